@@ -1,0 +1,24 @@
+"""Every error that gnnjit raises on purpose. Each message names the place, what came, what was
+expected and what to do."""
+
+from __future__ import annotations
+
+
+class GnnjitError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class LayerError(GnnjitError, ValueError):
+    """A layer function cannot be compiled as it is written."""
+
+
+class GraphError(GnnjitError, ValueError):
+    """A graph, or an array that should fit one, is malformed."""
+
+
+class DataError(GnnjitError, ValueError):
+    """A dataset file is missing, damaged or not what its name says."""
+
+
+class VerifyError(GnnjitError, AssertionError):
+    """A program of the IR is ill-formed: a bug in a pass, not in the user's code."""

@@ -1,0 +1,1 @@
+"""The intermediate representation: programs over index spaces."""

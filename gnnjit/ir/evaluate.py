@@ -1,0 +1,50 @@
+"""How one equation is computed: per element, or for a whole space at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gnnjit.ir.program import Atom, Lax, Literal, Program, Value
+from gnnjit.ir.space import Space
+
+
+def bind(op: Lax, args: Sequence[Any]) -> list[Any]:
+    """Apply the primitive to per-element arguments."""
+    prim = op.primitive
+    subfuns, params = prim.get_bind_params(dict(op.params))
+    out = prim.bind(*subfuns, *args, **params)
+    return list(out) if prim.multiple_results else [out]
+
+
+def bind_in_space(op: Lax, args: Sequence[Any], batched: Sequence[bool]) -> list[Any]:
+    """Apply the primitive to all elements of a space; `batched` says which args have one each."""
+    if not any(batched):
+        return bind(op, args)
+    axes = [0 if b else None for b in batched]
+    return jax.vmap(lambda *xs: bind(op, xs), in_axes=axes)(*args)
+
+
+def literal_array(lit: Literal) -> jax.Array:
+    return jnp.asarray(lit.value, dtype=lit.dtype)
+
+
+def evaluate_element(body: Program, args: Sequence[Any]) -> list[Any]:
+    """Run a program of `Lax` equations on the values of one element (a plain JAX function)."""
+    env: dict[Value, Any] = dict(zip(body.inputs, args, strict=True))
+
+    def read(atom: Atom) -> Any:
+        return literal_array(atom) if isinstance(atom, Literal) else env[atom]
+
+    for eqn in body.equations:
+        assert isinstance(eqn.op, Lax), eqn.op
+        outs = bind(eqn.op, [read(a) for a in eqn.inputs])
+        env.update(zip(eqn.outputs, outs, strict=True))
+    return [read(o) for o in body.outputs]
+
+
+def is_shared(atom: Atom) -> bool:
+    return atom.space is Space.SHARED

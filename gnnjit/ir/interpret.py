@@ -1,0 +1,135 @@
+"""The oracle: run a program over plain arrays, gathering and reducing edge by edge.
+
+Slow and simple on purpose: every edge value is an array `[num_edges, ...]`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gnnjit.ir.evaluate import bind_in_space, literal_array
+from gnnjit.ir.program import (
+    Aggregate,
+    Atom,
+    Degree,
+    Equation,
+    Index,
+    Lax,
+    Literal,
+    Program,
+    Reduce,
+    Value,
+)
+from gnnjit.ir.space import Space
+
+
+@dataclasses.dataclass(frozen=True)
+class Incidence:
+    """The edges as two index arrays `[num_edges]`; `mask` (optional) is False on padding."""
+
+    src: jax.Array
+    dst: jax.Array
+    num_src: int
+    num_dst: int
+    mask: jax.Array | None = None
+
+    def size(self, space: Space) -> int:
+        sizes = {Space.SRC: self.num_src, Space.DST: self.num_dst, Space.EDGE: len(self.src)}
+        return sizes[space]
+
+    def endpoint(self, space: Space) -> jax.Array:
+        return {Space.SRC: self.src, Space.DST: self.dst}[space]
+
+    def read(self, x: Any, space: Space, at: Space) -> Any:
+        """The array `x` of `space`, as an array over `at`."""
+        if space is at or space is Space.SHARED:
+            return x
+        if at is not Space.EDGE:
+            raise ValueError(f"a value of {space.value} cannot be read in {at.value}")
+        return x[self.endpoint(space)]
+
+    def valid(self, x: jax.Array, otherwise: Any) -> jax.Array:
+        """`x` over the edges, with padding replaced."""
+        if self.mask is None:
+            return x
+        mask = self.mask.reshape((-1,) + (1,) * (x.ndim - 1))
+        return jnp.where(mask, x, jnp.asarray(otherwise, x.dtype))
+
+    def spread(self, x: jax.Array, space: Space) -> jax.Array:
+        """`x` of `space`, one row per element even if it is shared."""
+        if space is Space.SHARED:
+            return jnp.broadcast_to(x, (len(self.src), *jnp.shape(x)))
+        return self.read(x, space, Space.EDGE)
+
+    def reduce(self, op: Reduce, x: jax.Array) -> jax.Array:
+        """Reduce an array over the edges; 0 where an element has none."""
+        if op.into is Space.SHARED:
+            ids, n = jnp.zeros(len(self.src), jnp.int32), 1
+        else:
+            ids, n = self.endpoint(op.into), self.size(op.into)
+        if op.kind == "sum":
+            out = jax.ops.segment_sum(self.valid(x, 0), ids, n)
+        else:
+            worst = extreme(x.dtype, -1 if op.kind == "max" else 1)
+            segment = jax.ops.segment_max if op.kind == "max" else jax.ops.segment_min
+            found = segment(self.valid(x, worst), ids, n)
+            some = (self.degree_of(ids, n) > 0).reshape((-1,) + (1,) * (x.ndim - 1))
+            out = jnp.where(some, found, jnp.zeros_like(found))
+        return out[0] if op.into is Space.SHARED else out
+
+    def degree_of(self, ids: jax.Array, n: int) -> jax.Array:
+        one = self.valid(jnp.ones(len(self.src), jnp.int32), 0)
+        return jax.ops.segment_sum(one, ids, n)
+
+
+def extreme(dtype: Any, sign: int) -> Any:
+    """The largest (`sign` = 1) or smallest (-1) value of `dtype`."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.asarray(sign * jnp.inf, dtype)
+    info = jnp.iinfo(dtype)
+    return jnp.asarray(info.max if sign > 0 else info.min, dtype)
+
+
+def interpret(program: Program, incidence: Incidence, args: Sequence[Any]) -> list[Any]:
+    """Run `program` on arrays: `[size(space), *shape]` each, shared ones unbatched."""
+    env: dict[Value, Any] = dict(zip(program.inputs, args, strict=True))
+    for eqn in program.equations:
+        outs = _equation(eqn, incidence, [_read(env, a) for a in eqn.inputs])
+        env.update(zip(eqn.outputs, outs, strict=True))
+    return [_read(env, o) for o in program.outputs]
+
+
+def _read(env: dict[Value, Any], atom: Atom) -> Any:
+    return literal_array(atom) if isinstance(atom, Literal) else env[atom]
+
+
+def _equation(eqn: Equation, inc: Incidence, args: list[Any]) -> list[Any]:
+    out = eqn.outputs[0]
+    spaces = [a.space for a in eqn.inputs]
+    match eqn.op:
+        case Lax():
+            arrays = [inc.read(x, s, out.space) for x, s in zip(args, spaces, strict=True)]
+            batched = [s is not Space.SHARED for s in spaces]
+            outs = bind_in_space(eqn.op, arrays, batched)
+            if out.space is not Space.SHARED and not any(batched):
+                outs = [jnp.broadcast_to(o, (inc.size(out.space), *o.shape)) for o in outs]
+            return outs
+        case Reduce():
+            return [inc.reduce(eqn.op, inc.spread(args[0], spaces[0]))]
+        case Degree():
+            ids = inc.endpoint(out.space)
+            return [inc.degree_of(ids, inc.size(out.space)).astype(out.dtype)]
+        case Index():
+            return [jnp.arange(inc.size(out.space), dtype=out.dtype)]
+        case Aggregate(body, reductions):
+            inner = interpret(body, inc, args)
+            return [
+                inc.valid(inc.spread(x, o.space), 0) if r is None
+                else inc.reduce(r, inc.spread(x, o.space))
+                for x, o, r in zip(inner, body.outputs, reductions, strict=True)
+            ]

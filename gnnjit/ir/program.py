@@ -1,0 +1,245 @@
+"""The program of one layer: straight-line equations over values that live in index spaces.
+
+Shapes are *per element*: a value `f32[16]` in the space `dst` is an array `[num_dst, 16]`.
+Values are compared by identity (each is assigned once); programs are compared by `key()`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from gnnjit.ir.space import Space
+
+
+@dataclasses.dataclass(frozen=True)
+class Location:
+    """A line of the user's code."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Value:
+    """One value per element of `space`, each of `shape` and `dtype`."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    space: Space
+    name: str = ""
+
+    @property
+    def size(self) -> int:
+        """Number of scalars per element."""
+        return math.prod(self.shape)
+
+    @property
+    def aval(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(self.shape, self.dtype)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Literal:
+    """A scalar constant."""
+
+    value: Any
+    dtype: np.dtype
+    shape: tuple[int, ...] = ()
+    space: Space = Space.SHARED
+
+    @property
+    def aval(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((), self.dtype)
+
+
+Atom = Value | Literal
+
+
+@dataclasses.dataclass(frozen=True)
+class Lax:
+    """A JAX primitive applied per element, in the space of the outputs."""
+
+    primitive: Any
+    params: tuple[tuple[str, Any], ...]
+
+    @property
+    def name(self) -> str:
+        return self.primitive.name
+
+    def __getitem__(self, key: str) -> Any:
+        return dict(self.params)[key]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduce:
+    """Reduce an edge value over the edges of each element of `into`; 0 where there are none.
+
+    `kind` is `sum`, `max` or `min`. Into `SHARED` means over all edges.
+    """
+
+    kind: str
+    into: Space
+
+    @property
+    def name(self) -> str:
+        return self.kind
+
+
+@dataclasses.dataclass(frozen=True)
+class Degree:
+    """Number of edges at each element of the output's space (`SRC` or `DST`)."""
+
+    name: str = "degree"
+
+
+@dataclasses.dataclass(frozen=True)
+class Index:
+    """The number of the element itself, `int32[]`, in the output's space."""
+
+    name: str = "index"
+
+
+@dataclasses.dataclass(frozen=True)
+class Aggregate:
+    """Apply `body` on each edge, then reduce each of its outputs.
+
+    `reductions[i]` says where output `i` goes; None leaves it on the edges.
+    """
+
+    body: Program
+    reductions: tuple[Reduce | None, ...]
+    name: str = "aggregate"
+
+
+Op = Lax | Reduce | Degree | Index | Aggregate
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Equation:
+    """`outputs = op(inputs)`, written by the user at `location`."""
+
+    op: Op
+    inputs: tuple[Atom, ...]
+    outputs: tuple[Value, ...]
+    location: Location | None = None
+
+    @property
+    def space(self) -> Space:
+        return self.outputs[0].space
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """Inputs, equations in order, outputs."""
+
+    inputs: tuple[Value, ...]
+    equations: tuple[Equation, ...]
+    outputs: tuple[Atom, ...]
+    name: str = "layer"
+
+    def key(self) -> Hashable:
+        """Equal for two programs exactly when they compute the same, name by name."""
+        number = {v: i for i, v in enumerate(self.inputs)}
+
+        def atom(a: Atom) -> Hashable:
+            if isinstance(a, Literal):
+                return ("literal", np.asarray(a.value).tobytes(), a.dtype.name)
+            return number[a]
+
+        rows: list[Hashable] = []
+        for eqn in self.equations:
+            ins = tuple(atom(a) for a in eqn.inputs)
+            for out in eqn.outputs:
+                number[out] = len(number)
+            rows.append((op_key(eqn.op), ins, tuple(_kind(o) for o in eqn.outputs)))
+        return (tuple(_kind(v) for v in self.inputs), tuple(rows), tuple(map(atom, self.outputs)))
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Program) and (self is other or self.key() == other.key())
+
+    def __repr__(self) -> str:
+        return f"Program({self.name}, {len(self.inputs)} inputs, {len(self.equations)} equations)"
+
+    def values(self) -> Iterator[Value]:
+        """Every value: inputs first, then each equation's outputs."""
+        yield from self.inputs
+        for eqn in self.equations:
+            yield from eqn.outputs
+
+
+def _kind(v: Value) -> Hashable:
+    return (v.shape, v.dtype.name, v.space.value)
+
+
+def op_key(op: Op) -> Hashable:
+    """A hashable stand-in for `op`, equal for equal operations."""
+    match op:
+        case Lax(primitive, params):
+            return (primitive.name, tuple((k, _param_key(p)) for k, p in params))
+        case Aggregate(body, reductions):
+            return ("aggregate", body.key(), reductions)
+        case _:
+            return op
+
+
+def _param_key(param: Any) -> Hashable:
+    try:
+        hash(param)
+    except TypeError:
+        return (type(param).__name__, id(param))
+    return param
+
+
+class Builder:
+    """Writes a new program equation by equation, carrying a substitution from old values."""
+
+    def __init__(self, inputs: Iterable[Value] = ()):
+        self.equations: list[Equation] = []
+        self.env: dict[Value, Atom] = {v: v for v in inputs}
+
+    def __getitem__(self, atom: Atom) -> Atom:
+        return atom if isinstance(atom, Literal) else self.env[atom]
+
+    def emit(
+        self,
+        op: Op,
+        inputs: Iterable[Atom],
+        outputs: Iterable[Value],
+        location: Location | None = None,
+    ) -> tuple[Value, ...]:
+        """Append an equation; `inputs` are already values of the new program."""
+        outs = tuple(outputs)
+        self.equations.append(Equation(op, tuple(inputs), outs, location))
+        for out in outs:
+            self.env[out] = out
+        return outs
+
+    def copy(self, eqn: Equation) -> tuple[Value, ...]:
+        """Append `eqn` with its inputs substituted, its outputs kept."""
+        return self.emit(eqn.op, map(self.__getitem__, eqn.inputs), eqn.outputs, eqn.location)
+
+    def finish(self, program: Program) -> Program:
+        """The new program: `program`'s inputs and name, outputs substituted."""
+        outputs = tuple(self[o] for o in program.outputs)
+        return Program(program.inputs, tuple(self.equations), outputs, program.name)
+
+
+def rewrite(program: Program, rule: Callable[[Builder, Equation], bool]) -> Program:
+    """Walk the equations in order; where `rule` returns False the equation is kept as it is."""
+    builder = Builder(program.inputs)
+    for eqn in program.equations:
+        if not rule(builder, eqn):
+            builder.copy(eqn)
+    return builder.finish(program)
