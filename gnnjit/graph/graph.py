@@ -1,0 +1,227 @@
+"""The graph: edges in the order in which they were given, and sorted by either endpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnnjit.errors import GraphError
+from gnnjit.graph import validate
+from gnnjit.graph.structure import Structure, sort_on_host, sort_traced
+from gnnjit.shapes import ArrayLike, EdgeIndex, EdgeMask, PyTree
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["src", "dst"], meta_fields=[])
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bipartite:
+    """Features of two vertex sets: pytrees of `[num_src, ...]` and `[num_dst, ...]` (or None)."""
+
+    src: PyTree = None
+    dst: PyTree = None
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["src", "dst", "mask", "in_structure", "out_structure", "dropped"],
+    meta_fields=["num_src", "num_dst", "num_edges", "bipartite"],
+)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Graph:
+    """A directed graph `src[i] -> dst[i]`: a frozen pytree, to be passed as an argument.
+
+    Make one with `Graph.from_edges`. Padding edges have a False `mask` and both endpoints 0; they
+    are in no row of either structure.
+
+    Attributes:
+        src, dst: `int[E]`, the endpoints, in the order in which the edges were given.
+        mask: `bool[E]`, False on padding; None where every edge is real.
+        in_structure: edges sorted by destination.
+        out_structure: edges sorted by source.
+        dropped: see `num_dropped`; None where the edges were concrete.
+        num_src, num_dst: the numbers of vertices (static).
+        num_edges: the number of edges, padding included (static).
+        bipartite: whether sources and destinations are two vertex sets (static).
+    """
+
+    src: EdgeIndex
+    dst: EdgeIndex
+    mask: EdgeMask | None
+    in_structure: Structure
+    out_structure: Structure
+    dropped: jax.Array | None
+    num_src: int
+    num_dst: int
+    num_edges: int
+    bipartite: bool
+
+    @classmethod
+    def from_edges(
+        cls,
+        src: ArrayLike,
+        dst: ArrayLike,
+        num_nodes: int | None = None,
+        *,
+        num_src: int | None = None,
+        num_dst: int | None = None,
+        edge_mask: ArrayLike | None = None,
+    ) -> Graph:
+        """The graph of the edges `src[i] -> dst[i]`.
+
+        Concrete edges (lists, NumPy, JAX arrays) are checked and sorted on the host. Traced edges
+        (inside `jit`, `vmap`, `scan`) are sorted on the device; the sizes must then be given. As
+        nothing can be raised on traced values, a traced edge with an endpoint out of range becomes
+        padding: particle codes mark "no neighbour" so, with the index `num_nodes`. `num_dropped`
+        counts such edges.
+
+        Args:
+            src, dst: `int[E]`, the endpoints.
+            num_nodes: the number of vertices; the largest index plus one if left out.
+            num_src, num_dst: the same for two vertex sets (either makes the graph bipartite).
+            edge_mask: `bool[E]`, False marks padding, whose endpoints may be anything.
+
+        Raises:
+            GraphError: if an index is out of range, not an integer or not in one dimension, if
+                lengths differ, if a count is not an integer >= 0 or is missing for traced edges,
+                if both `num_nodes` and `num_src` or `num_dst` are given, or if a count needs
+                64-bit integers while JAX has them off.
+        """
+        bipartite = num_src is not None or num_dst is not None
+        n_src, n_dst = validate.resolve_counts(num_nodes, num_src, num_dst)
+        src, dst = validate.as_indices("src", src), validate.as_indices("dst", dst)
+        validate.same_length(src, dst)
+        mask = None if edge_mask is None else validate.as_mask(edge_mask, src.shape[0])
+        build = _from_traced if validate.is_traced(src, dst, mask) else _from_concrete
+        return build(src, dst, mask, n_src, n_dst, bipartite)
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of vertices. Raises GraphError where there are two vertex sets."""
+        if self.bipartite:
+            raise GraphError(
+                f"num_nodes asked of a bipartite graph with {self.num_src} sources and "
+                f"{self.num_dst} destinations, expected one vertex set: use num_src or num_dst"
+            )
+        return self.num_dst
+
+    def num_dropped(self) -> jax.Array:
+        """`int[]`: edges of `from_edges` that became padding as an endpoint was out of range.
+
+        Edges that `edge_mask` had marked as padding are not counted. 0 for concrete edges, where
+        an index out of range is an error.
+        """
+        return jnp.zeros((), self.src.dtype) if self.dropped is None else self.dropped
+
+    def reverse(self) -> Graph:
+        """The graph of the edges `dst[i] -> src[i]`, edges in the same order; no sorting."""
+        return dataclasses.replace(
+            self,
+            src=self.dst,
+            dst=self.src,
+            in_structure=self.out_structure,
+            out_structure=self.in_structure,
+            num_src=self.num_dst,
+            num_dst=self.num_src,
+        )
+
+    def check(self, x: PyTree, space: Any, what: str) -> None:
+        """Raises GraphError unless every array in `x` has one row per element of `space`.
+
+        Args:
+            x: a pytree of arrays.
+            space: "src", "dst" or "edge" (or an enumeration member with such a value).
+            what: the name of `x` in the message.
+        """
+        space = getattr(space, "value", space)
+        if space == "edge":
+            count, kind = self.num_edges, "edges"
+        else:
+            count = {"src": self.num_src, "dst": self.num_dst}[space]
+            kind = {"src": "sources", "dst": "destinations"}[space]
+            kind = kind if self.bipartite else "vertices"
+        noun = "edge" if space == "edge" else "vertex"
+        validate.check_leading(what, x, count, kind, f"pass arrays with one row per {noun}")
+
+    def __repr__(self) -> str:
+        if self.bipartite:
+            vertices = f"{self.num_src} sources, {self.num_dst} destinations"
+        else:
+            vertices = f"{self.num_dst} vertices"
+        padded = "" if self.mask is None else ", padded"
+        return f"Graph({vertices}, {self.num_edges} edges{padded})"
+
+
+def _from_concrete(
+    src: Any, dst: Any, mask: Any, num_src: int | None, num_dst: int | None, bipartite: bool
+) -> Graph:
+    src, dst = np.asarray(src), np.asarray(dst)
+    mask = None if mask is None else np.asarray(mask)
+    if mask is not None and mask.all():
+        mask = None
+    if not bipartite and num_src is None:
+        num_src = num_dst = max(_infer(src, mask), _infer(dst, mask))
+    num_src = _infer(src, mask) if num_src is None else num_src
+    num_dst = _infer(dst, mask) if num_dst is None else num_dst
+    validate.in_range("src", src, mask, num_src, "num_src" if bipartite else "num_nodes")
+    validate.in_range("dst", dst, mask, num_dst, "num_dst" if bipartite else "num_nodes")
+    dtype = validate.index_dtype(num_edges=len(src), num_src=num_src, num_dst=num_dst)
+    if mask is not None:
+        validate.room_for_padding(len(src), num_src, num_dst)
+        src, dst = np.where(mask, src, 0), np.where(mask, dst, 0)
+    src, dst = src.astype(dtype), dst.astype(dtype)
+    return Graph(
+        src=jnp.asarray(src),
+        dst=jnp.asarray(dst),
+        mask=None if mask is None else jnp.array(mask),
+        in_structure=sort_on_host(dst, src, mask, num_dst),
+        out_structure=sort_on_host(src, dst, mask, num_src),
+        dropped=None,
+        num_src=num_src,
+        num_dst=num_dst,
+        num_edges=len(src),
+        bipartite=bipartite,
+    )
+
+
+def _infer(index: np.ndarray, mask: np.ndarray | None) -> int:
+    """The largest real index plus one; 0 without real edges."""
+    real = index if mask is None else index[mask]
+    return max(int(real.max()) + 1, 0) if real.size else 0
+
+
+def _from_traced(
+    src: Any, dst: Any, mask: Any, num_src: int | None, num_dst: int | None, bipartite: bool
+) -> Graph:
+    num_src = validate.needed_count("num_src" if bipartite else "num_nodes", num_src)
+    num_dst = validate.needed_count("num_dst" if bipartite else "num_nodes", num_dst)
+    num_edges = src.shape[0]
+    dtype = validate.index_dtype(num_edges=num_edges, num_src=num_src, num_dst=num_dst)
+    validate.room_for_padding(num_edges, num_src, num_dst)
+    src, dst = _widen(src, dtype), _widen(dst, dtype)
+    inside = (src >= 0) & (src < num_src) & (dst >= 0) & (dst < num_dst)
+    given = jnp.ones(num_edges, bool) if mask is None else jnp.asarray(mask)
+    mask = given & inside
+    src = jnp.where(mask, src, 0).astype(dtype)
+    dst = jnp.where(mask, dst, 0).astype(dtype)
+    return Graph(
+        src=src,
+        dst=dst,
+        mask=mask,
+        in_structure=sort_traced(dst, src, mask, num_dst),
+        out_structure=sort_traced(src, dst, mask, num_src),
+        dropped=jnp.sum(given & ~inside, dtype=dtype),
+        num_src=num_src,
+        num_dst=num_dst,
+        num_edges=num_edges,
+        bipartite=bipartite,
+    )
+
+
+def _widen(index: Any, dtype: np.dtype) -> jax.Array:
+    """`index`, in `dtype` unless that is narrower (a comparison must come before narrowing)."""
+    index = jnp.asarray(index)
+    return index.astype(dtype) if index.dtype.itemsize <= dtype.itemsize else index

@@ -1,0 +1,111 @@
+"""Edges sorted by one endpoint (compressed rows): what every traversal runs over."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+
+from gnnjit.shapes import EdgeIndex, HostArray, RowPointer, SlotIndex
+
+try:
+    from gnnjit.graph.buckets import make_buckets
+except ImportError:  # written next
+
+    def make_buckets(indptr: HostArray) -> Any:
+        return None
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["indptr", "neighbor", "edge", "buckets"],
+    meta_fields=[],
+)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Structure:
+    """The edges of a graph in slots, sorted by row, in the original order within a row.
+
+    Rows are the destinations (or, in the transposed structure, the sources). Row `r` owns the
+    slots `indptr[r]` to `indptr[r + 1] - 1`. The slots from `indptr[-1]` on hold padding edges.
+
+    Attributes:
+        indptr: `int[rows + 1]`, first slot of each row.
+        neighbor: `int[E]`, the other endpoint of the edge in each slot; 0 in padding.
+        edge: `int[E]`, the original number of the edge in each slot: a permutation.
+        buckets: rows grouped by degree, or None where the structure is traced.
+    """
+
+    indptr: RowPointer
+    neighbor: SlotIndex
+    edge: SlotIndex
+    buckets: Any = None
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows (static)."""
+        return self.indptr.shape[-1] - 1
+
+    def degree(self) -> jax.Array:
+        """`int[rows]`: the edges of each row, padding not counted."""
+        return jnp.diff(self.indptr)
+
+
+def sort_on_host(
+    row: HostArray, neighbor: HostArray, mask: HostArray | None, num_rows: int
+) -> Structure:
+    """The structure of concrete edges `row[i] - neighbor[i]`, by a counting sort: O(E + rows).
+
+    Indices must be in range; those under a False `mask` are padding.
+    """
+    dtype = row.dtype
+    key, keys = row, num_rows
+    if mask is not None:
+        key, keys = np.where(mask, row, dtype.type(num_rows)), num_rows + 1
+    indptr, neighbor, edge = _counting_sort(key, neighbor, keys)
+    indptr = indptr[: num_rows + 1].astype(dtype, copy=False)
+    return Structure(
+        jnp.asarray(indptr),
+        jnp.asarray(neighbor),
+        jnp.asarray(edge.astype(dtype, copy=False)),
+        make_buckets(indptr),
+    )
+
+
+def _counting_sort(
+    key: HostArray, payload: HostArray, num_keys: int
+) -> tuple[HostArray, HostArray, HostArray]:
+    """(first slot of each key, payload by slot, position by slot), stable.
+
+    SciPy's conversion from CSC to CSR is exactly this sort: take one column per edge.
+    """
+    columns = np.arange(len(key) + 1, dtype=key.dtype)
+    matrix = scipy.sparse.csc_array((payload, key, columns), shape=(num_keys, len(key)))
+    rows = matrix.tocsr()
+    return rows.indptr, rows.data, rows.indices
+
+
+def sort_traced(row: EdgeIndex, neighbor: EdgeIndex, mask: jax.Array, num_rows: int) -> Structure:
+    """The structure of traced edges, by a stable sort on the device; no buckets."""
+    key = jnp.where(mask, row, num_rows).astype(row.dtype)
+    order = jnp.argsort(key, stable=True).astype(row.dtype)
+    rows = jnp.arange(num_rows + 1, dtype=row.dtype)
+    indptr = jnp.searchsorted(key[order], rows, side="left").astype(row.dtype)
+    return Structure(indptr, jnp.where(mask, neighbor, 0)[order], order, None)
+
+
+def append_padding(structure: Structure, num_rows: int, num_edges: int) -> Structure:
+    """`structure` with empty rows and padding slots appended, up to the given capacities."""
+    indptr, edge = structure.indptr, structure.edge
+    new_rows = num_rows - structure.num_rows
+    new_edges = num_edges - edge.shape[-1]
+    indptr = jnp.concatenate([indptr, jnp.broadcast_to(indptr[-1:], (new_rows,))])
+    neighbor = jnp.pad(structure.neighbor, (0, new_edges))
+    edge = jnp.concatenate([edge, jnp.arange(edge.shape[-1], num_edges, dtype=edge.dtype)])
+    known = not isinstance(indptr, jax.core.Tracer)
+    buckets = make_buckets(np.asarray(indptr)) if known else None
+    return Structure(indptr, neighbor, edge, buckets)
