@@ -1,6 +1,18 @@
 """Graphs: edges, their two sorted structures, padding, batching, statistics."""
 
+from gnnjit.graph.batching import batch
+from gnnjit.graph.edit import coalesce, symmetrize
 from gnnjit.graph.graph import Bipartite, Graph
+from gnnjit.graph.statistics import DegreeStatistics, Statistics
 from gnnjit.graph.structure import Structure
 
-__all__ = ["Bipartite", "Graph", "Structure"]
+__all__ = [
+    "Bipartite",
+    "DegreeStatistics",
+    "Graph",
+    "Statistics",
+    "Structure",
+    "batch",
+    "coalesce",
+    "symmetrize",
+]

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import GraphError
-from gnnjit.graph import validate
+from gnnjit.graph import degree, edit, padding, validate
+from gnnjit.graph.statistics import Statistics, statistics
 from gnnjit.graph.structure import Structure, sort_on_host, sort_traced
-from gnnjit.shapes import ArrayLike, EdgeIndex, EdgeMask, PyTree
+from gnnjit.shapes import ArrayLike, EdgeIndex, EdgeMask, EdgeWeight, PyTree, VertexWeight
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["src", "dst"], meta_fields=[])
@@ -128,6 +129,156 @@ class Graph:
             num_dst=self.num_src,
         )
 
+    def degree(self, space: Any = "in") -> jax.Array:
+        """`int[N]`: the number of edges of each vertex, padding not counted.
+
+        Args:
+            space: "in" or "dst" for in-edges per destination, "out" or "src" for out-edges per
+                source.
+
+        Raises:
+            GraphError: on any other `space`.
+        """
+        name = getattr(space, "value", space)
+        if name in ("in", "dst"):
+            return self.in_structure.degree()
+        if name in ("out", "src"):
+            return self.out_structure.degree()
+        raise GraphError(
+            f"degree() got {space!r}, expected one of 'in', 'dst', 'out', 'src': pass 'in' for the "
+            f"edges that end at a vertex"
+        )
+
+    @property
+    def in_degree(self) -> jax.Array:
+        """`int[num_dst]`: edges that end at each destination."""
+        return self.in_structure.degree()
+
+    @property
+    def out_degree(self) -> jax.Array:
+        """`int[num_src]`: edges that start at each source."""
+        return self.out_structure.degree()
+
+    def gcn_norm(self, weights: ArrayLike | None = None) -> EdgeWeight:
+        """`float32[E]`: weights of the symmetric normalisation D^-1/2 A D^-1/2; 0 on padding.
+
+        Kipf & Welling 2017 (equation 2, "renormalization trick"), for the graph as it is: add the
+        self loops first. An edge u -> v gets `1 / sqrt(d(u) * d(v))` with in-degrees `d`, as in
+        PyG; in a bipartite graph `d(u)` is the out-degree. Where a degree is 0 (a directed graph)
+        the weight is 0.
+
+        Args:
+            weights: `float[E]`, edge weights to be normalised (degrees are then their sums); 1 if
+                left out.
+
+        Raises:
+            GraphError: if `weights` has not one entry per edge.
+        """
+        return degree.gcn_norm(self, weights)
+
+    def gcn_factors(self, weights: ArrayLike | None = None) -> tuple[VertexWeight, VertexWeight]:
+        """`(float32[num_src], float32[num_dst])`: the vertex factors whose product is `gcn_norm`.
+
+        `gcn_norm()[i] == at_src[src[i]] * at_dst[dst[i]]`: a layer that multiplies by one before
+        and by the other after the sum needs no edge weights.
+        """
+        return degree.gcn_factors(self, weights)
+
+    def with_self_loops(
+        self, edges: PyTree | None = None, *, fill: Any = 1.0, missing_only: bool = True
+    ) -> Any:
+        """The graph with a self loop at every vertex.
+
+        The new edges come after all present ones, by vertex. Self loops that are there stay, with
+        their data (PyG's `add_remaining_self_loops`, except that it moves them to the end and
+        merges duplicates). On a traced graph `num_nodes` edges are appended, those not needed as
+        padding.
+
+        Args:
+            edges: pytree of `[E, ...]`, to be extended for the new edges.
+            fill: what the new edges hold; broadcast to each array's trailing shape.
+            missing_only: False gives every vertex one more self loop.
+
+        Returns:
+            The graph, or `(graph, edges)` if `edges` are given.
+
+        Raises:
+            GraphError: if the graph is bipartite, or `edges` does not fit it.
+        """
+        if self.bipartite:
+            raise GraphError(
+                f"with_self_loops() on a bipartite graph with {self.num_src} sources and "
+                f"{self.num_dst} destinations, expected one vertex set: add the vertex's own "
+                f"features in the layer instead"
+            )
+        new, new_mask = edit.self_loops_to_add(self, missing_only)
+        mask = None
+        if self.mask is not None or new_mask is not None:
+            old_mask = np.ones(self.num_edges, bool) if self.mask is None else self.mask
+            new_mask = np.ones(len(new), bool) if new_mask is None else new_mask
+            mask = jnp.concatenate([old_mask, new_mask])
+        src, dst = jnp.concatenate([self.src, new]), jnp.concatenate([self.dst, new])
+        graph = Graph.from_edges(src, dst, self.num_nodes, edge_mask=mask)
+        graph = dataclasses.replace(graph, dropped=self.dropped)
+        if edges is None:
+            return graph
+        self.check(edges, "edge", "edges")
+        return graph, edit.append_rows(edges, len(new), fill)
+
+    def to_undirected(self) -> Graph:
+        """The graph with every edge in both directions, duplicates merged, padding left out.
+
+        Edges are sorted by destination, then source; `symmetrize` also tells where each came from.
+
+        Raises:
+            GraphError: if the graph is bipartite or traced.
+        """
+        num_nodes = self.num_nodes
+        edges = (self.src, self.dst) if validate.is_traced(self) else edit.real_edges(self)
+        src, dst, _ = edit.symmetrize(*edges)
+        return Graph.from_edges(src, dst, num_nodes)
+
+    def pad(
+        self,
+        num_nodes: int | None = None,
+        num_edges: int | None = None,
+        *,
+        num_src: int | None = None,
+        num_dst: int | None = None,
+    ) -> Graph:
+        """The graph with vertices without edges, and padding edges, appended up to capacities.
+
+        The result always has a `mask` and never has degree buckets, whose shapes depend on the
+        degrees: graphs padded to the same capacities share one compilation.
+
+        Raises:
+            GraphError: if a capacity is below what the graph has, is not an integer, or names
+                the wrong vertex sets; if there is no vertex for padding to point at.
+        """
+        sizes = padding.capacities(self, num_nodes, num_edges, num_src, num_dst)
+        return padding.pad_graph(self, *sizes)
+
+    def pad_nodes(self, x: PyTree) -> PyTree:
+        """`x` with rows of zeros appended up to `num_nodes` (per vertex set, for a `Bipartite`).
+
+        Raises:
+            GraphError: if an array has more rows, or the graph is bipartite and `x` is not.
+        """
+        if isinstance(x, Bipartite):
+            return Bipartite(
+                padding.pad_rows(x.src, self.num_src, "x.src"),
+                padding.pad_rows(x.dst, self.num_dst, "x.dst"),
+            )
+        return padding.pad_rows(x, self.num_nodes, "x")
+
+    def pad_edges(self, edges: PyTree) -> PyTree:
+        """`edges` with rows of zeros appended up to `num_edges`. Raises GraphError on more."""
+        return padding.pad_rows(edges, self.num_edges, "edges")
+
+    def statistics(self) -> Statistics:
+        """Counts that tell what the graph is like. Raises GraphError if it is traced."""
+        return statistics(self)
+
     def check(self, x: PyTree, space: Any, what: str) -> None:
         """Raises GraphError unless every array in `x` has one row per element of `space`.
 
@@ -160,8 +311,6 @@ def _from_concrete(
 ) -> Graph:
     src, dst = np.asarray(src), np.asarray(dst)
     mask = None if mask is None else np.asarray(mask)
-    if mask is not None and mask.all():
-        mask = None
     if not bipartite and num_src is None:
         num_src = num_dst = max(_infer(src, mask), _infer(dst, mask))
     num_src = _infer(src, mask) if num_src is None else num_src

@@ -141,7 +141,10 @@ def in_range(name: str, index: HostArray, mask: HostArray | None, count: int, si
 
 
 def index_dtype(**counts: int) -> np.dtype:
-    """int32 where every count fits, else int64. Raises GraphError if that needs x64 and it is off."""
+    """int32 where every count fits, else int64.
+
+    Raises GraphError if it must be int64 while JAX has 64-bit types off.
+    """
     largest = max(counts, key=lambda name: counts[name])
     if counts[largest] <= INT32_MAX:
         return np.dtype(np.int32)

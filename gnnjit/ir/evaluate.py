@@ -15,8 +15,7 @@ from gnnjit.ir.space import Space
 def bind(op: Lax, args: Sequence[Any]) -> list[Any]:
     """Apply the primitive to per-element arguments."""
     prim = op.primitive
-    subfuns, params = prim.get_bind_params(dict(op.params))
-    out = prim.bind(*subfuns, *args, **params)
+    out = prim.bind(*args, **prim.get_bind_params(dict(op.params)))
     return list(out) if prim.multiple_results else [out]
 
 

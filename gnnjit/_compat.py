@@ -1,0 +1,79 @@
+"""Everything that differs between the JAX releases gnnjit runs on (0.10.2 to the newest)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax import core
+from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
+from jax.extend.core import Literal as JaxprLiteral
+from jax.interpreters import ad, batching, mlir
+
+__all__ = [
+    "JAX_VERSION",
+    "ClosedJaxpr",
+    "Jaxpr",
+    "JaxprLiteral",
+    "Primitive",
+    "ad",
+    "batching",
+    "like",
+    "mlir",
+    "open_jaxpr",
+    "shaped_array",
+    "subjaxprs",
+    "user_line",
+    "zero_tangent",
+]
+
+JAX_VERSION: tuple[int, ...] = tuple(int(p) for p in jax.__version__.split(".")[:3] if p.isdigit())
+
+
+def shaped_array(shape: tuple[int, ...], dtype: Any) -> Any:
+    return core.ShapedArray(shape, dtype)
+
+
+def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
+    """Jaxpr and constants; from JAX 0.11 the open and the closed jaxpr are one class."""
+    return getattr(jaxpr, "jaxpr", jaxpr), list(getattr(jaxpr, "consts", []))
+
+
+def like(value: Any) -> jax.ShapeDtypeStruct:
+    """What `jax.make_jaxpr` takes in place of an array."""
+    weak = getattr(value, "weak_type", False)
+    return jax.ShapeDtypeStruct(value.shape, value.dtype, weak_type=weak)
+
+
+def subjaxprs(eqn: Any) -> Iterator[Any]:
+    """The open jaxprs among an equation's parameters."""
+    for param in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr):
+        if _is_jaxpr(param):
+            yield open_jaxpr(param)[0]
+
+
+def _is_jaxpr(x: Any) -> bool:
+    return isinstance(x, (ClosedJaxpr, Jaxpr))
+
+
+def zero_tangent(aval: Any) -> Any:
+    """The symbolic zero tangent of a value."""
+    return ad.Zero(core.ShapedArray(aval.shape, aval.dtype).to_tangent_aval())
+
+
+_LIBRARIES = tuple(
+    f"{os.sep}{name}{os.sep}" for name in ("flax", "gnnjit/frontend", "gnnjit/lower", "gnnjit/ir")
+)
+
+
+def user_line(source_info: Any) -> tuple[str, int] | None:
+    """File and line of the user's code that made an equation."""
+    from jax._src import source_info_util  # the only way to a frame on all supported releases
+
+    traceback = getattr(source_info, "traceback", source_info)
+    frames = list(source_info_util.user_frames(traceback))
+    own = [f for f in frames if not any(lib in f.file_name for lib in _LIBRARIES)]
+    own = [f for f in own if not f.file_name.endswith("gnnjit/layer.py")]
+    return (own[0].file_name, own[0].start_line) if own else None

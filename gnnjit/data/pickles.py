@@ -1,0 +1,197 @@
+"""Old dataset pickles, read without trusting them.
+
+A pickle is a program that may call anything importable. Here it may name only the few globals
+below, and each of them is replaced by a stand-in of ours: not even NumPy's or SciPy's own
+unpickling code runs on the file's bytes. What the stand-ins hold is checked and then turned into
+plain arrays.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gnnjit.errors import DataError
+
+
+@dataclass(frozen=True)
+class Csr:
+    """A checked sparse matrix by rows: data [nnz], indices [nnz], indptr [rows + 1]."""
+
+    data: np.ndarray
+    indices: np.ndarray
+    indptr: np.ndarray
+    shape: tuple[int, int]
+
+    def rows(self) -> np.ndarray:
+        """int64 [nnz]: the row of each stored entry."""
+        return np.repeat(np.arange(self.shape[0]), np.diff(self.indptr))
+
+    def dense(self) -> np.ndarray:
+        """float32 [rows, columns]; entries stored twice add up, as in SciPy."""
+        out = np.zeros(self.shape, np.float32)
+        np.add.at(out, (self.rows(), self.indices), self.data.astype(np.float32))
+        return out
+
+
+def check_csr(
+    where: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: Any
+) -> Csr:
+    """Build a `Csr` from arrays of unknown origin, or raise DataError naming `where`."""
+    try:
+        rows, columns = (int(side) for side in shape)
+        data, indices, indptr = (np.asarray(part).reshape(-1) for part in (data, indices, indptr))
+        steps = np.diff(indptr)
+        sound = (
+            min(rows, columns) >= 0
+            and all(part.dtype.kind in "iu" for part in (indices, indptr))
+            and data.dtype.kind in "iufb"
+            and indptr.shape == (rows + 1,)
+            and indptr[0] == 0
+            and indptr[-1] == indices.shape[0] == data.shape[0]
+            and (steps >= 0).all()
+            and ((indices >= 0) & (indices < columns)).all()
+        )
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where}: the sparse matrix cannot be read ({error}).") from error
+    if not sound:
+        raise DataError(
+            f"{where}: the sparse matrix is inconsistent, expected row pointers that rise from 0 "
+            f"to {data.shape[0]} over {rows} rows, and columns below {columns}. The file is "
+            "damaged; get it again."
+        )
+    return Csr(data, indices.astype(np.int64), indptr.astype(np.int64), (rows, columns))
+
+
+class _Dtype:
+    """Stands for numpy.dtype: keeps the type code and the byte order, nothing else."""
+
+    def __init__(self, code: Any, *_: Any) -> None:
+        self.code = code
+        self.order = "|"
+
+    def __setstate__(self, state: Any) -> None:
+        self.order = state[1]
+
+    def resolve(self) -> np.dtype:
+        if not isinstance(self.code, str) or self.code[:1] not in "biufO":
+            raise pickle.UnpicklingError(f"array of type {self.code!r}, expected numbers")
+        order = self.order if self.order in ("<", ">") else "="
+        return np.dtype(self.code).newbyteorder(order)
+
+
+class _Array:
+    """Stands for numpy.ndarray: keeps what the pickle says of the array."""
+
+    def __init__(self, shape: Any = (0,), dtype: Any = None, raw: Any = b"", order: Any = "C"):
+        self.shape, self.dtype, self.raw, self.order = shape, dtype, raw, order
+
+    def __setstate__(self, state: Any) -> None:
+        _, self.shape, self.dtype, fortran, self.raw = state
+        self.order = "F" if fortran else "C"
+
+    def resolve(self) -> np.ndarray:
+        dtype = self.dtype.resolve()
+        if dtype.hasobject:
+            out = np.empty(len(self.raw), object)
+            out[:] = [resolve(item) for item in self.raw]
+            return out.reshape(self.shape)
+        raw = self.raw.encode("latin1") if isinstance(self.raw, str) else self.raw
+        return np.frombuffer(raw, dtype).reshape(self.shape, order=self.order)
+
+
+class _Matrix:
+    """Stands for scipy.sparse.csr_matrix: keeps its attributes."""
+
+    state: dict[str, Any]
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = dict(state)
+
+    def resolve(self) -> Csr:
+        state = self.state
+        parts = (resolve(state[key]) for key in ("data", "indices", "indptr"))
+        return check_csr("pickled csr_matrix", *parts, state.get("_shape", state.get("shape")))
+
+
+def resolve(value: Any) -> Any:
+    """Replace a stand-in by the array or matrix it stands for."""
+    return value.resolve() if isinstance(value, (_Array, _Matrix)) else value
+
+
+def _reconstruct(*_: Any) -> _Array:
+    return _Array()
+
+
+def _frombuffer(raw: Any, dtype: Any, shape: Any, order: Any) -> _Array:
+    return _Array(shape, dtype, raw, order)
+
+
+def _plain_dict(*_: Any) -> dict:
+    return {}
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    if encoding not in ("latin1", "latin-1"):
+        raise pickle.UnpicklingError(f"bytes in encoding {encoding!r}, expected latin1")
+    return text.encode("latin1")
+
+
+_GLOBALS: dict[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Dtype,
+    ("collections", "defaultdict"): _plain_dict,
+    ("collections", "OrderedDict"): _plain_dict,
+    ("__builtin__", "list"): list,
+    ("builtins", "list"): list,
+    ("_codecs", "encode"): _encode,
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _reconstruct for core in ("core", "_core")},
+    **{(f"numpy.{core}.numeric", "_frombuffer"): _frombuffer for core in ("core", "_core")},
+    **{
+        (f"scipy.sparse.{module}", f"csr_{kind}"): _Matrix
+        for module in ("csr", "_csr")
+        for kind in ("matrix", "array")
+    },
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, where: str) -> None:
+        super().__init__(stream, encoding="latin1")
+        self.where = where
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _GLOBALS[module, name]
+        except KeyError:
+            raise DataError(
+                f"{self.where}: the pickle asks for {module}.{name}, expected only NumPy arrays, "
+                "SciPy CSR matrices, dicts and lists. The file is not this dataset; nothing in it "
+                "was run. Get it from its original source."
+            ) from None
+
+
+def load_pickle(raw: bytes, where: str) -> Any:
+    """The value in a pickle of arrays, `Csr` matrices, dicts, lists and numbers.
+
+    Args:
+      raw: the file's bytes, of any pickle protocol (Python 2's included).
+      where: the file's name, for messages.
+
+    Raises:
+      DataError: if the pickle names any other global, is cut short or is no pickle.
+    """
+    try:
+        return resolve(_Unpickler(io.BytesIO(raw), where).load())
+    except DataError:
+        raise
+    except Exception as error:  # a damaged pickle may raise anything at all
+        raise DataError(
+            f"{where}: not a readable pickle ({type(error).__name__}: {error}), expected a pickle "
+            f"of arrays; got {len(raw):,} bytes. The file is cut short or another kind of file; "
+            "get it again."
+        ) from error

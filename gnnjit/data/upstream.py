@@ -1,0 +1,98 @@
+"""The files that may be downloaded: addresses pinned to a commit, sizes and SHA-256 sums."""
+
+from __future__ import annotations
+
+from gnnjit.data.files import RemoteFile
+
+_RAW = "https://raw.githubusercontent.com"
+_PLANETOID = f"{_RAW}/kimiyoung/planetoid/af6abf468a772cc055bec88c52e4d6f51b7c37e3/data"
+_GRAPHDATA = f"{_RAW}/EdisonLeeeee/GraphData/f8022c26b917346f2a461ffec0ec5ae24b36de68/datasets"
+_TU = f"{_RAW}/bknyaz/graph_nn/72eaa1c6bd70a90fde772ad4a21049ccd6bc97a2/data"
+
+# Suffix of ind.<prefix>.<suffix> -> size, SHA-256.
+_SUMS: dict[str, dict[str, tuple[int, str]]] = {
+    "cora": {
+        "allx": (257305, "9419ba2f26f5c35243db64aba110e0f35a04851609e0dc5433450676ca6b8543"),
+        "ally": (47959, "2b998f5cc7fedc86e7f97ca2498f47a1ffc1462c29e2d578b23bf3f62b6e7d71"),
+        "graph": (59847, "58f13302f39dde8852dad6fe6d15b89b077b6d7f837626bce671ef80344b383d"),
+        "test.index": (5000, "297ce89af2b51a6a194181c7dbe1796c6a1cf9cd9349a88383b1b1e227867875"),
+        "tx": (148025, "b9afbaa4a400df991f6f02ef677e1e44da55ffc04801fd02f9e673987829226a"),
+        "ty": (28135, "41f5ac76596a1699cc33f53084a2419e92961c42bb75f36fc38e616d348532ad"),
+        "x": (22119, "23cfa55d91c6f624233f5eb7b6e3f141f1bd2b2ae39608a63cf5d084bb27baab"),
+        "y": (4054, "94465c14eb53e04ca262198dcbb2521ee8af60fb3f3d546cd6ca24a511b0e7d1"),
+    },
+    "citeseer": {
+        "allx": (595021, "2ac30345d95c9ec933a817ee0bdd6a5f077f8c184a20e696910192d534414668"),
+        "ally": (55623, "f704b2d986dde6c2669934de1f3ae5696a6cf9455c0f6b2646a2d135ea0a1c95"),
+        "graph": (61987, "d79a4ef9d3e7169aee8946145f6b7306e35bc79bffad26346cfb94e10e9912a7"),
+        "test.index": (5000, "2af990671580b6b2df5d158d1038f8292e30c9cd821b5453f399659b25b723d4"),
+        "tx": (260321, "539a8906a2da97628d212f2fdd668c109a8b3f0d36574b59e5d3fd5b5303da21"),
+        "ty": (24135, "55e5bd1ba1e733a04598753ad1a8d57957f4b8f89e74519f41f4f4938767e4ce"),
+        "x": (31087, "d20de19150741e555de0ed037195630fc194114ebc7fd72ced62810148aa22f6"),
+        "y": (3014, "8ba87e515d8e3ee3cf52f6d2c5b86aa73f11ecad825a808455209ec26cd54924"),
+    },
+    "pubmed": {
+        "allx": (7578385, "508e538e2abdccdd54c4d3e9f49d638b4af7107d85845f66ddea5a5152658b7e"),
+        "ally": (224739, "0c37bbe3b5014ec365e9d393cf4791925e5ed94fb194305d74f064a8d7b50f0e"),
+        "graph": (471808, "5b89f0036ca22909471f1e6558eb42fa06e0c730a577bde5b058b40638f81dc9"),
+        "test.index": (6000, "b101d421688bbaecbd82e8a18f1e282378d6830f3a37666f28ebc47f844341b5"),
+        "tx": (405505, "4eb5f5d0f30f26497eb0ac6ac9719d09c67e284f1ed0385c93f3ef27a671da3d"),
+        "ty": (12135, "ee2e0d4819d9fbcc403689c3bf2e49face401b605932f093bc58ab6461130fdd"),
+        "x": (23172, "fbe9cb5c47200d1b7769a26e579be3b7130b556831f9d850e77c4c74f2599b33"),
+        "y": (854, "e6c807633307a07ed659249006536a147c7999c797f11a2560752990181b41b3"),
+    },
+    "nell": {
+        "allx": (2710725, "092de8541bfd3a6a9a5364ea73224e08c3b0605033c69dc926f26004a3e93681"),
+        "ally": (7494615, "27de2d69a83b0f37272f1189acb209449e59224e6647c296d3b7e27c35d99b1c"),
+        "graph": (2285719, "865faeed5d7037fb21122844ec09292b9c8b59710dcf2dc126cc13069a70365b"),
+        "test.index": (5811, "c546df8c960fc961b75d9566a1431c16d9a064725effdcd70a615ec0a31fe907"),
+        "tx": (295978, "93016916f57043f6402d9c15654328dbda143f8adcf2b1afd2638caff76808bf"),
+        "ty": (814095, "07a2a8a95063e14b05592322362011993ce95e7ddb87c8246ebd57607768a5c5"),
+        "x": (31104, "284de725538a6703f3b26ac8f252dc1c43a2fd0df46e78a618a2391a0c9ed63a"),
+        "y": (88334, "88926c6959052cffd51f1d4218b11c35403c0c43f21a52489fbec4676a6a205e"),
+    },
+}
+
+
+def _planetoid(name: str, prefix: str, base: str) -> tuple[RemoteFile, ...]:
+    return tuple(
+        RemoteFile(f"ind.{prefix}.{suffix}", f"{base}/ind.{prefix}.{suffix}", size, sha256)
+        for suffix, (size, sha256) in _SUMS[name].items()
+    )
+
+
+PLANETOID: dict[str, tuple[RemoteFile, ...]] = {
+    "cora": _planetoid("cora", "cora", _PLANETOID),
+    "citeseer": _planetoid("citeseer", "citeseer", _PLANETOID),
+    "pubmed": _planetoid("pubmed", "pubmed", _PLANETOID),
+    "nell": _planetoid("nell", "nell.0.001", f"{_GRAPHDATA}/planetoid"),
+}
+
+CITATION_FULL: dict[str, RemoteFile] = {
+    "dblp": RemoteFile(
+        "dblp.npz",
+        f"{_GRAPHDATA}/dblp.npz",
+        727093,
+        "e1c460c864735b88158e230e715715b08a8f7bb7c94f7f6c3b5efc412558877d",
+    ),
+}
+TU: dict[str, RemoteFile] = {
+    "MUTAG": RemoteFile(
+        "MUTAG.zip",
+        f"{_TU}/MUTAG.zip",
+        24422,
+        "20f52db82d6d85d5f67d2fa42c3fb705d05934be44329314ab17b05d0c012f7e",
+    ),
+    "PROTEINS": RemoteFile(
+        "PROTEINS.zip",
+        f"{_TU}/PROTEINS.zip",
+        457780,
+        "fe9d19741637486ea1fd285bf669fce0b117e10b03cdd379f6a5e6197fc830ae",
+    ),
+    "ENZYMES": RemoteFile(
+        "ENZYMES.zip",
+        f"{_TU}/ENZYMES.zip",
+        536482,
+        "0ca7125d7978788346fc6ba5c3cc643b6122153b304220c2230bcb09f99f8ffb",
+    ),
+}

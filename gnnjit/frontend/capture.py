@@ -1,0 +1,182 @@
+"""From a JAX function of per-element values to a program: the only place that reads jaxprs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from gnnjit import _compat
+from gnnjit.errors import LayerError
+from gnnjit.frontend.vocabulary import degree_p, index_p, reduce_p
+from gnnjit.ir.program import (
+    Atom,
+    Builder,
+    Degree,
+    Equation,
+    Index,
+    Lax,
+    Literal,
+    Location,
+    Op,
+    Program,
+    Reduce,
+    Value,
+)
+from gnnjit.ir.space import Space, join
+
+_INLINED = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
+_CUSTOM = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
+_OURS = (reduce_p, degree_p, index_p)
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """A traced function: `program`'s last inputs are `constants`, arrays it closed over."""
+
+    program: Program
+    constants: tuple[Any, ...]
+
+
+def capture(
+    fn: Callable[..., Sequence[Any]],
+    inputs: Sequence[Value],
+    *,
+    name: str = "body",
+    edge_values: bool = False,
+) -> Captured:
+    """Trace `fn(*per-element arrays) -> flat list` once.
+
+    Each equation lands in the join of its operands' spaces; with `edge_values`, whatever touches
+    a source or an edge lands on the edges, as a vertex-by-vertex reading of the code has it.
+    """
+    closed = jax.make_jaxpr(fn)(*[_compat.like(v) for v in inputs])
+    return from_jaxpr(closed, inputs, name=name, edge_values=edge_values)
+
+
+def from_jaxpr(
+    closed: Any, inputs: Sequence[Value], *, name: str, edge_values: bool = False
+) -> Captured:
+    """The program of a jaxpr whose inputs are `inputs`; constants become shared inputs."""
+    jaxpr, consts = _compat.open_jaxpr(closed)
+    names = [f"c{i}" for i in range(len(consts))]
+    lifted = [
+        Value(tuple(v.aval.shape), v.aval.dtype, Space.SHARED, n)
+        for v, n in zip(jaxpr.constvars, names, strict=True)
+    ]
+    walker = _Walker(Builder([*inputs, *lifted]), edge_values)
+    outputs = walker.run(jaxpr, lifted, list(inputs))
+    program = Program((*inputs, *lifted), tuple(walker.builder.equations), tuple(outputs), name)
+    return Captured(program, tuple(consts))
+
+
+class _Walker:
+    """Appends the equations of a jaxpr, nested calls inlined."""
+
+    def __init__(self, builder: Builder, edge_values: bool):
+        self.builder = builder
+        self.edge_values = edge_values
+
+    def run(self, jaxpr: Any, consts: Sequence[Atom], args: Sequence[Atom]) -> list[Atom]:
+        env: dict[Any, Atom] = dict(zip(jaxpr.constvars, consts, strict=True))
+        env.update(zip(jaxpr.invars, args, strict=True))
+
+        def read(v: Any) -> Atom:
+            if isinstance(v, _compat.JaxprLiteral):
+                return self.constant(v.val, v.aval)
+            return env[v]
+
+        for eqn in jaxpr.eqns:
+            ins = [read(v) for v in eqn.invars]
+            if eqn.primitive.name in _INLINED:
+                outs = self.call(eqn.params.get("jaxpr", eqn.params.get("call_jaxpr")), ins)
+            else:
+                outs = self.equation(eqn, ins)
+            env.update(zip(eqn.outvars, outs, strict=True))
+        return [read(v) for v in jaxpr.outvars]
+
+    def call(self, closed: Any, args: Sequence[Atom]) -> list[Atom]:
+        inner, consts = _compat.open_jaxpr(closed)
+        return self.run(inner, [self.constant(c, v.aval) for c, v in
+                                zip(consts, inner.constvars, strict=True)], args)
+
+    def constant(self, value: Any, aval: Any) -> Atom:
+        if not np.shape(value):
+            return Literal(np.asarray(value)[()], np.dtype(aval.dtype))
+        raise LayerError(
+            f"an array constant of shape {np.shape(value)} sits inside a nested jax.jit; pass it "
+            "to the layer as a parameter"
+        )
+
+    def equation(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
+        where = _location(eqn)
+        _refuse(eqn, ins, where)
+        op, space = self.operation(eqn, ins)
+        if op.name == "index":
+            ins = []
+        outs = [Value(tuple(v.aval.shape), v.aval.dtype, space) for v in eqn.outvars]
+        return list(self.builder.emit(op, ins, outs, where))
+
+    def operation(self, eqn: Any, ins: list[Atom]) -> tuple[Op, Space]:
+        if eqn.primitive is reduce_p:
+            return Reduce(eqn.params["kind"], Space.DST), Space.DST
+        if eqn.primitive is degree_p:
+            return Degree(), Space.DST
+        space = join(*(a.space for a in ins)) if ins else Space.SHARED
+        if eqn.primitive is index_p:
+            return Index(), space
+        if self.edge_values and space is Space.SRC:
+            space = Space.EDGE
+        return Lax(eqn.primitive, tuple(sorted(eqn.params.items()))), space
+
+
+def _location(eqn: Any) -> Location | None:
+    found = _compat.user_line(eqn.source_info)
+    return Location(*found) if found else None
+
+
+def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None) -> None:
+    """Errors for what cannot mean anything per element."""
+    at = f"{where}: " if where else ""
+    if eqn.primitive.name in ("random_bits", "threefry2x32"):
+        raise LayerError(
+            f"{at}jax.random drew from a key inside a layer. The key is shared by the whole graph, "
+            "so every edge and vertex would get the same numbers. Use gnnjit.dropout(value, rate, "
+            "key) or gnnjit.random_uniform(key, like=value), which draw once per element"
+        )
+    if eqn.primitive.name in _CUSTOM or any(True for _ in _compat.subjaxprs(eqn)):
+        inner = next((e for e in _nested(eqn) if e.primitive in _OURS), None)
+        if inner is not None:
+            raise LayerError(
+                f"{at}a gnnjit reduction sits inside {eqn.primitive.name}; reductions must stand "
+                "in the layer function itself, not in a loop, a condition or a custom derivative"
+            )
+
+
+def _nested(eqn: Any) -> Any:
+    for sub in _compat.subjaxprs(eqn):
+        for inner in sub.eqns:
+            yield inner
+            yield from _nested(inner)
+
+
+def inline_custom_calls(program: Program) -> Program:
+    """Replace `custom_jvp` and `custom_vjp` calls by their bodies, once nothing more is
+    differentiated."""
+    walker = _Walker(Builder(program.inputs), edge_values=False)
+    builder = walker.builder
+    for eqn in program.equations:
+        key = _CUSTOM.get(eqn.op.name) if isinstance(eqn.op, Lax) else None
+        if key is None:
+            builder.copy(eqn)
+            continue
+        outs = walker.call(dict(eqn.op.params)[key], [builder[a] for a in eqn.inputs])
+        builder.env.update(zip(eqn.outputs, outs, strict=True))
+    return builder.finish(program)
+
+
+def has_custom_calls(equations: Sequence[Equation]) -> bool:
+    return any(isinstance(e.op, Lax) and e.op.name in _CUSTOM for e in equations)

@@ -1,0 +1,189 @@
+"""From a layer function and its arguments to a program and its operands."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnnjit.errors import LayerError
+from gnnjit.frontend.capture import capture
+from gnnjit.frontend.vocabulary import layer_scope
+from gnnjit.ir.program import Program, Value
+from gnnjit.ir.space import Space
+
+
+@dataclasses.dataclass(frozen=True)
+class Edge:
+    """One incoming edge as a layer function sees it: `src`, `dst` and `data`, each a pytree of
+    per-element arrays. Reading what the call did not bring is an error."""
+
+    _fields: dict[str, Any]
+    _missing: dict[str, str]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in self._fields:
+            return self._fields[name]
+        if name in self._missing:
+            raise LayerError(self._missing[name])
+        raise LayerError(f"an edge has src, dst and data; it has no {name!r}")
+
+
+class _Missing:
+    """Stands for a destination without features; any use of it is an error."""
+
+    def __init__(self, message: str):
+        object.__setattr__(self, "_message", message)
+
+    def _fail(self, *_: Any, **__: Any) -> Any:
+        raise LayerError(object.__getattribute__(self, "_message"))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._fail()
+
+    __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _fail
+    __matmul__ = __rmatmul__ = __truediv__ = __rtruediv__ = __neg__ = __iter__ = _fail
+    __jax_array__ = _fail
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What one call of a layer brings. Leaves of `src`, `dst`, `edges` have a leading axis of
+    their space's size; `params` leaves are shared. A missing part is None."""
+
+    src: Any
+    dst: Any
+    edges: Any
+    params: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A layer as a program, with the arrays of its inputs and the tree of its outputs."""
+
+    program: Program
+    operands: tuple[Any, ...]
+    out_tree: Any
+
+
+def trace(fn: Callable[..., Any], args: Arguments, *, name: str, where: str) -> Traced:
+    """Trace `fn(v, e, *params, **keywords)` once, per element."""
+    parts = {
+        Space.SRC: ("e.src", args.src),
+        Space.DST: ("v", args.dst),
+        Space.EDGE: ("e.data", args.edges),
+        Space.SHARED: ("p", (args.params, args.keywords)),
+    }
+    values, operands, trees = [], [], {}
+    for space, (label, tree) in parts.items():
+        leaves, treedef = jax.tree.flatten_with_path(tree)
+        trees[space] = (treedef, len(leaves))
+        for path, leaf in leaves:
+            title = _title(label, path)
+            array = _array(leaf, f"{where}: {name}: argument {title}")
+            shape = array.shape if space is Space.SHARED else array.shape[1:]
+            values.append(Value(tuple(shape), array.dtype, space, title))
+            operands.append(array)
+    out_trees: list[Any] = []
+
+    def flat(*xs: Any) -> list[Any]:
+        groups, rest = {}, list(xs)
+        for space, (treedef, n) in trees.items():
+            groups[space], rest = jax.tree.unflatten(treedef, rest[:n]), rest[n:]
+        out = _call(fn, args, groups, name, where)
+        leaves, treedef = jax.tree.flatten(out)
+        out_trees.append(treedef)
+        return [_output(leaf, f"{where}: {name}") for leaf in leaves]
+
+    try:
+        captured = capture(flat, values, name=name, edge_values=True)
+    except LayerError:
+        raise
+    except jax.errors.UnexpectedTracerError as error:
+        raise LayerError(_leak_message(name, where)) from error
+    except (TypeError, ValueError) as error:
+        raise LayerError(_shape_message(error, values, name, where)) from error
+    return Traced(captured.program, (*operands, *captured.constants), out_trees[-1])
+
+
+def _title(label: str, path: Any) -> str:
+    if label == "p":  # the first steps are the tuple of params and keywords, then the argument
+        kind, number, *rest = path
+        del kind
+        prefix = number.key if hasattr(number, "key") else "p" + (str(number.idx) or "")
+        prefix = "p" if prefix == "p0" else prefix
+        return prefix + jax.tree_util.keystr(tuple(rest))
+    return label + jax.tree_util.keystr(path)
+
+
+def _array(leaf: Any, what: str) -> Any:
+    if isinstance(leaf, (bool, int, float, complex, np.ndarray, np.generic, list)):
+        return jnp.asarray(leaf)
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return leaf
+    raise LayerError(
+        f"{what} is a {type(leaf).__name__}, not an array. Capture it by closure, or name it in "
+        "@gnnjit.layer(static_argnames=...)"
+    )
+
+
+def _call(fn: Any, args: Arguments, groups: dict[Space, Any], name: str, where: str) -> Any:
+    fields, missing = {}, {}
+    absent = "no {} were given: {}:{} reads {}, so call it with {}"
+    if args.src is None:
+        missing["src"] = absent.format(
+            "source features", where, f" {name}", "e.src", "Bipartite(src=..., dst=...)"
+        )
+    else:
+        fields["src"] = groups[Space.SRC]
+    no_dst = absent.format(
+        "destination features", where, f" {name}", "v or e.dst", "Bipartite(src=..., dst=...)"
+    )
+    if args.dst is None:
+        missing["dst"] = no_dst
+    else:
+        fields["dst"] = groups[Space.DST]
+    if args.edges is None:
+        missing["data"] = absent.format("edge features", where, f" {name}", "e.data", "edges=...")
+    else:
+        fields["data"] = groups[Space.EDGE]
+    v = groups[Space.DST] if args.dst is not None else _Missing(no_dst)
+    params, keywords = groups[Space.SHARED]
+    with layer_scope(name):
+        return fn(v, Edge(fields, missing), *params, **keywords)
+
+
+def _output(leaf: Any, what: str) -> Any:
+    if isinstance(leaf, (bool, int, float, complex, np.ndarray, np.generic)):
+        return jnp.asarray(leaf)
+    if isinstance(leaf, jax.Array):
+        return leaf
+    raise LayerError(
+        f"{what} returned a {type(leaf).__name__}; return arrays, or pytrees of arrays"
+    )
+
+
+def _leak_message(name: str, where: str) -> str:
+    return (
+        f"{where}: {name} used a value that was kept from an earlier trace (a tracer that left the "
+        "function in which it lived, through a global, an attribute or a list). A layer must not "
+        "store e.src, v or anything computed from them; return it instead"
+    )
+
+
+def _shape_message(error: Exception, values: list[Value], name: str, where: str) -> str:
+    given = ", ".join(f"{v.name}: {v.dtype.name}{list(v.shape)}" for v in values[:8])
+    more = f" and {len(values) - 8} more" if len(values) > 8 else ""
+    return (
+        f"{where}: {name} cannot be traced for one element: {error}\n"
+        f"  per element: {given}{more}. A feature vector is [F] here, never [N, F] or [E, F]"
+    )

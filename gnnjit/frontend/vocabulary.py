@@ -1,0 +1,271 @@
+"""What a layer function may say beside plain JAX: reductions over a vertex's incoming edges,
+and random numbers drawn once per element.
+
+Everything here acts on *per-element* values and has meaning only inside `@gnnjit.layer`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from gnnjit import _compat
+from gnnjit.errors import LayerError
+
+_state = threading.local()
+
+
+@contextlib.contextmanager
+def layer_scope(name: str) -> Iterator[None]:
+    """Marks that a layer function is being traced; reductions outside are errors."""
+    outer = getattr(_state, "layer", None)
+    _state.layer = name
+    try:
+        yield
+    finally:
+        _state.layer = outer
+
+
+def _inside(what: str) -> None:
+    if getattr(_state, "layer", None) is None:
+        raise LayerError(
+            f"gnnjit.{what}() was called outside a layer: it reads the edges of one vertex, so it "
+            "has meaning only in a function decorated with @gnnjit.layer"
+        )
+
+
+def _define(name: str) -> Any:
+    prim = _compat.Primitive(name)
+    prim.def_impl(lambda x, **_: x)
+    prim.def_abstract_eval(lambda x, **_: _compat.shaped_array(x.shape, x.dtype))
+    return prim
+
+
+def _reduce_jvp(primals: Any, tangents: Any, *, kind: str) -> Any:
+    if kind != "sum":
+        raise LayerError(
+            f"jax.jvp or jax.grad inside a layer reached gnnjit.{kind}(): differentiate the whole "
+            "layer from outside instead"
+        )
+    (x,), (t,) = primals, tangents
+    out = reduce_p.bind(x, kind=kind)
+    zero = type(t) is _compat.ad.Zero
+    return out, t if zero else reduce_p.bind(t, kind=kind)
+
+
+reduce_p = _define("gnnjit_reduce")
+_compat.batching.primitive_batchers[reduce_p] = lambda args, dims, **params: (
+    reduce_p.bind(*args, **params),
+    dims[0],
+)
+_compat.ad.primitive_jvps[reduce_p] = _reduce_jvp
+_compat.ad.primitive_transposes[reduce_p] = lambda *_, **__: _no_inner_transpose()
+
+degree_p = _compat.Primitive("gnnjit_degree")
+degree_p.def_impl(lambda: jnp.int32(1))
+degree_p.def_abstract_eval(lambda: _compat.shaped_array((), np.dtype(np.int32)))
+
+index_p = _compat.Primitive("gnnjit_index")
+index_p.def_impl(lambda like: jnp.int32(0))
+index_p.def_abstract_eval(lambda like: _compat.shaped_array((), np.dtype(np.int32)))
+_compat.batching.primitive_batchers[index_p] = lambda args, dims: (
+    index_p.bind(lax.index_in_dim(args[0], 0, dims[0], keepdims=False)),
+    None,
+)
+_compat.ad.primitive_jvps[index_p] = lambda primals, tangents: (
+    index_p.bind(*primals),
+    _compat.zero_tangent(jax.ShapeDtypeStruct((), jnp.int32)),
+)
+
+
+def _no_inner_transpose() -> Any:
+    raise LayerError(
+        "jax.grad inside a layer reached a reduction over edges: differentiate the whole layer "
+        "from outside instead, or differentiate only the per-edge part inside"
+    )
+
+
+def _reduce(kind: str, x: Any) -> jax.Array:
+    x = jnp.asarray(x)
+    if x.dtype == jnp.bool_:
+        x = x.astype(jnp.int32)
+    return reduce_p.bind(x, kind=kind)
+
+
+def _map(f: Callable[[Any], Any], value: Any) -> Any:
+    return jax.tree.map(f, value)
+
+
+def _where_edges(x: jax.Array, initial: Any) -> jax.Array:
+    return x if initial is None else jnp.where(degree() > 0, x, jnp.asarray(initial, x.dtype))
+
+
+def sum(value: Any, *, initial: Any = None) -> Any:
+    """Sum of `value` (a pytree of any shapes) over this vertex's incoming edges.
+
+    Over no edges: 0, or `initial`.
+    """
+    _inside("sum")
+    return _map(lambda x: _where_edges(_reduce("sum", x), initial), value)
+
+
+def max(value: Any, *, initial: Any = None) -> Any:
+    """Elementwise maximum over the incoming edges; ties share the gradient evenly.
+
+    Over no edges: 0 with a zero gradient, or `initial`.
+    """
+    _inside("max")
+    return _map(lambda x: _where_edges(_reduce("max", x), initial), value)
+
+
+def min(value: Any, *, initial: Any = None) -> Any:
+    """Elementwise minimum over the incoming edges; ties share the gradient evenly.
+
+    Over no edges: 0 with a zero gradient, or `initial`.
+    """
+    _inside("min")
+    return _map(lambda x: _where_edges(_reduce("min", x), initial), value)
+
+
+def _float(x: Any) -> jax.Array:
+    x = jnp.asarray(x)
+    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
+
+
+def _mean(x: Any) -> jax.Array:
+    x = _float(x)
+    return _reduce("sum", x) / jnp.maximum(degree(), 1).astype(x.dtype)
+
+
+def mean(value: Any, *, initial: Any = None) -> Any:
+    """Arithmetic mean over the incoming edges. Over no edges: 0, or `initial`."""
+    _inside("mean")
+    return _map(lambda x: _where_edges(_mean(x), initial), value)
+
+
+def _var(x: Any) -> jax.Array:
+    x = _float(x)
+    return _mean(jnp.square(x - _mean(x)))
+
+
+def var(value: Any, *, initial: Any = None) -> Any:
+    """Population variance over the incoming edges, in two traversals (no cancellation).
+
+    Over no edges: 0, or `initial`.
+    """
+    _inside("var")
+    return _map(lambda x: _where_edges(_var(x), initial), value)
+
+
+def _std(x: Any) -> jax.Array:
+    variance = _var(x)
+    some = variance > 0
+    return jnp.where(some, jnp.sqrt(jnp.where(some, variance, 1)), 0)
+
+
+def std(value: Any, *, initial: Any = None) -> Any:
+    """Population standard deviation over the incoming edges; gradient 0 where it is 0."""
+    _inside("std")
+    return _map(lambda x: _where_edges(_std(x), initial), value)
+
+
+def _shift(x: jax.Array) -> jax.Array:
+    """The maximum, as a constant, or 0 where it is not finite."""
+    top = lax.stop_gradient(_reduce("max", x))
+    return jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))
+
+
+def _logsumexp(x: Any) -> jax.Array:
+    x = _float(x)
+    top = _shift(x)
+    total = _reduce("sum", jnp.exp(x - top))
+    some = degree() > 0
+    return jnp.where(some, jnp.log(jnp.where(some, total, 1)) + top, 0)
+
+
+def logsumexp(value: Any, *, initial: Any = None) -> Any:
+    """`log(sum(exp(value)))` over the incoming edges, without overflow.
+
+    Over no edges: 0, or `initial`.
+    """
+    _inside("logsumexp")
+    return _map(lambda x: _where_edges(_logsumexp(x), initial), value)
+
+
+def _softmax(x: Any) -> jax.Array:
+    x = _float(x)
+    weight = jnp.exp(x - _shift(x))
+    total = _reduce("sum", weight)
+    return weight / jnp.where(total > 0, total, jnp.ones_like(total))
+
+
+def softmax(value: Any) -> Any:
+    """Softmax of an edge value over the incoming edges of its destination; an edge value.
+
+    A vertex all of whose scores are -inf gets weights 0.
+    """
+    _inside("softmax")
+    return _map(_softmax, value)
+
+
+def degree() -> jax.Array:
+    """Number of incoming edges of this vertex, `int32[]`."""
+    _inside("degree")
+    return degree_p.bind()
+
+
+def _mix(h: jax.Array) -> jax.Array:
+    """A bijection of 32-bit words with good avalanche (Wellons' `triple32` constants)."""
+    for shift, factor in ((17, 0xED5AD4BB), (11, 0xAC4C1B51), (15, 0x31848BAB)):
+        h = (h ^ (h >> np.uint32(shift))) * np.uint32(factor)
+    return h ^ (h >> np.uint32(14))
+
+
+def _key_words(key: Any) -> list[jax.Array]:
+    data = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    return [word.astype(jnp.uint32) for word in jnp.ravel(data)]
+
+
+def random_uniform(key: Any, like: Any) -> jax.Array:
+    """Numbers in [0, 1), one for each element of `like`'s space and each of its features.
+
+    `like`: any per-element value; the result has its shape, float32 (float64 values too).
+    A counter-based hash of key, element and feature: nothing is stored for the backward, and
+    the numbers do not depend on the order in which the edges are visited.
+    """
+    _inside("random_uniform")
+    like = jnp.asarray(like)
+    element = index_p.bind(like).astype(jnp.uint32)
+    h = element
+    for word in _key_words(key):
+        h = _mix(h ^ word)
+    feature = lax.iota(jnp.uint32, int(np.prod(like.shape, dtype=np.int64))).reshape(like.shape)
+    h = _mix(h + feature * np.uint32(0x9E3779B9))
+    return (h >> np.uint32(8)).astype(jnp.int32).astype(jnp.float32) * np.float32(2.0**-24)
+
+
+def dropout(value: Any, rate: float, key: Any) -> Any:
+    """Set each entry to 0 with probability `rate`, and scale the others by `1 / (1 - rate)`.
+
+    One draw per element *of the value's space*: on an edge value per edge, on a vertex value per
+    vertex. `key`: a JAX random key; leaves of a pytree draw independently.
+    """
+    _inside("dropout")
+    if not isinstance(rate, (int, float)) or not 0 <= rate < 1:
+        raise LayerError(f"gnnjit.dropout: rate must be a number in [0, 1), got {rate!r}")
+    if rate == 0:
+        return value
+    leaves, tree = jax.tree.flatten(value)
+    kept = []
+    for i, leaf in enumerate(leaves):
+        x = jnp.asarray(leaf)
+        draw = random_uniform(key if i == 0 else jax.random.fold_in(key, i), x)
+        kept.append(jnp.where(draw >= rate, x / (1 - rate), jnp.zeros_like(x)))
+    return jax.tree.unflatten(tree, kept)

@@ -1,0 +1,75 @@
+"""Many graphs side by side as one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnnjit.errors import GraphError
+from gnnjit.graph import validate
+from gnnjit.graph.graph import Bipartite, Graph
+
+
+def batch(graphs: Sequence[Graph]) -> tuple[Graph, Any]:
+    """One graph that holds all of `graphs`, vertices and edges one graph after the other.
+
+    Features are batched by `jnp.concatenate`. Padding edges stay padding.
+
+    Returns:
+        The graph, and the number of each vertex's graph, `int32[N]` (for bipartite graphs a
+        `Bipartite` of one for the sources and one for the destinations), sorted, for
+        `jax.ops.segment_sum(x, graph_index, len(graphs))`.
+
+    Raises:
+        GraphError: if there are no graphs, or bipartite and other graphs are mixed.
+    """
+    graphs = list(graphs)
+    if not graphs:
+        raise GraphError("batch() got no graphs, expected at least one: pass a non-empty list")
+    if len({g.bipartite for g in graphs}) > 1:
+        kinds = ["bipartite" if g.bipartite else "one vertex set" for g in graphs]
+        raise GraphError(
+            f"batch() got {kinds.count('bipartite')} bipartite graphs and "
+            f"{kinds.count('one vertex set')} of one vertex set, expected one kind: "
+            f"batch them apart"
+        )
+    num_src, num_dst = [g.num_src for g in graphs], [g.num_dst for g in graphs]
+    traced = validate.is_traced(graphs)
+    mask = _masks(graphs, traced)
+    src = _shifted([g.src for g in graphs], num_src, traced)
+    dst = _shifted([g.dst for g in graphs], num_dst, traced)
+    if graphs[0].bipartite:
+        sizes = {"num_src": sum(num_src), "num_dst": sum(num_dst)}
+        index = Bipartite(_owner(num_src), _owner(num_dst))
+    else:
+        sizes, index = {"num_nodes": sum(num_dst)}, _owner(num_dst)
+    return Graph.from_edges(src, dst, edge_mask=mask, **sizes), index
+
+
+def _shifted(arrays: list[Any], counts: list[int], traced: bool) -> Any:
+    """`arrays` joined, each with the sum of the counts before it added."""
+    offsets = np.cumsum([0, *counts[:-1]])
+    dtype = validate.index_dtype(num_nodes=sum(counts))
+    if traced:
+        shifted = [a.astype(dtype) + int(o) for a, o in zip(arrays, offsets, strict=True)]
+        return jnp.concatenate(shifted)
+    shifted = [
+        np.asarray(a).astype(dtype) + dtype.type(o) for a, o in zip(arrays, offsets, strict=True)
+    ]
+    return np.concatenate(shifted)
+
+
+def _masks(graphs: list[Graph], traced: bool) -> Any:
+    """The masks joined; None if no graph has one."""
+    if all(g.mask is None for g in graphs):
+        return None
+    masks = [np.ones(g.num_edges, bool) if g.mask is None else g.mask for g in graphs]
+    return jnp.concatenate(masks) if traced else np.concatenate([np.asarray(m) for m in masks])
+
+
+def _owner(counts: list[int]) -> jax.Array:
+    return jnp.asarray(np.repeat(np.arange(len(counts), dtype=np.int32), counts))

@@ -1,0 +1,102 @@
+"""Capacities: graphs and features padded to fixed sizes, so that nothing is compiled twice."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnnjit.errors import GraphError
+from gnnjit.graph import validate
+from gnnjit.graph.structure import append_padding
+from gnnjit.shapes import PyTree
+
+if TYPE_CHECKING:
+    from gnnjit.graph.graph import Graph
+
+
+def pad_graph(graph: Graph, num_src: int, num_dst: int, num_edges: int) -> Graph:
+    """`graph` with vertices and padding edges appended; the present ones keep their numbers."""
+    validate.room_for_padding(num_edges, num_src, num_dst)
+    dtype = validate.index_dtype(num_edges=num_edges, num_src=num_src, num_dst=num_dst)
+    new = num_edges - graph.num_edges
+    mask = jnp.ones(graph.num_edges, bool) if graph.mask is None else graph.mask
+    padded = dataclasses.replace(
+        graph,
+        src=jnp.pad(graph.src, (0, new)),
+        dst=jnp.pad(graph.dst, (0, new)),
+        mask=jnp.pad(mask, (0, new)),
+        in_structure=append_padding(graph.in_structure, num_dst, num_edges),
+        out_structure=append_padding(graph.out_structure, num_src, num_edges),
+        num_src=num_src,
+        num_dst=num_dst,
+        num_edges=num_edges,
+    )
+    return padded if graph.src.dtype == dtype else _astype(padded, dtype)
+
+
+def _astype(graph: Graph, dtype: np.dtype) -> Graph:
+    """`graph` with every index in `dtype`."""
+    return jax.tree.map(lambda a: a if a.dtype == np.bool_ else a.astype(dtype), graph)
+
+
+def capacities(
+    graph: Graph, num_nodes: Any, num_edges: Any, num_src: Any, num_dst: Any
+) -> tuple[int, int, int]:
+    """The wanted (sources, destinations, edges); those left out stay as they are.
+
+    Raises GraphError if one is below what the graph has, or names the wrong vertex sets.
+    """
+    if graph.bipartite and num_nodes is not None:
+        raise GraphError(
+            "num_nodes was given for a bipartite graph, expected num_src and num_dst: "
+            "pad each vertex set by itself"
+        )
+    if not graph.bipartite and not (num_src is None and num_dst is None):
+        raise GraphError(
+            "num_src or num_dst was given for a graph of one vertex set, expected num_nodes: "
+            "pass num_nodes="
+        )
+    src, dst = (num_src, num_dst) if graph.bipartite else (num_nodes, num_nodes)
+    names = ("num_src", "num_dst") if graph.bipartite else ("num_nodes", "num_nodes")
+    return (
+        _capacity(names[0], src, graph.num_src),
+        _capacity(names[1], dst, graph.num_dst),
+        _capacity("num_edges", num_edges, graph.num_edges),
+    )
+
+
+def _capacity(name: str, wanted: Any, present: int) -> int:
+    if wanted is None:
+        return present
+    wanted = validate.as_count(name, wanted)
+    if wanted < present:
+        raise GraphError(
+            f"{name}={wanted} is below the {present} that the graph has, expected at least "
+            f"{present}: nothing is cut off, so pass a larger capacity"
+        )
+    return wanted
+
+
+def pad_rows(tree: PyTree, count: int, what: str) -> PyTree:
+    """Every array of `tree` with rows of zeros appended, up to `count` rows.
+
+    NumPy arrays stay NumPy. Raises GraphError if an array is a scalar or has more rows.
+    """
+
+    def pad(path: Any, leaf: Any) -> Any:
+        leaf = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+        rows = leaf.shape[0] if leaf.ndim else 0
+        if not leaf.ndim or rows > count:
+            name = what + jax.tree_util.keystr(path)
+            raise GraphError(
+                f"{name} has shape {tuple(leaf.shape)}, expected at most {count} rows: pad the "
+                f"features of the graph that was padded, [rows, ...]"
+            )
+        backend = jnp if isinstance(leaf, jax.Array) else np
+        return backend.pad(leaf, [(0, count - rows)] + [(0, 0)] * (leaf.ndim - 1))
+
+    return jax.tree_util.tree_map_with_path(pad, tree)
