@@ -54,13 +54,13 @@ def _shifted(arrays: list[Any], counts: list[int], traced: bool) -> Any:
     """`arrays` joined, each with the sum of the counts before it added."""
     offsets = np.cumsum([0, *counts[:-1]])
     dtype = validate.index_dtype(num_nodes=sum(counts))
-    if traced:
-        shifted = [a.astype(dtype) + int(o) for a, o in zip(arrays, offsets, strict=True)]
-        return jnp.concatenate(shifted)
-    shifted = [
-        np.asarray(a).astype(dtype) + dtype.type(o) for a, o in zip(arrays, offsets, strict=True)
-    ]
-    return np.concatenate(shifted)
+    backend = jnp if traced else np
+    return backend.concatenate(
+        [
+            backend.asarray(array).astype(dtype) + dtype.type(offset)
+            for array, offset in zip(arrays, offsets, strict=True)
+        ]
+    )
 
 
 def _masks(graphs: list[Graph], traced: bool) -> Any:

@@ -60,8 +60,8 @@ def _host_edges(src: ArrayLike, dst: ArrayLike) -> tuple[HostArray, HostArray]:
     src, dst = validate.as_indices("src", src), validate.as_indices("dst", dst)
     validate.same_length(src, dst)
     src, dst = np.asarray(src).astype(np.int64), np.asarray(dst).astype(np.int64)
-    for name, index in (("src", src), ("dst", dst)):
-        validate.in_range(name, index, None, np.iinfo(np.int64).max, "limit")
+    validate.not_negative("src", src)
+    validate.not_negative("dst", dst)
     return src, dst
 
 

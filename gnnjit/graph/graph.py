@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import GraphError
-from gnnjit.graph import degree, edit, padding, validate
-from gnnjit.graph.statistics import Statistics, statistics
+from gnnjit.graph import edit, normalize, padding, validate
+from gnnjit.graph.statistics import Statistics, compute_statistics
 from gnnjit.graph.structure import Structure, sort_on_host, sort_traced
 from gnnjit.shapes import ArrayLike, EdgeIndex, EdgeMask, EdgeWeight, PyTree, VertexWeight
 
@@ -174,7 +174,7 @@ class Graph:
         Raises:
             GraphError: if `weights` has not one entry per edge.
         """
-        return degree.gcn_norm(self, weights)
+        return normalize.gcn_norm(self, weights)
 
     def gcn_factors(self, weights: ArrayLike | None = None) -> tuple[VertexWeight, VertexWeight]:
         """`(float32[num_src], float32[num_dst])`: the vertex factors whose product is `gcn_norm`.
@@ -182,7 +182,7 @@ class Graph:
         `gcn_norm()[i] == at_src[src[i]] * at_dst[dst[i]]`: a layer that multiplies by one before
         and by the other after the sum needs no edge weights.
         """
-        return degree.gcn_factors(self, weights)
+        return normalize.gcn_factors(self, weights)
 
     def with_self_loops(
         self, edges: PyTree | None = None, *, fill: Any = 1.0, missing_only: bool = True
@@ -277,7 +277,7 @@ class Graph:
 
     def statistics(self) -> Statistics:
         """Counts that tell what the graph is like. Raises GraphError if it is traced."""
-        return statistics(self)
+        return compute_statistics(self)
 
     def check(self, x: PyTree, space: Any, what: str) -> None:
         """Raises GraphError unless every array in `x` has one row per element of `space`.

@@ -91,7 +91,7 @@ class Statistics:
         )
 
 
-def statistics(graph: Graph) -> Statistics:
+def compute_statistics(graph: Graph) -> Statistics:
     """The statistics of a concrete graph. Raises GraphError if it is traced."""
     if validate.is_traced(graph):
         raise GraphError(

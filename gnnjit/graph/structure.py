@@ -99,13 +99,14 @@ def sort_traced(row: EdgeIndex, neighbor: EdgeIndex, mask: jax.Array, num_rows: 
 
 
 def append_padding(structure: Structure, num_rows: int, num_edges: int) -> Structure:
-    """`structure` with empty rows and padding slots appended, up to the given capacities."""
+    """`structure` with empty rows and padding slots appended, up to the given capacities.
+
+    The result has no buckets: their shapes follow the degrees, and padding is for fixed shapes.
+    """
     indptr, edge = structure.indptr, structure.edge
     new_rows = num_rows - structure.num_rows
     new_edges = num_edges - edge.shape[-1]
     indptr = jnp.concatenate([indptr, jnp.broadcast_to(indptr[-1:], (new_rows,))])
     neighbor = jnp.pad(structure.neighbor, (0, new_edges))
     edge = jnp.concatenate([edge, jnp.arange(edge.shape[-1], num_edges, dtype=edge.dtype)])
-    known = not isinstance(indptr, jax.core.Tracer)
-    buckets = make_buckets(np.asarray(indptr)) if known else None
-    return Structure(indptr, neighbor, edge, buckets)
+    return Structure(indptr, neighbor, edge, None)

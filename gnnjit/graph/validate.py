@@ -140,6 +140,16 @@ def in_range(name: str, index: HostArray, mask: HostArray | None, count: int, si
     )
 
 
+def not_negative(name: str, index: HostArray) -> None:
+    """Raises GraphError on the first negative entry of `index`."""
+    if index.size and index.min() < 0:
+        at = int((index < 0).argmax())
+        raise GraphError(
+            f"{name}[{at}] is {index[at]}, expected a vertex number, 0 or more: negative indices "
+            f"do not count from the end; leave padding out"
+        )
+
+
 def index_dtype(**counts: int) -> np.dtype:
     """int32 where every count fits, else int64.
 
