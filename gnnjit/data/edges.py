@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 
-def symmetric_edges(
-    a: np.ndarray, b: np.ndarray, num_nodes: int
-) -> tuple[np.ndarray, np.ndarray]:
+def symmetric_edges(a: np.ndarray, b: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Both directions of each pair {a, b}, once, without self loops.
 
     Args:

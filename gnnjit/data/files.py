@@ -8,9 +8,9 @@ and are fetched once; none is used unless its SHA-256 matches.
 from __future__ import annotations
 
 import hashlib
+import http.client
 import os
 import tempfile
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -113,7 +113,7 @@ def _cached(dataset: str, path: Path, file: RemoteFile, fetch: Fetch) -> Path:
         return path
     try:
         raw = fetch(file.url, file.size)
-    except (OSError, urllib.error.URLError) as error:
+    except (OSError, http.client.HTTPException) as error:
         raise DataError(
             f"{dataset}: cannot download {file.name} from {file.url} ({error}). Without a network, "
             f"{_HOW}."

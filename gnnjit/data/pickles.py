@@ -94,11 +94,11 @@ class _Array:
         _, self.shape, self.dtype, fortran, self.raw = state
         self.order = "F" if fortran else "C"
 
-    def resolve(self) -> np.ndarray:
+    def resolve(self, where: str) -> np.ndarray:
         dtype = self.dtype.resolve()
         if dtype.hasobject:
             out = np.empty(len(self.raw), object)
-            out[:] = [resolve(item) for item in self.raw]
+            out[:] = [_resolve(item, where) for item in self.raw]
             return out.reshape(self.shape)
         raw = self.raw.encode("latin1") if isinstance(self.raw, str) else self.raw
         return np.frombuffer(raw, dtype).reshape(self.shape, order=self.order)
@@ -112,15 +112,15 @@ class _Matrix:
     def __setstate__(self, state: Any) -> None:
         self.state = dict(state)
 
-    def resolve(self) -> Csr:
+    def resolve(self, where: str) -> Csr:
         state = self.state
-        parts = (resolve(state[key]) for key in ("data", "indices", "indptr"))
-        return check_csr("pickled csr_matrix", *parts, state.get("_shape", state.get("shape")))
+        parts = (_resolve(state[key], where) for key in ("data", "indices", "indptr"))
+        return check_csr(where, *parts, state.get("_shape", state.get("shape")))
 
 
-def resolve(value: Any) -> Any:
+def _resolve(value: Any, where: str) -> Any:
     """Replace a stand-in by the array or matrix it stands for."""
-    return value.resolve() if isinstance(value, (_Array, _Matrix)) else value
+    return value.resolve(where) if isinstance(value, (_Array, _Matrix)) else value
 
 
 def _reconstruct(*_: Any) -> _Array:
@@ -186,7 +186,7 @@ def load_pickle(raw: bytes, where: str) -> Any:
       DataError: if the pickle names any other global, is cut short or is no pickle.
     """
     try:
-        return resolve(_Unpickler(io.BytesIO(raw), where).load())
+        return _resolve(_Unpickler(io.BytesIO(raw), where).load(), where)
     except DataError:
         raise
     except Exception as error:  # a damaged pickle may raise anything at all

@@ -54,14 +54,15 @@ _SUMS: dict[str, dict[str, tuple[int, str]]] = {
 }
 
 
-def _planetoid(name: str, prefix: str, base: str) -> tuple[RemoteFile, ...]:
-    return tuple(
-        RemoteFile(f"ind.{prefix}.{suffix}", f"{base}/ind.{prefix}.{suffix}", size, sha256)
+def _planetoid(name: str, prefix: str, base: str) -> dict[str, RemoteFile]:
+    return {
+        suffix: RemoteFile(f"ind.{prefix}.{suffix}", f"{base}/ind.{prefix}.{suffix}", size, sha256)
         for suffix, (size, sha256) in _SUMS[name].items()
-    )
+    }
 
 
-PLANETOID: dict[str, tuple[RemoteFile, ...]] = {
+# Dataset -> suffix -> file.
+PLANETOID: dict[str, dict[str, RemoteFile]] = {
     "cora": _planetoid("cora", "cora", _PLANETOID),
     "citeseer": _planetoid("citeseer", "citeseer", _PLANETOID),
     "pubmed": _planetoid("pubmed", "pubmed", _PLANETOID),

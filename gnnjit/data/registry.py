@@ -1,0 +1,94 @@
+"""Every dataset by name: what the command line offers."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from gnnjit.data.citation import citation_full
+from gnnjit.data.communities import communities
+from gnnjit.data.karate import karate
+from gnnjit.data.planetoid import planetoid
+from gnnjit.data.tu import tu
+from gnnjit.data.types import Dataset, GraphDataset
+from gnnjit.errors import DataError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A dataset that `open_dataset` knows.
+
+    Attributes:
+      load: called with data_dir= (if `reads_files`) and the options.
+      task: what carries the labels: "vertex" gives a `Dataset`, "graph" a `GraphDataset`.
+      summary: one line for people.
+      reads_files: whether it needs files, from `data_dir` or by download.
+    """
+
+    load: Callable[..., Dataset | GraphDataset]
+    task: Literal["vertex", "graph"]
+    summary: str
+    reads_files: bool = True
+
+    def options(self) -> tuple[str, ...]:
+        """The names that `open_dataset(name, **options)` takes."""
+        names = inspect.signature(self.load).parameters
+        return tuple(name for name in names if name not in ("name", "data_dir"))
+
+
+DATASETS: dict[str, Entry] = {
+    "karate": Entry(karate, "vertex", "Zachary's karate club, 34 vertices; built in", False),
+    "communities": Entry(
+        communities, "vertex", "power-law communities of any size; generated from a seed", False
+    ),
+    "cora": Entry(partial(planetoid, "cora"), "vertex", "2,708 papers in 7 classes"),
+    "citeseer": Entry(partial(planetoid, "citeseer"), "vertex", "3,327 papers in 6 classes"),
+    "pubmed": Entry(partial(planetoid, "pubmed"), "vertex", "19,717 papers in 3 classes"),
+    "nell": Entry(partial(planetoid, "nell"), "vertex", "65,755 entities in 210 classes"),
+    "dblp": Entry(partial(citation_full, "dblp"), "vertex", "17,716 papers in 4 classes"),
+    "mutag": Entry(partial(tu, "MUTAG"), "graph", "188 molecules in 2 classes"),
+    "proteins": Entry(partial(tu, "PROTEINS"), "graph", "1,113 proteins in 2 classes"),
+    "enzymes": Entry(partial(tu, "ENZYMES"), "graph", "600 proteins in 6 classes"),
+}
+
+
+def open_dataset(
+    name: str, data_dir: str | os.PathLike[str] | None = None, **options: Any
+) -> Dataset | GraphDataset:
+    """The dataset `name`, one of `DATASETS` (in any case).
+
+    Args:
+      name: "karate", "communities", "cora", "citeseer", "pubmed", "nell", "dblp", "mutag",
+        "proteins" or "enzymes".
+      data_dir: a directory with the dataset's files; default GNNJIT_DATA_DIR, else a download
+        into the cache. Unused by "karate" and "communities".
+      options: what the loader takes, such as normalize=True or num_nodes=1000.
+
+    Raises:
+      DataError: if the name or an option is unknown, or the files are missing or damaged.
+    """
+    entry = DATASETS.get(name.lower())
+    if entry is None:
+        raise DataError(
+            f"open_dataset: got {name!r}, expected one of {', '.join(DATASETS)}."
+            f"{_suggest(name.lower(), tuple(DATASETS))}"
+        )
+    for option in options:
+        if option not in entry.options():
+            raise DataError(
+                f"open_dataset: {name} got the option {option!r}, expected one of "
+                f"{', '.join(entry.options())}.{_suggest(option, entry.options())}"
+            )
+    if entry.reads_files:
+        options["data_dir"] = data_dir
+    return entry.load(**options)
+
+
+def _suggest(got: str, known: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(got, known, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
