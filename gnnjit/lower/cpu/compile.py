@@ -1,0 +1,88 @@
+"""From LLVM IR to machine code for this host."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+import sys
+
+import jax
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+from gnnjit.lower.cpu import abi
+from gnnjit.lower.cpu.handler import Handler
+from gnnjit.lower.cpu.spec import Spec
+
+_engines: list[llvm.ExecutionEngine] = []
+"""Kept for the life of the process: XLA holds addresses into them."""
+
+
+def why_not_here() -> list[str]:
+    """Reasons why this machine or this jaxlib cannot run generated kernels."""
+    if sys.maxsize < 2**32 or sys.byteorder != "little" or sys.platform == "win32":
+        return ["CPU kernels need a 64-bit little-endian Unix"]
+    layout = abi.read_abi()
+    return [layout] if isinstance(layout, str) else []
+
+
+def is_x86() -> bool:
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
+@functools.cache
+def features() -> frozenset[str]:
+    return frozenset(k for k, on in llvm.get_host_cpu_features().items() if on)
+
+
+@functools.cache
+def vector_bytes() -> int:
+    """Register width; 32 where registers are narrower, so that loops are unrolled a little."""
+    return 64 if "avx512f" in features() else 32
+
+
+@functools.cache
+def _machine() -> llvm.TargetMachine:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_default_triple()
+    return target.create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3,
+        jit=True,
+    )
+
+
+def emit(spec: Spec, entry: str = "entry") -> str:
+    """The kernel's LLVM IR; raises `Unsupported` where there is no code for something."""
+    layout = abi.read_abi()
+    assert isinstance(layout, abi.Abi), layout
+    module = ir.Module("gnnjit")
+    module.triple = _machine().triple
+    module.data_layout = str(_machine().target_data)
+    Handler(spec, module).emit(layout, entry, save_mode=is_x86())
+    return str(module)
+
+
+def optimised(text: str) -> llvm.ModuleRef:
+    module = llvm.parse_assembly(text)
+    module.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = options.slp_vectorization = False  # it is vectors already
+    passes = llvm.create_pass_builder(_machine(), options)
+    passes.getModulePassManager().run(module, passes)
+    return module
+
+
+def register(text: str, entry: str = "entry") -> str:
+    """Compile the IR and register it with XLA; returns the custom call's name.
+
+    The name is a hash of the code, so a compiled program from XLA's persistent cache finds it.
+    """
+    name = "gnnjit_cpu_" + hashlib.sha256(text.encode()).hexdigest()[:24]
+    engine = llvm.create_mcjit_compiler(optimised(text), _machine())
+    engine.finalize_object()
+    _engines.append(engine)
+    capsule = jax.ffi.pycapsule(engine.get_function_address(entry))
+    jax.ffi.register_ffi_target(name, capsule, platform="cpu", api_version=1)
+    return name

@@ -1,0 +1,181 @@
+"""exp, log, tanh, erf and friends on float32 chunks, without libm.
+
+Coefficients: Cephes (`expf`, `logf`), the rational tanh of Eigen and XLA, and N. Juffa's `erff`.
+All keep NaN, infinities and denormals; errors are one or two units in the last place. float64
+calls libm lane by lane (`elementwise.py`).
+"""
+
+from __future__ import annotations
+
+import math
+
+from llvmlite import ir
+
+from gnnjit.lower.cpu.vectors import CONTRACT, F32, I32, Codegen
+
+MAGIC = 12582912.0  # 1.5 * 2**23: adding it rounds a small float to an integer in its low bits
+MAGIC_BITS = 0x4B400000
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
+EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
+       5.0000001201e-1)
+LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
+       -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)
+TANH_TOP = (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11,
+            5.12229709037114e-08, 1.48572235717979e-05, 6.37261928875436e-04,
+            4.89352455891786e-03)
+TANH_BOTTOM = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03,
+               4.89352518554385e-03)
+ERF_LARGE = (-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1,
+             -6.34846687e-1, -1.28717512e-1)
+ERF_SMALL = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1,
+             1.28379166e-1)
+
+
+class Elementary:
+    """The functions, each from a float32 chunk to one of the same width."""
+
+    def __init__(self, code: Codegen):
+        self.code, self.b = code, code.b
+
+    def const(self, x: ir.Value, value: float) -> ir.Constant:
+        return self.code.like(x, value)
+
+    def fma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        return self.code.intrinsic("fmuladd", a, b, c)
+
+    def polynomial(self, x: ir.Value, coefficients: tuple[float, ...]) -> ir.Value:
+        """Horner's rule, highest power first."""
+        out: ir.Value = self.const(x, coefficients[0])
+        for c in coefficients[1:]:
+            out = self.fma(out, x, self.const(x, c))
+        return out
+
+    def between(self, x: ir.Value, low: float, high: float) -> ir.Value:
+        """Clamp; NaN passes through."""
+        small = self.b.fcmp_ordered("<", x, self.const(x, low))
+        x = self.b.select(small, self.const(x, low), x)
+        large = self.b.fcmp_ordered(">", x, self.const(x, high))
+        return self.b.select(large, self.const(x, high), x)
+
+    def as_int(self, x: ir.Value) -> ir.Value:
+        return self.b.bitcast(x, ir.VectorType(I32, x.type.count))
+
+    def as_float(self, x: ir.Value) -> ir.Value:
+        return self.b.bitcast(x, ir.VectorType(F32, x.type.count))
+
+    def power_of_two(self, n: ir.Value) -> ir.Value:
+        """2**n for integers -126 <= n <= 127."""
+        biased = self.b.add(n, self.code.like(n, 127))
+        return self.as_float(self.b.shl(biased, self.code.like(n, 23)))
+
+    def nearest(self, x: ir.Value, factor: float) -> tuple[ir.Value, ir.Value]:
+        """The integer nearest to `x * factor`, as a float and as an int.
+
+        By the magic addend, since converting NaN to an int is undefined.
+        """
+        shifted = self.fma(x, self.const(x, factor), self.const(x, MAGIC))
+        whole = self.b.fsub(shifted, self.const(x, MAGIC))
+        bits = self.as_int(shifted)
+        return whole, self.b.sub(bits, self.code.like(bits, MAGIC_BITS))
+
+    def scaled(self, x: ir.Value, n: ir.Value) -> ir.Value:
+        """x * 2**n in two steps, which reach denormals and infinity."""
+        half = self.b.ashr(n, self.code.like(n, 1))
+        x = self.b.fmul(x, self.power_of_two(half))
+        return self.b.fmul(x, self.power_of_two(self.b.sub(n, half)))
+
+    def _expm1_part(self, r: ir.Value) -> ir.Value:
+        """exp(r) - 1 for |r| <= log(2) / 2."""
+        square = self.b.fmul(r, r, flags=CONTRACT)
+        return self.fma(self.polynomial(r, EXP), square, r)
+
+    def _reduced(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """`r` and the int `n` with `x = n * log(2) + r`."""
+        whole, n = self.nearest(x, math.log2(math.e))
+        r = self.fma(whole, self.const(x, -LN2_HIGH), x)
+        return self.fma(whole, self.const(x, -LN2_LOW), r), n
+
+    def exp(self, x: ir.Value) -> ir.Value:
+        r, n = self._reduced(self.between(x, -104.0, 89.0))
+        return self.scaled(self.b.fadd(self._expm1_part(r), self.const(x, 1.0)), n)
+
+    def exp2(self, x: ir.Value) -> ir.Value:
+        x = self.between(x, -151.0, 129.0)
+        whole, n = self.nearest(x, 1.0)
+        r = self.b.fmul(self.b.fsub(x, whole), self.const(x, math.log(2)))
+        return self.scaled(self.b.fadd(self._expm1_part(r), self.const(x, 1.0)), n)
+
+    def expm1(self, x: ir.Value) -> ir.Value:
+        """2 * (2**(n-1) * expm1(r) + 2**(n-1) - 1/2): exact near 0, and n may be 128."""
+        r, n = self._reduced(self.between(x, -40.0, 89.0))
+        scale = self.power_of_two(self.b.sub(n, self.code.like(n, 1)))
+        rest = self.b.fadd(scale, self.const(x, -0.5))
+        out = self.fma(scale, self._expm1_part(r), rest)
+        tiny = self.b.fcmp_ordered("<", self.code.intrinsic("fabs", x), self.const(x, 1e-7))
+        return self.b.select(tiny, x, self.b.fadd(out, out))
+
+    def log(self, x: ir.Value) -> ir.Value:
+        least = self.const(x, 1.17549435e-38)
+        denormal = self.b.fcmp_ordered("<", x, least)
+        y = self.b.select(denormal, self.b.fmul(x, self.const(x, 2.0**23)), x)
+        bits = self.b.sub(self.as_int(y), self.code.like(self.as_int(y), 0x3F3504F3))
+        exponent = self.b.ashr(bits, self.code.like(bits, 23))
+        mantissa = self.b.and_(bits, self.code.like(bits, 0x7FFFFF))
+        f = self.as_float(self.b.add(mantissa, self.code.like(bits, 0x3F3504F3)))
+        f = self.b.fsub(f, self.const(x, 1.0))
+        e = self.b.sitofp(exponent, x.type)
+        e = self.b.select(denormal, self.b.fsub(e, self.const(x, 23.0)), e)
+        square = self.b.fmul(f, f)
+        tail = self.b.fmul(self.b.fmul(f, square), self.polynomial(f, LOG))
+        tail = self.fma(e, self.const(x, LN2_LOW), tail)
+        tail = self.fma(square, self.const(x, -0.5), tail)
+        out = self.fma(e, self.const(x, LN2_HIGH), self.b.fadd(f, tail))
+        return self._log_special(x, out)
+
+    def _log_special(self, x: ir.Value, out: ir.Value) -> ir.Value:
+        zero, inf = self.const(x, 0.0), self.const(x, math.inf)
+        out = self.b.select(self.b.fcmp_unordered("<", x, zero), self.const(x, math.nan), out)
+        out = self.b.select(self.b.fcmp_ordered("==", x, zero), self.const(x, -math.inf), out)
+        return self.b.select(self.b.fcmp_ordered("==", x, inf), inf, out)
+
+    def log1p(self, x: ir.Value) -> ir.Value:
+        """log(u) corrected by what rounding `u = 1 + x` lost."""
+        one, zero = self.const(x, 1.0), self.const(x, 0.0)
+        u = self.b.fadd(x, one)
+        lost = self.b.fsub(x, self.b.fsub(u, one))
+        finite = self.b.fcmp_ordered("<", self.code.intrinsic("fabs", u), self.const(x, math.inf))
+        usable = self.b.and_(finite, self.b.fcmp_ordered("!=", u, zero))
+        correction = self.b.select(usable, self.b.fdiv(lost, u), zero)
+        out = self.b.fadd(self.log(u), correction)
+        return self.b.select(self.b.fcmp_ordered("==", u, one), x, out)
+
+    def tanh(self, x: ir.Value) -> ir.Value:
+        bounded = self.between(x, -7.99881172180175781, 7.99881172180175781)
+        square = self.b.fmul(bounded, bounded)
+        top = self.b.fmul(bounded, self.polynomial(square, TANH_TOP))
+        out = self.b.fdiv(top, self.polynomial(square, TANH_BOTTOM))
+        size = self.code.intrinsic("fabs", x)
+        out = self.b.select(self.b.fcmp_ordered("<", size, self.const(x, 4e-4)), x, out)
+        unit = self.code.intrinsic("copysign", self.const(x, 1.0), x)
+        return self.b.select(self.b.fcmp_ordered(">", size, self.const(x, 9.01)), unit, out)
+
+    def logistic(self, x: ir.Value) -> ir.Value:
+        one = self.const(x, 1.0)
+        return self.b.fdiv(one, self.b.fadd(one, self.exp(self.b.fneg(x))))
+
+    def erf(self, x: ir.Value) -> ir.Value:
+        t = self.code.intrinsic("fabs", x)
+        square = self.b.fmul(x, x)
+        a, b, c, d, *more = ERF_LARGE
+        high = self.fma(self.const(x, a), t, self.const(x, b))
+        low = self.fma(self.const(x, c), t, self.const(x, d))
+        r = self.fma(high, square, low)
+        for coefficient in more:
+            r = self.fma(r, t, self.const(x, coefficient))
+        r = self.fma(r, t, self.b.fneg(t))
+        large = self.b.fsub(self.const(x, 1.0), self.exp(r))
+        settled = self.b.fcmp_ordered(">", t, self.const(x, 4.0))  # the polynomial ends here
+        large = self.b.select(settled, self.const(x, 1.0), large)
+        large = self.code.intrinsic("copysign", large, x)
+        small = self.fma(self.polynomial(square, ERF_SMALL), x, x)
+        return self.b.select(self.b.fcmp_ordered(">", t, self.const(x, 0.927734375)), large, small)

@@ -1,0 +1,306 @@
+"""The second stage and XLA's entry point of a kernel.
+
+The entry point cuts the work into tasks and runs them with the help of XLA's own thread pool.
+Helpers that start late find no task left; nobody ever waits for a helper that has not started,
+so a busy pool delays nothing and cannot deadlock. The job is counted by reference because such
+a helper may look at it after the call has returned.
+"""
+
+from __future__ import annotations
+
+import math
+
+from llvmlite import ir
+
+from gnnjit.lower.cpu import abi
+from gnnjit.lower.cpu.movement import combiner, identity
+from gnnjit.lower.cpu.traversal import (
+    CAPACITY,
+    DONE,
+    MODE,
+    NEXT,
+    PARTIAL,
+    POINTERS,
+    REFS,
+    ROW_TASKS,
+    ROWS,
+    SLOTS,
+    TASKS,
+    Accumulator,
+    Traversal,
+)
+from gnnjit.lower.cpu.vectors import I8, I32, I64, PTR, Vec
+
+PARALLEL_WORK = 1 << 16
+"""Vector operations below which one thread does it all."""
+
+
+class Handler(Traversal):
+    """Adds to the traversal: `finish`, `pad`, `work`, `helper` and the entry point."""
+
+    def emit(self, layout: abi.Abi, entry: str, save_mode: bool) -> None:
+        """`save_mode`: helpers take over the caller's x86 rounding and denormal modes."""
+        self.layout, self.save_mode = layout, save_mode
+        self.emit_task("task")
+        self.emit_finish()
+        self.emit_padding()
+        self.emit_work()
+        self.emit_helper()
+        self.emit_entry(entry)
+
+    def local(self, name: str, *args: ir.Value) -> None:
+        self.b.call(self.module.get_global(name), args)
+
+    def place(self, number: int) -> ir.Value:
+        return self.b.gep(self.job, [I64(number)], source_etype=I64)
+
+    # -- second stage -----------------------------------------------------------------------
+
+    def emit_finish(self) -> None:
+        self.begin("finish")
+        b, m = self.b, self.m
+        tasks = self.word(ROW_TASKS)
+        for acc in self.of_all:
+            self._combine_all(acc, tasks)
+        if self.of_rows:
+            with m.loop(I64(1), tasks) as task:
+                low = b.mul(task, I64(self.piece))
+                after = self.first_row(low)
+                row = self._back_to_hub(after, low)
+                starts_here = b.icmp_signed(">=", self.key(row), b.sub(low, I64(self.piece)))
+                with m.when(b.and_(b.icmp_signed("!=", row, after), starts_here)):
+                    last = b.sdiv(b.add(self.key(after), I64(self.piece - 1)), I64(self.piece))
+                    for acc in self.of_rows:
+                        self._combine_hub(acc, row, task, last)
+        b.ret_void()
+
+    def _combine_all(self, acc: Accumulator, tasks: ir.Value) -> None:
+        empty = self.b.icmp_signed("==", self.slots, I64(0))
+        start = I64(identity(acc.op.kind, acc.dtype)) if acc.dtype.kind != "f" else None
+        del start
+        self._combine(acc, None, I64(0), tasks, self.outputs[acc.output], empty)
+
+    def _combine_hub(self, acc: Accumulator, row, task, last) -> None:
+        size = math.prod(acc.value.shape)
+        before = self.m.offset(self.partial, self.b.sub(task, I64(1)), self.record)
+        first = self.m.offset(before, acc.trailing, 1)
+        out = self.m.offset(self.outputs[acc.output], row, size * acc.value.dtype.itemsize)
+        self._combine(acc, first, task, last, out, ir.Constant(ir.IntType(1), 0))
+
+    def _combine(self, acc: Accumulator, first, task, last, out, empty) -> None:
+        """Reduce one accumulator over the records `task .. last`, in order, into `out`."""
+        m, lanes = self.m, self.spec.lanes
+        full, rest = divmod(math.prod(acc.value.shape), lanes)
+
+        def part(start: ir.Value, width: int) -> None:
+            self._combine_chunk(acc, first, (task, last), out, empty, start, width)
+
+        if full:
+            with m.loop(I64(0), I64(full * lanes), lanes) as start:
+                part(start, lanes)
+        if rest:
+            part(I64(full * lanes), rest)
+
+    def _combine_chunk(self, acc, first, span, out, empty, start, width) -> None:
+        import numpy as np
+
+        m, places, step = self.m, np.arange(width), acc.dtype.itemsize
+        total = m.literal(acc.dtype, identity(acc.op.kind, acc.dtype), width)
+        if first is not None:
+            total = m.load(m.offset(first, start, step), acc.dtype, places)
+        variable = m.variable(total)
+        m.assign(variable, total)
+        with m.loop(*span) as task:
+            record = m.offset(m.offset(self.partial, task, self.record), acc.leading, 1)
+            part = m.load(m.offset(record, start, step), acc.dtype, places)
+            old = m.value_of(variable, part)
+            m.assign(variable, combiner(m, acc.op.kind, acc.dtype)(old, part))
+        done = self.finished(acc, m.value_of(variable, total), empty)
+        m.store(done, m.offset(out, start, acc.value.dtype.itemsize), places)
+
+    def emit_padding(self) -> None:
+        """Zero the per-edge outputs of padding slots."""
+        (task,) = self.begin("padding", I64)
+        b, m = self.b, self.m
+        first = b.add(self.slots, b.mul(task, I64(self.piece)))
+        last = m.smaller(b.add(first, I64(self.piece)), self.capacity)
+        wanted = [
+            (self.outputs[i], math.prod(v.shape) * v.dtype.itemsize)
+            for i, v in enumerate(self.spec.body.outputs)
+            if self.spec.reductions[i] is None
+        ]
+        if wanted:
+            with m.loop(first, last) as slot:
+                edge = m.index(self.edge, slot, self.spec.index_dtypes[2])
+                with m.when(b.icmp_unsigned("<", edge, self.capacity)):
+                    for output, size in wanted:
+                        at = m.offset(output, edge, size)
+                        with m.loop(I64(0), I64(size)) as byte:
+                            b.store(I8(0), m.offset(at, byte, 1))
+        b.ret_void()
+
+    # -- sharing the work -------------------------------------------------------------------
+
+    def emit_work(self) -> None:
+        """Take tasks until none is left."""
+        self.begin("work")
+        b = self.b
+        row_tasks, tasks = self.word(ROW_TASKS), self.word(TASKS)
+        head, body, done = (b.append_basic_block(n) for n in ("take", "run", "none"))
+        b.branch(head)
+        b.position_at_end(head)
+        task = b.atomic_rmw("add", self.place(NEXT), I64(1), "seq_cst")
+        b.cbranch(b.icmp_signed("<", task, tasks), body, done)
+        b.position_at_end(body)
+        with b.if_else(b.icmp_signed("<", task, row_tasks)) as (then, otherwise):
+            with then:
+                self.local("task", self.job, task)
+            with otherwise:
+                self.local("padding", self.job, b.sub(task, row_tasks))
+        b.atomic_rmw("add", self.place(DONE), I64(1), "seq_cst")
+        b.branch(head)
+        b.position_at_end(done)
+        b.ret_void()
+
+    def emit_helper(self) -> None:
+        self.begin("helper")
+        if self.save_mode:
+            mine = self.b.alloca(I64)
+            self.m.call("llvm.x86.sse.stmxcsr", ir.VoidType(), [mine])
+            self.m.call("llvm.x86.sse.ldmxcsr", ir.VoidType(), [self.place(MODE)])
+        self.local("work", self.job)
+        if self.save_mode:
+            self.m.call("llvm.x86.sse.ldmxcsr", ir.VoidType(), [mine])
+        self.release()
+        self.b.ret_void()
+
+    def release(self) -> None:
+        b = self.b
+        before = b.atomic_rmw("sub", self.place(REFS), I64(1), "seq_cst")
+        with b.if_then(b.icmp_signed("==", before, I64(1))):
+            self.m.call("free", ir.VoidType(), [self.job])
+
+    # -- entry ------------------------------------------------------------------------------
+
+    def field(self, base: ir.Value, offset: int, kind: ir.Type) -> ir.Value:
+        return self.b.load(self.b.gep(base, [I64(offset)], source_etype=I8), typ=kind)
+
+    def put(self, base: ir.Value, offset: int, value: ir.Value) -> None:
+        self.b.store(value, self.b.gep(base, [I64(offset)], source_etype=I8))
+
+    def emit_entry(self, name: str) -> None:
+        function = ir.Function(self.module, ir.FunctionType(PTR, [PTR]), name)
+        from gnnjit.lower.cpu.machine import Machine
+
+        self.m = Machine(self.module, ir.IRBuilder(function.append_basic_block()), self.spec.lanes)
+        self.b, (frame,) = self.m.b, function.args
+        self._answer_metadata(frame)
+        stage = self.field(frame, abi.FRAME_STAGE, I32)
+        with self.b.if_then(self.b.icmp_signed("!=", stage, I32(abi.STAGE_EXECUTE))):
+            self.b.ret(ir.Constant(PTR, None))
+        self._create_job(frame)
+        self._call_helpers(frame)
+        self.local("work", self.job)
+        self._wait()
+        self.local("finish", self.job)
+        self.release()
+        self.b.ret(ir.Constant(PTR, None))
+
+    def _answer_metadata(self, frame: ir.Value) -> None:
+        b, null = self.b, ir.Constant(PTR, None)
+        extension = self.field(frame, abi.FRAME_EXTENSION, PTR)
+        with b.if_then(b.icmp_unsigned("!=", extension, null)):
+            kind = self.field(extension, abi.EXTENSION_TYPE, I32)
+            with b.if_then(b.icmp_signed("==", kind, I32(abi.TYPE_METADATA))):
+                data = self.field(extension, abi.EXTENSION_METADATA, PTR)
+                self.put(data, abi.METADATA_MAJOR, I32(self.layout.major))
+                self.put(data, abi.METADATA_MINOR, I32(self.layout.minor))
+                self.put(data, abi.METADATA_TRAITS, I32(0))
+                self.put(data, abi.METADATA_STATE_TYPE, I64(0))
+                b.ret(null)
+
+    def _create_job(self, frame: ir.Value) -> None:
+        b, spec = self.b, self.spec
+        arrays = 3 if spec.needs_edge else 2
+        count = len(spec.body.inputs)
+        arguments = [self._buffer(frame, abi.FRAME_ARGS, i) for i in range(arrays + count)]
+        results = [self._buffer(frame, abi.FRAME_RETS, i) for i in range(len(spec.body.outputs))]
+        structure = [self.field(a, abi.BUFFER_DATA, PTR) for a in arguments[:arrays]]
+        structure += structure[-1:] * (3 - arrays)
+        pointers = [self.field(a, abi.BUFFER_DATA, PTR) for a in [*arguments[arrays:], *results]]
+        rows = b.sub(self._length(arguments[0]), I64(1))
+        capacity = self._length(arguments[1])
+        self.indptr = structure[0]
+        slots = self.start_of(rows)
+        row_tasks = self._pieces(b.add(rows, slots))
+        tasks = row_tasks
+        if None in spec.reductions:
+            tasks = b.add(tasks, self._pieces(b.sub(capacity, slots)))
+        words = POINTERS + 3 + len(pointers)
+        head = -(-8 * words // 64) * 64
+        size = b.add(I64(head), b.mul(row_tasks, I64(self.record)))
+        self.job = self.m.call("malloc", PTR, [size])
+        values = {NEXT: I64(0), DONE: I64(0), REFS: I64(1), ROW_TASKS: row_tasks, TASKS: tasks,
+                  ROWS: rows, SLOTS: slots, CAPACITY: capacity, MODE: I64(0),
+                  PARTIAL: self.m.offset(self.job, head, 1)}
+        values |= {POINTERS + i: p for i, p in enumerate([*structure, *pointers])}
+        for number, value in values.items():
+            b.store(value, self.place(number))
+        if self.save_mode:
+            self.m.call("llvm.x86.sse.stmxcsr", ir.VoidType(), [self.place(MODE)])
+        self.tasks, self.keys = tasks, b.add(rows, slots)
+
+    def _buffer(self, frame: ir.Value, table: int, number: int) -> ir.Value:
+        return self.field(self.field(frame, table, PTR), 8 * number, PTR)
+
+    def _length(self, buffer: ir.Value) -> ir.Value:
+        return self.field(self.field(buffer, abi.BUFFER_DIMS, PTR), 0, I64)
+
+    def _pieces(self, keys: ir.Value) -> ir.Value:
+        return self.b.sdiv(self.b.add(keys, I64(self.piece - 1)), I64(self.piece))
+
+    def _call_helpers(self, frame: ir.Value) -> None:
+        """Ask the pool for one helper per further thread."""
+        b, m = self.b, self.m
+        if self.spec.config.threads < 2:
+            return
+        limit = -(-PARALLEL_WORK // self.spec.weight)
+        wanted = m.smaller(b.sub(self.tasks, I64(1)), I64(self.spec.config.threads - 1))
+        wanted = b.select(b.icmp_signed(">", self.keys, I64(limit)), wanted, I64(0))
+        api = self.field(frame, abi.FRAME_API, PTR)
+        schedule = self.field(api, self.layout.schedule_offset, PTR)
+        with b.goto_entry_block():
+            args = b.alloca(I64, 5)
+        words = [I64(40), I64(0), self.field(frame, abi.FRAME_CTX, I64),
+                 self.module.get_global("helper"), self.job]
+        with m.loop(I64(0), wanted):
+            for number, word in enumerate(words):
+                self.put(args, 8 * number, word)
+            b.atomic_rmw("add", self.place(REFS), I64(1), "seq_cst")
+            error = self._call_pointer(schedule, PTR, args)
+            with m.when(b.icmp_unsigned("!=", error, ir.Constant(PTR, None))):
+                b.atomic_rmw("sub", self.place(REFS), I64(1), "seq_cst")
+                for number, word in enumerate([I64(24), I64(0), error]):
+                    self.put(args, 8 * number, word)
+                destroy = self.field(api, self.layout.destroy_offset, PTR)
+                self._call_pointer(destroy, ir.VoidType(), args)
+
+    def _call_pointer(self, pointer: ir.Value, result: ir.Type, arg: ir.Value) -> ir.Value:
+        typed = self.b.bitcast(pointer, ir.PointerType(ir.FunctionType(result, [PTR])))
+        return self.b.call(typed, [arg])
+
+    def _wait(self) -> None:
+        """Until the tasks that helpers have taken are done."""
+        b = self.b
+        head, again, done = (b.append_basic_block(n) for n in ("wait", "again", "ready"))
+        b.branch(head)
+        b.position_at_end(head)
+        finished = b.load_atomic(self.place(DONE), "seq_cst", 8, typ=I64)
+        b.cbranch(b.icmp_signed("<", finished, self.tasks), again, done)
+        b.position_at_end(again)
+        self.m.call("sched_yield", I32, [])
+        b.branch(head)
+        b.position_at_end(done)
+
+
+__all__ = ["PTR", "Handler", "Vec"]

@@ -1,0 +1,171 @@
+"""Generated CPU kernels for one `aggregate` traversal: can it be used, and use it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnnjit.ir.program import Lax, Program, Reduce, Value
+from gnnjit.ir.space import Space
+
+try:
+    import llvmlite  # noqa: F401
+except ImportError:  # an optional dependency
+    HAVE_LLVM = False
+else:
+    HAVE_LLVM = True
+    from gnnjit.lower.cpu import compile as compiler
+    from gnnjit.lower.cpu import movement
+    from gnnjit.lower.cpu.elementwise import RULES, Unsupported
+    from gnnjit.lower.cpu.spec import Config, Spec
+    from gnnjit.lower.cpu.vectors import DTYPES
+
+    assert movement.RULES is RULES  # importing it registers its rules
+
+MAX_WORK = 16384
+"""Vector operations per edge that are unrolled at most."""
+
+_lock = threading.RLock()
+_emitted: dict[Hashable, str | list[str]] = {}
+_registered: dict[Hashable, str] = {}
+
+
+def default_config(**changes: Any) -> Config:
+    """The configuration for this machine."""
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    base = {"threads": threads or 1, "lanes_bytes": compiler.vector_bytes()}
+    return Config(**(base | changes))
+
+
+def why_not(
+    body: Program, reductions: tuple[Reduce | None, ...], rows: Space, config: Config | None = None
+) -> list[str]:
+    """Reasons why `run` cannot be used; none means that it can."""
+    reasons = _unavailable()
+    if reasons:
+        return reasons
+    reasons = _unsupported(body, reductions, rows)
+    if reasons:
+        return reasons
+    index = (np.dtype(np.int32),) * 3
+    code = _code(Spec(body, reductions, rows, index, config or default_config()))
+    return code if isinstance(code, list) else []
+
+
+def run(
+    body: Program,
+    reductions: tuple[Reduce | None, ...],
+    rows: Space,
+    structure: Any,
+    num_rows: int,
+    num_edges: int,
+    operands: Sequence[jax.Array],
+    config: Config | None = None,
+) -> list[jax.Array]:
+    """Run the traversal.
+
+    structure: `indptr [num_rows + 1]`, `neighbor [E]`, `edge [E]`, slots sorted by row; slots
+        from `indptr[-1]` on are padding.
+    operands: per input of `body`: `[num_rows, *shape]` in the space `rows`,
+        `[num_neighbors, *shape]` in the opposite one, `[num_edges, *shape]` of edges, `[*shape]`
+        shared.
+    Returns, per output: `[num_rows, *shape]`, `[*shape]` (into SHARED) or, unreduced,
+        `[num_edges, *shape]` with 0 on padding.
+    """
+    arrays = [jnp.asarray(a) for a in (structure.indptr, structure.neighbor, structure.edge)]
+    index = tuple(np.dtype(a.dtype) for a in arrays)
+    spec = Spec(body, reductions, rows, index, config or default_config())
+    name = _target(spec)
+    shapes = []
+    for op, out in zip(reductions, body.outputs, strict=True):
+        lead = (num_edges,) if op is None else () if op.into is Space.SHARED else (num_rows,)
+        shapes.append(jax.ShapeDtypeStruct((*lead, *out.shape), out.dtype))
+    call = jax.ffi.ffi_call(name, shapes)
+    return list(call(*arrays[: 3 if spec.needs_edge else 2], *operands))
+
+
+def _unsupported(body: Program, reductions: Sequence[Reduce | None], rows: Space) -> list[str]:
+    out = []
+    for eqn in body.equations:
+        if not isinstance(eqn.op, Lax) or eqn.op.name not in RULES:
+            out.append(f"no CPU kernel code for the primitive {eqn.op.name}")
+    for dtype in {v.dtype for v in body.values()}:
+        if np.dtype(dtype) not in DTYPES:
+            out.append(f"no CPU kernel code for values of type {dtype}")
+        if dtype == np.float16 and compiler.is_x86() and "f16c" not in compiler.features():
+            out.append("this CPU cannot convert float16")
+    if any(0 in v.shape for v in body.values()):
+        out.append("a value without scalars")
+    for op, value in zip(reductions, body.outputs, strict=True):
+        if op is None:
+            continue
+        if op.into not in (rows, Space.SHARED):
+            out.append(f"a reduction into {op.into.value} in a traversal by {rows.value}")
+        if op.kind not in ("sum", "max", "min") or value.dtype == np.bool_:
+            out.append(f"no CPU kernel code for {op.kind} of {value.dtype}")
+    return sorted(set(out))
+
+
+def _code(spec: Spec) -> str | list[str]:
+    """LLVM IR, or reasons why there is none."""
+    with _lock:
+        key = spec.key()
+        if key not in _emitted:
+            _emitted[key] = _emit(spec)
+        return _emitted[key]
+
+
+def _emit(spec: Spec) -> str | list[str]:
+    if spec.weight > MAX_WORK:
+        return [f"too large to unroll: about {spec.weight} vector operations per edge"]
+    try:
+        return compiler.emit(spec)
+    except Unsupported as reason:
+        return [str(reason)]
+
+
+def _target(spec: Spec) -> str:
+    """The name of the registered custom call."""
+    with _lock:
+        key = spec.key()
+        if key not in _registered:
+            code = _code(spec)
+            if isinstance(code, list):
+                raise NotImplementedError("; ".join(code))
+            _registered[key] = compiler.register(code)
+        return _registered[key]
+
+
+@functools.cache
+def _unavailable() -> list[str]:
+    """Reasons that hold for every program; runs a tiny kernel once."""
+    if not HAVE_LLVM:
+        return ["llvmlite is not installed"]
+    return compiler.why_not_here() or _self_test()
+
+
+def _self_test() -> list[str]:
+    """Compare one small kernel with NumPy. The struct layouts were compared before."""
+    x = Value((3,), np.dtype(np.float32), Space.SRC)
+    body = Program((x,), (), (x,))
+    spec = Spec(body, (Reduce("sum", Space.DST),), Space.DST, (np.dtype(np.int32),) * 3,
+                default_config(threads=1))
+    data = np.arange(12, dtype=np.float32).reshape(4, 3)
+    neighbor = np.array([3, 1, 0, 2], np.int32)
+    shape = jax.ShapeDtypeStruct((2, 3), np.float32)
+    try:
+        with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
+            call = jax.ffi.ffi_call(_target(spec), [shape])
+            (got,) = jax.jit(call)(np.array([0, 3, 4], np.int32), neighbor, data)
+            got = np.asarray(got)
+    except Exception as error:
+        return [f"the self-test of CPU kernels failed: {type(error).__name__}: {error}"]
+    want = np.stack([data[neighbor[:3]].sum(0), data[2]])
+    return [] if np.array_equal(got, want) else ["the self-test of CPU kernels gave wrong numbers"]

@@ -1,0 +1,108 @@
+"""Loads, stores, loops and branches on top of `Codegen`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+from llvmlite import ir
+
+from gnnjit.lower.cpu.vectors import (
+    BF16,
+    F16,
+    F32,
+    I1,
+    I8,
+    I16,
+    I32,
+    I64,
+    Codegen,
+    Vec,
+    is_half,
+    memory_type,
+)
+
+
+class Machine(Codegen):
+    """`Codegen` with memory and control flow."""
+
+    # -- memory -----------------------------------------------------------------------------
+
+    def offset(self, pointer: ir.Value, count: ir.Value | int, size: int) -> ir.Value:
+        """`pointer + count * size` bytes."""
+        index = I64(count) if isinstance(count, int) else count
+        step = self.b.mul(index, I64(size)) if size != 1 else index
+        return self.b.gep(pointer, [step], source_etype=I8)
+
+    def load(self, pointer: ir.Value, dtype: np.dtype, places: np.ndarray) -> Vec:
+        """The scalars at `places` (memory order, each chunk contiguous) after `pointer`."""
+        chunks = []
+        for start, width in self._runs(places):
+            kind = ir.VectorType(memory_type(dtype), width)
+            at = self.offset(pointer, start * dtype.itemsize, 1)
+            chunks.append(self.widen(self.b.load(at, align=dtype.itemsize, typ=kind), dtype))
+        return Vec(dtype, places.size, tuple(chunks))
+
+    def store(self, vec: Vec, pointer: ir.Value, places: np.ndarray) -> None:
+        for chunk, (start, _) in zip(vec.chunks, self._runs(places), strict=True):
+            at = self.offset(pointer, start * vec.dtype.itemsize, 1)
+            self.b.store(self.narrow(chunk, vec.dtype), at, align=vec.dtype.itemsize)
+
+    def _runs(self, places: np.ndarray) -> Iterator[tuple[int, int]]:
+        flat = places.ravel()
+        for k in range(0, flat.size, self.lanes):
+            run = flat[k : k + self.lanes]
+            assert (np.diff(run) == 1).all(), "a chunk must be contiguous in memory"
+            yield int(run[0]), run.size
+
+    # -- control flow -----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def loop(self, start: ir.Value, stop: ir.Value, step: int = 1) -> Iterator[ir.Value]:
+        """`for i in range(start, stop, step)` over i64."""
+        before = self.b.block
+        head, body, done = (self.b.append_basic_block(n) for n in ("head", "body", "done"))
+        self.b.branch(head)
+        self.b.position_at_end(head)
+        index = self.b.phi(I64)
+        index.add_incoming(start, before)
+        self.b.cbranch(self.b.icmp_signed("<", index, stop), body, done)
+        self.b.position_at_end(body)
+        with self.scope():
+            yield index
+        index.add_incoming(self.b.add(index, I64(step)), self.b.block)
+        self.b.branch(head)
+        self.b.position_at_end(done)
+
+    @contextlib.contextmanager
+    def when(self, condition: ir.Value) -> Iterator[None]:
+        with self.b.if_then(condition), self.scope():
+            yield
+
+    def smaller(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        return self.b.select(self.b.icmp_signed("<", a, b), a, b)
+
+    def larger(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        return self.b.select(self.b.icmp_signed(">", a, b), a, b)
+
+    def index(self, array: ir.Value, at: ir.Value, dtype: np.dtype) -> ir.Value:
+        """Entry `at` of an index array, as i64."""
+        kind = ir.IntType(8 * dtype.itemsize)
+        value = self.b.load(self.b.gep(array, [at], source_etype=kind), typ=kind)
+        return value if kind == I64 else self.b.sext(value, I64)
+
+    # -- variables --------------------------------------------------------------------------
+
+    def variable(self, like: Vec) -> tuple[ir.Value, ...]:
+        """Stack places for the chunks of a value; LLVM turns them into registers."""
+        with self.b.goto_entry_block():
+            return tuple(self.b.alloca(c.type) for c in like.chunks)
+
+    def assign(self, places: tuple[ir.Value, ...], vec: Vec) -> None:
+        for place, chunk in zip(places, vec.chunks, strict=True):
+            self.b.store(chunk, place)
+
+    def value_of(self, places: tuple[ir.Value, ...], like: Vec) -> Vec:
+        parts = zip(places, like.chunks, strict=True)
+        return Vec(like.dtype, like.size, tuple(self.b.load(p, typ=c.type) for p, c in parts))

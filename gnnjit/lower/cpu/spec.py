@@ -1,0 +1,167 @@
+"""What one kernel computes, and how it is cut into levels and blocks of features."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+
+from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Reduce, Value
+from gnnjit.ir.space import Space
+from gnnjit.lower.cpu.elementwise import ELEMENTWISE
+from gnnjit.lower.cpu.vectors import is_half
+
+ONCE, PER_ROW, PER_EDGE = 0, 1, 2
+"""Levels: how often a value is computed."""
+
+WIDE, BLOCK = 512, 256
+"""Scalars of a value above which features are cut, and about how many one block then has."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Choices that change the code. `piece`: rows plus edges of one task; a row longer than this
+    is a hub and is cut at multiples of it. `threads`: at most so many."""
+
+    piece: int = 8192
+    threads: int = 1
+    ahead: int = 12
+    lanes_bytes: int = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Features `[..., start : start + size]` of values whose last axis has `full` entries."""
+
+    full: int
+    size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """One traversal: `body` on each edge, outputs reduced as `reductions` say.
+
+    `index_dtypes` are those of `indptr`, `neighbor` and `edge`.
+    """
+
+    body: Program
+    reductions: tuple[Reduce | None, ...]
+    rows: Space
+    index_dtypes: tuple[np.dtype, np.dtype, np.dtype]
+    config: Config
+
+    def key(self) -> Hashable:
+        names = tuple(d.name for d in self.index_dtypes)
+        return (self.body.key(), self.reductions, self.rows, names, self.config)
+
+    @functools.cached_property
+    def lanes(self) -> int:
+        """Lanes of a chunk: float32 fills a register unless all floats are float64."""
+        floats = [v.dtype for v in self.body.values() if v.dtype.kind == "f" or is_half(v.dtype)]
+        wide = bool(floats) and all(d == np.float64 for d in floats)
+        return self.config.lanes_bytes // (8 if wide else 4)
+
+    @functools.cached_property
+    def levels(self) -> dict[Value, int]:
+        level = {Space.SHARED: ONCE, self.rows: PER_ROW}
+        out = {v: level.get(v.space, PER_EDGE) for v in self.body.inputs}
+        for eqn in self.body.equations:
+            own = max((self.level(a, out) for a in eqn.inputs), default=ONCE)
+            out.update(dict.fromkeys(eqn.outputs, own))
+        return out
+
+    def level(self, atom: Atom, levels: dict[Value, int] | None = None) -> int:
+        return ONCE if isinstance(atom, Literal) else (levels or self.levels)[atom]
+
+    @functools.cached_property
+    def used(self) -> frozenset[Value]:
+        """Values that some output depends on."""
+        alive = {o for o in self.body.outputs if isinstance(o, Value)}
+        for eqn in reversed(self.body.equations):
+            if alive & set(eqn.outputs):
+                alive |= {a for a in eqn.inputs if isinstance(a, Value)}
+        return frozenset(alive)
+
+    def equations(self, level: int) -> Iterator[Equation]:
+        for eqn in self.body.equations:
+            if self.used & set(eqn.outputs) and self.levels[eqn.outputs[0]] == level:
+                yield eqn
+
+    def inputs(self, level: int) -> Iterator[tuple[int, Value]]:
+        """Inputs to load at `level`, with their positions."""
+        for position, value in enumerate(self.body.inputs):
+            if value in self.used and self.levels[value] == level:
+                yield position, value
+
+    @functools.cached_property
+    def needs_edge(self) -> bool:
+        """Whether the original edge numbers matter."""
+        read = any(v.space is Space.EDGE for _, v in self.inputs(PER_EDGE))
+        return read or None in self.reductions
+
+    @functools.cached_property
+    def gathers(self) -> bool:
+        return any(v.space is self.rows.flipped for _, v in self.inputs(PER_EDGE))
+
+    @functools.cached_property
+    def block(self) -> Block | None:
+        """How the last axis is cut, where the body is wide and allows it."""
+        widest = max((v for v in self.used), key=lambda v: v.size, default=None)
+        if widest is None or widest.size <= WIDE or not widest.shape:
+            return None
+        full = widest.shape[-1]
+        heads = max(v.size // full for v in self.used if is_wide(v, full))
+        size = max(self.lanes, BLOCK // heads // self.lanes * self.lanes)
+        shared = any(r is not None and r.into is Space.SHARED for r in self.reductions)
+        if size >= full or shared:
+            return None
+        live = (e for e in self.body.equations if self.used & set(e.outputs))
+        return Block(full, size) if all(_separable(e, full) for e in live) else None
+
+    def shape(self, atom: Atom) -> tuple[int, ...]:
+        """The shape of the part of `atom` that one block computes."""
+        if self.block and is_wide(atom, self.block.full):
+            return (*atom.shape[:-1], self.block.size)
+        return atom.shape
+
+    def places(self, atom: Atom) -> np.ndarray:
+        """Where, in the memory of one element, the scalars of a block are (before its start)."""
+        shape = self.shape(atom)
+        places = np.arange(math.prod(atom.shape)).reshape(atom.shape)
+        return places[..., : shape[-1]] if shape else places
+
+    @functools.cached_property
+    def weight(self) -> int:
+        """Roughly the vector operations per edge."""
+        sizes = [math.prod(self.shape(v)) for v in self.body.values()
+                 if v in self.used and self.levels[v] == PER_EDGE]
+        return sum(-(-n // self.lanes) for n in sizes) + 1
+
+
+def is_wide(atom: Atom, full: int) -> bool:
+    return bool(atom.shape) and atom.shape[-1] == full
+
+
+def _separable(eqn: Equation, full: int) -> bool:
+    """Whether a block of the last axis of the outputs needs only that block of the inputs."""
+    assert isinstance(eqn.op, Lax)
+    wide_in = [is_wide(a, full) for a in eqn.inputs]
+    wide_out = [is_wide(o, full) for o in eqn.outputs]
+    if not any(wide_in) and not any(wide_out):
+        return True
+    name, params = eqn.op.name, dict(eqn.op.params)
+    if name in ELEMENTWISE:
+        return all(a.shape in ((), eqn.outputs[0].shape) for a in eqn.inputs)
+    if name == "broadcast_in_dim":
+        (source,), (out,) = eqn.inputs, eqn.outputs
+        maps = dict(zip(params["broadcast_dimensions"], source.shape, strict=True))
+        size = maps.get(len(out.shape) - 1, 1)
+        return wide_out[0] and (size == full) == wide_in[0] and size in (1, full)
+    if name in ("reshape", "squeeze", "expand_dims"):
+        return all(wide_in) and all(wide_out)
+    if name in ("reduce_sum", "reduce_max", "reduce_min"):
+        return len(eqn.inputs[0].shape) - 1 not in params["axes"] and all(wide_out)
+    return False

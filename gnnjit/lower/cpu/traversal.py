@@ -1,0 +1,303 @@
+"""The traversal itself: a function that runs one task, and one that combines partial results.
+
+Rows and edges are numbered together: row `r` has the key `indptr[r] + r`, its edges the keys that
+follow. Task `k` covers the keys `[k * piece, (k + 1) * piece)`: it owns the rows that *start*
+there, whole. Rows with more keys than a piece are hubs: each task reduces its own part of them
+into a partial buffer, and a second stage combines the parts in order. Who does what depends on
+the graph and the piece size alone, never on the number of threads, so results are bitwise
+reproducible.
+
+Each task owns a record of the partial buffer: what it found of the hub that runs into it
+(`leading`), of the hub that starts in it (`trailing`), and its part of reductions over all edges.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+from llvmlite import ir
+
+from gnnjit.ir.program import Atom, Equation, Literal, Reduce, Value
+from gnnjit.ir.space import Space
+from gnnjit.lower.cpu.elementwise import RULES, Site, Unsupported
+from gnnjit.lower.cpu.machine import Machine
+from gnnjit.lower.cpu.movement import combiner, identity
+from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Spec
+from gnnjit.lower.cpu.vectors import I1, I32, I64, PTR, Vec, is_half, mangle
+
+NEXT, DONE, REFS, ROW_TASKS, TASKS, ROWS, SLOTS, CAPACITY, PARTIAL, MODE, POINTERS = range(11)
+"""Words (8 bytes each) of a job; from POINTERS on: indptr, neighbor, edge, operands, outputs.
+
+ROWS, SLOTS: rows and edges; CAPACITY: length of the edge arrays, padding included.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Accumulator:
+    """A reduced output: where its parts lie in a task's record (bytes), and its dtype there."""
+
+    output: int
+    op: Reduce
+    value: Atom
+    dtype: np.dtype
+    leading: int
+    trailing: int
+
+
+def accumulators(spec: Spec) -> tuple[list[Accumulator], int]:
+    """The reduced outputs and the size of a task's record."""
+    out, at = [], 0
+    for number, (op, value) in enumerate(zip(spec.reductions, spec.body.outputs, strict=True)):
+        if op is None:
+            continue
+        dtype = np.dtype(np.float32) if is_half(value.dtype) else value.dtype
+        size = math.prod(value.shape) * dtype.itemsize
+        out.append(Accumulator(number, op, value, dtype, at, at + size))
+        at += 2 * size
+    return out, -(-at // 64) * 64
+
+
+class Traversal:
+    """Emits the functions of one kernel into a module."""
+
+    def __init__(self, spec: Spec, module: ir.Module):
+        self.spec, self.module = spec, module
+        self.piece = spec.config.piece
+        self.accumulators, self.record = accumulators(spec)
+        self.of_rows = [a for a in self.accumulators if a.op.into is not Space.SHARED]
+        self.of_all = [a for a in self.accumulators if a.op.into is Space.SHARED]
+
+    def begin(self, name: str, *arguments: ir.Type) -> tuple[ir.Value, ...]:
+        """Start a function whose first argument is a job."""
+        kind = ir.FunctionType(ir.VoidType(), [PTR, *arguments])
+        function = ir.Function(self.module, kind, name)
+        function.linkage = "internal"
+        self.m = Machine(self.module, ir.IRBuilder(function.append_basic_block()), self.spec.lanes)
+        self.b = self.m.b
+        self.job = function.args[0]
+        self.rows, self.slots, self.capacity = map(self.word, (ROWS, SLOTS, CAPACITY))
+        self.partial = self.word(PARTIAL, PTR)
+        self.indptr, self.neighbor, self.edge = (self.word(POINTERS + i, PTR) for i in range(3))
+        first = POINTERS + 3
+        count = len(self.spec.body.inputs)
+        self.operands = [self.word(first + i, PTR) for i in range(count)]
+        outputs = len(self.spec.body.outputs)
+        self.outputs = [self.word(first + count + i, PTR) for i in range(outputs)]
+        return function.args[1:]
+
+    def word(self, number: int, kind: ir.Type = I64) -> ir.Value:
+        return self.b.load(self.b.gep(self.job, [I64(number)], source_etype=I64), typ=kind)
+
+    def start_of(self, row: ir.Value) -> ir.Value:
+        return self.m.index(self.indptr, row, self.spec.index_dtypes[0])
+
+    def key(self, row: ir.Value) -> ir.Value:
+        return self.b.add(self.start_of(row), row)
+
+    def first_row(self, key: ir.Value) -> ir.Value:
+        """The first row whose key is at least `key` (binary search)."""
+        b = self.b
+        with b.goto_entry_block():
+            low, high = b.alloca(I64), b.alloca(I64)
+        b.store(I64(0), low)
+        b.store(self.rows, high)
+        head, body, done = (b.append_basic_block(n) for n in ("search", "halve", "found"))
+        b.branch(head)
+        b.position_at_end(head)
+        lo, hi = b.load(low, typ=I64), b.load(high, typ=I64)
+        b.cbranch(b.icmp_signed("<", lo, hi), body, done)
+        b.position_at_end(body)
+        middle = b.lshr(b.add(lo, hi), I64(1))
+        below = b.icmp_signed("<", self.key(middle), key)
+        b.store(b.select(below, b.add(middle, I64(1)), lo), low)
+        b.store(b.select(below, hi, middle), high)
+        b.branch(head)
+        b.position_at_end(done)
+        return lo
+
+    def is_hub(self, begin: ir.Value, end: ir.Value) -> ir.Value:
+        return self.b.icmp_signed(">=", self.b.sub(end, begin), I64(self.piece))
+
+    # -- one task ---------------------------------------------------------------------------
+
+    def emit_task(self, name: str) -> None:
+        (task,) = self.begin(name, I64)
+        b, m = self.b, self.m
+        low = b.mul(task, I64(self.piece))
+        high = m.smaller(b.add(low, I64(self.piece)), b.add(self.rows, self.slots))
+        first, last = self.first_row(low), self.first_row(high)
+        first = self._back_to_hub(first, low)
+        self.own = m.offset(self.partial, task, self.record) if self.record else self.partial
+        self.env: dict[Value, Vec] = {}
+        self.feature: ir.Value = I64(0)
+        if self.spec.block is None:
+            self.compute(ONCE)
+        totals = self.fresh(self.of_all)
+        with m.loop(first, last) as row:
+            begin, end = self.start_of(row), self.start_of(b.add(row, I64(1)))
+            hub = self.is_hub(begin, end)
+            leads = b.icmp_signed("<", b.add(begin, row), low)
+            shift = b.add(row, I64(1))
+            since = b.select(hub, m.larger(begin, b.sub(low, shift)), begin)
+            until = b.select(hub, m.smaller(end, b.sub(high, shift)), end)
+            self._row_in_blocks(row, since, until, hub, leads, totals)
+        for acc in self.of_all:
+            self._put(acc, m.offset(self.own, acc.leading, 1), totals)
+        b.ret_void()
+
+    def _back_to_hub(self, first: ir.Value, low: ir.Value) -> ir.Value:
+        """One row earlier where a hub that started before `low` runs into this task."""
+        b = self.b
+        before = self.m.larger(b.sub(first, I64(1)), I64(0))
+        cut = b.icmp_signed("!=", self.key(first), low)
+        hub = self.is_hub(self.start_of(before), self.start_of(first))
+        some = b.icmp_signed(">", first, I64(0))
+        return b.select(b.and_(some, b.and_(cut, hub)), before, first)
+
+    def _row_in_blocks(self, row, since, until, hub, leads, totals) -> None:
+        block = self.spec.block
+        if block is None:
+            self._row(row, since, until, hub, leads, totals)
+            return
+        with self.m.loop(I64(0), I64(block.full), block.size) as start:
+            # The last block is moved back to end with the features: it computes some of them
+            # again, to the same bits.
+            self.feature = self.m.smaller(start, I64(block.full - block.size))
+            self.compute(ONCE)
+            self._row(row, since, until, hub, leads, totals)
+
+    def _row(self, row, since, until, hub, leads, totals) -> None:
+        b, m = self.b, self.m
+        self.row = row
+        self.compute(PER_ROW)
+        found = self.fresh(self.of_rows)
+        with m.loop(since, until) as slot:
+            self._edge(slot, {**found, **totals})
+        if not self.of_rows:
+            return
+        with b.if_else(hub) as (then, otherwise):
+            with then, m.scope():
+                for acc in self.of_rows:
+                    at = b.select(leads, I64(acc.leading), I64(acc.trailing))
+                    self._put(acc, m.offset(self.own, at, 1), found)
+            with otherwise, m.scope():
+                empty = b.icmp_signed("==", since, until)
+                for acc in self.of_rows:
+                    self._finish_row(acc, row, empty, found)
+
+    def _edge(self, slot: ir.Value, places: dict[Accumulator, tuple]) -> None:
+        spec, m = self.spec, self.m
+        self.endpoint = self._endpoints(slot)
+        self._prefetch(slot)
+        self.compute(PER_EDGE)
+        for acc, place in places.items():
+            new = self._spread(acc)
+            old = m.value_of(place, new)
+            m.assign(place, combiner(m, acc.op.kind, acc.dtype)(old, new))
+        for number, (op, value) in enumerate(zip(spec.reductions, spec.body.outputs, strict=True)):
+            if op is None:
+                row = self._element(self.outputs[number], value, self.endpoint[Space.EDGE])
+                m.store(self.read(value), row, spec.places(value))
+
+    def _endpoints(self, slot: ir.Value) -> dict[Space, ir.Value]:
+        out, spec = {}, self.spec
+        if spec.gathers:
+            out[spec.rows.flipped] = self.m.index(self.neighbor, slot, spec.index_dtypes[1])
+        if spec.needs_edge:
+            out[Space.EDGE] = self.m.index(self.edge, slot, spec.index_dtypes[2])
+        return out
+
+    def _prefetch(self, slot: ir.Value) -> None:
+        """Ask for what the edges some steps ahead (of later rows too) will gather."""
+        b, last = self.b, self.b.sub(self.capacity, I64(1))
+        ahead = self.m.smaller(b.add(slot, I64(self.spec.config.ahead)), last)
+        ends = self._endpoints(ahead)
+        for position, value in self.spec.inputs(PER_EDGE):
+            row = self._element(self.operands[position], value, ends[value.space])
+            places = self.spec.places(value).ravel() * value.dtype.itemsize
+            for line in np.unique(places // 64)[:16]:
+                at = self.m.offset(row, int(line) * 64, 1)
+                self.m.call(f"llvm.prefetch.{mangle(PTR)}", ir.VoidType(),
+                            [at, I32(0), I32(3), I32(1)])
+
+    # -- values -----------------------------------------------------------------------------
+
+    def read(self, atom: Atom) -> Vec:
+        if isinstance(atom, Literal):
+            return self.m.literal(atom.dtype, np.asarray(atom.value).item())
+        return self.env[atom]
+
+    def _element(self, base: ir.Value, value: Atom, at: ir.Value) -> ir.Value:
+        """The address of element `at` of an array, at the current block's first feature."""
+        size = value.dtype.itemsize
+        pointer = self.m.offset(base, at, math.prod(value.shape) * size)
+        if self.spec.shape(value) == value.shape:
+            return pointer
+        return self.m.offset(pointer, self.feature, size)
+
+    def compute(self, level: int) -> None:
+        """Load the inputs and evaluate the equations of one level."""
+        for position, value in self.spec.inputs(level):
+            at = {ONCE: I64(0), PER_ROW: getattr(self, "row", None)}.get(level)
+            at = self.endpoint[value.space] if at is None else at
+            pointer = self._element(self.operands[position], value, at)
+            self.env[value] = self.m.load(pointer, value.dtype, self.spec.places(value))
+        for eqn in self.spec.equations(level):
+            self.env.update(zip(eqn.outputs, self._equation(eqn), strict=True))
+
+    def _equation(self, eqn: Equation) -> list[Vec]:
+        op, spec = eqn.op, self.spec
+        rule = RULES.get(op.name)
+        if rule is None:
+            raise Unsupported(f"no CPU kernel code for the primitive {op.name}")
+        inputs = [self.read(a) for a in eqn.inputs]
+        shapes = [spec.shape(a) for a in eqn.inputs]
+        outs = [spec.shape(o) for o in eqn.outputs]
+        dtypes = [o.dtype for o in eqn.outputs]
+        site = Site(self.m, op.name, dict(op.params), inputs, shapes, dtypes, outs)
+        values = rule(site)
+        return [self.m.spread(v, math.prod(s)) for v, s in zip(values, outs, strict=True)]
+
+    # -- accumulators -----------------------------------------------------------------------
+
+    def _like(self, acc: Accumulator) -> Vec:
+        """What the accumulator starts with."""
+        size = math.prod(self.spec.shape(acc.value))
+        return self.m.literal(acc.dtype, identity(acc.op.kind, acc.dtype), size)
+
+    def _spread(self, acc: Accumulator) -> Vec:
+        value = self.read(acc.value)
+        return Vec(acc.dtype, value.size, value.chunks)
+
+    def fresh(self, group: list[Accumulator]) -> dict[Accumulator, tuple]:
+        out = {}
+        for acc in group:
+            out[acc] = self.m.variable(self._like(acc))
+            self.m.assign(out[acc], self._like(acc))
+        return out
+
+    def _put(self, acc: Accumulator, pointer: ir.Value, places: dict) -> None:
+        """Store raw accumulators into the task's record."""
+        if self.spec.shape(acc.value) != acc.value.shape:
+            pointer = self.m.offset(pointer, self.feature, acc.dtype.itemsize)
+        vec = self.m.value_of(places[acc], self._like(acc))
+        self.m.store(vec, pointer, self.spec.places(acc.value))
+
+    def _finish_row(self, acc: Accumulator, row: ir.Value, empty: ir.Value, places: dict) -> None:
+        vec = self.finished(acc, self.m.value_of(places[acc], self._like(acc)), empty)
+        pointer = self._element(self.outputs[acc.output], acc.value, row)
+        self.m.store(vec, pointer, self.spec.places(acc.value))
+
+    def finished(self, acc: Accumulator, vec: Vec, empty: ir.Value) -> Vec:
+        """The result in its own dtype; 0 where nothing was reduced."""
+        chunks = vec.chunks
+        if acc.op.kind != "sum":
+            chunks = tuple(
+                self.b.select(empty, ir.Constant(c.type, None), c) for c in chunks
+            )
+        return Vec(acc.value.dtype, vec.size, chunks)
+
+
+assert I1 is not None
