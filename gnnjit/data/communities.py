@@ -31,7 +31,7 @@ def communities(
     homophily: float = 0.6,
     exponent: float = 2.5,
     max_degree: int | None = None,
-    separation: float = 1.5,
+    separation: float = 2.0,
     train_fraction: float = 0.1,
     val_fraction: float = 0.1,
 ) -> Dataset:
@@ -52,7 +52,7 @@ def communities(
       homophily: share of edges within a class, from 1/C (no communities) to 1.
       exponent: of the degrees' power law, above 2; smaller means heavier hubs.
       max_degree: cap on a vertex's degree; default sqrt(num_nodes * avg_degree).
-      separation: distance between two centroids in units of the noise; at 1.5 features alone
+      separation: distance between two centroids in units of the noise; at 2 features alone
         say little and the mean over 20 neighbours says much.
       train_fraction, val_fraction: of the vertices, at random; the rest is test.
 
@@ -61,7 +61,7 @@ def communities(
     """
     _check(num_nodes, num_classes, num_features, avg_degree, homophily, exponent, separation)
     if max_degree is None:
-        max_degree = max(1, math.isqrt(int(num_nodes * avg_degree)))
+        max_degree = math.isqrt(int(num_nodes * avg_degree)) + 1
     streams = np.random.SeedSequence(seed).spawn(4)
     labels, degrees, features, split = (np.random.Generator(np.random.PCG64(s)) for s in streams)
     y = labels.permutation(np.arange(num_nodes, dtype=np.int32) % num_classes)
@@ -99,8 +99,8 @@ def _check(
         ("avg_degree", avg_degree, 0 <= avg_degree < num_nodes, "0 to below num_nodes"),
         ("homophily", homophily, 1 <= homophily * num_classes + 1e-9 and homophily <= 1,
          "1/num_classes to 1"),
-        ("exponent", exponent, 2 < exponent < math.inf, "above 2"),
-        ("separation", separation, 0 <= separation < math.inf, "at least 0"),
+        ("exponent", exponent, 2 < exponent < math.inf, "a number above 2"),
+        ("separation", separation, 0 <= separation < math.inf, "a number of at least 0"),
     )  # fmt: skip
     for argument, value, fine, wanted in rules:
         if not fine:
@@ -114,7 +114,7 @@ def _degrees(
     smallest = average * (exponent - 2) / (exponent - 1)
     u = 1.0 - rng.random(n)
     weight = 1.0 / _root(u, 1.0 / (exponent - 1))
-    weight = np.minimum(weight, max(1.0, max_degree / smallest)) if smallest > 0 else weight
+    weight = np.minimum(weight, max(1.0, max_degree / smallest) if smallest > 0 else 1.0)
     # Whole numbers add up to the same total in any order.
     weight = np.floor(weight * 1024).astype(np.int64)
     wanted = weight * (n * average / int(weight.sum()))
