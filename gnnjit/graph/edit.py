@@ -10,6 +10,7 @@ import numpy as np
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import validate
+from gnnjit.graph.structure import counting_sort
 from gnnjit.shapes import ArrayLike, HostArray, PyTree
 
 if TYPE_CHECKING:
@@ -28,9 +29,10 @@ def coalesce(src: ArrayLike, dst: ArrayLike) -> tuple[HostArray, HostArray, Host
         GraphError: if the arrays are not one-dimensional, integer, of one length and >= 0.
     """
     src, dst = _host_edges(src, dst)
-    key, stride = _edge_key(src, dst)
-    distinct, group = np.unique(key, return_inverse=True)
-    return distinct % stride, distinct // stride, group
+    src, dst, order, starts = _sort_edges(src, dst)
+    group = np.empty_like(order)
+    group[order] = np.cumsum(starts, dtype=order.dtype) - 1
+    return src[starts], dst[starts], group
 
 
 def symmetrize(src: ArrayLike, dst: ArrayLike) -> tuple[HostArray, HostArray, HostArray]:
@@ -45,10 +47,12 @@ def symmetrize(src: ArrayLike, dst: ArrayLike) -> tuple[HostArray, HostArray, Ho
         GraphError: as `coalesce`.
     """
     src, dst = _host_edges(src, dst)
-    key, stride = _edge_key(np.concatenate([src, dst]), np.concatenate([dst, src]))
-    distinct, first = np.unique(key, return_index=True)
-    origin = np.where(first < len(src), first, first - len(src))
-    return distinct % stride, distinct // stride, origin
+    num_edges = len(src)
+    both = np.concatenate([src, dst]), np.concatenate([dst, src])
+    src, dst, order, starts = _sort_edges(*both)
+    first = order[starts]
+    origin = np.where(first < num_edges, first, first - order.dtype.type(num_edges))
+    return src[starts], dst[starts], origin
 
 
 def _host_edges(src: ArrayLike, dst: ArrayLike) -> tuple[HostArray, HostArray]:
@@ -59,16 +63,29 @@ def _host_edges(src: ArrayLike, dst: ArrayLike) -> tuple[HostArray, HostArray]:
         )
     src, dst = validate.as_indices("src", src), validate.as_indices("dst", dst)
     validate.same_length(src, dst)
-    src, dst = np.asarray(src).astype(np.int64), np.asarray(dst).astype(np.int64)
+    src, dst = np.asarray(src), np.asarray(dst)
     validate.not_negative("src", src)
     validate.not_negative("dst", dst)
-    return src, dst
+    largest = max(2 * len(src), int(max(src.max(), dst.max())) + 1 if src.size else 0)
+    dtype = np.int32 if largest < validate.INT32_MAX else np.int64
+    return src.astype(dtype, copy=False), dst.astype(dtype, copy=False)
 
 
-def _edge_key(src: HostArray, dst: HostArray) -> tuple[HostArray, int]:
-    """One number per edge that orders by destination, then source; and its stride."""
-    stride = int(src.max()) + 1 if src.size else 1
-    return dst * stride + src, stride
+def _sort_edges(src: HostArray, dst: HostArray) -> tuple[HostArray, ...]:
+    """Edges by destination, then source, then number: `(src, dst, order, starts)`, all `[E]`.
+
+    `order` holds their numbers before, `starts` is True on the first of each distinct edge.
+
+    Two counting sorts, the less significant key first: O(edges + vertices).
+    """
+    count = max(int(src.max()), int(dst.max())) + 1 if src.size else 0
+    _, dst_by_src, by_src = counting_sort(src, dst, count)
+    first_slot, order, _ = counting_sort(dst_by_src, by_src, count)
+    src = src[order]
+    dst = np.repeat(np.arange(count, dtype=dst.dtype), np.diff(first_slot))
+    starts = np.ones(len(order), bool)
+    starts[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
+    return src, dst, order, starts
 
 
 def self_loops_to_add(graph: Graph, missing_only: bool) -> tuple[Any, Any]:

@@ -66,7 +66,7 @@ def sort_on_host(
     key, keys = row, num_rows
     if mask is not None:
         key, keys = np.where(mask, row, dtype.type(num_rows)), num_rows + 1
-    indptr, neighbor, edge = _counting_sort(key, neighbor, keys)
+    indptr, neighbor, edge = counting_sort(key, neighbor, keys)
     indptr = indptr[: num_rows + 1].astype(dtype, copy=False)
     return Structure(
         jnp.asarray(indptr),
@@ -76,7 +76,7 @@ def sort_on_host(
     )
 
 
-def _counting_sort(
+def counting_sort(
     key: HostArray, payload: HostArray, num_keys: int
 ) -> tuple[HostArray, HostArray, HostArray]:
     """(first slot of each key, payload by slot, position by slot), stable.

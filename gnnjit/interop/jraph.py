@@ -128,7 +128,7 @@ def _jraph() -> Any:
         import jraph
     except ImportError as error:
         raise GraphError(
-            "jraph is not installed, expected it for a GraphsTuple: pip install 'gnnjit[jraph]'"
+            "jraph is not installed, expected it for a GraphsTuple: pip install jraph"
         ) from error
     return jraph
 
