@@ -1,0 +1,17 @@
+"""Flax modules of published graph neural networks, written in gnnjit's public vocabulary.
+
+Each file is one formula; they are meant to be read as examples. `gnnjit.nn.recipes` stacks them
+into classifiers, with the hyperparameters that reach the accuracies of the literature.
+"""
+
+from gnnjit.nn.commnet import CommNet
+from gnnjit.nn.edge_conv import EdgeConv
+from gnnjit.nn.gat import GAT
+from gnnjit.nn.gated_gcn import GatedGCN
+from gnnjit.nn.gatv2 import GATv2
+from gnnjit.nn.gcn import GCN
+from gnnjit.nn.ggnn import GGNN
+from gnnjit.nn.gin import GIN
+from gnnjit.nn.sage import SAGE
+
+__all__ = ["GAT", "GCN", "GGNN", "GIN", "SAGE", "CommNet", "EdgeConv", "GATv2", "GatedGCN"]

@@ -1,0 +1,239 @@
+"""Stacks of the modules, for labels on vertices and on graphs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from gnnjit.graph import Graph
+from gnnjit.nn.commnet import CommNet
+from gnnjit.nn.edge_conv import EdgeConv
+from gnnjit.nn.gat import GAT
+from gnnjit.nn.gated_gcn import GatedGCN
+from gnnjit.nn.gatv2 import GATv2
+from gnnjit.nn.gcn import GCN
+from gnnjit.nn.ggnn import GGNN
+from gnnjit.nn.gin import GIN
+from gnnjit.nn.init import glorot
+from gnnjit.nn.sage import SAGE
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """How a module is stacked.
+
+    Attributes:
+        make: `make(in_features, out_features, *, rngs)`; with `attention` also `heads`, `concat`
+            and `dropout`.
+        attention: whether it has heads: each hidden layer is then `heads * hidden` wide.
+        activation: between the layers.
+        encoder: whether linear layers stand before and after the stack, whose width is `hidden`
+            throughout, since the module keeps the width or is costly on many features.
+        residual: whether each layer adds its input, for modules without a term of the vertex's own.
+    """
+
+    make: Callable[..., nnx.Module]
+    attention: bool = False
+    activation: Callable[[jax.Array], jax.Array] = jax.nn.relu
+    encoder: bool = False
+    residual: bool = False
+
+
+def _gin(in_features: int, out_features: int, *, rngs: nnx.Rngs) -> GIN:
+    return GIN(in_features, out_features, out_features, batch_norm=True, rngs=rngs)
+
+
+def _edge_conv(in_features: int, out_features: int, *, rngs: nnx.Rngs) -> EdgeConv:
+    return EdgeConv(in_features, out_features, out_features, rngs=rngs)
+
+
+def _ggnn(in_features: int, out_features: int, *, rngs: nnx.Rngs) -> GGNN:
+    return GGNN(out_features, steps=2, rngs=rngs)
+
+
+MODELS: dict[str, Model] = {
+    "gcn": Model(GCN),
+    "sage": Model(SAGE),
+    "gat": Model(GAT, attention=True, activation=jax.nn.elu),
+    "gatv2": Model(GATv2, attention=True, activation=jax.nn.elu),
+    "gin": Model(_gin),
+    "gatedgcn": Model(GatedGCN, encoder=True, residual=True),
+    "commnet": Model(CommNet, activation=jnp.tanh),
+    "ggnn": Model(_ggnn, encoder=True),
+    "edgeconv": Model(_edge_conv, encoder=True, residual=True),
+}
+"""Every model that `build` and `build_graph` know."""
+
+
+def lookup(model: str) -> Model:
+    """The entry of `MODELS`; a ValueError that lists them on an unknown name."""
+    if model not in MODELS:
+        raise ValueError(f"unknown model {model!r}, expected one of: {', '.join(MODELS)}")
+    return MODELS[model]
+
+
+def drop(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+    """Dropout of a whole array, outside a layer; `x` where `key` is None or `rate` is 0."""
+    if key is None or rate == 0:
+        return x
+    return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
+
+
+class Classifier(nnx.Module):
+    """Logits per vertex: dropout, layer, activation, dropout, layer, ..., as in GCN and GAT."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        in_features: int,
+        hidden: int,
+        num_classes: int,
+        layers: int = 2,
+        heads: int = 1,
+        out_heads: int = 1,
+        dropout: float = 0.0,
+        rngs: nnx.Rngs,
+    ):
+        spec = lookup(model)
+        heads, out_heads = (heads, out_heads) if spec.attention else (1, 1)
+        first = hidden if spec.encoder else in_features
+        last = hidden if spec.encoder else num_classes
+        widths = [first] + [hidden * heads] * (layers - 1)
+        self.model = model
+        self.dropout = dropout
+        self.encode = _linear(in_features, hidden, rngs) if spec.encoder else None
+        self.decode = _linear(hidden * heads, num_classes, rngs) if spec.encoder else None
+        self.layers = nnx.List(
+            _layer(spec, width, out, h, concat, dropout, rngs)
+            for width, out, h, concat in zip(
+                widths,
+                [hidden] * (layers - 1) + [last],
+                [heads] * (layers - 1) + [out_heads],
+                [True] * (layers - 1) + [spec.encoder],
+                strict=True,
+            )
+        )
+
+    def __call__(self, graph: Graph, x: jax.Array, *, key: jax.Array | None = None) -> jax.Array:
+        """Logits `[N, C]` of `x: [N, F]`; with `key` for training (dropout, batch statistics)."""
+        spec = MODELS[self.model]
+        keys = _keys(key, 2 * len(self.layers) + 1)
+        if self.encode is not None:
+            x = spec.activation(self.encode(drop(x, self.dropout, keys[-1])))
+        for i, layer in enumerate(self.layers):
+            h = drop(x, self.dropout, keys[2 * i])
+            h = apply(layer, graph, h, keys[2 * i + 1])
+            h = x + h if spec.residual else h
+            final = i == len(self.layers) - 1 and self.decode is None
+            x = h if final else spec.activation(h)
+        return x if self.decode is None else self.decode(drop(x, self.dropout, keys[-1]))
+
+
+class GraphClassifier(nnx.Module):
+    """Logits per graph: layers with batch normalisation, and a readout from every one of them.
+
+    Xu et al., "How Powerful are Graph Neural Networks?" (2019), section 4.2: the sum (or mean) of
+    each layer's vertices, the input included, each through a linear map of its own, added up
+    (jumping knowledge). The paper counts the input as a layer: its 5 are 4 here.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        in_features: int,
+        hidden: int,
+        num_classes: int,
+        layers: int = 4,
+        heads: int = 1,
+        dropout: float = 0.0,
+        readout: str = "sum",
+        rngs: nnx.Rngs,
+    ):
+        spec = lookup(model)
+        if readout not in ("sum", "mean"):
+            raise ValueError(f"readout must be sum or mean, got {readout!r}")
+        heads = heads if spec.attention else 1
+        first, width = (hidden if spec.encoder else in_features), hidden * heads
+        widths = [first] + [width] * layers
+        self.model = model
+        self.dropout = dropout
+        self.readout = readout
+        self.encode = _linear(in_features, hidden, rngs) if spec.encoder else None
+        self.layers = nnx.List(
+            _layer(spec, w, hidden, heads, True, dropout, rngs) for w in widths[:-1]
+        )
+        self.norms = nnx.List(nnx.BatchNorm(width, momentum=0.9, rngs=rngs) for _ in range(layers))
+        self.heads = nnx.List(_linear(w, num_classes, rngs) for w in widths)
+
+    def __call__(
+        self,
+        graph: Graph,
+        x: jax.Array,
+        graph_index: jax.Array,
+        num_graphs: int,
+        *,
+        key: jax.Array | None = None,
+    ) -> jax.Array:
+        """Logits `[G, C]`.
+
+        Args:
+            graph: all graphs side by side (`gnnjit.graph.batch`).
+            x: `[N, F]`.
+            graph_index: `int[N]`, each vertex's graph; `num_graphs` (or more) marks padding.
+            num_graphs: G, static.
+            key: for training (dropout, batch statistics); None for evaluation.
+        """
+        spec = MODELS[self.model]
+        keys = _keys(key, 2 * len(self.heads))
+        real = graph_index < num_graphs
+        x = x if self.encode is None else spec.activation(self.encode(x))
+        logits = self._read(0, x, graph_index, num_graphs, keys[0])
+        for i, (layer, norm) in enumerate(zip(self.layers, self.norms, strict=True)):
+            h = apply(layer, graph, x, keys[2 * i + 1], mask=real)
+            h = x + h if spec.residual else h
+            h = norm(h, use_running_average=key is None, mask=real[:, None])
+            x = spec.activation(h)
+            logits = logits + self._read(i + 1, x, graph_index, num_graphs, keys[2 * i + 2])
+        return logits
+
+    def _read(self, level: int, x: Any, graph_index: Any, num_graphs: int, key: Any) -> jax.Array:
+        pooled = jax.ops.segment_sum(x, graph_index, num_graphs)
+        if self.readout == "mean":
+            size = jax.ops.segment_sum(jnp.ones(len(x), x.dtype), graph_index, num_graphs)
+            pooled = pooled / jnp.maximum(size, 1)[:, None]
+        return drop(self.heads[level](pooled), self.dropout, key)
+
+
+def _linear(in_features: int, out_features: int, rngs: nnx.Rngs) -> nnx.Linear:
+    return nnx.Linear(in_features, out_features, kernel_init=glorot, rngs=rngs)
+
+
+def _layer(
+    spec: Model, width: int, out: int, heads: int, concat: bool, dropout: float, rngs: nnx.Rngs
+) -> nnx.Module:
+    options: dict[str, Any] = {}
+    if spec.attention:
+        options = {"heads": heads, "concat": concat, "dropout": dropout}
+    return spec.make(width, out, rngs=rngs, **options)
+
+
+def _keys(key: jax.Array | None, count: int) -> Any:
+    return [None] * count if key is None else jax.random.split(key, count)
+
+
+def apply(
+    layer: nnx.Module, graph: Graph, x: jax.Array, key: Any, mask: jax.Array | None = None
+) -> jax.Array:
+    """Call a layer of `MODELS`, with what it takes for training."""
+    if isinstance(layer, (GAT, GATv2)):
+        return layer(graph, x, key=key)
+    if isinstance(layer, GIN):
+        return layer(graph, x, train=key is not None, mask=mask)
+    return layer(graph, x)

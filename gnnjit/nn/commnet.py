@@ -1,0 +1,34 @@
+"""Communication network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from flax import nnx
+
+import gnnjit
+from gnnjit.nn.init import glorot
+
+
+class CommNet(nnx.Module):
+    """`h'[v] = H h[v] + C (mean over (u -> v) of h[u]) + b`.
+
+    Sukhbaatar, Szlam & Fergus, "Learning Multiagent Communication with Backpropagation" (2016),
+    equations 1 and 2 with the local neighbourhoods of section 2.3; NeuGraph (2019), figure 10. The
+    nonlinearity (the paper's tanh) is left to the caller.
+
+    Where we differ: a bias; the mean is over the in-edges, so an agent hears itself only through a
+    self loop.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, rngs: nnx.Rngs):
+        self.own = nnx.Linear(in_features, out_features, kernel_init=glorot, rngs=rngs)
+        self.heard = nnx.Linear(
+            in_features, out_features, use_bias=False, kernel_init=glorot, rngs=rngs
+        )
+
+    @gnnjit.layer
+    def __call__(self, v: Any, e: Any) -> jax.Array:
+        """Called as `model(graph, x)`, `x: [N, F]` or a `Bipartite` of two; returns `[N, F']`."""
+        return self.own(v) + self.heard(gnnjit.mean(e.src))

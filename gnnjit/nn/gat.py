@@ -1,0 +1,65 @@
+"""Graph attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+import gnnjit
+from gnnjit.nn.attention import attend, merge_heads
+from gnnjit.nn.init import glorot, per_head
+
+
+class GAT(nnx.Module):
+    """`h'[v] = sum over (u -> v), and v itself, of alpha[u, v] W h[u] + b`, per head, where
+    `alpha = softmax over u of leaky_relu(a_src . W h[u] + a_dst . W h[v])`.
+
+    Veličković et al., "Graph Attention Networks" (2018), equations 3 and 4; heads side by side
+    (equation 5), or their mean (equation 6) with `concat=False`. The nonlinearity is left to the
+    caller. `dropout` acts on the coefficients (section 3.3) when a `key` is given.
+
+    The neighbourhood of the paper holds the vertex itself: that term is part of the layer, so the
+    graph needs no self loops. With `self_loops=False` the graph is taken as it is.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        heads: int = 1,
+        concat: bool = True,
+        dropout: float = 0.0,
+        negative_slope: float = 0.2,
+        self_loops: bool = True,
+        rngs: nnx.Rngs,
+    ):
+        self.linear = nnx.Linear(
+            in_features, heads * out_features, use_bias=False, kernel_init=glorot, rngs=rngs
+        )
+        self.attend_src = nnx.Param(per_head(rngs, heads, out_features))
+        self.attend_dst = nnx.Param(per_head(rngs, heads, out_features))
+        self.bias = nnx.Param(jnp.zeros(heads * out_features if concat else out_features))
+        self.shape = (heads, out_features)
+        self.concat = concat
+        self.dropout = dropout
+        self.negative_slope = negative_slope
+        self.self_loops = self_loops
+
+    @gnnjit.layer
+    def __call__(self, v: Any, e: Any, *, key: jax.Array | None = None) -> jax.Array:
+        """Called as `model(graph, x, key=None)`, `x: [N, F]` or a `Bipartite` of two.
+
+        Returns `[N, heads * F']`, or `[N, F']` with `concat=False`. Deterministic without `key`.
+        """
+        z_u, z_v = (self.linear(h).reshape(self.shape) for h in (e.src, v))
+        s_u = jnp.sum(z_u * self.attend_src[...], axis=-1)
+        s_v = jnp.sum(z_v * self.attend_dst[...], axis=-1)
+        score = jax.nn.leaky_relu(s_u + s_v, self.negative_slope)
+        own = jnp.sum(z_v * self.attend_src[...], axis=-1) + s_v
+        own = jax.nn.leaky_relu(own, self.negative_slope) if self.self_loops else None
+        out = attend(score, own, z_u, z_v, self.dropout, key)
+        return merge_heads(out, self.concat) + self.bias

@@ -1,0 +1,63 @@
+"""Graph attention with dynamic scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+import gnnjit
+from gnnjit.nn.attention import attend, merge_heads
+from gnnjit.nn.init import glorot, per_head
+
+
+class GATv2(nnx.Module):
+    """`h'[v] = sum over (u -> v), and v itself, of alpha[u, v] W_src h[u] + b`, per head, where
+    `alpha = softmax over u of a . leaky_relu(W_src h[u] + W_dst h[v])`.
+
+    Brody, Alon & Yahav, "How Attentive are Graph Attention Networks?" (2022), equation 7: the
+    paper's one matrix on `concat(h[v], h[u])` in two halves, of which that of `u` is also the
+    value. Both carry a bias, as in the paper's code. The nonlinearity is left to the caller.
+
+    `self_loops`, `dropout`, `concat` as in `GAT`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        heads: int = 1,
+        concat: bool = True,
+        dropout: float = 0.0,
+        negative_slope: float = 0.2,
+        self_loops: bool = True,
+        rngs: nnx.Rngs,
+    ):
+        width = heads * out_features
+        self.src = nnx.Linear(in_features, width, kernel_init=glorot, rngs=rngs)
+        self.dst = nnx.Linear(in_features, width, kernel_init=glorot, rngs=rngs)
+        self.attention = nnx.Param(per_head(rngs, heads, out_features))
+        self.bias = nnx.Param(jnp.zeros(width if concat else out_features))
+        self.shape = (heads, out_features)
+        self.concat = concat
+        self.dropout = dropout
+        self.negative_slope = negative_slope
+        self.self_loops = self_loops
+
+    @gnnjit.layer
+    def __call__(self, v: Any, e: Any, *, key: jax.Array | None = None) -> jax.Array:
+        """Called as `model(graph, x, key=None)`, `x: [N, F]` or a `Bipartite` of two.
+
+        Returns `[N, heads * F']`, or `[N, F']` with `concat=False`. Deterministic without `key`.
+        """
+        z_u, z_v = self.src(e.src).reshape(self.shape), self.dst(v).reshape(self.shape)
+        own_value = self.src(v).reshape(self.shape)
+        own = self._score(own_value + z_v) if self.self_loops else None
+        out = attend(self._score(z_u + z_v), own, z_u, own_value, self.dropout, key)
+        return merge_heads(out, self.concat) + self.bias
+
+    def _score(self, z: jax.Array) -> jax.Array:
+        return jnp.sum(self.attention[...] * jax.nn.leaky_relu(z, self.negative_slope), axis=-1)
