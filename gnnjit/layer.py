@@ -12,8 +12,11 @@ import jax
 from gnnjit.errors import LayerError
 from gnnjit.frontend.trace import Arguments, Traced, trace
 from gnnjit.graph import Bipartite, Graph
-from gnnjit.ir.interpret import Incidence, interpret
-from gnnjit.ir.program import Program
+from gnnjit.ir.program import Aggregate, Equation, Program
+from gnnjit.ir.space import Space
+from gnnjit.lower.aggregate import aggregate
+from gnnjit.lower.choose import default_passes, run_passes
+from gnnjit.lower.execute import execute, spread
 
 
 def layer(fn: Callable[..., Any] | None = None, *, static_argnames: Sequence[str] | str = ()) -> Any:
@@ -30,7 +33,8 @@ def layer(fn: Callable[..., Any] | None = None, *, static_argnames: Sequence[str
     @functools.wraps(fn)
     def call(*args: Any, edges: Any = None, **keywords: Any) -> Any:
         graph, traced = stage(fn, statics, where, args, edges, keywords)
-        outs = execute(traced.program, graph, traced.operands)
+        given = tuple(o.space for o in traced.program.outputs)
+        outs = _run(optimise(traced.program), given, graph, traced.operands)
         return jax.tree.unflatten(traced.out_tree, outs)
 
     call.__gnnjit_layer__ = (fn, statics, where)
@@ -65,6 +69,21 @@ def _split(fn: Any, args: tuple[Any, ...]) -> tuple[Any, Graph, Any, tuple[Any, 
     return fn, graph, rest[0], tuple(rest[1:])
 
 
-def execute(program: Program, graph: Graph, operands: Sequence[Any]) -> list[Any]:
-    inc = Incidence(graph.src, graph.dst, graph.num_src, graph.num_dst, graph.mask)
-    return interpret(program, inc, operands)
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _run(program: Program, given: tuple[Space, ...], graph: Graph, operands: Any) -> list[Any]:
+    """The optimised program; `given` are the spaces in which the user returned the outputs."""
+
+    def bind(graph: Graph, eqn: Equation, args: list[Any]) -> list[Any]:
+        assert isinstance(eqn.op, Aggregate)
+        return aggregate(graph, eqn.op.body, eqn.op.reductions, args)
+
+    outs = execute(program, graph, operands, bind)
+    return [
+        spread(graph, x, o.space) if s in (Space.EDGE, Space.SRC) else x
+        for x, o, s in zip(outs, program.outputs, given, strict=True)
+    ]
+
+
+@functools.lru_cache(maxsize=4096)
+def optimise(program: Program) -> Program:
+    return run_passes(program, default_passes())

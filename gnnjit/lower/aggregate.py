@@ -1,0 +1,309 @@
+"""`aggregate`: the one JAX primitive of gnnjit, closed under differentiation (DESIGN section 3).
+
+    outputs = aggregate(graph, operands; body, reductions)
+
+applies `body` on every edge, each operand read in its space, and reduces each output. Its jvp,
+transpose and batching rules are aggregates again, so derivatives of every order are fused too and
+the only residuals are the operands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from gnnjit import _compat
+from gnnjit._compat import ad, batching
+from gnnjit.errors import LayerError
+from gnnjit.frontend.capture import capture
+from gnnjit.graph import Graph
+from gnnjit.ir.evaluate import evaluate_element
+from gnnjit.ir.program import Atom, Literal, Program, Reduce, Value
+from gnnjit.ir.space import Space
+from gnnjit.lower.execute import size
+
+aggregate_p = _compat.Primitive("aggregate")
+aggregate_p.multiple_results = True
+
+Reductions = tuple[Reduce | None, ...]
+
+
+def aggregate(
+    graph: Graph, body: Program, reductions: Reductions, operands: Sequence[Any]
+) -> list[Any]:
+    """Bind the primitive. `operands[i]` is `[size(space), *shape]` as `body.inputs[i]` says."""
+    leaves, treedef = jax.tree.flatten(graph)
+    return aggregate_p.bind(
+        *leaves, *operands, body=body, reductions=reductions, graph_def=(treedef, len(leaves))
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """The parts of one application of the primitive."""
+
+    leaves: list[Any]
+    operands: list[Any]
+    graph_def: Any
+    body: Program
+    reductions: Reductions
+
+    @staticmethod
+    def of(args: Sequence[Any], body: Program, reductions: Reductions, graph_def: Any) -> _Call:
+        n = graph_def[1]
+        return _Call(list(args[:n]), list(args[n:]), graph_def, body, reductions)
+
+    @property
+    def graph(self) -> Graph:
+        return jax.tree.unflatten(self.graph_def[0], self.leaves)
+
+    def bind(self, body: Program, reductions: Reductions, operands: Sequence[Any]) -> list[Any]:
+        return aggregate_p.bind(
+            *self.leaves, *operands, body=body, reductions=reductions, graph_def=self.graph_def
+        )
+
+    def capture(
+        self, fn: Any, inputs: Sequence[Value], reductions: Reductions, operands: Sequence[Any]
+    ) -> list[Any]:
+        """Bind the aggregate whose per-edge function is `fn`."""
+        found = capture(fn, inputs)
+        return self.bind(found.program, reductions, [*operands, *found.constants])
+
+
+def home(reduction: Reduce | None) -> Space:
+    """The space that an output of an aggregate lives in."""
+    return Space.EDGE if reduction is None else reduction.into
+
+
+def out_shape(graph: Graph, atom: Atom, reduction: Reduce | None) -> tuple[int, ...]:
+    space = home(reduction)
+    return tuple(atom.shape) if space is Space.SHARED else (size(graph, space), *atom.shape)
+
+
+@aggregate_p.def_abstract_eval
+def _abstract(*args: Any, body: Program, reductions: Reductions, graph_def: Any) -> Any:
+    graph = jax.tree.unflatten(graph_def[0], list(args[: graph_def[1]]))
+    return [
+        _compat.shaped_array(out_shape(graph, atom, r), atom.dtype)
+        for atom, r in zip(body.outputs, reductions, strict=True)
+    ]
+
+
+def _fresh(values: Sequence[Atom]) -> list[Value]:
+    return [Value(tuple(v.shape), v.dtype, v.space, getattr(v, "name", "")) for v in values]
+
+
+def _depends(body: Program, roots: set[int]) -> list[bool]:
+    """Which outputs depend on the inputs numbered `roots`."""
+    live: set[Atom] = {v for i, v in enumerate(body.inputs) if i in roots}
+    for eqn in body.equations:
+        if live.intersection(eqn.inputs):
+            live.update(eqn.outputs)
+    return [o in live for o in body.outputs]
+
+
+# ---------------------------------------------------------------------------------------- jvp
+
+
+def _jvp(
+    args: Sequence[Any], tangents: Sequence[Any], *, body: Program, reductions: Any, graph_def: Any
+) -> tuple[list[Any], list[Any]]:
+    call = _Call.of(args, body, reductions, graph_def)
+    outs = call.bind(body, reductions, call.operands)
+    moving = [
+        i for i, t in enumerate(tangents[graph_def[1] :])
+        if type(t) is not ad.Zero and jnp.issubdtype(body.inputs[i].dtype, jnp.inexact)
+    ]
+    given = [tangents[graph_def[1] + i] for i in moving]
+    touched = _depends(body, set(moving))
+    live = [
+        k for k, o in enumerate(body.outputs)
+        if touched[k] and jnp.issubdtype(o.dtype, jnp.inexact)
+    ]
+    found = _tangents(call, outs, moving, given, live) if live else []
+    result: list[Any] = [_compat.zero_tangent(jax.typeof(o)) for o in outs]
+    for k, t in zip(live, found, strict=True):
+        result[k] = t
+    return outs, result
+
+
+def _tangents(
+    call: _Call, outs: list[Any], moving: list[int], given: list[Any], live: list[int]
+) -> list[Any]:
+    """The tangents of outputs `live`, one aggregate."""
+    body = call.body
+    inputs = [*_fresh(body.inputs), *_fresh([body.inputs[i] for i in moving])]
+    n, m = len(body.inputs), len(moving)
+    ties = [k for k in live if _is_extreme(call.reductions[k])]
+    best, weight = _tie_operands(call, outs, ties)
+    for k in ties * 2:
+        atom, into = body.outputs[k], home(call.reductions[k])
+        inputs.append(Value(atom.shape, atom.dtype, into))
+
+    def tangent(*xs: Any) -> list[Any]:
+        primals, moved, rest = xs[:n], xs[n : n + m], xs[n + m :]
+
+        def f(*some: Any) -> list[Any]:
+            full = list(primals)
+            for i, x in zip(moving, some, strict=True):
+                full[i] = x
+            every = evaluate_element(body, full)
+            return [every[k] for k in live]
+
+        values, steps = jax.jvp(f, [primals[i] for i in moving], list(moved))
+        for j, k in enumerate(ties):
+            at = live.index(k)
+            attains = values[at] == rest[j]
+            steps[at] = jnp.where(attains, steps[at] * rest[len(ties) + j], 0)
+        return steps
+
+    into = tuple(_as_sum(call.reductions[k]) for k in live)
+    return call.capture(tangent, inputs, into, [*call.operands, *given, *best, *weight])
+
+
+def _is_extreme(reduction: Reduce | None) -> bool:
+    return reduction is not None and reduction.kind in ("max", "min")
+
+
+def _as_sum(reduction: Reduce | None) -> Reduce | None:
+    return None if reduction is None else Reduce("sum", reduction.into)
+
+
+def _tie_operands(call: _Call, outs: list[Any], ties: list[int]) -> tuple[list[Any], list[Any]]:
+    """For each maximum: its value, and one over the number of edges that attain it."""
+    if not ties:
+        return [], []
+    body = call.body
+    inputs = _fresh(body.inputs)
+    for k in ties:
+        atom = body.outputs[k]
+        inputs.append(Value(atom.shape, atom.dtype, home(call.reductions[k])))
+    n = len(body.inputs)
+
+    def count(*xs: Any) -> list[Any]:
+        every = evaluate_element(body, xs[:n])
+        return [
+            (every[k] == best).astype(jnp.float32) for k, best in zip(ties, xs[n:], strict=True)
+        ]
+
+    best = [lax.stop_gradient(outs[k]) for k in ties]
+    into = tuple(_as_sum(call.reductions[k]) for k in ties)
+    operands = [lax.stop_gradient(x) for x in call.operands]
+    counts = call.capture(count, inputs, into, [*operands, *best])
+    weight = [
+        (1 / jnp.maximum(c, 1)).astype(b.dtype) for c, b in zip(counts, best, strict=True)
+    ]
+    return best, weight
+
+
+ad.primitive_jvps[aggregate_p] = _jvp
+
+
+# ---------------------------------------------------------------------------------- transpose
+
+
+def _transpose(
+    cts: Sequence[Any], *args: Any, body: Program, reductions: Reductions, graph_def: Any
+) -> list[Any]:
+    call = _Call.of(args, body, reductions, graph_def)
+    linear = [i for i, x in enumerate(call.operands) if ad.is_undefined_primal(x)]
+    given = [k for k, ct in enumerate(cts) if type(ct) is not ad.Zero]
+    known = [i for i in range(len(call.operands)) if i not in linear]
+    if any(_is_extreme(reductions[k]) for k in given):
+        raise LayerError("a maximum or minimum is not linear and cannot be transposed")
+    reach = _reached(body, linear, given)
+    inputs = _fresh([body.inputs[i] for i in known])
+    for k in given:
+        atom = body.outputs[k]
+        inputs.append(Value(atom.shape, atom.dtype, home(reductions[k])))
+
+    def backward(*xs: Any) -> list[Any]:
+        fixed = dict(zip(known, xs[: len(known)], strict=True))
+
+        def f(*some: Any) -> list[Any]:
+            full = {**fixed, **dict(zip(reach, some, strict=True))}
+            zeros = {i: jnp.zeros(body.inputs[i].shape, body.inputs[i].dtype) for i in linear}
+            every = evaluate_element(body, [{**zeros, **full}[i] for i in range(len(body.inputs))])
+            return [every[k] for k in given]
+
+        avals = [body.inputs[i].aval for i in reach]
+        return list(jax.linear_transpose(f, *avals)(list(xs[len(known) :])))
+
+    result: list[Any] = [None] * len(call.operands)
+    for i in linear:
+        result[i] = ad.Zero(call.operands[i].aval)
+    if reach:
+        into = tuple(_into(body.inputs[i].space) for i in reach)
+        operands = [call.operands[i] for i in known] + [cts[k] for k in given]
+        for i, ct in zip(reach, call.capture(backward, inputs, into, operands), strict=True):
+            result[i] = ct
+    return [None] * graph_def[1] + result
+
+
+def _into(space: Space) -> Reduce | None:
+    return None if space is Space.EDGE else Reduce("sum", space)
+
+
+def _reached(body: Program, linear: list[int], given: list[int]) -> list[int]:
+    """The linear operands that some cotangent flows to."""
+    return [i for i in linear if any(_depends(body, {i})[k] for k in given)]
+
+
+ad.primitive_transposes[aggregate_p] = _transpose
+
+
+# ----------------------------------------------------------------------------------- batching
+
+
+def _batch(
+    args: Sequence[Any], dims: Sequence[Any], *, body: Program, reductions: Any, graph_def: Any
+) -> tuple[list[Any], list[Any]]:
+    n = graph_def[1]
+    if any(d is not None for d in dims[:n]):
+        return _batch_of_graphs(args, dims, body, reductions, graph_def)
+    call = _Call.of(args, body, reductions, graph_def)
+    (width,) = {x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None}
+    operands, inputs, axes = [], [], []
+    for x, d, v in zip(call.operands, dims[n:], body.inputs, strict=True):
+        axes.append(None if d is None else 0)
+        shape = v.shape if d is None else (width, *v.shape)
+        inputs.append(Value(tuple(shape), v.dtype, v.space, v.name))
+        if d is not None:
+            x = jnp.moveaxis(x, d, 0 if v.space is Space.SHARED else 1)
+        operands.append(x)
+
+    def f(*xs: Any) -> list[Any]:
+        return evaluate_element(body, xs)
+
+    outs = call.capture(
+        jax.vmap(f, in_axes=axes, out_axes=0, axis_size=width), inputs, reductions, operands
+    )
+    return outs, [0 if home(r) is Space.SHARED else 1 for r in reductions]
+
+
+def _batch_of_graphs(
+    args: Sequence[Any], dims: Sequence[Any], body: Program, reductions: Any, graph_def: Any
+) -> tuple[list[Any], list[Any]]:
+    """Each batch element has edges of its own: one after the other."""
+    moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(args, dims, strict=True)]
+    mapped = [x for x, d in zip(moved, dims, strict=True) if d is not None]
+
+    def one(some: list[Any]) -> list[Any]:
+        rest = iter(some)
+        full = [x if d is None else next(rest) for x, d in zip(moved, dims, strict=True)]
+        return aggregate_p.bind(*full, body=body, reductions=reductions, graph_def=graph_def)
+
+    outs = lax.map(one, mapped)
+    return list(outs), [0] * len(outs)
+
+
+batching.primitive_batchers[aggregate_p] = _batch
+
+
+def literal_outputs(body: Program) -> bool:
+    return any(isinstance(o, Literal) for o in body.outputs)

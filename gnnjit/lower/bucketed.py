@@ -1,0 +1,133 @@
+"""Degree-bucketed XLA: pieces of rows of similar degree, a loop over their k-th edges.
+
+XLA fuses the gather, the edge function and the reduction of each step into one loop over the
+pieces of a class, so nothing of edges x features is ever written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from gnnjit.graph import Graph
+from gnnjit.graph.structure import Structure
+from gnnjit.ir.evaluate import evaluate_element
+from gnnjit.ir.program import Program, Reduce
+from gnnjit.ir.space import Space
+from gnnjit.lower.segment import accumulator_dtype, neutral
+
+UNROLL = 8
+
+
+def why_not(
+    body: Program, reductions: Sequence[Reduce | None], rows: Space, structure: Structure
+) -> list[str]:
+    """Reasons against this lowering; empty if it applies."""
+    reasons = []
+    if structure.buckets is None:
+        reasons.append("the graph has no degree buckets (traced or padded edges, or a CPU)")
+    if any(r is None for r in reductions):
+        reasons.append("an output stays on the edges")
+    if any(r is not None and r.into is Space.SHARED for r in reductions):
+        reasons.append("an output is reduced over all edges")
+    if any(e.op.name == "dot_general" for e in body.equations):
+        reasons.append("a matmul on the edges runs better over many edges at once")
+    return reasons
+
+
+def run(
+    body: Program,
+    reductions: Sequence[Reduce | None],
+    rows: Space,
+    graph: Graph,
+    operands: Sequence[Any],
+) -> list[Any]:
+    """The outputs of one traversal over the rows of `rows`."""
+    structure = graph.in_structure if rows is Space.DST else graph.out_structure
+    assert all(r is not None for r in reductions)
+    traversal = _Traversal(body, [r for r in reductions if r], rows, structure, list(operands))
+    buckets = structure.buckets
+    parts, at = [], 0
+    for count, width in buckets.classes:
+        parts.append(traversal.bucket(slice(at, at + count), width))
+        at += count
+    return [traversal.combine([p[k] for p in parts], k) for k in range(len(reductions))]
+
+
+class _Traversal:
+    def __init__(
+        self,
+        body: Program,
+        reductions: list[Reduce],
+        rows: Space,
+        structure: Structure,
+        operands: list[Any],
+    ):
+        self.body, self.reductions, self.rows = body, reductions, rows
+        self.structure, self.operands = structure, operands
+        self.dtypes = [accumulator_dtype(o.dtype) for o in body.outputs]
+
+    def bucket(self, pieces: slice, width: int) -> list[Any]:
+        """The reductions of the pieces of one class: `[pieces, *shape]` each."""
+        buckets = self.structure.buckets
+        row, start, length = (x[pieces] for x in (buckets.row, buckets.start, buckets.length))
+        near = [
+            x[row] if v.space is self.rows else None
+            for x, v in zip(self.operands, self.body.inputs, strict=True)
+        ]
+        first = [
+            jnp.full((row.shape[0], *o.shape), neutral(r, d), d)
+            for o, r, d in zip(self.body.outputs, self.reductions, self.dtypes, strict=True)
+        ]
+
+        def step(k: Any, totals: list[Any]) -> list[Any]:
+            values = self.values(near, start + jnp.minimum(k, length - 1), row.shape[0])
+            return [
+                _add(t, x, r, k < length)
+                for t, x, r in zip(totals, values, self.reductions, strict=True)
+            ]
+
+        if width <= UNROLL:
+            for k in range(width):
+                first = step(k, first)
+            return first
+        return lax.fori_loop(0, width, step, first, unroll=UNROLL)
+
+    def values(self, near: list[Any], slot: Any, count: int) -> list[Any]:
+        args, axes = [], []
+        for x, v, held in zip(self.operands, self.body.inputs, near, strict=True):
+            axes.append(None if v.space is Space.SHARED else 0)
+            if v.space is Space.SHARED:
+                args.append(x)
+            elif v.space is self.rows:
+                args.append(held)
+            elif v.space is Space.EDGE:
+                args.append(x[self.structure.edge[slot]])
+            else:
+                args.append(x[self.structure.neighbor[slot]])
+        if all(a is None for a in axes):
+            outs = evaluate_element(self.body, args)
+            return [jnp.broadcast_to(o, (count, *jnp.shape(o))) for o in outs]
+        return jax.vmap(lambda *xs: evaluate_element(self.body, xs), in_axes=axes)(*args)
+
+    def combine(self, parts: list[Any], k: int) -> Any:
+        """Rows from pieces: hubs summed in a second, fixed-order step."""
+        buckets, atom, r = self.structure.buckets, self.body.outputs[k], self.reductions[k]
+        dtype = self.dtypes[k]
+        empty = jnp.full((1, *atom.shape), neutral(r, dtype), dtype)
+        pieces = jnp.concatenate([*parts, empty])
+        whole = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}[r.kind]
+        hubs = whole(pieces[buckets.hub_pieces], axis=1)
+        table = jnp.concatenate([pieces[:-1], jnp.zeros_like(empty), hubs])
+        return table[buckets.piece_of_row].astype(atom.dtype)
+
+
+def _add(total: Any, x: Any, reduction: Reduce, keep: Any) -> Any:
+    x = x.astype(total.dtype)
+    keep = keep.reshape((-1,) + (1,) * (x.ndim - 1))
+    x = jnp.where(keep, x, neutral(reduction, total.dtype))
+    return {"sum": jnp.add, "max": jnp.maximum, "min": jnp.minimum}[reduction.kind](total, x)

@@ -1,0 +1,134 @@
+"""Which code runs a traversal, and why not another."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from gnnjit.frontend.capture import inline_custom_calls
+from gnnjit.graph import Graph
+from gnnjit.ir.program import Aggregate, Builder, Equation, Program, Reduce, Value
+from gnnjit.ir.space import Space
+from gnnjit.lower import bucketed, cpu, segment
+from gnnjit.lower.aggregate import Reductions, aggregate_p
+from gnnjit.lower.execute import execute, spread
+from gnnjit.passes.pipeline import default_passes
+from gnnjit.passes.pipeline import run as run_passes
+
+from gnnjit._compat import mlir
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The code chosen for one traversal, and the reasons against each other that was tried."""
+
+    kernel: str
+    rows: Space
+    body: Program
+    reductions: Reductions
+    refused: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def rows_of(reductions: Sequence[Reduce | None]) -> Space:
+    """The space whose elements own the rows: the one that outputs are reduced into."""
+    owners = {r.into for r in reductions if r is not None} - {Space.SHARED}
+    return owners.pop() if owners else Space.DST
+
+
+def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -> Choice:
+    """The first lowering without a reason against it; `segment` has none."""
+    rows = rows_of(reductions)
+    structure = graph.in_structure if rows is Space.DST else graph.out_structure
+    refused: list[tuple[str, tuple[str, ...]]] = []
+    off = [] if platform == "cpu" else [f"the platform is {platform}"]
+    tried = {
+        "cpu": lambda: off or cpu.why_not(body, tuple(reductions), rows),
+        "bucketed": lambda: bucketed.why_not(body, reductions, rows, structure),
+        "segment": lambda: [],
+    }
+    for kernel, why_not in tried.items():
+        reasons = why_not()
+        if not reasons:
+            return Choice(kernel, rows, body, tuple(reductions), tuple(refused))
+        refused.append((kernel, tuple(reasons)))
+    raise AssertionError("the segment lowering takes everything")
+
+
+@functools.lru_cache(maxsize=1024)
+def optimised(body: Program, reductions: Reductions) -> Program:
+    """An aggregate as a program of its own, after the passes: nothing more is differentiated."""
+    inputs = tuple(Value(v.shape, v.dtype, v.space, v.name) for v in body.inputs)
+    builder = Builder()
+    builder.env.update(zip(body.inputs, inputs, strict=True))
+    for eqn in body.equations:
+        builder.copy(eqn)
+    outs = []
+    for atom, r in zip(body.outputs, reductions, strict=True):
+        new = builder[atom]
+        if r is not None:
+            out = Value(tuple(atom.shape), atom.dtype, r.into)
+            (new,) = builder.emit(r, [new], [out])
+        outs.append(new)
+    program = Program(inputs, tuple(builder.equations), tuple(outs), "aggregate")
+    return run_passes(inline_custom_calls(program), default_passes())
+
+
+def lower(
+    *args: Any,
+    body: Program,
+    reductions: Reductions,
+    graph_def: Any,
+    platform: str,
+    choices: list[Choice] | None = None,
+) -> list[Any]:
+    """The aggregate as plain JAX and kernel calls."""
+    n = graph_def[1]
+    graph = jax.tree.unflatten(graph_def[0], list(args[:n]))
+    program = optimised(body, reductions)
+
+    def run(graph: Graph, eqn: Equation, operands: list[Any]) -> Sequence[Any]:
+        assert isinstance(eqn.op, Aggregate)
+        choice = choose(eqn.op.body, eqn.op.reductions, graph, platform)
+        if choices is not None:
+            choices.append(choice)
+        return run_choice(choice, graph, operands)
+
+    outs = execute(program, graph, args[n:], run)
+    return [
+        x if r is not None else spread(graph, x, atom.space)
+        for x, atom, r in zip(outs, program.outputs, reductions, strict=True)
+    ]
+
+
+def run_choice(choice: Choice, graph: Graph, operands: Sequence[Any]) -> Sequence[Any]:
+    body, reductions, rows = choice.body, choice.reductions, choice.rows
+    if choice.kernel == "cpu":
+        by_rows = rows is Space.DST
+        structure = graph.in_structure if by_rows else graph.out_structure
+        num_rows = graph.num_dst if by_rows else graph.num_src
+        return cpu.run(body, reductions, rows, structure, num_rows, graph.num_edges, operands)
+    module = bucketed if choice.kernel == "bucketed" else segment
+    return module.run(body, reductions, rows, graph, operands)
+
+
+aggregate_p.def_impl(
+    lambda *args, **params: jax.jit(functools.partial(aggregate_p.bind, **params))(*args)
+)
+
+
+def _register(platform: str | None) -> None:
+    rule = mlir.lower_fun(
+        functools.partial(lower, platform=platform or "other"), multiple_results=True
+    )
+    if platform is None:
+        mlir.register_lowering(aggregate_p, rule)
+    else:
+        mlir.register_lowering(aggregate_p, rule, platform=platform)
+
+
+for _platform in (None, "cpu", "cuda", "rocm", "tpu"):
+    _register(_platform)

@@ -1,0 +1,75 @@
+"""Running a program whose edge work is all inside aggregates: plain JAX over whole spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from gnnjit.graph import Graph
+from gnnjit.ir.evaluate import bind_in_space, literal_array
+from gnnjit.ir.program import Aggregate, Atom, Degree, Equation, Index, Lax, Literal, Program, Value
+from gnnjit.ir.space import Space
+
+RunAggregate = Callable[[Graph, Equation, list[Any]], Sequence[Any]]
+
+
+def size(graph: Graph, space: Space) -> int:
+    """Number of elements of a space (edges: with padding)."""
+    return {Space.SRC: graph.num_src, Space.DST: graph.num_dst, Space.EDGE: graph.num_edges}[space]
+
+
+def degree(graph: Graph, space: Space) -> Any:
+    """Edges at each source or destination, `int32 [N]`."""
+    structure = graph.in_structure if space is Space.DST else graph.out_structure
+    return jnp.diff(structure.indptr).astype(jnp.int32)
+
+
+def execute(
+    program: Program, graph: Graph, operands: Sequence[Any], aggregate: RunAggregate
+) -> list[Any]:
+    """The outputs of `program` on arrays `[size(space), *shape]`; shared ones are unbatched."""
+    env: dict[Value, Any] = dict(zip(program.inputs, operands, strict=True))
+
+    def read(atom: Atom) -> Any:
+        return literal_array(atom) if isinstance(atom, Literal) else env[atom]
+
+    for eqn in program.equations:
+        args = [read(a) for a in eqn.inputs]
+        out = eqn.outputs[0]
+        match eqn.op:
+            case Lax():
+                outs = _apply(eqn, graph, args)
+            case Degree():
+                outs = [degree(graph, out.space).astype(out.dtype)]
+            case Index():
+                outs = [jnp.arange(size(graph, out.space), dtype=out.dtype)]
+            case Aggregate():
+                outs = aggregate(graph, eqn, args)
+            case _:
+                raise AssertionError(f"{eqn.op} is left after fuse-scatter-apply-gather")
+        env.update(zip(eqn.outputs, outs, strict=True))
+    return [read(o) for o in program.outputs]
+
+
+def _apply(eqn: Equation, graph: Graph, args: list[Any]) -> list[Any]:
+    batched = [a.space is not Space.SHARED for a in eqn.inputs]
+    assert isinstance(eqn.op, Lax)
+    outs = bind_in_space(eqn.op, args, batched)
+    if eqn.space is not Space.SHARED and not any(batched):
+        outs = [jnp.broadcast_to(o, (size(graph, eqn.space), *o.shape)) for o in outs]
+    return outs
+
+
+def spread(graph: Graph, x: Any, space: Space) -> Any:
+    """A value of any space over all edges, `[E, ...]`; 0 on padding."""
+    if space is Space.EDGE:
+        return x
+    if space is Space.SHARED:
+        x = jnp.broadcast_to(x, (graph.num_edges, *jnp.shape(x)))
+    else:
+        x = x[graph.dst if space is Space.DST else graph.src]
+    if graph.mask is None:
+        return x
+    return jnp.where(graph.mask.reshape((-1,) + (1,) * (x.ndim - 1)), x, jnp.zeros_like(x))

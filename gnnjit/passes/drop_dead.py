@@ -1,0 +1,45 @@
+"""`drop-dead`: what nobody reads is not computed.
+
+before:  a = x @ w; b = x + 1; return b        after:  b = x + 1; return b
+
+An `aggregate` loses the outputs that nobody reads, and the operands only they needed. Always
+legal: equations have no side effects.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gnnjit.ir.program import Aggregate, Equation, Program, Value
+
+
+@dataclasses.dataclass(frozen=True)
+class DropDead:
+    name: str = "drop-dead"
+
+    def __call__(self, program: Program) -> Program:
+        live = {o for o in program.outputs if isinstance(o, Value)}
+        kept: list[Equation] = []
+        for eqn in reversed(program.equations):
+            if not live.intersection(eqn.outputs):
+                continue
+            if isinstance(eqn.op, Aggregate):
+                eqn = _drop_outputs(eqn, live)
+            kept.append(eqn)
+            live.update(a for a in eqn.inputs if isinstance(a, Value))
+        return dataclasses.replace(program, equations=tuple(reversed(kept)))
+
+
+def _drop_outputs(eqn: Equation, live: set[Value]) -> Equation:
+    """An aggregate without the outputs and operands that nobody reads."""
+    op = eqn.op
+    assert isinstance(op, Aggregate)
+    keep = [i for i, o in enumerate(eqn.outputs) if o in live]
+    body = dataclasses.replace(op.body, outputs=tuple(op.body.outputs[i] for i in keep))
+    body = DropDead()(body)
+    used = {a for e in body.equations for a in e.inputs} | set(body.outputs)
+    slots = [i for i, v in enumerate(body.inputs) if v in used]
+    body = dataclasses.replace(body, inputs=tuple(body.inputs[i] for i in slots))
+    smaller = Aggregate(body, tuple(op.reductions[i] for i in keep))
+    inputs = tuple(eqn.inputs[i] for i in slots)
+    return Equation(smaller, inputs, tuple(eqn.outputs[i] for i in keep), eqn.location)

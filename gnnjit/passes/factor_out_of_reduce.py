@@ -1,0 +1,146 @@
+"""`factor-out-of-reduce`: what is the same on all edges of a row leaves the sum.
+
+before:  y = sum over (u -> v) of a[v] * m[e]        after:  y = a * sum over (u -> v) of m[e]
+
+Factors are found through products, quotients, negations and broadcasts of smaller values, so the
+division of softmax and the count of mean leave the edges, and what is left is often linear.
+
+Legal: products distribute over sums (re-associated rounding). A factor of a vertex is replaced by
+1 where the vertex has no edges, so that `0 * inf` cannot arise there. Refuses sums into another
+space than the factor's, maxima and minima, integers, and denominators that live on the edges.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from gnnjit.ir import build
+from gnnjit.ir.program import Atom, Builder, Equation, Lax, Literal, Program, Reduce, Value, rewrite
+from gnnjit.ir.space import Space
+
+
+@dataclasses.dataclass(frozen=True)
+class FactorOutOfReduce:
+    name: str = "factor-out-of-reduce"
+
+    def __call__(self, program: Program) -> Program:
+        made = {o: e for e in program.equations for o in e.outputs}
+
+        def rule(builder: Builder, eqn: Equation) -> bool:
+            return _Sum(builder, eqn, made).factor()
+
+        return rewrite(program, rule)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Factor:
+    """A multiplicand (or divisor): `atom`, filling `shape`, then the broadcasts that follow
+    (outermost first)."""
+
+    atom: Atom
+    shape: tuple[int, ...]
+    broadcasts: tuple[Lax, ...]
+    inverse: bool = False
+
+
+class _Sum:
+    """One reduction under consideration."""
+
+    def __init__(self, builder: Builder, eqn: Equation, made: dict[Value, Equation]):
+        self.builder, self.eqn, self.made = builder, eqn, made
+
+    def factor(self) -> bool:
+        op, out = self.eqn.op, self.eqn.outputs[0]
+        if not isinstance(op, Reduce) or op.kind != "sum" or not _inexact(out):
+            return False
+        operand = self.eqn.inputs[0]
+        factors = self.decompose(operand, (), operand.shape)
+        outside = [f for f in factors if f.atom.space <= op.into and op.into is not Space.SHARED]
+        outside += [f for f in factors if op.into is f.atom.space is Space.SHARED]
+        inside = [f for f in factors if f not in outside]
+        if not outside or not inside or all(f.inverse for f in inside):
+            return False
+        product = self.product(inside, operand.shape, safe=None)
+        where = self.eqn.location
+        summed = Value(out.shape, out.dtype, op.into)
+        self.builder.emit(op, [product], [summed], where)
+        scale = self.product(outside, out.shape, safe=op.into)
+        self.builder.env[out] = self.apply(summed, scale, outside)
+        return True
+
+    def decompose(
+        self, atom: Atom, broadcasts: tuple[Lax, ...], shape: tuple[int, ...]
+    ) -> list[_Factor]:
+        """The factors of `atom`; `broadcasts` are what was passed on the way, outermost first."""
+        eqn = self.made.get(atom) if isinstance(atom, Value) else None
+        if eqn is None or not isinstance(eqn.op, Lax) or atom.space is not Space.EDGE:
+            return [_Factor(atom, shape, broadcasts)]
+        if atom.shape != shape:
+            return [_Factor(atom, shape, broadcasts)]
+        first = eqn.inputs[0] if eqn.inputs else atom
+        match eqn.op.name:
+            case "mul":
+                return [f for a in eqn.inputs for f in self.decompose(a, broadcasts, shape)]
+            case "div":
+                above = self.decompose(first, broadcasts, shape)
+                return [*above, _Factor(eqn.inputs[1], shape, broadcasts, inverse=True)]
+            case "neg":
+                minus = Literal(_one(atom, -1), atom.dtype)
+                return [
+                    _Factor(minus, shape, broadcasts),
+                    *self.decompose(first, broadcasts, shape),
+                ]
+            case "broadcast_in_dim" if len(eqn.inputs) == 1:
+                return self.decompose(first, (*broadcasts, eqn.op), first.shape)
+        return [_Factor(atom, shape, broadcasts)]
+
+    def product(self, factors: list[_Factor], shape: tuple[int, ...], safe: Space | None) -> Value:
+        """The product of the factors as one value of `shape`; quotients last."""
+        total: Value | None = None
+        for factor in sorted(factors, key=lambda f: f.inverse):
+            value = self.materialise(factor, shape, safe)
+            if total is None and factor.inverse:
+                one = build.constant(self.builder, 1, shape, value.dtype)
+                total = build.combine(self.builder, lax.div, one, value, self.eqn.location)
+            elif total is None:
+                total = value
+            else:
+                fn: Callable = lax.div if factor.inverse else lax.mul
+                total = build.combine(self.builder, fn, total, value, self.eqn.location)
+        assert total is not None
+        return total
+
+    def apply(self, summed: Value, scale: Value, outside: list[_Factor]) -> Value:
+        if all(f.inverse for f in outside) and len(outside) == 1:
+            divisor = self.materialise(outside[0], summed.shape, summed.space)
+            return build.combine(self.builder, lax.div, summed, divisor, self.eqn.location)
+        return build.mul(self.builder, scale, summed, self.eqn.location)
+
+    def materialise(self, factor: _Factor, shape: tuple[int, ...], safe: Space | None) -> Value:
+        atom, where = self.builder[factor.atom], self.eqn.location
+        if isinstance(atom, Literal):
+            return build.constant(self.builder, atom.value, shape, atom.dtype)
+        if safe is not None and atom.space is safe and safe is not Space.SHARED:
+            some = build.has_edges(self.builder, safe, atom.shape, where)
+            one = build.constant(self.builder, 1, atom.shape, atom.dtype)
+            atom = build.emit_jax(self.builder, lax.select_n_p.bind, [some, one, atom], where)
+        atom = build.broadcast(self.builder, atom, factor.shape, where)
+        for op in reversed(factor.broadcasts):
+            params = dict(op.params)
+            atom = build.emit_jax(
+                self.builder, lambda x, op=op, p=params: op.primitive.bind(x, **p), [atom], where
+            )
+        return atom
+
+
+def _inexact(value: Value) -> bool:
+    return jnp.issubdtype(value.dtype, jnp.inexact)
+
+
+def _one(atom: Atom, value: int) -> object:
+    return np.asarray(value, atom.dtype)[()]

@@ -1,0 +1,77 @@
+"""`fold-constants`: operations that return an operand, or that work on literals alone.
+
+before:  b = a * 1.0; c = neg (neg a); d = 2.0 * 3.0        after:  b is a; c is a; d is 6.0
+
+Refuses whatever could change a bit: `x + 0.0` stays, because -0.0 + 0.0 is 0.0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from gnnjit.ir.evaluate import bind, literal_array
+from gnnjit.ir.program import Atom, Builder, Equation, Lax, Literal, Program, Value, rewrite
+
+
+@dataclasses.dataclass(frozen=True)
+class FoldConstants:
+    name: str = "fold-constants"
+
+    def __call__(self, program: Program) -> Program:
+        made: dict[Value, Equation] = {}
+
+        def rule(builder: Builder, eqn: Equation) -> bool:
+            if not isinstance(eqn.op, Lax):
+                return False
+            inputs = [builder[a] for a in eqn.inputs]
+            found = _identity(eqn, inputs, made) or _scalar(eqn, inputs)
+            if found is None:
+                made[eqn.outputs[0]] = Equation(eqn.op, tuple(inputs), eqn.outputs, eqn.location)
+                return False
+            builder.env[eqn.outputs[0]] = found
+            return True
+
+        return rewrite(program, rule)
+
+
+def _identity(eqn: Equation, ins: list[Atom], made: dict[Value, Equation]) -> Atom | None:
+    """The operand that `eqn` returns unchanged, if there is one."""
+    out, name = eqn.outputs[0], eqn.op.name
+
+    def same(a: Atom) -> Atom | None:
+        fits = a.shape == out.shape and a.dtype == out.dtype and a.space is out.space
+        return a if fits else None
+
+    match name:
+        case "mul":
+            for one, other in (ins, ins[::-1]):
+                if isinstance(one, Literal) and one.value == 1:
+                    return same(other)
+        case "div" | "pow" if isinstance(ins[1], Literal) and ins[1].value == 1:
+            return same(ins[0])
+        case "neg":
+            inner = made.get(ins[0]) if isinstance(ins[0], Value) else None
+            if inner is not None and inner.op.name == "neg":
+                return same(inner.inputs[0])
+        case "convert_element_type" | "reshape" | "broadcast_in_dim" | "copy" | "squeeze":
+            return same(ins[0])
+        case "integer_pow" if eqn.op["y"] == 1:  # type: ignore[index]
+            return same(ins[0])
+    return None
+
+
+def _scalar(eqn: Equation, ins: list[Atom]) -> Atom | None:
+    """A literal, where everything is one."""
+    out = eqn.outputs[0]
+    foldable = len(eqn.outputs) == 1 and out.shape == () and ins
+    if not foldable or not all(isinstance(a, Literal) for a in ins):
+        return None
+    if jax.dtypes.issubdtype(out.dtype, jax.dtypes.extended):
+        return None
+    assert isinstance(eqn.op, Lax)
+    with jax.ensure_compile_time_eval():
+        value = np.asarray(bind(eqn.op, [literal_array(a) for a in ins])[0])  # type: ignore[arg-type]
+    return Literal(value[()], value.dtype)

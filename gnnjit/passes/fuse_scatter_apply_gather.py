@@ -1,0 +1,127 @@
+"""`fuse-scatter-apply-gather`: the edge equations and their reductions, as few traversals as can be.
+
+before:  s: f32[edge] = a[u] + b[v]        after:  y, t = aggregate over (u -> v)
+         w: f32[edge] = exp(s)                         s = a[u] + b[v]; w = exp(s)
+         y: f32[dst] = sum of w                        sum of w; sum of w * x[u]
+         t: f32[dst, 8] = sum of w * x[u]
+
+No edge value is stored: a value that two traversals need is computed in both (NeuGraph 3.4's fused
+scatter-apply-gather). Reductions share a traversal when they own the same rows (destinations or
+sources) and stand at the same *level*: as many reductions lie before each of them. Values returned
+on the edges are written by the traversal of their level. Always legal.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+from gnnjit.ir.program import Aggregate, Atom, Builder, Equation, Lax, Program, Reduce, Value
+from gnnjit.ir.space import Space
+
+
+@dataclasses.dataclass(frozen=True)
+class FuseScatterApplyGather:
+    name: str = "fuse-scatter-apply-gather"
+
+    def __call__(self, program: Program) -> Program:
+        return _Fusion(program).run()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Output:
+    """One output of a traversal: `atom` reduced by `reduction` gives `result`."""
+
+    atom: Atom
+    reduction: Reduce | None
+    result: Value
+    eqn: Equation | None
+
+
+class _Fusion:
+    def __init__(self, program: Program):
+        self.program = program
+        self.made = {o: e for e in program.equations for o in e.outputs}
+        self.level: dict[Value, int] = dict.fromkeys(program.inputs, 0)
+        self.builder = Builder(program.inputs)
+
+    def run(self) -> Program:
+        self.find_levels()
+        groups = self.group()
+        fused: dict[int, list[Equation]] = collections.defaultdict(list)
+        for (level, _), outputs in groups.items():
+            fused[level].append(self.aggregate(outputs))
+        kept = [e for e in self.program.equations if not self.is_edge_work(e)]
+        top = max([*fused, *(self.level[e.outputs[0]] for e in kept)], default=0)
+        equations: list[Equation] = []
+        for level in range(top + 1):
+            equations += [e for e in kept if self.level[e.outputs[0]] == level]
+            equations += fused[level]
+        outputs = tuple(self.results.get(o, o) for o in self.program.outputs)  # type: ignore[arg-type]
+        return dataclasses.replace(self.program, equations=tuple(equations), outputs=outputs)
+
+    def is_edge_work(self, eqn: Equation) -> bool:
+        return isinstance(eqn.op, Reduce) or (isinstance(eqn.op, Lax) and eqn.space is Space.EDGE)
+
+    def find_levels(self) -> None:
+        for eqn in self.program.equations:
+            below = [self.level[a] for a in eqn.inputs if isinstance(a, Value)]
+            reduces = isinstance(eqn.op, Reduce | Aggregate)
+            for out in eqn.outputs:
+                self.level[out] = max(below, default=0) + reduces
+
+    def group(self) -> dict[tuple[int, Space], list[_Output]]:
+        groups: dict[tuple[int, Space], list[_Output]] = {}
+        loose: list[tuple[int, _Output]] = []
+        self.results: dict[Atom, Value] = {}
+        for eqn in self.program.equations:
+            if isinstance(eqn.op, Reduce):
+                level = self.level[eqn.outputs[0]] - 1
+                output = _Output(eqn.inputs[0], eqn.op, eqn.outputs[0], eqn)
+                if eqn.op.into is Space.SHARED:
+                    loose.append((level, output))
+                else:
+                    groups.setdefault((level, eqn.op.into), []).append(output)
+        for atom in dict.fromkeys(self.program.outputs):
+            if isinstance(atom, Value) and self.must_be_written(atom):
+                result = Value(atom.shape, atom.dtype, Space.EDGE)
+                self.results[atom] = result
+                loose.append((self.level[atom], _Output(atom, None, result, self.made.get(atom))))
+        for level, output in loose:
+            here = [k for k in groups if k[0] == level]
+            key = next((k for k in here if k[1] is Space.DST), here[0] if here else None)
+            groups.setdefault(key or (level, Space.DST), []).append(output)
+        return groups
+
+    def must_be_written(self, atom: Value) -> bool:
+        eqn = self.made.get(atom)
+        return eqn is not None and isinstance(eqn.op, Lax) and atom.space is Space.EDGE
+
+    def aggregate(self, outputs: list[_Output]) -> Equation:
+        needed = self.slice([o.atom for o in outputs])
+        inner = {o for e in needed for o in e.outputs}
+        reads = [a for e in needed for a in e.inputs] + [o.atom for o in outputs]
+        operands = [a for a in dict.fromkeys(reads) if isinstance(a, Value) and a not in inner]
+        fresh = {a: Value(a.shape, a.dtype, a.space, a.name) for a in operands}
+        body = Builder()
+        body.env.update(fresh)
+        for eqn in needed:
+            outs = [Value(o.shape, o.dtype, o.space, o.name) for o in eqn.outputs]
+            body.emit(eqn.op, [body[a] for a in eqn.inputs], outs, eqn.location)
+            body.env.update(zip(eqn.outputs, outs, strict=True))
+        results = tuple(body[o.atom] for o in outputs)
+        program = Program(tuple(fresh.values()), tuple(body.equations), results, "body")
+        op = Aggregate(program, tuple(o.reduction for o in outputs))
+        where = next((o.eqn.location for o in outputs if o.eqn is not None), None)
+        return Equation(op, tuple(operands), tuple(o.result for o in outputs), where)
+
+    def slice(self, roots: list[Atom]) -> list[Equation]:
+        """The edge equations that `roots` need, in order."""
+        live = set(roots)
+        needed: list[Equation] = []
+        for eqn in reversed(self.program.equations):
+            edge = isinstance(eqn.op, Lax) and eqn.space is Space.EDGE
+            if edge and live.intersection(eqn.outputs):
+                needed.append(eqn)
+                live.update(eqn.inputs)
+        return needed[::-1]

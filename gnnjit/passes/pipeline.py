@@ -1,0 +1,55 @@
+"""The passes, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gnnjit.ir.program import Program
+from gnnjit.ir.verify import verify
+from gnnjit.passes.drop_dead import DropDead
+from gnnjit.passes.factor_out_of_reduce import FactorOutOfReduce
+from gnnjit.passes.fold_constants import FoldConstants
+from gnnjit.passes.fuse_scatter_apply_gather import FuseScatterApplyGather
+from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
+from gnnjit.passes.share_subexpressions import ShareSubexpressions
+from gnnjit.passes.split_concat_matmul import Score, SplitConcatMatmul
+
+
+class Pass(Protocol):
+    """A rewrite of programs that keeps their meaning."""
+
+    @property
+    def name(self) -> str: ...
+
+    def __call__(self, program: Program) -> Program: ...
+
+
+Observer = Callable[[Pass, Program, Program], None]
+
+
+def default_passes(score: Score | None = None) -> tuple[Pass, ...]:
+    """Every pass, in order. `score` (lower is better) decides where a rewrite may not pay."""
+    return (
+        DropDead(),
+        PlaceInSmallestSpace(),
+        FoldConstants(),
+        ShareSubexpressions(),
+        SplitConcatMatmul(score),
+        FactorOutOfReduce(),
+        PlaceInSmallestSpace(),
+        ShareSubexpressions(),
+        DropDead(),
+        FuseScatterApplyGather(),
+    )
+
+
+def run(program: Program, passes: Sequence[Pass], observers: Sequence[Observer] = ()) -> Program:
+    """Apply `passes` in order, verifying after each; observers see every step."""
+    for step in passes:
+        after = step(program)
+        verify(after)
+        for observe in observers:
+            observe(step, program, after)
+        program = after
+    return program

@@ -1,0 +1,199 @@
+"""`split-concat-matmul`: a matmul of a linear combination of smaller spaces, once per vertex.
+
+before:  h: f32[edge, 8] = concatenate(x[u], x[v], w[e]) @ W
+after:   h: f32[edge, 8] = (x @ W1)[u] + (x @ W2)[v] + w @ W3
+
+and `(x[v] - x[u]) @ W` likewise, through sums, differences, negations, concatenations and scaling
+by one number per edge. W is sliced, so the parameter keeps its shape and checkpoints stay valid.
+This is the split that GraphCast's newest code makes by hand (`../ANCHORS`), and what GNS and
+EdgeConv need.
+
+Legal: matmul is linear; sums are re-associated. Refuses unless fewer columns are left to multiply
+on the edges than before; with a `score(program) -> float`, unless the score falls.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+from jax import lax
+
+from gnnjit.ir import build
+from gnnjit.ir.program import Atom, Builder, Equation, Lax, Literal, Program, Value, rewrite
+from gnnjit.ir.space import Space
+
+Score = Callable[[Program], float]
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitConcatMatmul:
+    score: Score | None = None
+    name: str = "split-concat-matmul"
+
+    def __call__(self, program: Program) -> Program:
+        made = {o: e for e in program.equations for o in e.outputs}
+
+        def rule(builder: Builder, eqn: Equation) -> bool:
+            matmul = _Matmul.match(eqn)
+            return matmul is not None and matmul.split(builder, made)
+
+        split = rewrite(program, rule)
+        if self.score is not None and self.score(split) > self.score(program):
+            return program
+        return split
+
+
+@dataclasses.dataclass(frozen=True)
+class _Term:
+    """`sign * scales * value`, multiplied by rows `start:stop` of the weights."""
+
+    value: Value
+    start: int
+    stop: int
+    negative: bool = False
+    scales: tuple[Value, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Matmul:
+    """An edge value times a shared weight, contracted over one axis each."""
+
+    eqn: Equation
+    edge_first: bool
+    axis: int
+    weight_axis: int
+
+    @staticmethod
+    def match(eqn: Equation) -> _Matmul | None:
+        if not isinstance(eqn.op, Lax) or eqn.op.name != "dot_general":
+            return None
+        (contract, batch) = eqn.op["dimension_numbers"]
+        if any(map(len, batch)) or [len(c) for c in contract] != [1, 1]:
+            return None
+        spaces = [a.space for a in eqn.inputs]
+        if sorted(s.value for s in spaces) != ["edge", "shared"]:
+            return None
+        if any(isinstance(a, Literal) for a in eqn.inputs):
+            return None
+        first = spaces[0] is Space.EDGE
+        axes = [c[0] for c in contract]
+        return _Matmul(eqn, first, axes[0 if first else 1], axes[1 if first else 0])
+
+    @property
+    def edge(self) -> Value:
+        return self.eqn.inputs[0 if self.edge_first else 1]  # type: ignore[return-value]
+
+    @property
+    def weight(self) -> Value:
+        return self.eqn.inputs[1 if self.edge_first else 0]  # type: ignore[return-value]
+
+    def split(self, builder: Builder, made: dict[Value, Equation]) -> bool:
+        width = self.edge.shape[self.axis]
+        terms = self.expand(_Term(self.edge, 0, width), made)
+        left = sum(t.stop - t.start for t in terms if t.value.space is Space.EDGE)
+        if left >= width:
+            return False
+        total: Value | None = None
+        for term in terms:
+            part = self.multiply(builder, term)
+            total = self.accumulate(builder, total, part, term.negative)
+        assert total is not None
+        builder.env[self.eqn.outputs[0]] = total
+        return True
+
+    def expand(self, term: _Term, made: dict[Value, Equation]) -> list[_Term]:
+        """The terms whose sum is `term`, as far as that helps."""
+        eqn = made.get(term.value)
+        if term.value.space is not Space.EDGE or eqn is None or not isinstance(eqn.op, Lax):
+            return [term]
+        inputs = [a for a in eqn.inputs if isinstance(a, Value)]
+        match eqn.op.name:
+            case "concatenate" if eqn.op["dimension"] == self.axis:
+                parts = self.concatenated(term, inputs)
+            case "add" | "sub" if _same_shapes(eqn):
+                flip = eqn.op.name == "sub"
+                parts = [
+                    dataclasses.replace(term, value=inputs[0]),
+                    dataclasses.replace(term, value=inputs[1], negative=term.negative != flip),
+                ]
+            case "neg":
+                parts = [dataclasses.replace(term, value=inputs[0], negative=not term.negative)]
+            case "mul" if _same_shapes(eqn):
+                parts = self.scaled(term, inputs, made)
+            case _:
+                return [term]
+        terms = [t for part in parts for t in self.expand(part, made)]
+        width = sum(t.stop - t.start for t in terms if t.value.space is Space.EDGE)
+        return terms if parts and width < term.stop - term.start else [term]
+
+    def concatenated(self, term: _Term, inputs: list[Value]) -> list[_Term]:
+        if term.stop - term.start != term.value.shape[self.axis]:
+            return []
+        parts, at = [], term.start
+        for value in inputs:
+            stop = at + value.shape[self.axis]
+            parts.append(dataclasses.replace(term, value=value, start=at, stop=stop))
+            at = stop
+        return parts
+
+    def scaled(
+        self, term: _Term, inputs: list[Value], made: dict[Value, Equation]
+    ) -> list[_Term]:
+        for number, other in (inputs, inputs[::-1]):
+            scalar = _broadcast_of_scalar(number, made)
+            if scalar is not None:
+                return [dataclasses.replace(term, value=other, scales=(*term.scales, scalar))]
+        return []
+
+    def multiply(self, builder: Builder, term: _Term) -> Value:
+        weight, where = builder[self.weight], self.eqn.location
+        if term.stop - term.start != self.weight.shape[self.weight_axis]:
+            rows = (term.start, term.stop, self.weight_axis)
+            weight = build.emit_jax(
+                builder, lambda w: lax.slice_in_dim(w, rows[0], rows[1], axis=rows[2]), [weight]
+            )
+        sides: list[Atom] = [builder[term.value], weight]
+        op = self.eqn.op
+        assert isinstance(op, Lax)
+        params = dict(op.params)
+        out = build.emit_jax(
+            builder,
+            lambda a, b: op.primitive.bind(a, b, **params),
+            sides if self.edge_first else sides[::-1],
+            where,
+        )
+        for scale in term.scales:
+            factor = build.broadcast(builder, builder[scale], out.shape, where)  # type: ignore[arg-type]
+            out = build.mul(builder, build.convert(builder, factor, out.dtype, where), out, where)
+        return out
+
+    def accumulate(
+        self, builder: Builder, total: Value | None, part: Value, negative: bool
+    ) -> Value:
+        where = self.eqn.location
+        if total is None:
+            return build.emit_jax(builder, lax.neg, [part], where) if negative else part
+        return build.combine(builder, lax.sub if negative else lax.add, total, part, where)
+
+
+def _same_shapes(eqn: Equation) -> bool:
+    return len({a.shape for a in eqn.inputs}) == 1 and not any(
+        isinstance(a, Literal) for a in eqn.inputs
+    )
+
+
+def _broadcast_of_scalar(value: Value, made: dict[Value, Equation]) -> Value | None:
+    """The number per element that fills `value`, if it is filled with one."""
+    eqn = made.get(value)
+    if eqn is None or eqn.op.name not in ("broadcast_in_dim", "reshape"):
+        return None
+    source = eqn.inputs[0]
+    if not isinstance(source, Value) or not jax.numpy.issubdtype(source.dtype, jax.numpy.floating):
+        return None
+    if source.shape == ():
+        return source
+    if source.size == 1 and eqn.op.name == "broadcast_in_dim":
+        return _broadcast_of_scalar(source, made)
+    return None
