@@ -1,0 +1,221 @@
+"""The rules every program keeps; they are checked between passes.
+
+- A value is defined once, before it is used.
+- A `Lax` equation sits in the join of its operands' spaces or above, never below, all its outputs
+  in one space, and their shapes and dtypes are those of the primitive.
+- `Reduce` writes the space it names and keeps shape and dtype; `Degree` is `int32[]` per source or
+  destination; `Index` is `int32[]` per source, destination or edge.
+- `Aggregate` holds only `Lax` equations. Its body's inputs are its operands one for one, its
+  outputs are the body's, each in the space its reduction names (on the edges where it has none).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from gnnjit.errors import VerifyError
+from gnnjit.ir.evaluate import bind
+from gnnjit.ir.program import (
+    Aggregate,
+    Atom,
+    Degree,
+    Equation,
+    Index,
+    Lax,
+    Literal,
+    Program,
+    Reduce,
+    Value,
+    op_key,
+)
+from gnnjit.ir.space import Space, join
+
+_KINDS = ("sum", "max", "min")
+_VERTICES = (Space.SRC, Space.DST)
+
+Kind = tuple[tuple[int, ...], Any]
+
+
+def verify(program: Program) -> None:
+    """Raise `VerifyError` naming the equation and the rule it breaks; return nothing if all hold.
+
+    It checks structure and types, not meaning: two programs that differ can both be well formed.
+    """
+    defined: set[Value] = set()
+    for value in program.inputs:
+        if value in defined:
+            _fail(program, None, f"the input {_kind(value)} is listed twice")
+        defined.add(value)
+    for eqn in program.equations:
+        _check_order(program, eqn, defined)
+        reason = _broken_rule(eqn)
+        if reason is not None:
+            _fail(program, eqn, reason)
+        if isinstance(eqn.op, Aggregate):
+            _check_body(program, eqn, eqn.op.body)
+    for i, atom in enumerate(program.outputs):
+        if isinstance(atom, Value) and atom not in defined:
+            _fail(program, None, f"output {i} ({_kind(atom)}) is never defined")
+
+
+def _check_order(program: Program, eqn: Equation, defined: set[Value]) -> None:
+    for i, atom in enumerate(eqn.inputs):
+        if isinstance(atom, Value) and atom not in defined:
+            _fail(program, eqn, f"operand {i} ({_kind(atom)}) is used before it is defined")
+    for i, value in enumerate(eqn.outputs):
+        if value in defined:
+            _fail(program, eqn, f"output {i} ({_kind(value)}) is already defined")
+        defined.add(value)
+
+
+def _check_body(program: Program, eqn: Equation, body: Program) -> None:
+    try:
+        verify(body)
+    except VerifyError as error:
+        raise VerifyError(f"{error}\n  which is the body of: {_print(program, eqn)}") from error
+
+
+def _broken_rule(eqn: Equation) -> str | None:
+    match eqn.op:
+        case Lax():
+            return _lax(eqn, eqn.op)
+        case Reduce():
+            return _reduce(eqn, eqn.op)
+        case Degree():
+            return _vertex_number(eqn, _VERTICES)
+        case Index():
+            return _vertex_number(eqn, (*_VERTICES, Space.EDGE))
+        case Aggregate():
+            return _aggregate(eqn, eqn.op)
+
+
+def _lax(eqn: Equation, op: Lax) -> str | None:
+    spaces = {o.space for o in eqn.outputs}
+    if len(spaces) != 1:
+        return f"its outputs lie in {len(spaces)} spaces; all outputs of {op.name} share one"
+    needed, (found,) = join(*(a.space for a in eqn.inputs)), spaces
+    if not needed <= found:
+        return f"its operands can be read together in {needed.value}, but it sits in {found.value}"
+    if any(_is_extended(v.dtype) for v in (*eqn.inputs, *eqn.outputs)):
+        return None
+    try:
+        expected = _evaluate(_OpKey(op), tuple((a.shape, np.dtype(a.dtype)) for a in eqn.inputs))
+    except (TypeError, ValueError) as error:
+        return f"{op.name} does not accept its operands: {error}"
+    return _compare(eqn.outputs, expected, op.name)
+
+
+def _reduce(eqn: Equation, op: Reduce) -> str | None:
+    if op.kind not in _KINDS:
+        return f"unknown reduction {op.kind!r}; known are {', '.join(_KINDS)}"
+    if op.into is Space.EDGE:
+        return "a reduction goes into src, dst or shared, not into edge"
+    if len(eqn.inputs) != 1 or len(eqn.outputs) != 1:
+        return "a reduction has one operand and one output"
+    (out,) = eqn.outputs
+    if out.space is not op.into:
+        return f"it reduces into {op.into.value}, but its output lies in {out.space.value}"
+    return _compare(eqn.outputs, [_aval(eqn.inputs[0])], op.kind)
+
+
+def _vertex_number(eqn: Equation, allowed: Sequence[Space]) -> str | None:
+    if eqn.inputs or len(eqn.outputs) != 1:
+        return f"{eqn.op.name} has no operands and one output"
+    if eqn.space not in allowed:
+        names = " or ".join(s.value for s in allowed)
+        return f"{eqn.op.name} is defined in {names}, not in {eqn.space.value}"
+    return _compare(eqn.outputs, [((), np.dtype(np.int32))], eqn.op.name)
+
+
+def _aggregate(eqn: Equation, op: Aggregate) -> str | None:
+    for inner in op.body.equations:
+        if not isinstance(inner.op, Lax):
+            return f"its body holds {inner.op.name}; only primitives of JAX may stand there"
+    if len(op.reductions) != len(op.body.outputs) or len(op.reductions) != len(eqn.outputs):
+        return (
+            f"{len(op.body.outputs)} body outputs, {len(op.reductions)} reductions and "
+            f"{len(eqn.outputs)} outputs should be as many"
+        )
+    if len(eqn.inputs) != len(op.body.inputs):
+        return f"it has {len(eqn.inputs)} operands, its body {len(op.body.inputs)} inputs"
+    for i, (given, wanted) in enumerate(zip(eqn.inputs, op.body.inputs, strict=True)):
+        if (given.space, _aval(given)) != (wanted.space, _aval(wanted)):
+            return f"operand {i} is {_kind(given)}, its body's input is {_kind(wanted)}"
+    return _aggregate_outputs(eqn, op)
+
+
+def _aggregate_outputs(eqn: Equation, op: Aggregate) -> str | None:
+    for i, (out, reduction) in enumerate(zip(eqn.outputs, op.reductions, strict=True)):
+        if reduction is not None:
+            one = Equation(reduction, (op.body.outputs[i],), (out,))
+            reason = _reduce(one, reduction)
+            if reason is not None:
+                return f"output {i}: {reason}"
+        elif out.space is not Space.EDGE:
+            return f"output {i} has no reduction, so it lies in edge, not in {out.space.value}"
+    return _compare(eqn.outputs, [_aval(o) for o in op.body.outputs], op.name)
+
+
+class _OpKey:
+    """An operation as a cache key. It holds the operation: `op_key` may refer to its ids."""
+
+    def __init__(self, op: Lax):
+        self.op = op
+        self.key = op_key(op)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _OpKey) and self.key == other.key
+
+
+@functools.lru_cache(maxsize=4096)
+def _evaluate(key: _OpKey, avals: tuple[Kind, ...]) -> list[Kind]:
+    """Shapes and dtypes of the outputs of a primitive."""
+    structs = [jax.ShapeDtypeStruct(*aval) for aval in avals]
+    return [(o.shape, o.dtype) for o in jax.eval_shape(lambda *xs: bind(key.op, xs), *structs)]
+
+
+def _compare(outputs: Sequence[Value], expected: Sequence[Kind], name: str) -> str | None:
+    if len(outputs) != len(expected):
+        return f"{name} has {len(expected)} outputs, not {len(outputs)}"
+    for i, (out, (shape, dtype)) in enumerate(zip(outputs, expected, strict=True)):
+        if (tuple(out.shape), out.dtype) != (tuple(shape), dtype):
+            right = Value(tuple(shape), dtype, out.space)
+            return f"output {i} is {_kind(out)}, but {name} gives {_kind(right)}"
+    return None
+
+
+def _aval(atom: Atom) -> Kind:
+    return tuple(atom.shape), atom.dtype
+
+
+def _is_extended(dtype: Any) -> bool:
+    return jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
+
+
+def _kind(atom: Atom) -> str:
+    where = "" if atom.space is Space.SHARED else atom.space.value
+    inside = ", ".join([where] * bool(where) + [str(n) for n in atom.shape])
+    label = f"{atom.name}: " if isinstance(atom, Value) and atom.name else ""
+    return f"{label}{atom.dtype.name}[{inside}]"
+
+
+def _print(program: Program, eqn: Equation) -> str:
+    number = {v: f"%{i}" for i, v in enumerate(program.values())}
+    ins = ", ".join(str(a.value) if isinstance(a, Literal) else number.get(a, "?")
+                    for a in eqn.inputs)
+    outs = ", ".join(f"{number[o]}: {_kind(o)}" for o in eqn.outputs)
+    at = f"    # {eqn.location}" if eqn.location else ""
+    return f"{outs} = {eqn.op.name}({ins}){at}"
+
+
+def _fail(program: Program, eqn: Equation | None, reason: str) -> None:
+    where = "" if eqn is None else f"\n  in: {_print(program, eqn)}"
+    raise VerifyError(f"{program.name}: {reason}{where}")
