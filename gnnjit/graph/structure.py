@@ -11,14 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
+from gnnjit.graph.buckets import make_buckets
 from gnnjit.shapes import EdgeIndex, HostArray, RowPointer, SlotIndex
-
-try:
-    from gnnjit.graph.buckets import make_buckets
-except ImportError:  # written next
-
-    def make_buckets(indptr: HostArray) -> Any:
-        return None
 
 
 @functools.partial(
@@ -37,7 +31,8 @@ class Structure:
         indptr: `int[rows + 1]`, first slot of each row.
         neighbor: `int[E]`, the other endpoint of the edge in each slot; 0 in padding.
         edge: `int[E]`, the original number of the edge in each slot: a permutation.
-        buckets: rows grouped by degree, or None where the structure is traced.
+        buckets: rows grouped by degree (`make_buckets`); None where the structure is traced, is
+            padded to capacities, or no lowering wants them.
     """
 
     indptr: RowPointer

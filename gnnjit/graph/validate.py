@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from gnnjit.errors import GraphError
 from gnnjit.shapes import ArrayLike, HostArray, PyTree
@@ -16,7 +17,7 @@ INT32_MAX = int(np.iinfo(np.int32).max)
 
 def is_traced(*arrays: Any) -> bool:
     """Whether any leaf of `arrays` is a tracer (its values are not known yet)."""
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arrays))
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arrays))
 
 
 def as_indices(name: str, value: ArrayLike) -> Any:
@@ -69,7 +70,7 @@ def same_length(src: Any, dst: Any) -> None:
 
 def as_count(name: str, value: Any) -> int:
     """`value` as a Python int >= 0. Raises GraphError on anything else, tracers included."""
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         raise GraphError(
             f"{name} is a traced value, expected a static integer: sizes are fixed when a function "
             f"is compiled, so pass a Python int (a capacity)"
@@ -158,7 +159,7 @@ def index_dtype(**counts: int) -> np.dtype:
     largest = max(counts, key=lambda name: counts[name])
     if counts[largest] <= INT32_MAX:
         return np.dtype(np.int32)
-    if not jax.config.jax_enable_x64:
+    if not jax.config.read("jax_enable_x64"):
         raise GraphError(
             f"{largest} is {counts[largest]}, expected at most {INT32_MAX} for 32-bit indices: "
             f"enable 64-bit ones with jax.config.update('jax_enable_x64', True)"

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import Graph
+from gnnjit.graph.validate import is_traced
 from gnnjit.shapes import ArrayLike, EdgeWeight
 
 
@@ -65,7 +65,7 @@ def to_scipy(graph: Graph, weights: ArrayLike | None = None) -> scipy.sparse.csr
         GraphError: if the graph is traced, or `weights` is not one number per edge.
     """
     structure = graph.in_structure
-    if isinstance(structure.indptr, jax.core.Tracer):
+    if is_traced(graph):
         raise GraphError(
             "to_scipy() got a traced graph, expected a concrete one: call it outside jit"
         )

@@ -12,34 +12,34 @@ import pytest
 from hypothesis import given, settings
 
 from gnnjit.errors import GraphError
-from gnnjit.graph import Bipartite, Graph, Structure
+from gnnjit.graph import Bipartite, Graph, Structure, structure
 
 from .strategies import Edges, edge_lists, make
 
 FEW = settings(max_examples=40, deadline=None)
 
 
-def rows_by_brute_force(structure: Structure) -> list[list[tuple[int, int]]]:
+def rows_by_brute_force(found: Structure) -> list[list[tuple[int, int]]]:
     """(neighbor, edge) of each row's slots."""
     indptr, neighbor, edge = (
-        np.asarray(a).tolist() for a in (structure.indptr, structure.neighbor, structure.edge)
+        np.asarray(a).tolist() for a in (found.indptr, found.neighbor, found.edge)
     )
     slots = list(zip(neighbor, edge, strict=True))
     return [slots[a:b] for a, b in itertools.pairwise(indptr)]
 
 
 def check_structure(
-    structure: Structure, row: np.ndarray, other: np.ndarray, real: np.ndarray, num_rows: int
+    found: Structure, row: np.ndarray, other: np.ndarray, real: np.ndarray, num_rows: int
 ) -> None:
     expected = [
         [(int(other[i]), i) for i in range(len(row)) if real[i] and row[i] == r]
         for r in range(num_rows)
     ]
-    assert rows_by_brute_force(structure) == expected
-    assert sorted(np.asarray(structure.edge).tolist()) == list(range(len(row)))
-    padding = slice(int(structure.indptr[-1]), None)
-    assert not np.asarray(structure.neighbor)[padding].any()
-    assert not real[np.asarray(structure.edge)[padding]].any()
+    assert rows_by_brute_force(found) == expected
+    assert sorted(np.asarray(found.edge).tolist()) == list(range(len(row)))
+    padding = slice(int(found.indptr[-1]), None)
+    assert not np.asarray(found.neighbor)[padding].any()
+    assert not real[np.asarray(found.edge)[padding]].any()
 
 
 def check_graph(graph: Graph, edges: Edges) -> None:
@@ -282,3 +282,22 @@ def test_num_nodes_of_a_bipartite_graph() -> None:
         "num_nodes asked of a bipartite graph with 4 sources and 2 destinations, expected one "
         "vertex set: use num_src or num_dst"
     )
+
+
+def test_buckets_are_made_of_concrete_edges_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def make_buckets(indptr: np.ndarray) -> jax.Array:
+        seen.append(indptr.tolist())
+        return jnp.asarray(indptr)
+
+    monkeypatch.setattr(structure, "make_buckets", make_buckets)
+    graph = Graph.from_edges([0, 1, 2, 7], [1, 1, 0, 7], 3, edge_mask=[True, True, True, False])
+    assert seen == [[0, 1, 3, 3], [0, 1, 2, 3]]
+    assert graph.reverse().in_structure.buckets.tolist() == seen[1]
+    padded = graph.pad(5, 6)
+    assert padded.in_structure.buckets is None
+    assert padded.out_structure.buckets is None
+    traced = jax.jit(lambda s: Graph.from_edges(s, s, 3))(np.array([0, 1]))
+    assert traced.in_structure.buckets is None
+    assert len(seen) == 2
