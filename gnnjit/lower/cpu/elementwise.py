@@ -44,6 +44,18 @@ class Site:
     out_dtypes: list[np.dtype]
     out_shapes: list[tuple[int, ...]]
 
+    def aligned(self) -> list[Vec]:
+        """The inputs of an elementwise primitive, axes of length 1 stretched to the output's."""
+        (out,) = self.out_shapes
+        return [
+            v if v.size == 1 or shape == out else self.code.take([v], _stretched(shape, out))
+            for v, shape in zip(self.inputs, self.shapes, strict=True)
+        ]
+
+
+def _stretched(shape: tuple[int, ...], out: tuple[int, ...]) -> np.ndarray:
+    return np.broadcast_to(np.arange(math.prod(shape)).reshape(shape), out)
+
 
 Rule = Callable[[Site], list[Vec]]
 Chunk = Callable[..., ir.Value]
@@ -56,7 +68,7 @@ def chunkwise(name: str) -> Callable[[Callable[[Codegen, np.dtype], Chunk]], Any
     def register(make: Callable[[Codegen, np.dtype], Chunk]) -> Any:
         def rule(site: Site) -> list[Vec]:
             fn = make(site.code, site.inputs[0].dtype)
-            return [site.code.map(name, site.out_dtypes[0], fn, *site.inputs)]
+            return [site.code.map(name, site.out_dtypes[0], fn, *site.aligned())]
 
         RULES[name] = rule
         return make
@@ -181,7 +193,7 @@ def _comparison(name: str, relation: str) -> None:
     def rule(site: Site) -> list[Vec]:
         """16-bit floats are rounded first: gradients of max compare with a *stored* maximum."""
         fn = compare(site.code, relation, site.inputs[0].dtype)
-        rounded = [site.code.rounded(v) for v in site.inputs]
+        rounded = [site.code.rounded(v) for v in site.aligned()]
         return [site.code.map(name, site.out_dtypes[0], fn, *rounded)]
 
     RULES[name] = rule
@@ -197,7 +209,7 @@ def _is_finite(code: Codegen, dtype: np.dtype) -> Chunk:
 
 
 def _select_n(site: Site) -> list[Vec]:
-    code, (which, *cases) = site.code, site.inputs
+    code, (which, *cases) = site.code, site.aligned()
     if which.dtype == np.bool_:
         def two(w: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
             return code.b.select(w, b, a)
@@ -334,7 +346,7 @@ RULES["integer_pow"] = _integer_pow
 
 
 def _pow(site: Site) -> list[Vec]:
-    code, (x, y) = site.code, site.inputs
+    code, (x, y) = site.code, site.aligned()
     if not is_float(x.dtype):
         raise Unsupported(f"pow of {x.dtype}")
     y = convert(code, y, x.dtype)

@@ -165,7 +165,7 @@ class Handler(Traversal):
     def emit_helper(self) -> None:
         self.begin("helper")
         if self.save_mode:
-            mine = self.b.alloca(I64)
+            mine = self.m.stack(1)
             self.m.call("llvm.x86.sse.stmxcsr", ir.VoidType(), [mine])
             self.m.call("llvm.x86.sse.ldmxcsr", ir.VoidType(), [self.place(MODE)])
         self.local("work", self.job)
@@ -269,10 +269,9 @@ class Handler(Traversal):
         wanted = b.select(b.icmp_signed(">", self.keys, I64(limit)), wanted, I64(0))
         api = self.field(frame, abi.FRAME_API, PTR)
         schedule = self.field(api, self.layout.schedule_offset, PTR)
-        with b.goto_entry_block():
-            args = b.alloca(I64, 5)
+        args = m.stack(5)
         words = [I64(40), I64(0), self.field(frame, abi.FRAME_CTX, I64),
-                 self.module.get_global("helper"), self.job]
+                 b.ptrtoint(self.module.get_global("helper"), I64), self.job]
         with m.loop(I64(0), wanted):
             for number, word in enumerate(words):
                 self.put(args, 8 * number, word)
@@ -286,7 +285,8 @@ class Handler(Traversal):
                 self._call_pointer(destroy, ir.VoidType(), args)
 
     def _call_pointer(self, pointer: ir.Value, result: ir.Type, arg: ir.Value) -> ir.Value:
-        typed = self.b.bitcast(pointer, ir.PointerType(ir.FunctionType(result, [PTR])))
+        signature = ir.PointerType(ir.FunctionType(result, [PTR]))
+        typed = self.b.inttoptr(self.b.ptrtoint(pointer, I64), signature)
         return self.b.call(typed, [arg])
 
     def _wait(self) -> None:

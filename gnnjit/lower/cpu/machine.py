@@ -8,20 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from llvmlite import ir
 
-from gnnjit.lower.cpu.vectors import (
-    BF16,
-    F16,
-    F32,
-    I1,
-    I8,
-    I16,
-    I32,
-    I64,
-    Codegen,
-    Vec,
-    is_half,
-    memory_type,
-)
+from gnnjit.lower.cpu.vectors import I8, I64, PTR, Codegen, Vec, memory_type
 
 
 class Machine(Codegen):
@@ -98,6 +85,12 @@ class Machine(Codegen):
         """Stack places for the chunks of a value; LLVM turns them into registers."""
         with self.b.goto_entry_block():
             return tuple(self.b.alloca(c.type) for c in like.chunks)
+
+    def stack(self, words: int) -> ir.Value:
+        """So many 8-byte words on the stack, as an opaque pointer (llvmlite types `alloca`s)."""
+        with self.b.goto_entry_block():
+            address = self.b.ptrtoint(self.b.alloca(I64, words), I64)
+            return self.b.inttoptr(address, PTR)
 
     def assign(self, places: tuple[ir.Value, ...], vec: Vec) -> None:
         for place, chunk in zip(places, vec.chunks, strict=True):

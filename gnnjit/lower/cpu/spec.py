@@ -154,7 +154,7 @@ def _separable(eqn: Equation, full: int) -> bool:
         return True
     name, params = eqn.op.name, dict(eqn.op.params)
     if name in ELEMENTWISE:
-        return all(a.shape in ((), eqn.outputs[0].shape) for a in eqn.inputs)
+        return all(wide_out) and all(a.shape[-1:] in ((), (1,), (full,)) for a in eqn.inputs)
     if name == "broadcast_in_dim":
         (source,), (out,) = eqn.inputs, eqn.outputs
         maps = dict(zip(params["broadcast_dimensions"], source.shape, strict=True))
