@@ -59,7 +59,7 @@ def citation_full(
     file = CITATION_FULL[name]
     path = locate(name, f"citationfull-{name}", (file,), data_dir, fetch)[file.name]
     adjacency, features, y = _read(path)
-    n, num_classes = y.shape[0], int(y.max(initial=-1)) + 1
+    n, num_classes = y.shape[0], int(y.max()) + 1
     x = row_normalize(features.dense()) if normalize else features.dense()
     masks = per_class_split(
         name, y, num_classes, train=train_per_class, val=val_per_class, seed=seed
@@ -94,6 +94,8 @@ def _read(path: Path) -> tuple[Csr, Csr, np.ndarray]:
             f"and {n} labels, expected ({n}, {n}) and ({n}, any). The file is damaged; get it "
             "again."
         )
+    if n == 0 or labels.min() < 0 or labels.max() >= n:
+        raise DataError(f"{path}: got labels out of range, expected classes numbered from 0.")
     return adjacency, features, labels.astype(np.int32)
 
 
@@ -103,9 +105,10 @@ def _matrix(path: Path, arrays: dict[str, Any], keys: tuple[str, ...]) -> Csr:
         if isinstance(arrays.get(key), Csr):
             return arrays[key]
         for dot in "_.":
-            parts = [arrays.get(f"{key}{dot}{part}") for part in _CSR_PARTS]
-            if all(isinstance(part, np.ndarray) for part in parts):
-                return check_csr(f"{path}:{key}", *parts)
+            names = [f"{key}{dot}{part}" for part in _CSR_PARTS]
+            if all(isinstance(arrays.get(name), np.ndarray) for name in names):
+                data, indices, indptr, shape = (arrays[name] for name in names)
+                return check_csr(f"{path}:{key}", data, indices, indptr, shape)
     raise DataError(
         f"{path}: has no CSR matrix {' or '.join(keys)}, expected the npz format of CitationFull. "
         "Is it another dataset's file?"

@@ -62,6 +62,8 @@ def communities(
     _check(num_nodes, num_classes, num_features, avg_degree, homophily, exponent, separation)
     if max_degree is None:
         max_degree = math.isqrt(int(num_nodes * avg_degree)) + 1
+    elif max_degree < 1:
+        raise DataError(f"communities: got max_degree={max_degree}, expected at least 1.")
     streams = np.random.SeedSequence(seed).spawn(4)
     labels, degrees, features, split = (np.random.Generator(np.random.PCG64(s)) for s in streams)
     y = labels.permutation(np.arange(num_nodes, dtype=np.int32) % num_classes)

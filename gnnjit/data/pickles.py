@@ -101,7 +101,10 @@ class _Array:
             out[:] = [_resolve(item, where) for item in self.raw]
             return out.reshape(self.shape)
         raw = self.raw.encode("latin1") if isinstance(self.raw, str) else self.raw
-        return np.frombuffer(raw, dtype).reshape(self.shape, order=self.order)
+        array = np.frombuffer(raw, dtype)
+        if self.order == "F":
+            return array.reshape(self.shape[::-1]).T
+        return array.reshape(self.shape)
 
 
 class _Matrix:
@@ -114,8 +117,8 @@ class _Matrix:
 
     def resolve(self, where: str) -> Csr:
         state = self.state
-        parts = (_resolve(state[key], where) for key in ("data", "indices", "indptr"))
-        return check_csr(where, *parts, state.get("_shape", state.get("shape")))
+        data, indices, indptr = (_resolve(state[k], where) for k in ("data", "indices", "indptr"))
+        return check_csr(where, data, indices, indptr, state.get("_shape", state.get("shape")))
 
 
 def _resolve(value: Any, where: str) -> Any:

@@ -46,9 +46,9 @@ def planetoid(
     """Cora, Citeseer, Pubmed or NELL with the public split of Planetoid.
 
     Yang et al., "Revisiting semi-supervised learning with graph embeddings" (2016). Edges are
-    symmetric, without duplicates and self loops, as in PyG. The vertices of Citeseer that have no
-    features (15 isolated ones) get zero rows and class 0, and are in no mask; so are NELL's
-    relation vertices, which have zero rows here and not GCN's 55,864 one-hot columns.
+    symmetric, without duplicates and self loops, as in PyG. Vertices that the files give neither
+    features nor a label get zero rows and class 0, and are in no mask: 15 of Citeseer, and NELL's
+    relation vertices, where GCN adds 55,864 one-hot columns instead.
 
     Args:
       name: "cora", "citeseer", "pubmed" or "nell".

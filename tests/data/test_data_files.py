@@ -81,7 +81,7 @@ def test_an_interrupted_write_leaves_nothing(monkeypatch):
 def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(DataError, match="cannot be written .*Set XDG_CACHE_HOME to a directory"):
+    with pytest.raises(DataError, match=r"cannot be written .*Set XDG_CACHE_HOME to a directory"):
         locate("set", "folder", (_FILE,), None, Fetch())
 
 
