@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -27,12 +27,12 @@ from gnnjit.ir.program import (
     Equation,
     Index,
     Lax,
-    Literal,
     Program,
     Reduce,
     Value,
     op_key,
 )
+from gnnjit.ir.show import Printer, kind
 from gnnjit.ir.space import Space, join
 
 _KINDS = ("sum", "max", "min")
@@ -201,21 +201,20 @@ def _is_extended(dtype: Any) -> bool:
 
 
 def _kind(atom: Atom) -> str:
-    where = "" if atom.space is Space.SHARED else atom.space.value
-    inside = ", ".join([where] * bool(where) + [str(n) for n in atom.shape])
     label = f"{atom.name}: " if isinstance(atom, Value) and atom.name else ""
-    return f"{label}{atom.dtype.name}[{inside}]"
+    return label + kind(atom)
 
 
 def _print(program: Program, eqn: Equation) -> str:
-    number = {v: f"%{i}" for i, v in enumerate(program.values())}
-    ins = ", ".join(str(a.value) if isinstance(a, Literal) else number.get(a, "?")
-                    for a in eqn.inputs)
-    outs = ", ".join(f"{number[o]}: {_kind(o)}" for o in eqn.outputs)
+    """The equation, named as in the text of the whole program."""
+    printer = Printer(program)
+    for value in program.values():
+        printer.name(value)
+    lines = printer.equation(eqn)
     at = f"    # {eqn.location}" if eqn.location else ""
-    return f"{outs} = {eqn.op.name}({ins}){at}"
+    return lines[0][0] + at + "".join(f"\n      {text}" for text, _ in lines[1:])
 
 
-def _fail(program: Program, eqn: Equation | None, reason: str) -> None:
+def _fail(program: Program, eqn: Equation | None, reason: str) -> NoReturn:
     where = "" if eqn is None else f"\n  in: {_print(program, eqn)}"
     raise VerifyError(f"{program.name}: {reason}{where}")
