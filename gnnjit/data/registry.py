@@ -38,7 +38,7 @@ class Entry:
     def options(self) -> tuple[str, ...]:
         """The names that `open_dataset(name, **options)` takes."""
         names = inspect.signature(self.load).parameters
-        return tuple(name for name in names if name not in ("name", "data_dir"))
+        return tuple(name for name in names if name not in ("name", "data_dir", "fetch"))
 
 
 DATASETS: dict[str, Entry] = {

@@ -45,7 +45,7 @@ def test_unknown_option():
         open_dataset("dblp", sed=3)
     assert str(error.value) == (
         "open_dataset: dblp got the option 'sed', expected one of normalize, seed, "
-        "train_per_class, val_per_class, fetch. Did you mean 'seed'?"
+        "train_per_class, val_per_class. Did you mean 'seed'?"
     )
 
 
@@ -54,4 +54,4 @@ def test_entries_describe_themselves(name):
     entry = DATASETS[name]
     assert entry.task in ("vertex", "graph")
     assert entry.summary
-    assert not {"name", "data_dir"} & set(entry.options())
+    assert not {"name", "data_dir", "fetch"} & set(entry.options())
