@@ -1,0 +1,110 @@
+"""The command `gnnjit`: a table of subcommands, and how errors leave the program."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from gnnjit.data import DATASETS
+from gnnjit.errors import GnnjitError
+from gnnjit.training import command as train_command
+
+FAILURE = 2
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand.
+
+    Attributes:
+        name: what is typed.
+        summary: one line for the list of subcommands.
+        configure: adds its options to a parser.
+        run: does it, and returns the exit code.
+    """
+
+    name: str
+    summary: str
+    configure: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def _configure_data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=["list"], help="list: names and what they are")
+
+
+def _run_data(args: argparse.Namespace) -> int:
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("name", "labels on", "files", "what it is"):
+        table.add_column(heading)
+    for name, entry in DATASETS.items():
+        files = "--data-dir or download" if entry.reads_files else "none needed"
+        labels = {"vertex": "vertices", "graph": "graphs"}[entry.task]
+        table.add_row(name, labels, files, entry.summary)
+    Console().print(table)
+    return 0
+
+
+COMMANDS = (
+    Command("train", train_command.SUMMARY, train_command.configure, train_command.run),
+    Command("data", "list the datasets", _configure_data, _run_data),
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    top = argparse.ArgumentParser(
+        prog="gnnjit", description="A functional compiler for graph neural networks in JAX."
+    )
+    top.add_argument("--version", action="version", version=f"gnnjit {_version()}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        sub = commands.add_parser(
+            command.name, help=command.summary, description=command.summary.capitalize() + "."
+        )
+        command.configure(sub)
+        sub.set_defaults(run=command.run)
+    return top
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("gnnjit")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    0 is success, 2 a mistake that the message names (argparse's included), 130 an interrupt.
+    """
+    try:
+        args = parser().parse_args(argv)
+        return args.run(args)
+    except SystemExit as leaving:  # argparse has printed help, the version or a usage error
+        return leaving.code if isinstance(leaving.code, int) else FAILURE
+    except GnnjitError as error:
+        print(f"gnnjit: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return FAILURE
+    except KeyboardInterrupt:
+        print("gnnjit: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone; without this, Python complains once more when it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

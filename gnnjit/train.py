@@ -1,0 +1,259 @@
+"""Training as a function: `train(dataset, config)` for vertices, and for graphs with their folds.
+
+    from gnnjit.data import open_dataset
+    from gnnjit.train import TrainConfig, train
+
+    result = train(open_dataset("karate"), TrainConfig(model="gcn", epochs=50))
+    print(result.accuracy["test"].mean, result.model)
+
+The same dataset, configuration and machine give the same numbers bit for bit, also where a run
+was killed and continued from its checkpoints.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+from gnnjit.data import Dataset, GraphDataset, row_normalize
+from gnnjit.training import measure
+from gnnjit.training.checkpoint import Checkpoints
+from gnnjit.training.config import TrainConfig, resolve
+from gnnjit.training.errors import CheckpointError, TrainError
+from gnnjit.training.loop import Epoch, Run, Runner, Watcher
+from gnnjit.training.progress import Silent
+from gnnjit.training.steps import Build, Program
+from gnnjit.training.tasks import SPLITS, FoldTask, Task, VertexTask
+
+__all__ = [
+    "CheckpointError",
+    "Epoch",
+    "Result",
+    "Run",
+    "Summary",
+    "TrainConfig",
+    "TrainError",
+    "describe_dataset",
+    "resolve",
+    "train",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """Mean and (population) standard deviation over runs, as fractions."""
+
+    mean: float
+    std: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Result:
+    """What training gave.
+
+    Attributes:
+        config: of the first run.
+        dataset: name and sizes.
+        protocol: "split" (each run's best epoch by validation) or "folds" (see `train`).
+        runs: one per seed or fold.
+        accuracy: by split, over the runs; splits without labels are left out.
+        epoch: the one epoch that all folds are judged at; None for "split".
+        performance: costs in seconds and bytes, and those of the reference if it was timed.
+        model: of the first run, with its best weights, set to evaluate.
+    """
+
+    config: TrainConfig
+    dataset: dict[str, Any]
+    protocol: str
+    runs: list[Run]
+    accuracy: dict[str, Summary]
+    epoch: int | None
+    performance: dict[str, Any]
+    model: nnx.Module
+
+    def to_dict(self) -> dict[str, Any]:
+        """All but the weights, for JSON."""
+        return {
+            "config": self.config.to_dict(),
+            "dataset": self.dataset,
+            "protocol": self.protocol,
+            "accuracy": {split: dataclasses.asdict(s) for split, s in self.accuracy.items()},
+            "epoch": self.epoch,
+            "performance": self.performance,
+            "runs": [run.to_dict() for run in self.runs],
+            "versions": measure.versions(),
+            "device": measure.device(),
+        }
+
+
+def train(
+    dataset: Dataset | GraphDataset,
+    config: TrainConfig | None = None,
+    *,
+    seeds: int = 1,
+    folds: int = 10,
+    build: Build | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    checkpoint_every: int = 10,
+    compare: bool = False,
+    watcher: Watcher | None = None,
+) -> Result:
+    """Train a classifier of vertices (`Dataset`) or of graphs (`GraphDataset`).
+
+    Vertices: each run keeps the weights of its best validation epoch. Graphs: one run per fold,
+    each for all epochs, and the accuracy is that of the one epoch whose mean over the held-out
+    folds is highest, as in Xu et al. 2019, section 7; it is reported as validation accuracy,
+    since the folds choose the epoch that they are judged at.
+
+    Args:
+        dataset: what `gnnjit.data.open_dataset` gives.
+        config: hyperparameters; by default those of the dataset's recipe.
+        seeds: runs with the seeds `config.seed`, `config.seed + 1`, ... (vertices only).
+        folds: of cross-validation (graphs only).
+        build: makes the model, called as `model(graph, x, *, key)` (for graphs
+            `model(graph, x, graph_index, num_graphs, *, key)`), instead of `config.model`.
+        checkpoint: directory for checkpoints; must be new or empty unless `resume`.
+        resume: continue the run that is in `checkpoint`.
+        checkpoint_every: epochs between checkpoints; the result does not depend on it.
+        compare: also time a few epochs with every layer run on plain segment operations.
+        watcher: is told of every epoch.
+
+    Raises:
+        TrainError: if the arguments do not fit each other, or the loss is no longer finite.
+        CheckpointError: if a checkpoint is missing, damaged, in the way, or of another run.
+    """
+    task = "graph" if isinstance(dataset, GraphDataset) else "vertex"
+    config = config or resolve(dataset.name.lower(), task, {})
+    _check(dataset, seeds, folds, checkpoint_every, checkpoint, resume)
+    dataset = _prepared(dataset, config)
+    store = None
+    if checkpoint is not None:
+        store = Checkpoints.open(checkpoint, _identity(dataset, config, folds), resume)
+    build = build or _builder(dataset, config, task)
+    program = Program(build, config)
+    plan = list(_plan(dataset, config, seeds, folds))
+    compiled = program.compile(plan[0][2])
+    runner = Runner(program, compiled, config, watcher or Silent(), checkpoint_every)
+    runs = [runner.run(t, name, seed, store and store.run(name)) for name, seed, t in plan]
+    epoch = _best_common_epoch(runs) if task == "graph" else None
+    performance = measure.cost(compiled, [run.history for run in runs])
+    performance["reference"] = measure.reference_cost(program, plan[0][2]) if compare else None
+    return Result(
+        config=config,
+        dataset=describe_dataset(dataset),
+        protocol="folds" if task == "graph" else "split",
+        runs=runs,
+        accuracy=_summaries(runs, epoch),
+        epoch=epoch,
+        performance=performance,
+        model=program.model(runs[0].params, runs[0].buffers),
+    )
+
+
+def describe_dataset(dataset: Dataset | GraphDataset) -> dict[str, Any]:
+    """Name and sizes."""
+    sizes = {"graphs": len(dataset)} if isinstance(dataset, GraphDataset) else {}
+    return {
+        "name": dataset.name,
+        **sizes,
+        "vertices": dataset.num_nodes,
+        "edges": dataset.num_edges,
+        "features": dataset.num_features,
+        "classes": dataset.num_classes,
+    }
+
+
+def _check(
+    dataset: Any, seeds: int, folds: int, checkpoint_every: int, checkpoint: Any, resume: bool
+) -> None:
+    if seeds < 1:
+        raise TrainError(f"seeds is {seeds}, expected at least 1")
+    if checkpoint_every < 1:
+        raise TrainError(f"checkpoint_every is {checkpoint_every}, expected at least 1")
+    if resume and checkpoint is None:
+        raise CheckpointError(
+            "there is nothing to resume without a checkpoint directory: pass --checkpoint DIR"
+        )
+    if isinstance(dataset, GraphDataset):
+        if seeds != 1:
+            raise TrainError(
+                f"{dataset.name} is judged by cross-validation, got {seeds} seeds: choose the "
+                f"number of runs by --folds"
+            )
+    elif not np.asarray(dataset.train_mask).any():
+        raise TrainError(f"{dataset.name}: train_mask is empty, expected vertices to train on")
+
+
+def _prepared(dataset: Any, config: TrainConfig) -> Any:
+    if not config.normalize_features:
+        return dataset
+    if (np.asarray(dataset.x) < 0).any():
+        raise TrainError(
+            f"{dataset.name} has negative features, whose sum may be zero: pass "
+            f"--no-normalize-features"
+        )
+    return dataclasses.replace(dataset, x=row_normalize(np.asarray(dataset.x)))
+
+
+def _builder(dataset: Any, config: TrainConfig, task: str) -> Build:
+    recipe = config.recipe(task)
+    return lambda rngs: recipe.build(dataset.num_features, dataset.num_classes, rngs)
+
+
+def _plan(
+    dataset: Any, config: TrainConfig, seeds: int, folds: int
+) -> Iterator[tuple[str, int, Task]]:
+    """(name, seed, task) of every run."""
+    if isinstance(dataset, GraphDataset):
+        for i, fold in enumerate(dataset.folds(folds, config.seed)):
+            task = FoldTask(dataset, fold, config.batch_size, config.steps_per_epoch)
+            yield f"fold-{i}", config.seed, task
+        return
+    task = VertexTask(dataset)
+    for seed in range(config.seed, config.seed + seeds):
+        yield f"seed-{seed}", seed, task
+
+
+def _identity(dataset: Any, config: TrainConfig, folds: int) -> dict[str, Any]:
+    """What must be equal for a run to be continued. The number of epochs and seeds may grow."""
+    described = describe_dataset(dataset)
+    identity = {"dataset": described.pop("name"), **described, "contents": _contents(dataset)}
+    identity.update({k: v for k, v in config.to_dict().items() if k != "epochs"})
+    if isinstance(dataset, GraphDataset):
+        identity["folds"] = folds
+    return identity
+
+
+def _contents(dataset: Any) -> str:
+    """A short hash of the dataset's arrays."""
+    many = isinstance(dataset, GraphDataset)
+    edges = dataset if many else dataset.graph
+    arrays = [edges.src, edges.dst, dataset.x, dataset.y]
+    arrays += [dataset.node_offsets] if many else [getattr(dataset, f"{s}_mask") for s in SPLITS]
+    sha = hashlib.sha256()
+    for array in arrays:
+        sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()[:16]
+
+
+def _best_common_epoch(runs: Sequence[Run]) -> int:
+    """The epoch, counted from 1, of the highest mean validation accuracy over the runs."""
+    curves = [[record.accuracy["val"] for record in run.history] for run in runs]
+    return int(np.argmax(np.mean(curves, axis=0))) + 1
+
+
+def _summaries(runs: Sequence[Run], epoch: int | None) -> dict[str, Summary]:
+    records = [run.best if epoch is None else run.history[epoch - 1] for run in runs]
+    found = {}
+    for split in SPLITS:
+        values = [record.accuracy[split] for record in records]
+        if all(value is not None for value in values):
+            found[split] = Summary(float(np.mean(values)), float(np.std(values)))
+    return found

@@ -1,0 +1,1 @@
+"""The parts of `gnnjit.train`: configuration, tasks, steps, checkpoints, progress, reports."""

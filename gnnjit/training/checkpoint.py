@@ -1,0 +1,213 @@
+"""Checkpoints on disk: a directory per run, written so that a kill at any moment leaves it usable.
+
+    DIR/identity.json        what the run depends on, compared on resume
+    DIR/seed-0/20/           Orbax: arrays, and a record with everything else
+    DIR/seed-0/30/           the two newest epochs are kept
+
+Orbax writes into a temporary directory and renames it; `identity.json` is renamed into place too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from gnnjit.training.errors import CheckpointError
+
+_IDENTITY = "identity.json"
+_MISSING = "nothing"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file atomically: others see the old file or the whole new one."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+class Checkpoints:
+    """The checkpoint directory of a command: made new, or found and checked on resume."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @classmethod
+    def open(cls, root: str | os.PathLike[str], identity: dict[str, Any], resume: bool) -> Any:
+        """The checkpoints under `root`, of the run that `identity` describes.
+
+        Raises:
+            CheckpointError: if `root` holds something already and `resume` is False; if `resume`
+                is True and there is nothing, or it belongs to a run with another identity.
+        """
+        root = Path(root).expanduser().absolute()
+        if resume:
+            _same_identity(root, _read_identity(root), identity)
+            return cls(root)
+        if root.is_dir() and any(not p.name.startswith(f".{_IDENTITY}") for p in root.iterdir()):
+            raise CheckpointError(
+                f"{root} is not empty, and nothing is overwritten: add --resume to continue the "
+                f"run in it, or choose another directory"
+            )
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            write_text(root / _IDENTITY, json.dumps(identity, indent=2) + "\n")
+        except OSError as error:
+            raise CheckpointError(
+                f"{root} cannot be written ({error.strerror}): choose another --checkpoint "
+                f"directory"
+            ) from error
+        return cls(root)
+
+    def run(self, name: str) -> RunCheckpoint:
+        """The checkpoints of one run (a seed, a fold)."""
+        return RunCheckpoint(self.root / name)
+
+
+def _read_identity(root: Path) -> dict[str, Any]:
+    path = root / _IDENTITY
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CheckpointError(
+            f"{root} holds no checkpoint to resume: leave out --resume to start a new run in it"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error}): the checkpoint is damaged; start anew in another "
+            f"directory"
+        ) from error
+
+
+def _same_identity(root: Path, saved: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Raises CheckpointError naming every field in which the two differ."""
+    differing = [
+        f"{name} (checkpoint: {saved.get(name, _MISSING)}, now: {wanted.get(name, _MISSING)})"
+        for name in sorted(saved.keys() | wanted.keys())
+        if saved.get(name, _MISSING) != wanted.get(name, _MISSING)
+    ]
+    if differing:
+        raise CheckpointError(
+            f"{root} is of a run that differs in {', '.join(differing)}: pass the same options "
+            f"again, or another --checkpoint directory without --resume"
+        )
+
+
+class RunCheckpoint:
+    """Saves and restores (arrays, record) of one run, by epoch."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def save(self, epoch: int, arrays: Mapping[str, np.ndarray], record: dict[str, Any]) -> None:
+        """Write a checkpoint; on return it is complete and the one before last is deleted."""
+        arrays = dict(arrays)
+        stored = {**record, "digest": _digest(arrays)}
+        args = ocp.args.Composite(
+            arrays=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(stored)
+        )
+        with _manager(self.path) as manager:
+            manager.save(epoch, args=args, force=True)
+
+    def load(self, template: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """The newest checkpoint; empty dictionaries where none was completed.
+
+        Args:
+            template: name -> anything with the `shape` and `dtype` that the array must have.
+
+        Raises:
+            CheckpointError: if it cannot be read, or does not hold what was written.
+        """
+        if not self.path.is_dir():
+            return {}, {}
+        with _manager(self.path) as manager:
+            epoch = manager.latest_step()
+            if epoch is None:
+                return {}, {}
+            shapes = {k: jax.ShapeDtypeStruct(v.shape, v.dtype) for k, v in template.items()}
+            args = ocp.args.Composite(
+                arrays=ocp.args.StandardRestore(shapes), record=ocp.args.JsonRestore()
+            )
+            where = self.path / str(epoch)
+            try:
+                restored = manager.restore(epoch, args=args)
+            except Exception as error:  # Orbax and TensorStore raise dozens of types
+                raise _damaged(where, _first_line(error)) from error
+        arrays = {name: np.asarray(value) for name, value in restored["arrays"].items()}
+        record = dict(restored["record"])
+        if record.pop("digest", None) != _digest(arrays):
+            raise _damaged(where, "its arrays are not those that were saved")
+        return arrays, record
+
+
+def _manager(path: Path) -> ocp.CheckpointManager:
+    options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
+    return ocp.CheckpointManager(path, options=options)
+
+
+def _damaged(where: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{where} is damaged ({why}): delete it to resume from the checkpoint before it, or start "
+        f"anew in another directory"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    text = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
+def _digest(arrays: Mapping[str, np.ndarray]) -> str:
+    """A hash of names, types, shapes and contents."""
+    sha = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        sha.update(f"{name}:{array.dtype}:{np.shape(arrays[name])};".encode())
+        sha.update(array.tobytes())
+    return sha.hexdigest()
+
+
+def named_arrays(tree: Any) -> dict[str, np.ndarray]:
+    """The leaves of a pytree on the host, by number and path; random keys by their data."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {_name(i, path): np.asarray(_plain(leaf)) for i, (path, leaf) in enumerate(flat)}
+
+
+def fill(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """`tree` with its leaves replaced by those that `named_arrays` made from its like."""
+    flat, structure = jax.tree_util.tree_flatten_with_path(tree)
+    leaves = []
+    for i, (path, leaf) in enumerate(flat):
+        array = jax.numpy.asarray(arrays[_name(i, path)])
+        leaves.append(jax.random.wrap_key_data(array) if _is_key(leaf) else array)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _name(number: int, path: Any) -> str:
+    words = re.sub(r"[^\w]+", ".", jax.tree_util.keystr(path)).strip(".")
+    return f"{number}.{words}"
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.numpy.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
+
+
+def _plain(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf

@@ -1,0 +1,239 @@
+"""`gnnjit train`: options, and what is done with them."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from typing import Any
+
+from rich.console import Console
+
+from gnnjit.data import DATASETS, GraphDataset, open_dataset
+from gnnjit.errors import DataError
+from gnnjit.nn.recipes import MODELS
+from gnnjit.train import train
+from gnnjit.training.config import DECAYS, FIELDS, OPTIMIZERS, resolve
+from gnnjit.training.errors import TrainError
+from gnnjit.training.progress import watcher
+from gnnjit.training.report import check_target, print_table, write_json
+
+SUMMARY = "train a graph neural network and report accuracy, time and memory"
+# Large enough to show what compiling is worth, small enough for two minutes on two cores.
+_DATA_OPTIONS: dict[str, dict[str, Any]] = {"communities": {"num_nodes": 30_000}}
+
+EPILOG = """examples:
+  gnnjit train                                     attention on generated communities
+  gnnjit train cora --model gcn --seeds 10         mean and deviation over ten seeds
+  gnnjit train mutag --data-dir DIR                GIN, 10-fold cross-validation
+  gnnjit train cora --checkpoint run1              keep checkpoints in run1 ...
+  gnnjit train cora --checkpoint run1 --resume     ... and continue after a kill
+  gnnjit train communities --option num_nodes=1000 --json -
+
+Hyperparameters that are not given come from the recipe of the dataset and model; where the
+literature has none, from GCN's on Cora (GAT's, with attention). The JSON lists what was used.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gnnjit train`."""
+    parser.epilog = EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "dataset",
+        nargs="?",
+        default="communities",
+        metavar="DATASET",
+        help=f"one of {', '.join(DATASETS)} (default: communities, of 30,000 vertices)",
+    )
+    _model_options(parser.add_argument_group("model"))
+    _optimisation_options(parser.add_argument_group("optimisation"))
+    _run_options(parser.add_argument_group("runs and data"))
+    _output_options(parser.add_argument_group("output"))
+
+
+def _model_options(group: Any) -> None:
+    group.add_argument(
+        "--model",
+        help=f"one of {', '.join(MODELS)} (default: gat for vertices, gin for graphs)",
+    )
+    group.add_argument("--layers", type=int, metavar="N", help="layers (default: recipe)")
+    group.add_argument(
+        "--hidden",
+        type=int,
+        metavar="N",
+        help="width of hidden layers, per attention head (default: recipe)",
+    )
+    group.add_argument("--heads", type=int, metavar="N", help="attention heads (default: recipe)")
+    group.add_argument("--dropout", type=float, metavar="P", help="dropout rate (default: recipe)")
+    group.add_argument(
+        "--normalize-features",
+        action=argparse.BooleanOptionalAction,
+        help="divide each vertex's features by their sum (default: recipe)",
+    )
+
+
+def _optimisation_options(group: Any) -> None:
+    group.add_argument("--lr", type=float, metavar="RATE", help="learning rate (default: recipe)")
+    group.add_argument(
+        "--weight-decay",
+        type=float,
+        metavar="L2",
+        help="L2 coefficient (default: recipe)",
+    )
+    group.add_argument("--decay", choices=DECAYS, help="layers that it acts on (default: recipe)")
+    group.add_argument(
+        "--optimizer",
+        choices=OPTIMIZERS,
+        help="adam adds L2 to the gradient, adamw decays apart from it (default: adam)",
+    )
+    group.add_argument("--epochs", type=int, metavar="N", help="the most epochs (default: recipe)")
+    group.add_argument(
+        "--patience",
+        type=int,
+        metavar="N",
+        help="stop after N epochs without a better validation accuracy or loss; 0 never "
+        "(default: recipe)",
+    )
+    group.add_argument(
+        "--halve-every",
+        type=int,
+        metavar="N",
+        help="halve the learning rate every N epochs; 0 never (default: recipe)",
+    )
+    group.add_argument(
+        "--batch-size",
+        type=int,
+        metavar="N",
+        help="graphs per step; 0 takes all (default: recipe)",
+    )
+    group.add_argument(
+        "--steps-per-epoch",
+        type=int,
+        metavar="N",
+        help="steps of an epoch, with --batch-size (default: recipe)",
+    )
+
+
+def _run_options(group: Any) -> None:
+    group.add_argument(
+        "--seed", type=int, metavar="N", help="of weights, dropout, batches, folds (default: 0)"
+    )
+    group.add_argument(
+        "--seeds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="train with N seeds from --seed on; report mean and deviation (default: 1)",
+    )
+    group.add_argument(
+        "--folds",
+        type=int,
+        metavar="N",
+        help="folds of cross-validation, for datasets of many graphs (default: 10)",
+    )
+    group.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="where the dataset's files are (default: $GNNJIT_DATA_DIR, else download to a cache)",
+    )
+    group.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an argument of the dataset, such as num_nodes=1000; may be repeated",
+    )
+
+
+def _output_options(group: Any) -> None:
+    group.add_argument(
+        "--json",
+        metavar="FILE",
+        help="write configuration, history, results, versions and device; - is standard output "
+        "(all else then goes to standard error)",
+    )
+    group.add_argument("--checkpoint", metavar="DIR", help="keep checkpoints in a new directory")
+    group.add_argument(
+        "--checkpoint-every",
+        type=int,
+        default=10,
+        metavar="N",
+        help="epochs between checkpoints; the result does not depend on it (default: 10)",
+    )
+    group.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue the run in --checkpoint, to the numbers of one never interrupted",
+    )
+    group.add_argument(
+        "--compare",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also time epochs of the same model on plain jax.ops.segment_sum (default: yes)",
+    )
+    group.add_argument(
+        "--log-every",
+        type=int,
+        default=0,
+        metavar="N",
+        help="print a line every N epochs instead of a bar (default: a tenth of the epochs, "
+        "where the output is no terminal)",
+    )
+    group.add_argument("--quiet", action="store_true", help="no progress, only the closing table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train as the options say; the exit code."""
+    out = Console(file=sys.stdout)
+    people = Console(file=sys.stderr) if args.json == "-" else out
+    if args.json is not None:
+        check_target(args.json)
+    given = {name: getattr(args, name) for name in FIELDS if hasattr(args, name)}
+    name = args.dataset.lower()
+    task = DATASETS[name].task if name in DATASETS else "vertex"
+    config = resolve(name, task, given)
+    dataset = _open(name, args.data_dir, args.option)
+    if args.folds is not None and not isinstance(dataset, GraphDataset):
+        raise TrainError(
+            f"--folds is for datasets of many graphs, {name} is one graph with a fixed split: "
+            f"use --seeds"
+        )
+    if not args.quiet:
+        people.print(repr(dataset), highlight=False, soft_wrap=True)
+    result = train(
+        dataset,
+        config,
+        seeds=args.seeds,
+        folds=10 if args.folds is None else args.folds,
+        checkpoint=args.checkpoint,
+        resume=args.resume,
+        checkpoint_every=args.checkpoint_every,
+        compare=args.compare,
+        watcher=watcher(people, quiet=args.quiet, every=args.log_every),
+    )
+    print_table(result, people)
+    if args.json is not None:
+        write_json(args.json, result, out)
+    return 0
+
+
+def _open(name: str, data_dir: str | None, options: list[str]) -> Any:
+    chosen = dict(_DATA_OPTIONS.get(name, {}))
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals or not key.isidentifier():
+            raise TrainError(f"--option {option}: expected NAME=VALUE, as in num_nodes=1000")
+        chosen[key] = _literal(value)
+    try:
+        return open_dataset(name, data_dir, **chosen)
+    except TypeError as error:
+        raise DataError(f"{name}: an --option has a value of the wrong type ({error})") from error
+
+
+def _literal(text: str) -> Any:
+    """A Python literal, or the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

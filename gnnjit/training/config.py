@@ -1,0 +1,156 @@
+"""What a training run depends on: the same configuration and data give the same numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gnnjit.nn.recipes import MODELS, RECIPES, Recipe, recipe_for
+from gnnjit.training.errors import TrainError
+
+OPTIMIZERS = ("adam", "adamw")
+DECAYS = ("first", "all")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """Hyperparameters of one run.
+
+    Attributes:
+        model: a name in `gnnjit.nn.recipes.MODELS`.
+        layers: message-passing layers.
+        hidden: width of the hidden layers; of each head, for models with attention.
+        heads, out_heads: heads of the hidden layers and of the last one, for such models.
+        dropout: rate, in [0, 1).
+        lr: learning rate, above 0.
+        weight_decay: L2 coefficient, see `optimizer`.
+        decay: which weights it acts on, the "first" layer's or "all"; never biases and norms.
+        optimizer: "adam" adds the L2 gradient before Adam's scaling, as GCN and GAT do; "adamw"
+            decays the weights apart from it (Loshchilov & Hutter 2019).
+        epochs: the most epochs to train.
+        patience: stop after so many epochs in which neither the validation accuracy rose nor the
+            validation loss fell below all before (the rule of GAT, section 3.3); 0 never stops.
+        seed: of initial weights, dropout, folds and batches.
+        batch_size: graphs per step, for datasets of many graphs; 0 takes all in one step.
+        steps_per_epoch: steps that make an epoch, for datasets of many graphs.
+        halve_every: halve the learning rate every so many epochs; 0 keeps it.
+        normalize_features: divide each vertex's features by their sum.
+
+    Raises:
+        TrainError: listing every field that is out of range.
+    """
+
+    model: str = "gat"
+    layers: int = 2
+    hidden: int = 16
+    heads: int = 4
+    out_heads: int = 1
+    dropout: float = 0.5
+    lr: float = 0.01
+    weight_decay: float = 5e-4
+    decay: str = "all"
+    optimizer: str = "adam"
+    epochs: int = 200
+    patience: int = 0
+    seed: int = 0
+    batch_size: int = 0
+    steps_per_epoch: int = 1
+    halve_every: int = 0
+    normalize_features: bool = False
+
+    def __post_init__(self) -> None:
+        rules = (
+            ("model", self.model in MODELS, f"one of {', '.join(MODELS)}"),
+            ("layers", self.layers >= 1, "at least 1"),
+            ("hidden", self.hidden >= 1, "at least 1"),
+            ("heads", self.heads >= 1, "at least 1"),
+            ("out_heads", self.out_heads >= 1, "at least 1"),
+            ("dropout", 0 <= self.dropout < 1, "from 0 to below 1"),
+            ("lr", 0 < self.lr < math.inf, "above 0"),
+            ("weight_decay", 0 <= self.weight_decay < math.inf, "at least 0"),
+            ("decay", self.decay in DECAYS, " or ".join(DECAYS)),
+            ("optimizer", self.optimizer in OPTIMIZERS, " or ".join(OPTIMIZERS)),
+            ("epochs", self.epochs >= 1, "at least 1"),
+            ("patience", self.patience >= 0, "at least 0 (0 never stops early)"),
+            ("seed", 0 <= self.seed < 2**31, "0 to 2**31 - 1"),
+            ("batch_size", self.batch_size >= 0, "at least 0 (0 is all at once)"),
+            ("steps_per_epoch", self.steps_per_epoch >= 1, "at least 1"),
+            ("halve_every", self.halve_every >= 0, "at least 0 (0 never halves)"),
+        )
+        wrong = [
+            f"{name} is {getattr(self, name)!r}, expected {wanted}"
+            for name, fine, wanted in rules
+            if not fine
+        ]
+        if wrong:
+            raise TrainError("; ".join(wrong))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name, for JSON."""
+        return dataclasses.asdict(self)
+
+    def replace(self, **changes: Any) -> TrainConfig:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def recipe(self, task: Any = "vertex") -> Recipe:
+        """The same as a recipe for a task, which can build the model."""
+        names = {field.name for field in dataclasses.fields(Recipe)}
+        same = {name: value for name, value in self.to_dict().items() if name in names}
+        same["batch_size"] = self.batch_size or None
+        same["halve_every"] = self.halve_every or None
+        return Recipe(**same, task=task, learning_rate=self.lr)
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(TrainConfig))
+
+_RENAMED = {"learning_rate": "lr"}
+# Of a dataset and model that the literature has no numbers for.
+_COMMUNITIES = {"hidden": 16, "heads": 4, "dropout": 0.3, "lr": 0.01, "epochs": 100, "patience": 20}
+
+
+def recipe_values(dataset: str, model: str, task: str) -> dict[str, Any]:
+    """The hyperparameters that `gnnjit.nn.recipes` gives for a dataset and model.
+
+    Where there is no recipe for that pair, features stay as they are.
+
+    Raises:
+        TrainError: on an unknown model.
+    """
+    if model not in MODELS:
+        close = difflib.get_close_matches(model, MODELS, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise TrainError(f"unknown model {model!r}, expected one of {', '.join(MODELS)}{hint}")
+    known = RECIPES.get((dataset, model))
+    if known is None and task == "graph":
+        other = next((r for r in RECIPES.values() if r.task == "graph"), None)
+        known = dataclasses.replace(other, model=model) if other else None
+    values = dataclasses.asdict(known or recipe_for(dataset, model))
+    values = {_RENAMED.get(k, k): v for k, v in values.items()}
+    values = {k: v for k, v in values.items() if k in FIELDS}
+    for field in ("patience", "batch_size", "halve_every"):
+        values[field] = values[field] or 0
+    if (dataset, model) not in RECIPES:
+        values["normalize_features"] = False
+    return {**values, **(_COMMUNITIES if dataset == "communities" else {})}
+
+
+def resolve(dataset: str, task: str, given: Mapping[str, Any]) -> TrainConfig:
+    """The configuration: what is `given` (None is not given), else the recipe's, else the default.
+
+    The model defaults to attention for vertices and GIN for graphs.
+
+    Raises:
+        TrainError: on a name that is no field, or a value out of range.
+    """
+    given = {k: v for k, v in given.items() if v is not None}
+    unknown = sorted(set(given) - set(FIELDS))
+    if unknown:
+        raise TrainError(
+            f"{', '.join(unknown)}: no such hyperparameter, expected some of {', '.join(FIELDS)}"
+        )
+    model = given.setdefault("model", "gin" if task == "graph" else "gat")
+    return TrainConfig(**{**recipe_values(dataset, model, task), **given})

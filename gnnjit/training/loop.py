@@ -1,0 +1,252 @@
+"""One run: epochs, early stopping, checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnnjit.training.checkpoint import RunCheckpoint, fill, named_arrays
+from gnnjit.training.config import TrainConfig
+from gnnjit.training.errors import CheckpointError, TrainError
+from gnnjit.training.steps import Compiled, Program, State, Sums
+from gnnjit.training.tasks import SPLITS, Task
+
+
+@dataclasses.dataclass(frozen=True)
+class Epoch:
+    """What an epoch showed. `loss` is of the update; the rest is evaluated after it.
+
+    `accuracy` and `losses` are by split, None for a split without labels. `seconds` is the wall
+    time of update and evaluation; it is the one field that two equal runs do not share.
+    """
+
+    epoch: int
+    loss: float
+    accuracy: dict[str, float | None]
+    losses: dict[str, float | None]
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name, for JSON."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass
+class Stopping:
+    """Which epoch was best, and since when nothing improved.
+
+    Best is the highest validation accuracy, among equals the lowest validation loss; without a
+    validation split, the last epoch. Any new top accuracy or lowest loss resets `stale`.
+    """
+
+    best_epoch: int = 0
+    best_accuracy: float = -math.inf
+    best_loss: float = math.inf
+    lowest_loss: float = math.inf
+    stale: int = 0
+
+    def update(self, record: Epoch) -> bool:
+        """Take note of an epoch; whether it is the best so far."""
+        accuracy, loss = record.accuracy["val"], record.losses["val"]
+        if accuracy is None or loss is None:
+            self.best_epoch = record.epoch
+            return True
+        rose, fell = accuracy > self.best_accuracy, loss < self.lowest_loss
+        self.stale = 0 if rose or fell else self.stale + 1
+        self.lowest_loss = min(self.lowest_loss, loss)
+        better = rose or (accuracy == self.best_accuracy and loss < self.best_loss)
+        if better:
+            self.best_epoch, self.best_accuracy, self.best_loss = record.epoch, accuracy, loss
+        return better
+
+
+class Watcher(Protocol):
+    """Is told what a run does."""
+
+    def start(self, name: str, done: int, epochs: int) -> None: ...
+
+    def epoch(self, record: Epoch) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run.
+
+    Attributes:
+        name: "seed-3" or "fold-7".
+        seed: of weights and dropout.
+        best_epoch: the epoch whose weights were kept, counted from 1.
+        stopped_early: whether patience ran out before the epochs did.
+        history: every epoch.
+        params, buffers: the weights of the best epoch.
+    """
+
+    name: str
+    seed: int
+    best_epoch: int
+    stopped_early: bool
+    history: list[Epoch]
+    params: Any
+    buffers: Any
+
+    @property
+    def best(self) -> Epoch:
+        """The record of the best epoch."""
+        return self.history[self.best_epoch - 1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What JSON holds of the run: all but the weights."""
+        return {
+            "name": self.name,
+            "seed": self.seed,
+            "epochs": len(self.history),
+            "best_epoch": self.best_epoch,
+            "stopped_early": self.stopped_early,
+            "accuracy": self.best.accuracy,
+            "losses": self.best.losses,
+            "history": [record.to_dict() for record in self.history],
+        }
+
+
+@dataclasses.dataclass
+class _Progress:
+    """All that a checkpoint holds."""
+
+    state: State
+    best: tuple[Any, Any]
+    stopping: Stopping
+    history: list[Epoch]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return named_arrays((self.state, self.best))
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "stopping": dataclasses.asdict(self.stopping),
+            "history": [record.to_dict() for record in self.history],
+        }
+
+    def restore(self, arrays: dict[str, np.ndarray], record: dict[str, Any]) -> None:
+        self.state, self.best = fill((self.state, self.best), arrays)
+        self.stopping = Stopping(**record["stopping"])
+        self.history = [Epoch(**entry) for entry in record["history"]]
+
+
+class Runner:
+    """Runs of one program on one task: seeds share what was compiled."""
+
+    def __init__(
+        self,
+        program: Program,
+        compiled: Compiled,
+        config: TrainConfig,
+        watcher: Watcher,
+        checkpoint_every: int,
+    ) -> None:
+        self._program = program
+        self._compiled = compiled
+        self._config = config
+        self._watcher = watcher
+        self._every = checkpoint_every
+
+    def run(self, task: Task, name: str, seed: int, checkpoint: RunCheckpoint | None) -> Run:
+        """Train from scratch, or from the newest checkpoint if there is one."""
+        progress = self._begin(seed, checkpoint)
+        done = len(progress.history)
+        self._watcher.start(name, done, self._config.epochs)
+        try:
+            while not self._finished(progress):
+                self._advance(task, seed, progress)
+                done += 1
+                if checkpoint and (done % self._every == 0 or self._finished(progress)):
+                    checkpoint.save(done, progress.arrays(), progress.record())
+                self._watcher.epoch(progress.history[-1])
+        finally:
+            self._watcher.finish()
+        params, buffers = progress.best
+        return Run(
+            name=name,
+            seed=seed,
+            best_epoch=progress.stopping.best_epoch,
+            stopped_early=done < self._config.epochs,
+            history=progress.history,
+            params=params,
+            buffers=buffers,
+        )
+
+    def _begin(self, seed: int, checkpoint: RunCheckpoint | None) -> _Progress:
+        state = self._program.initial(seed)
+        progress = _Progress(state, _copy(state), Stopping(), [])
+        if checkpoint is None:
+            return progress
+        arrays, record = checkpoint.load(progress.arrays())
+        if not record:
+            return progress
+        progress.restore(arrays, record)
+        done = len(progress.history)
+        if done > self._config.epochs:
+            raise CheckpointError(
+                f"{checkpoint.path} is at epoch {done}, expected at most {self._config.epochs}: "
+                f"pass --epochs {done} or more"
+            )
+        return progress
+
+    def _finished(self, progress: _Progress) -> bool:
+        patience = self._config.patience
+        out_of_patience = patience > 0 and progress.stopping.stale >= patience
+        return out_of_patience or len(progress.history) >= self._config.epochs
+
+    def _advance(self, task: Task, seed: int, progress: _Progress) -> None:
+        number = len(progress.history) + 1
+        started = time.perf_counter()
+        progress.state, loss = train_epoch(self._compiled, task, progress.state, seed, number)
+        sums = evaluate(self._compiled, task, progress.state)
+        seconds = time.perf_counter() - started
+        if not math.isfinite(loss):
+            raise TrainError(
+                f"the training loss is {loss} at epoch {number}, expected a finite number: lower "
+                f"the learning rate (--lr, now {self._config.lr})"
+            )
+        record = Epoch(number, loss, _per_label(sums.correct, sums), _per_label(sums.loss, sums),
+                       seconds)  # fmt: skip
+        progress.history.append(record)
+        if progress.stopping.update(record):
+            progress.best = _copy(progress.state)
+
+
+def train_epoch(
+    compiled: Compiled, task: Task, state: State, seed: int, number: int
+) -> tuple[State, float]:
+    """One pass over the training batches; the mean of their losses. Consumes `state`."""
+    losses = []
+    for index, batch in enumerate(task.train_batches(seed, number)):
+        steps = (np.int32(seed), np.int32(number - 1), np.int32(index))
+        state, loss = compiled.update(state, batch, *steps)
+        losses.append(loss)
+    return state, float(np.mean([np.float64(loss) for loss in losses]))
+
+
+def evaluate(compiled: Compiled, task: Task, state: State) -> Sums:
+    """The sums over all labels, as float64 on the host."""
+    parts = [compiled.evaluate(state.params, state.buffers, b) for b in task.eval_batches()]
+    return jax.tree.map(lambda *leaves: sum(np.asarray(x, np.float64) for x in leaves), *parts)
+
+
+def _per_label(total: np.ndarray, sums: Sums) -> dict[str, float | None]:
+    return {
+        split: float(total[i] / sums.count[i]) if sums.count[i] else None
+        for i, split in enumerate(SPLITS)
+    }
+
+
+def _copy(state: State) -> tuple[Any, Any]:
+    """(params, buffers) in buffers of their own, since an update donates the state's."""
+    return jax.tree.map(jnp.copy, (state.params, state.buffers))

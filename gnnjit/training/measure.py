@@ -1,0 +1,101 @@
+"""What a run costs: time, memory, and the same epoch on plain segment operations."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from gnnjit.training.loop import Epoch, evaluate, train_epoch
+from gnnjit.training.steps import Compiled, Program
+from gnnjit.training.tasks import Task
+
+try:
+    from gnnjit.layer import reference
+except ImportError:  # layers cannot yet be run edge by edge
+    reference = None
+
+_PACKAGES = ("gnnjit", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+def median_epoch(histories: Sequence[Sequence[Epoch]]) -> float | None:
+    """Median seconds of an epoch, the first of each run left out where there are more."""
+    seconds = [r.seconds for history in histories for r in (history[1:] or history)]
+    return statistics.median(seconds) if seconds else None
+
+
+def peak_rss() -> int:
+    """The most bytes of memory that this process has held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def peak_device() -> int | None:
+    """The most bytes held on the first device; None where it does not count (CPU)."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return stats.get("peak_bytes_in_use")
+
+
+def cost(compiled: Compiled, histories: Sequence[Sequence[Epoch]]) -> dict[str, Any]:
+    """The costs of what has run so far in this process."""
+    return {
+        "median_epoch_seconds": median_epoch(histories),
+        "compile_seconds": compiled.seconds,
+        "temp_bytes": compiled.temp_bytes,
+        "peak_rss_bytes": peak_rss(),
+        "peak_device_bytes": peak_device(),
+    }
+
+
+def reference_cost(program: Program, task: Task, epochs: int = 3) -> dict[str, Any] | None:
+    """The same epochs with every layer run edge by edge on `jax.ops.segment_sum`."""
+    if reference is None:
+        return None
+    compiled = program.compile(task, reference())
+    state, seconds = program.initial(0), []
+    for number in range(1, epochs + 2):
+        started = time.perf_counter()
+        state, _ = train_epoch(compiled, task, state, 0, number)
+        evaluate(compiled, task, state)
+        seconds.append(time.perf_counter() - started)
+    return {
+        "median_epoch_seconds": statistics.median(seconds[1:]),
+        "compile_seconds": compiled.seconds,
+        "temp_bytes": compiled.temp_bytes,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Python's and the packages' versions."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def device() -> dict[str, Any]:
+    """What it ran on."""
+    first = jax.local_devices()[0]
+    return {
+        "platform": first.platform,
+        "kind": first.device_kind,
+        "count": jax.local_device_count(),
+        "machine": platform.machine(),
+        "cpus": _usable_cpus(),
+    }
+
+
+def _usable_cpus() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,41 @@
+"""Adam with L2, in both senses, and which weights it acts on."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import optax
+
+from gnnjit.training.config import TrainConfig
+
+_NEVER = ("bias", "scale", "eps")
+
+
+def make_optimizer(config: TrainConfig) -> optax.GradientTransformation:
+    """Adam or AdamW at the configured rate, with decay on the weights that `decay` names."""
+    rate: Any = config.lr
+    if config.halve_every:
+        steps = config.halve_every * config.steps_per_epoch
+        rate = optax.exponential_decay(rate, steps, 0.5, staircase=True)
+    mask = functools.partial(decayed, decay=config.decay)
+    if config.optimizer == "adamw":
+        return optax.adamw(rate, weight_decay=config.weight_decay, mask=mask)
+    return optax.chain(optax.add_decayed_weights(config.weight_decay, mask=mask), optax.adam(rate))
+
+
+def decayed(params: Any, *, decay: str) -> Any:
+    """A pytree of bools, like `params`: which of them shrink.
+
+    Biases, scales of norms and GIN's eps never do; with `decay="first"` only the first layer of
+    `layers`, and what stands before it in `encode`, does (Kipf & Welling 2017, section 5.2).
+    """
+
+    def one(path: Any, leaf: Any) -> bool:
+        names = [str(getattr(k, "key", getattr(k, "name", k))) for k in path]
+        if any(name in _NEVER for name in names):
+            return False
+        return decay == "all" or names[:2] == ["layers", "0"] or names[:1] == ["encode"]
+
+    return jax.tree_util.tree_map_with_path(one, params)

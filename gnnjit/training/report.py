@@ -1,0 +1,155 @@
+"""The closing table, and the result as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from gnnjit.train import Result
+from gnnjit.training.checkpoint import write_text
+from gnnjit.training.errors import TrainError
+
+
+def check_target(path: str) -> None:
+    """Raises TrainError if `write_json` could not write there: known before the training."""
+    if path == "-":
+        return
+    target = Path(path).expanduser()
+    if target.is_dir():
+        raise TrainError(f"--json {path} is a directory, expected a file name")
+    if not target.absolute().parent.is_dir():
+        raise TrainError(
+            f"--json {path}: {target.absolute().parent} is no directory, make it first"
+        )
+
+
+def write_json(path: str, result: Result, out: Console) -> None:
+    """The result as JSON, atomically into a file, or to `out` where the path is "-"."""
+    text = json.dumps(_finite(result.to_dict()), indent=2, allow_nan=False) + "\n"
+    if path == "-":
+        out.file.write(text)
+        out.file.flush()
+        return
+    try:
+        write_text(Path(path).expanduser(), text)
+    except OSError as error:
+        raise TrainError(f"--json {path} cannot be written ({error.strerror})") from error
+
+
+def _finite(value: Any) -> Any:
+    """`value` with numbers that JSON has no word for replaced by None."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def print_table(result: Result, console: Console) -> None:
+    """Accuracy, time and memory, with the reference beside them where it was timed."""
+    console.print(_accuracy_table(result))
+    console.print(_cost_table(result))
+    note = _note(result)
+    if note:
+        console.print(note, highlight=False, soft_wrap=True)
+
+
+def _accuracy_table(result: Result) -> Table:
+    dataset, config = result.dataset, result.config
+    sizes = ", ".join(
+        f"{dataset[k]:,} {k}" for k in ("graphs", "vertices", "edges") if k in dataset
+    )
+    table = Table(title=f"{config.model} on {dataset['name']}: {sizes}", box=box.SIMPLE_HEAD)
+    table.add_column("accuracy, %")
+    for split in result.accuracy:
+        table.add_column(_split_name(split, result), justify="right")
+    table.add_column("epochs", justify="right")
+    shown = result.runs if len(result.runs) > 1 else []
+    for run in shown:
+        record = run.best if result.epoch is None else run.history[result.epoch - 1]
+        cells = [f"{100 * (record.accuracy[split] or 0):.1f}" for split in result.accuracy]
+        table.add_row(run.name, *cells, str(len(run.history)))
+    if shown:
+        table.add_section()
+    cells = [f"{100 * s.mean:.1f}{_spread(s.std, result)}" for s in result.accuracy.values()]
+    name = "mean ± std" if shown else result.runs[0].name
+    epochs = sum(len(run.history) for run in result.runs)
+    table.add_row(name, *cells, str(epochs))
+    return table
+
+
+def _split_name(split: str, result: Result) -> str:
+    return "held-out fold" if split == "val" and result.protocol == "folds" else split
+
+
+def _spread(std: float, result: Result) -> str:
+    return f" ± {100 * std:.1f}" if len(result.runs) > 1 else ""
+
+
+def _cost_table(result: Result) -> Table:
+    mine = result.performance
+    other = mine.get("reference")
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("cost")
+    table.add_column("gnnjit", justify="right")
+    if other:
+        table.add_column("segment_sum", justify="right")
+        table.add_column("ratio", justify="right")
+    rows = (
+        ("median epoch (update + evaluation)", "median_epoch_seconds", seconds),
+        ("compile", "compile_seconds", seconds),
+        ("temporary buffers of the step", "temp_bytes", size),
+    )
+    for name, key, show in rows:
+        cells = [show(mine[key])]
+        if other:
+            cells += [show(other[key]), _ratio(other[key], mine[key])]
+        table.add_row(name, *cells)
+    blank = ["", ""] if other else []
+    table.add_row("peak memory of the process (RSS)", size(mine["peak_rss_bytes"]), *blank)
+    if mine["peak_device_bytes"] is not None:
+        table.add_row("peak memory of the device", size(mine["peak_device_bytes"]), *blank)
+    return table
+
+
+def _note(result: Result) -> str:
+    if result.protocol == "folds":
+        return (
+            f"Epoch {result.epoch}, the best mean over the {len(result.runs)} held-out folds "
+            f"(protocol of Xu et al. 2019, section 7)."
+        )
+    if "val" not in result.accuracy:
+        return "No validation vertices: the weights are those of the last epoch."
+    if len(result.runs) > 1:
+        return ""
+    run = result.runs[0]
+    why = "patience ran out" if run.stopped_early else "all epochs were run"
+    return f"Best validation at epoch {run.best_epoch} of {len(run.history)} ({why})."
+
+
+def _ratio(other: float | None, mine: float | None) -> str:
+    return f"{other / mine:.1f} x" if other and mine else ""
+
+
+def seconds(value: float | None) -> str:
+    """A duration for people."""
+    if value is None:
+        return "unknown"
+    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.2f} ms"
+
+
+def size(value: float | None) -> str:
+    """A number of bytes for people."""
+    if value is None:
+        return "unknown"
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.4g} {unit}"
+        value /= 1024
+    return f"{value:.4g} GiB"

@@ -1,0 +1,140 @@
+"""The two compiled functions of a run: one update, and one evaluation of all splits."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from gnnjit.training.config import TrainConfig
+from gnnjit.training.optimizers import make_optimizer
+from gnnjit.training.tasks import Batch, Task
+
+Build = Callable[[nnx.Rngs], nnx.Module]
+"""Makes a model with fresh weights."""
+
+
+class State(NamedTuple):
+    """What an update replaces: weights, other variables (running means), optimizer state."""
+
+    params: Any
+    buffers: Any
+    opt: Any
+
+
+class Sums(NamedTuple):
+    """Over the labels of each split, float32[3]: summed loss, correct answers, labels."""
+
+    loss: Any
+    correct: Any
+    count: Any
+
+
+class Compiled(NamedTuple):
+    """The functions, and what compiling them took.
+
+    Attributes:
+        update: (state, batch, seed, epoch, index) -> (state, loss); donates the state.
+        evaluate: (params, buffers, batch) -> `Sums`.
+        seconds: to trace and compile both.
+        temp_bytes: the larger of the two functions' temporary buffers; None if unknown.
+    """
+
+    update: Callable[..., tuple[State, jax.Array]]
+    evaluate: Callable[..., Sums]
+    seconds: float
+    temp_bytes: int | None
+
+
+class Program:
+    """A model and its configuration, as pure functions over `State`."""
+
+    def __init__(self, build: Build, config: TrainConfig) -> None:
+        self._build = build
+        self._optimizer = make_optimizer(config)
+        self._training, *_ = _split(build(nnx.Rngs(0)), training=True)
+        self._evaluating, *_ = _split(build(nnx.Rngs(0)), training=False)
+
+    def initial(self, seed: int) -> State:
+        """Fresh weights of `seed`."""
+        _, params, buffers = _split(self._build(nnx.Rngs(seed)), training=True)
+        return State(params, buffers, self._optimizer.init(params))
+
+    def model(self, params: Any, buffers: Any) -> nnx.Module:
+        """The model with these weights, set to evaluate."""
+        return nnx.merge(self._evaluating, params, buffers)
+
+    def compile(self, task: Task, context: Any = None) -> Compiled:
+        """Compile for the task's shapes, tracing under the context manager `context`."""
+        seed = np.int32(0)
+        batch, whole = next(iter(task.train_batches(0, 0))), task.eval_batches()[0]
+        state = self.initial(0)
+        started = time.perf_counter()
+        with context or contextlib.nullcontext():
+            update = jax.jit(self._make_update(), donate_argnums=0)
+            update = update.lower(state, batch, seed, seed, seed).compile()
+            evaluate = jax.jit(self._make_evaluate())
+            evaluate = evaluate.lower(state.params, state.buffers, whole).compile()
+        seconds = time.perf_counter() - started
+        return Compiled(update, evaluate, seconds, _temp_bytes(update, evaluate))
+
+    def _make_update(self) -> Callable[..., tuple[State, jax.Array]]:
+        optimizer = self._optimizer
+
+        def update(
+            state: State, batch: Batch, seed: jax.Array, epoch: jax.Array, index: jax.Array
+        ) -> tuple[State, jax.Array]:
+            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), epoch), index)
+
+            def loss_of(params: Any) -> tuple[jax.Array, Any]:
+                # Mapped, so that its variables belong to this trace and may be assigned to.
+                buffers = jax.tree.map(lambda leaf: leaf, state.buffers)
+                model = nnx.merge(self._training, params, buffers)
+                logits = batch.logits(model, key)
+                buffers = _split(model, training=True)[2]
+                weights = batch.weights[0]
+                total = jnp.sum(weights * _cross_entropy(logits, batch.labels))
+                return total / jnp.maximum(jnp.sum(weights), 1), buffers
+
+            (loss, buffers), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
+            updates, opt = optimizer.update(grads, state.opt, state.params)
+            return State(optax.apply_updates(state.params, updates), buffers, opt), loss
+
+        return update
+
+    def _make_evaluate(self) -> Callable[..., Sums]:
+        def evaluate(params: Any, buffers: Any, batch: Batch) -> Sums:
+            logits = batch.logits(self.model(params, buffers), None)
+            loss = _cross_entropy(logits, batch.labels)
+            correct = (jnp.argmax(logits, axis=-1) == batch.labels).astype(jnp.float32)
+            weights = batch.weights
+            return Sums(weights @ loss, weights @ correct, jnp.sum(weights, axis=1))
+
+        return evaluate
+
+
+def _split(model: nnx.Module, *, training: bool) -> tuple[Any, Any, Any]:
+    """(definition, parameters, other variables) of the model in the given mode."""
+    if training:
+        model.train()
+    else:
+        model.eval()
+    return nnx.split(model, nnx.Param, ...)
+
+
+def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+
+
+def _temp_bytes(*compiled: Any) -> int | None:
+    sizes = [getattr(c.memory_analysis(), "temp_size_in_bytes", None) for c in compiled]
+    known = [size for size in sizes if size is not None]
+    return max(known) if known else None

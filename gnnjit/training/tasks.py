@@ -1,0 +1,174 @@
+"""What is trained on: a dataset as batches of fixed shape, with weights that tell the splits."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnnjit.data import Dataset, Fold, GraphDataset
+from gnnjit.graph import Graph
+
+SPLITS = ("train", "val", "test")
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["graph", "x", "labels", "weights", "graph_index"],
+    meta_fields=["num_graphs"],
+)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Batch:
+    """One call of the model.
+
+    Attributes:
+        graph: the graph.
+        x: float32[N, F].
+        labels: int32[L], of vertices or of graphs.
+        weights: float32[3, L], 1 where a label belongs to train, validation, test.
+        graph_index: int32[N], the graph of each vertex (`num_graphs` on padding), or None.
+        num_graphs: L for graph labels, or None (static).
+    """
+
+    graph: Graph
+    x: Any
+    labels: Any
+    weights: Any
+    graph_index: Any = None
+    num_graphs: int | None = None
+
+    def logits(self, model: Any, key: Any) -> jax.Array:
+        """float[L, C]: what `model` says of this batch."""
+        if self.num_graphs is None:
+            return model(self.graph, self.x, key=key)
+        return model(self.graph, self.x, self.graph_index, self.num_graphs, key=key)
+
+
+class Task(Protocol):
+    """A dataset and its split, in the form that the loop runs over."""
+
+    def train_batches(self, seed: int, epoch: int) -> Iterator[Batch]:
+        """The batches of an epoch: one shape, a function of (seed, epoch) alone."""
+        ...
+
+    def eval_batches(self) -> list[Batch]:
+        """Batches that hold every label once: one shape."""
+        ...
+
+
+class VertexTask:
+    """A graph whose vertices are labelled: the whole graph is every batch."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        masks = [getattr(dataset, f"{split}_mask") for split in SPLITS]
+        self._batch = Batch(
+            graph=dataset.graph,
+            x=jnp.asarray(dataset.x),
+            labels=jnp.asarray(dataset.y),
+            weights=jnp.asarray(np.stack(masks).astype(np.float32)),
+        )
+
+    def train_batches(self, seed: int, epoch: int) -> Iterator[Batch]:
+        yield self._batch
+
+    def eval_batches(self) -> list[Batch]:
+        return [self._batch]
+
+
+class FoldTask:
+    """Labelled graphs, one fold held out: it is the validation split, and there is no test split.
+
+    Batches are taken from an endless shuffled stream of the training graphs and padded to one
+    shape, the same for all folds.
+    """
+
+    def __init__(
+        self, dataset: GraphDataset, fold: Fold, batch_size: int = 0, steps: int = 1
+    ) -> None:
+        self._dataset = dataset
+        self._train = np.asarray(fold.train)
+        self._steps = steps
+        self._sizes = np.stack([np.diff(dataset.node_offsets), np.diff(dataset.edge_offsets)])
+        self._graphs = min(batch_size or len(fold.train), len(fold.train))
+        self._slots = min(batch_size or len(dataset), len(dataset))  # equal for all folds
+        self._room = self._capacity(len(dataset))
+        self._weights = np.zeros((3, len(dataset)), np.float32)
+        self._weights[0, fold.train] = 1
+        self._weights[1, fold.test] = 1
+        self._whole: Batch | None = None
+
+    def _capacity(self, total: int) -> np.ndarray:
+        """int64[2]: room for the vertices and edges of a batch.
+
+        That is for a batch of average graphs and a quarter more, but at least the largest graph;
+        for all, where a batch takes all.
+        """
+        everything, largest = self._sizes.sum(axis=1), self._sizes.max(axis=1)
+        if self._graphs == len(self._train):
+            return np.maximum(everything, 1)
+        wanted = np.ceil(1.25 * self._graphs / total * everything).astype(np.int64)
+        return np.maximum(np.minimum(np.maximum(wanted, largest), everything), 1)
+
+    def train_batches(self, seed: int, epoch: int) -> Iterator[Batch]:
+        rng = np.random.Generator(np.random.PCG64([seed, epoch]))
+        stream = self._stream(rng)
+        graph = next(stream)
+        for _ in range(self._steps):
+            chosen, used = [], np.zeros(2, np.int64)
+            while len(chosen) < self._graphs and (used + self._sizes[:, graph] <= self._room).all():
+                chosen.append(graph)
+                used += self._sizes[:, graph]
+                graph = next(stream)
+            yield self._padded(np.array(chosen))
+
+    def _stream(self, rng: np.random.Generator) -> Iterator[int]:
+        while True:
+            yield from rng.permutation(self._train)
+
+    def eval_batches(self) -> list[Batch]:
+        if self._whole is None:
+            everything = self._dataset
+            self._whole = Batch(
+                graph=everything.union(),
+                x=jnp.asarray(everything.x),
+                labels=jnp.asarray(everything.y),
+                weights=jnp.asarray(self._weights),
+                graph_index=jnp.asarray(everything.node_graph),
+                num_graphs=len(everything),
+            )
+        return [self._whole]
+
+    def _padded(self, graphs: np.ndarray) -> Batch:
+        """The batch of `graphs`, with padding in `graph_index`, `weights` and the graph's mask."""
+        part, (nodes, edges) = self._dataset.select(graphs), self._room
+        missing = self._slots - len(part)
+        no_vertex, no_edge = int(nodes) - part.num_nodes, int(edges) - part.num_edges
+        index = np.pad(part.node_graph, (0, no_vertex), constant_values=self._slots)
+        graph = Graph.from_edges(
+            np.pad(part.src, (0, no_edge)),
+            np.pad(part.dst, (0, no_edge)),
+            int(nodes),
+            edge_mask=np.arange(edges) < part.num_edges,
+        )
+        return Batch(
+            graph=_without_buckets(graph),
+            x=jnp.asarray(np.pad(part.x, ((0, no_vertex), (0, 0)))),
+            labels=jnp.asarray(np.pad(part.y, (0, missing))),
+            weights=jnp.asarray(np.pad(self._weights[:, graphs], ((0, 0), (0, missing)))),
+            graph_index=jnp.asarray(index.astype(np.int32)),
+            num_graphs=self._slots,
+        )
+
+
+def _without_buckets(graph: Graph) -> Graph:
+    """The graph without degree buckets, whose shapes differ from batch to batch."""
+    return dataclasses.replace(
+        graph,
+        in_structure=dataclasses.replace(graph.in_structure, buckets=None),
+        out_structure=dataclasses.replace(graph.out_structure, buckets=None),
+    )
