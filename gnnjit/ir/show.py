@@ -161,6 +161,9 @@ class Printer:
         """The lines of one equation, each with its location."""
         if isinstance(eqn.op, Aggregate):
             return self.traversal(eqn, eqn.op, indent)
+        if not eqn.outputs:  # ill-formed; shown in the verifier's messages
+            operands = ", ".join(map(self.atom, eqn.inputs))
+            return [(f"{indent}{eqn.op.name}({operands})", eqn.location)]
         expression = self.expression(eqn)
         return [(f"{indent}{self.typed(eqn.outputs)} = {expression}", eqn.location)]
 
@@ -249,6 +252,20 @@ def kind(value: Atom) -> str:
 
 def dtype_name(dtype: Any) -> str:
     return SHORT_DTYPES.get(dtype.name, dtype.name)
+
+
+@functools.cache
+def find_dtype(name: str) -> Any:
+    """The dtype of that name, short or long, or None."""
+    if name.startswith("key<"):
+        impls = ("threefry2x32", "rbg", "unsafe_rbg")
+        keys = [jax.eval_shape(functools.partial(jax.random.key, impl=i), 0) for i in impls]
+        return next((k.dtype for k in keys if k.dtype.name == name), None)
+    full = next((long for long, short in SHORT_DTYPES.items() if short == name), name)
+    try:
+        return jax.numpy.dtype(full) if re.match("u?int|b?float|complex|bool", full) else None
+    except TypeError:
+        return None
 
 
 def literal(lit: Literal) -> str:
@@ -352,7 +369,7 @@ def implied_params(eqn_inputs: tuple[Atom, ...], out: Value, name: str) -> dict[
     for (primitive, param), from_output in _FROM_OUTPUT.items():
         if primitive == name:
             implied[param] = from_output(out)
-    if name == "dot_general":
+    if name == "dot_general" and eqn_inputs:
         last = len(eqn_inputs[0].shape) - 1
         implied["dimension_numbers"] = (((last,), (0,)), ((), ()))
     return implied

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -81,6 +82,8 @@ def _check_body(program: Program, eqn: Equation, body: Program) -> None:
 
 
 def _broken_rule(eqn: Equation) -> str | None:
+    if not eqn.outputs:
+        return "it has no outputs"
     match eqn.op:
         case Lax():
             return _lax(eqn, eqn.op)
@@ -208,8 +211,9 @@ def _kind(atom: Atom) -> str:
 def _print(program: Program, eqn: Equation) -> str:
     """The equation, named as in the text of the whole program."""
     printer = Printer(program)
-    for value in program.values():
-        printer.name(value)
+    before = itertools.takewhile(lambda e: e is not eqn, program.equations)
+    for other in before:
+        printer.equation(other)
     lines = printer.equation(eqn)
     at = f"    # {eqn.location}" if eqn.location else ""
     return lines[0][0] + at + "".join(f"\n      {text}" for text, _ in lines[1:])

@@ -1,0 +1,398 @@
+"""Programs from text: the inverse of `gnnjit.ir.show`, whose docstring describes the notation."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from gnnjit.errors import GnnjitError
+from gnnjit.ir import program as ir
+from gnnjit.ir.program import Aggregate, Atom, Equation, Lax, Literal, Program, Reduce, Value
+from gnnjit.ir.show import INFIX, OVER, find_dtype, implied_params, jax_primitives, jax_types
+from gnnjit.ir.space import Space
+
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*")
+    |(?P<name>[A-Za-z_]\w*(?:\.\w+)*'*)
+    |(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)
+    |(?P<sign>->|<-|[<>=!]=|[-+*/@=<>()\[\],:&])
+    |(?P<comment>\#.*)
+    |(?P<unknown>\S))""",
+    re.VERBOSE,
+)
+_LOCATION = re.compile(r"#\s*([^\s:]+):(\d+)\s*$")
+_PRIMITIVES = {sign: name for name, sign in INFIX.items()}
+_SPACES = {s.value: s for s in Space if s is not Space.SHARED}
+_INDEXED = {s.index: s for s in _SPACES.values()}
+_OVER = {tuple(re.findall(r"\w+|[-<>]+|[()]", text))[1:]: space for space, text in OVER.items()}
+_WORDS = {"None": None, "True": True, "False": False, "inf": float("inf"), "nan": float("nan")}
+
+
+class ParseError(GnnjitError, ValueError):
+    """A text is not a program."""
+
+
+class Token(NamedTuple):
+    kind: str
+    text: str
+
+
+_END = Token("end", "end of line")
+_ABSENT = object()
+
+Scope = dict[str, Value]
+
+
+def parse(text: str, objects: Sequence[Any] | None = None) -> Program:
+    """The program that `text` shows; `objects` are what its `&0`, `&1`, ... stand for.
+
+    Raises `ParseError` with the number of the line.
+    """
+    lines = _logical_lines(text)
+    if not lines:
+        raise ParseError("line 1: no text; a program starts with `layer name(inputs)`")
+    return _Parser(lines, list(objects or ())).program()
+
+
+def _logical_lines(text: str) -> list[_Line]:
+    """The lines that are not empty; one that leaves a parenthesis open goes on in the next."""
+    lines: list[_Line] = []
+    depth = 0
+    for number, raw in enumerate(text.splitlines(), 1):
+        if depth == 0:
+            lines.append(_Line(number, len(raw) - len(raw.lstrip()), []))
+        for match in _TOKEN.finditer(raw.rstrip()):
+            token = Token(str(match.lastgroup), match[str(match.lastgroup)])
+            if token.kind == "unknown":
+                raise ParseError(f"line {number}: cannot read {token.text!r}")
+            if token.kind != "comment":
+                lines[-1].tokens.append(token)
+            elif found := _LOCATION.match(token.text):
+                lines[-1].location = ir.Location(found[1], int(found[2]))
+            depth += (token.text in ("(", "[")) - (token.text in (")", "]"))
+        if not lines[-1].tokens:
+            lines.pop()
+    return lines
+
+
+@dataclasses.dataclass
+class _Line:
+    """The tokens of one line, read from left to right."""
+
+    number: int
+    indent: int
+    tokens: list[Token]
+    location: ir.Location | None = None
+    at: int = 0
+
+    def fail(self, message: str) -> NoReturn:
+        raise ParseError(f"line {self.number}: {message}")
+
+    def peek(self, ahead: int = 0) -> Token:
+        i = self.at + ahead
+        return self.tokens[i] if i < len(self.tokens) else _END
+
+    def next(self) -> Token:
+        self.at += 1
+        return self.peek(-1)
+
+    def sees(self, *texts: str) -> bool:
+        return all(self.peek(i).text == text for i, text in enumerate(texts))
+
+    def skip(self, *texts: str) -> bool:
+        """Read `texts` if they come next."""
+        self.at += len(texts) * (seen := self.sees(*texts))
+        return seen
+
+    def expect(self, *texts: str) -> None:
+        for text in texts:
+            if not self.skip(text):
+                self.fail(f"expected {text!r}, got {self.peek().text!r}")
+
+    def name(self, what: str) -> str:
+        token = self.next()
+        if token.kind != "name":
+            self.fail(f"expected {what}, got {token.text!r}")
+        return token.text
+
+    def integer(self) -> int:
+        if not self.peek().text.isdigit():
+            self.fail(f"expected a whole number, got {self.peek().text!r}")
+        return int(self.next().text)
+
+    def listed(self, item: Callable[[], Any], close: str) -> list[Any]:
+        """Items between commas, up to `close`, which is read."""
+        items = []
+        while not self.skip(close):
+            items.append(item())
+            if not self.sees(close):
+                self.expect(",")
+        return items
+
+
+class _Parser:
+    def __init__(self, lines: list[_Line], objects: list[Any]):
+        self.lines = lines
+        self.objects = objects
+        self.row = 0
+
+    @property
+    def line(self) -> _Line:
+        return self.lines[self.row]
+
+    def program(self) -> Program:
+        self.line.expect("layer")
+        name = self.line.name("the layer's name")
+        self.line.expect("(")
+        inputs = self.line.listed(self.declared, ")")
+        self.line.expect(_END.text)
+        scope: Scope = {}
+        for value in inputs:
+            self.define(scope, value)
+        equations: list[Equation] = []
+        self.row += 1
+        while self.row < len(self.lines) and not self.line.sees("return"):
+            equations.append(self.equation(scope))
+        if self.row == len(self.lines):
+            raise ParseError(f"line {self.lines[-1].number}: the program ends without `return`")
+        self.line.expect("return")
+        outputs = self.line.listed(lambda: self.atom(scope), _END.text)
+        if self.row + 1 < len(self.lines):
+            self.lines[self.row + 1].fail("text after `return`")
+        return Program(tuple(inputs), tuple(equations), tuple(outputs), name)
+
+    def define(self, scope: Scope, value: Value) -> None:
+        if value.name in scope:
+            self.line.fail(f"{value.name} is already defined")
+        scope[value.name] = value
+
+    def declared(self) -> Value:
+        """`name: type`"""
+        name = self.line.name("the name of a value")
+        self.line.expect(":")
+        dtype = self.dtype(self.line.name("a type"))
+        self.line.expect("[")
+        space = _SPACES.get(self.line.peek().text, Space.SHARED)
+        if self.line.skip(space.value) and not self.line.sees("]"):
+            self.line.expect(",")
+        shape = tuple(self.line.listed(self.line.integer, "]"))
+        return Value(shape, dtype, space, name)
+
+    def dtype(self, name: str) -> Any:
+        if name == "key" and self.line.skip("<"):
+            name = f"key<{self.line.name('the kind of the key')}>"
+            self.line.expect(">")
+        dtype = find_dtype(name)
+        if dtype is None:
+            self.line.fail(f"{name!r} is not a type")
+        return dtype
+
+    def equation(self, scope: Scope) -> Equation:
+        if self.line.sees("for"):
+            return self.traversal(scope)
+        line = self.line
+        outputs = (self.declared(), *(self.declared() for _ in iter(lambda: line.skip(","), False)))
+        line.expect("=")
+        op, inputs = self.expression(scope, outputs)
+        line.expect(_END.text)
+        for out in outputs:
+            self.define(scope, out)
+        self.row += 1
+        return Equation(op, tuple(inputs), outputs, line.location)
+
+    def expression(self, scope: Scope, outputs: tuple[Value, ...]) -> tuple[Any, list[Atom]]:
+        line = self.line
+        if line.peek(1).text == "over":
+            return self.reduction(), [self.atom(scope)]
+        if line.peek(1).text == "of" and line.peek().text in ("degree", "index"):
+            return self.vertex_number(outputs[0]), []
+        if line.sees("-") and line.peek(1).kind == "name" and line.peek(1).text not in _WORDS:
+            line.next()
+            primitive, operands, params = jax_primitives()["neg"], [self.atom(scope)], {}
+        elif self.at_call():
+            primitive, operands, params = self.call(scope)
+        else:
+            left, sign, right = self.atom(scope), line.next().text, self.atom(scope)
+            if sign not in _PRIMITIVES:
+                line.fail(f"expected one of {' '.join(_PRIMITIVES)}, got {sign!r}")
+            primitive, operands, params = jax_primitives()[_PRIMITIVES[sign]], [left, right], {}
+        implied = implied_params(tuple(operands), outputs[0], primitive.name)
+        said = {k: p for k, p in (implied | params).items() if p is not _ABSENT}
+        return Lax(primitive, tuple(sorted(said.items()))), operands
+
+    def reduction(self) -> Reduce:
+        """`sum over (u -> v) of`"""
+        kind = self.line.name("a reduction")
+        self.line.expect("over")
+        into = next((space for words, space in _OVER.items() if self.line.skip(*words)), None)
+        if into is None:
+            self.line.fail("expected (u -> v), (v <- u) or `all edges` after `over`")
+        self.line.expect("of")
+        return Reduce(kind, into)
+
+    def vertex_number(self, out: Value) -> ir.Degree | ir.Index:
+        op = ir.Degree() if self.line.next().text == "degree" else ir.Index()
+        self.line.expect("of")
+        if not self.line.skip(out.space.index):
+            self.line.fail(f"{op.name} in {out.space.value} is not of {self.line.peek().text!r}")
+        return op
+
+    def at_call(self) -> bool:
+        (kind, text), after = self.line.peek(), self.line.peek(1).text
+        return kind == "name" and (after == "&" or (after == "(" and find_dtype(text) is None))
+
+    def call(self, scope: Scope) -> tuple[Any, list[Atom], dict[str, Any]]:
+        line = self.line
+        name = line.name("a primitive")
+        primitive = self.object() if line.sees("&") else jax_primitives().get(name)
+        if primitive is None:
+            line.fail(f"{name!r} is not a primitive of JAX")
+        line.expect("(")
+        operands: list[Atom] = []
+        params: dict[str, Any] = {}
+
+        def argument() -> None:
+            if line.peek(1).text == "=":
+                self.keyword(params)
+            elif params:
+                line.fail("an operand stands after a parameter")
+            else:
+                operands.append(self.atom(scope))
+
+        line.listed(argument, ")")
+        return primitive, operands, params
+
+    def keyword(self, into: dict[str, Any]) -> None:
+        """`name=value`"""
+        name = self.line.name("a parameter")
+        self.line.expect("=")
+        into[name] = _ABSENT if self.line.skip("absent") else self.param()
+
+    def object(self) -> Any:
+        self.line.expect("&")
+        i = self.line.integer()
+        if i < len(self.objects):
+            return self.objects[i]
+        self.line.fail(f"&{i} is not among the {len(self.objects)} objects given")
+
+    def traversal(self, scope: Scope) -> Equation:
+        """`for each edge (u -> v) of operands`, then lines that are further in."""
+        head = self.line
+        head.expect("for", "each", "edge", "(", "u", "->", "v", ")")
+        inner: Scope = {}
+        if not head.sees(_END.text):
+            head.expect("of")
+        operands = head.listed(lambda: self.operand(scope, inner), _END.text)
+        inputs = tuple(inner.values())
+        equations: list[Equation] = []
+        results: list[tuple[Value, Reduce | None, Atom]] = []
+        self.row += 1
+        while self.row < len(self.lines) and self.line.indent > head.indent:
+            if self.is_result():
+                results.append(self.result(inner))
+            elif results:
+                self.line.fail("an equation stands after an output of the traversal")
+            else:
+                equations.append(self.equation(inner))
+        for out, _, _ in results:
+            self.define(scope, out)
+        body = Program(inputs, tuple(equations), tuple(atom for _, _, atom in results), "body")
+        op = Aggregate(body, tuple(reduction for _, reduction, _ in results))
+        return Equation(op, tuple(operands), tuple(out for out, _, _ in results), head.location)
+
+    def operand(self, scope: Scope, inner: Scope) -> Atom:
+        """`x[u]`, or `name = x[u]`; defines the body's input."""
+        name = self.line.name("a name")  # a constant has to be given one
+        if not self.line.skip("="):
+            self.line.at -= 1
+        atom = self.atom(scope)
+        self.define(inner, Value(atom.shape, atom.dtype, atom.space, name))
+        return atom
+
+    def is_result(self) -> bool:
+        texts = [t.text for t in self.line.tokens]
+        start = texts.index("=") + 1 if "=" in texts else len(texts)
+        return texts[start : start + 2] == ["on", "each"] or "over" in texts[start + 1 : start + 2]
+
+    def result(self, inner: Scope) -> tuple[Value, Reduce | None, Atom]:
+        out = self.declared()
+        self.line.expect("=")
+        reduction = None if self.line.skip("on", "each", "edge") else self.reduction()
+        atom = self.atom(inner)
+        self.line.expect(_END.text)
+        self.row += 1
+        return out, reduction, atom
+
+    def atom(self, scope: Scope) -> Atom:
+        token = self.line.peek()
+        dtype = find_dtype(token.text) if self.line.peek(1).text == "(" else None
+        if dtype is not None:
+            self.line.expect(token.text, "(")
+            held = self.number(bare=False)
+            self.line.expect(")")
+            return Literal(held, np.dtype(dtype))
+        if token.kind != "name" or token.text in _WORDS:
+            held = self.number(bare=True)
+            return Literal(held, held.dtype)
+        self.line.next()
+        if token.text not in scope:
+            self.line.fail(f"{token.text} is not defined")
+        value = scope[token.text]
+        if self.line.skip("["):
+            letter = self.line.name("u, v or e")
+            self.line.expect("]")
+            if _INDEXED.get(letter) is not value.space:
+                self.line.fail(f"{token.text} lies in {value.space.value}; {letter} cannot read it")
+        return value
+
+    def number(self, bare: bool) -> Any:
+        """A NumPy scalar: `2`, `-0.5:f16`, `(1.0, 2.0):c64`; a `bare` one is f32, i32 or bool."""
+        plain = self.signed() if not self.line.sees("(") else complex(*self.param())
+        if self.line.skip(":"):
+            return np.asarray(plain, self.dtype(self.line.name("a type")))[()]
+        narrow = {float: np.float32, int: np.int32, bool: np.bool_}.get(type(plain), np.complex64)
+        return narrow(plain) if bare else np.asarray(plain)[()]
+
+    def signed(self) -> Any:
+        """A number or a word; a minus is applied to the number, so that `-0.0` and `-nan` last."""
+        minus, token = self.line.skip("-"), self.line.next()
+        if token.kind == "name" and _WORDS.get(token.text) is not None:
+            value = _WORDS[token.text]
+        elif token.kind == "number":
+            value = int(token.text) if token.text.isdigit() else float(token.text)
+        else:
+            self.line.fail(f"expected a value or a number, got {token.text!r}")
+        return -value if minus else value
+
+    def param(self) -> Any:
+        """The value of a parameter."""
+        line = self.line
+        kind, text = line.peek()
+        if text == "&":
+            return self.object()
+        if line.skip("("):
+            return tuple(line.listed(self.param, ")"))
+        if line.skip("None"):
+            return None
+        if kind == "string":
+            return json.loads(line.next().text)
+        if kind == "name" and text not in _WORDS:
+            return self.named_param(line.next().text)
+        return self.signed()
+
+    def named_param(self, name: str) -> Any:
+        """A dtype, `Enumeration.MEMBER`, or `NamedTuple(field=value)`."""
+        owner, _, member = name.partition(".")
+        found = jax_types().get(owner)
+        if found is not None and member in getattr(found, "__members__", ()):
+            return found.__members__[member]
+        if found is not None and self.line.skip("("):
+            fields: dict[str, Any] = {}
+            self.line.listed(lambda: self.keyword(fields), ")")
+            return found(**fields)
+        return self.dtype(name)
