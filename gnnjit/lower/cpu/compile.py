@@ -16,6 +16,7 @@ from gnnjit.lower.cpu.handler import Handler
 from gnnjit.lower.cpu.spec import Spec
 
 _engines: list[llvm.ExecutionEngine] = []
+_names: set[str] = set()
 """Kept for the life of the process: XLA holds addresses into them."""
 
 
@@ -80,9 +81,12 @@ def register(text: str, entry: str = "entry") -> str:
     The name is a hash of the code, so a compiled program from XLA's persistent cache finds it.
     """
     name = "gnnjit_cpu_" + hashlib.sha256(text.encode()).hexdigest()[:24]
+    if name in _names:
+        return name
     engine = llvm.create_mcjit_compiler(optimised(text), _machine())
     engine.finalize_object()
     _engines.append(engine)
     capsule = jax.ffi.pycapsule(engine.get_function_address(entry))
     jax.ffi.register_ffi_target(name, capsule, platform="cpu", api_version=1)
+    _names.add(name)
     return name
