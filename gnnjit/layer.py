@@ -2,43 +2,136 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from gnnjit.errors import LayerError
-from gnnjit.frontend.trace import Arguments, Traced, trace
+from gnnjit.frontend.trace import Arguments, Traced, call_once, trace
 from gnnjit.graph import Bipartite, Graph
+from gnnjit.ir.interpret import Incidence, interpret
 from gnnjit.ir.program import Aggregate, Equation, Program
 from gnnjit.ir.space import Space
+from gnnjit.lower import choose  # noqa: F401  (registers the lowerings of aggregate)
 from gnnjit.lower.aggregate import aggregate
-from gnnjit.lower.choose import default_passes, run_passes
 from gnnjit.lower.execute import execute, spread
+from gnnjit.passes.pipeline import default_passes, run
+from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
+
+
+@dataclasses.dataclass(frozen=True)
+class Definition:
+    """A decorated function: what to trace, which keywords are static, where it stands."""
+
+    fn: Callable[..., Any]
+    statics: tuple[str, ...]
+    where: str
+
+    @property
+    def name(self) -> str:
+        return getattr(self.fn, "__qualname__", "layer").replace("<locals>.", "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Staged:
+    """One call of a layer, traced: everything that running or explaining it needs."""
+
+    definition: Definition
+    graph: Graph
+    arguments: Arguments
+    traced: Traced
+
+    @property
+    def program(self) -> Program:
+        """As the user wrote it, before any pass."""
+        return self.traced.program
+
+    @property
+    def given(self) -> tuple[Space, ...]:
+        """The spaces in which the outputs were returned."""
+        return tuple(o.space for o in self.program.outputs)
+
+    def run(self) -> Any:
+        if getattr(_state, "reference", False):
+            outs = self.interpret(PlaceInSmallestSpace()(self.program))
+        else:
+            program = optimise(self.program)
+            outs = _run(program, self.given, self.graph, self.traced.operands)
+        return jax.tree.unflatten(self.traced.out_tree, outs)
+
+    def interpret(self, program: Program, operands: Sequence[Any] | None = None) -> list[Any]:
+        """The outputs of `program` (this one, after any pass), edge by edge."""
+        g = self.graph
+        incidence = Incidence(g.src, g.dst, g.num_src, g.num_dst, g.mask)
+        outs = interpret(program, incidence, operands or self.traced.operands)
+        return outputs(g, program, self.given, outs)
+
+
+_state = threading.local()
 
 
 def layer(fn: Callable[..., Any] | None = None, *, static_argnames: Sequence[str] | str = ()) -> Any:
     """Compile `fn(v, e, *params)`, which says what one vertex does with its incoming edges.
 
-    The result is called as `layer(graph, x, *params, edges=None)`; on a method, `self` counts as
-    captured.
+    Inside, everything is per element: `v` are the vertex's own features (`[F]`, or any pytree),
+    `e.src`, `e.dst` and `e.data` those of one incoming edge; further arguments and values captured
+    by closure are shared by the whole graph. Reductions (`gnnjit.sum`, ...) run over the incoming
+    edges. A vertex value that is returned comes back as `[num_dst, ...]`, an edge value as
+    `[num_edges, ...]` in the order in which the edges were given, a shared value as it is.
+
+    The result is called as `layer(graph, x, *params, edges=None, **params)`:
+
+        graph: a `gnnjit.Graph`.
+        x: a pytree of `[num_nodes, ...]`, or `Bipartite(src=..., dst=...)`.
+        edges: a pytree of `[num_edges, ...]`, read as `e.data`.
+
+    It composes with `jit`, `grad`, `vmap`, `scan` and the rest of JAX. On a method, `self` counts as
+    captured. `layer.explain(...)` and `layer.check(...)` take the same arguments.
+
+    Args:
+        static_argnames: keyword arguments that are Python values, as in `jax.jit`.
+
+    Raises:
+        LayerError: the function cannot be compiled as it is written; the message names the line.
+        GraphError: an array does not fit the graph.
+
+    NeuGraph's SAGA-NN (section 3.1) with user functions in JAX; DESIGN sections 1 to 3.
     """
     if fn is None:
         return functools.partial(layer, static_argnames=static_argnames)
     statics = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-    where = _where(fn)
+    definition = Definition(fn, statics, _where(fn))
 
     @functools.wraps(fn)
     def call(*args: Any, edges: Any = None, **keywords: Any) -> Any:
-        graph, traced = stage(fn, statics, where, args, edges, keywords)
-        given = tuple(o.space for o in traced.program.outputs)
-        outs = _run(optimise(traced.program), given, graph, traced.operands)
-        return jax.tree.unflatten(traced.out_tree, outs)
+        staged = stage(definition, args, edges, keywords)
+        for calls in getattr(_state, "recorders", []):
+            calls.append(staged)
+        return staged.run()
 
-    call.__gnnjit_layer__ = (fn, statics, where)
+    call.__gnnjit_layer__ = definition  # type: ignore[attr-defined]
+    call.explain = functools.partial(_explain, call)  # type: ignore[attr-defined]
+    call.check = functools.partial(_check, call)  # type: ignore[attr-defined]
     return call
+
+
+def _explain(target: Any, *args: Any, **keywords: Any) -> Any:
+    from gnnjit.explain import explain
+
+    return explain(target, *args, **keywords)
+
+
+def _check(target: Any, *args: Any, **keywords: Any) -> Any:
+    from gnnjit.check import check
+
+    return check(target, *args, **keywords)
 
 
 def _where(fn: Callable[..., Any]) -> str:
@@ -46,44 +139,107 @@ def _where(fn: Callable[..., Any]) -> str:
     return f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}" if code else "?"
 
 
-def stage(
-    fn: Any, statics: Sequence[str], where: str, args: Any, edges: Any, keywords: Any
-) -> tuple[Graph, Traced]:
-    bound, graph, x, params = _split(fn, args)
+@contextlib.contextmanager
+def reference() -> Iterator[None]:
+    """Within it, layers run on plain gathers and `jax.ops.segment_sum`, edge by edge.
+
+    Work on one endpoint is still done once per vertex, as a careful user writes it by hand. Acts
+    while a function is traced: a function that `jax.jit` has compiled before keeps what it has.
+    """
+    outer = getattr(_state, "reference", False)
+    _state.reference = True
+    try:
+        yield
+    finally:
+        _state.reference = outer
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[list[Staged]]:
+    """Collects every layer call that is made (or traced) within it."""
+    calls: list[Staged] = []
+    recorders = _state.__dict__.setdefault("recorders", [])
+    recorders.append(calls)
+    try:
+        yield calls
+    finally:
+        recorders.remove(calls)
+
+
+def stage(definition: Definition, args: Any, edges: Any, keywords: dict[str, Any]) -> Staged:
+    """Check the arguments of one call, and trace the function."""
+    owner, graph, x, params = _split(definition, args)
+    _check_sizes(definition, graph, x, edges)
     src, dst = (x.src, x.dst) if isinstance(x, Bipartite) else (x, x)
-    fixed = {k: keywords[k] for k in statics if k in keywords}
-    shared = {k: v for k, v in keywords.items() if k not in fixed}
-    fn = functools.partial(bound, **fixed)
-    arguments = Arguments(src, dst, edges, tuple(params), shared)
-    return graph, trace(fn, arguments, name=getattr(bound, "__name__", "layer"), where=where)
+    static = {k: keywords[k] for k in definition.statics if k in keywords}
+    shared = {k: v for k, v in keywords.items() if k not in static}
+    arguments = Arguments(src, dst, edges, params, shared)
+    fn = functools.partial(definition.fn, *owner, **static)
+    if owner and _is_initialising(owner[0]):
+        call_once(fn, arguments, definition.name, definition.where)
+    traced = trace(fn, arguments, graph, name=definition.name, where=definition.where)
+    return Staged(definition, graph, arguments, traced)
 
 
-def _split(fn: Any, args: tuple[Any, ...]) -> tuple[Any, Graph, Any, tuple[Any, ...]]:
-    if args and isinstance(args[0], Graph):
-        graph, *rest = args
-    elif len(args) > 1 and isinstance(args[1], Graph):
-        owner, graph, *rest = args
-        fn = functools.wraps(fn)(functools.partial(fn, owner))
+def _is_initialising(owner: Any) -> bool:
+    """Whether `owner` is a linen module that creates its parameters in this very call."""
+    check = getattr(owner, "is_initializing", None)
+    return callable(check) and bool(check())
+
+
+def _split(definition: Definition, args: tuple[Any, ...]) -> tuple[Any, Graph, Any, Any]:
+    """The owner of a method (or nothing), the graph, the features, the parameters."""
+    for at in (0, 1):
+        if len(args) > at and isinstance(args[at], Graph):
+            if len(args) == at + 1:
+                break
+            return args[:at], args[at], args[at + 1], args[at + 2 :]
+    got = ", ".join(type(a).__name__ for a in args) or "nothing"
+    raise LayerError(
+        f"{definition.where}: {definition.name} is called as layer(graph, x, *params), with a "
+        f"gnnjit.Graph and vertex features; got ({got})"
+    )
+
+
+def _check_sizes(definition: Definition, graph: Graph, x: Any, edges: Any) -> None:
+    where = f"{definition.where}: {definition.name}: "
+    if isinstance(x, Bipartite):
+        graph.check(x.src, Space.SRC, where + "x.src")
+        graph.check(x.dst, Space.DST, where + "x.dst")
+    elif graph.num_src != graph.num_dst:
+        raise LayerError(
+            f"{where}the graph has {graph.num_src} sources and {graph.num_dst} destinations, but x "
+            "is one array for both; pass gnnjit.Bipartite(src=..., dst=...)"
+        )
     else:
-        raise LayerError("a layer is called as layer(graph, x, *params)")
-    return fn, graph, rest[0], tuple(rest[1:])
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _run(program: Program, given: tuple[Space, ...], graph: Graph, operands: Any) -> list[Any]:
-    """The optimised program; `given` are the spaces in which the user returned the outputs."""
-
-    def bind(graph: Graph, eqn: Equation, args: list[Any]) -> list[Any]:
-        assert isinstance(eqn.op, Aggregate)
-        return aggregate(graph, eqn.op.body, eqn.op.reductions, args)
-
-    outs = execute(program, graph, operands, bind)
-    return [
-        spread(graph, x, o.space) if s in (Space.EDGE, Space.SRC) else x
-        for x, o, s in zip(outs, program.outputs, given, strict=True)
-    ]
+        graph.check(x, Space.DST, where + "x")
+    graph.check(edges, Space.EDGE, where + "edges")
 
 
 @functools.lru_cache(maxsize=4096)
 def optimise(program: Program) -> Program:
-    return run_passes(program, default_passes())
+    return run(program, default_passes())
+
+
+def outputs(
+    graph: Graph, program: Program, given: Sequence[Space], outs: Sequence[Any]
+) -> list[Any]:
+    """What the user gets: a value returned on the edges has one row per edge, 0 on padding, in
+    whichever smaller space it was computed; a vertex value one row per destination."""
+    result = []
+    for x, atom, space in zip(outs, program.outputs, given, strict=True):
+        if space in (Space.EDGE, Space.SRC):
+            x = spread(graph, x, atom.space)
+        elif space is Space.DST and atom.space is Space.SHARED:
+            x = jnp.broadcast_to(x, (graph.num_dst, *jnp.shape(x)))
+        result.append(x)
+    return result
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _run(program: Program, given: tuple[Space, ...], graph: Graph, operands: Any) -> list[Any]:
+    def bind(graph: Graph, eqn: Equation, args: list[Any]) -> list[Any]:
+        assert isinstance(eqn.op, Aggregate)
+        return aggregate(graph, eqn.op.body, eqn.op.reductions, args)
+
+    return outputs(graph, program, given, execute(program, graph, operands, bind))

@@ -147,6 +147,8 @@ def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None) -> None:
             "so every edge and vertex would get the same numbers. Use gnnjit.dropout(value, rate, "
             "key) or gnnjit.random_uniform(key, like=value), which draw once per element"
         )
+    if eqn.primitive is reduce_p and ins[0].space is Space.SHARED:
+        raise LayerError(at + _shared_message(eqn.params["said"], ins[0]))
     if eqn.primitive.name in _CUSTOM or any(True for _ in _compat.subjaxprs(eqn)):
         inner = next((e for e in _nested(eqn) if e.primitive in _OURS), None)
         if inner is not None:
@@ -154,6 +156,18 @@ def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None) -> None:
                 f"{at}a gnnjit reduction sits inside {eqn.primitive.name}; reductions must stand "
                 "in the layer function itself, not in a loop, a condition or a custom derivative"
             )
+
+
+def _shared_message(said: str, atom: Atom) -> str:
+    kind = f"{atom.dtype.name}{list(atom.shape)}"
+    name = f" {atom.name}" if isinstance(atom, Value) and atom.name else ""
+    advice = "gnnjit.degree() counts the edges"
+    if isinstance(atom, Value) and len(atom.shape) == 2:
+        advice = f"Did you mean {said}(e.src @ {atom.name or 'w'})?"
+    return (
+        f"{said}() needs a value on edges or vertices, got the shared value{name}: {kind}, which is "
+        f"the same for every edge. {advice}"
+    )
 
 
 def _nested(eqn: Any) -> Any:

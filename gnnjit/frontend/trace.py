@@ -75,7 +75,9 @@ class Traced:
     out_tree: Any
 
 
-def trace(fn: Callable[..., Any], args: Arguments, *, name: str, where: str) -> Traced:
+def trace(
+    fn: Callable[..., Any], args: Arguments, graph: Any, *, name: str, where: str
+) -> Traced:
     """Trace `fn(v, e, *params, **keywords)` once, per element."""
     parts = {
         Space.SRC: ("e.src", args.src),
@@ -112,7 +114,50 @@ def trace(fn: Callable[..., Any], args: Arguments, *, name: str, where: str) -> 
         raise LayerError(_leak_message(name, where)) from error
     except (TypeError, ValueError) as error:
         raise LayerError(_shape_message(error, values, name, where)) from error
+    refuse_batched_constants(captured, graph, f"{where}: {name}")
     return Traced(captured.program, (*operands, *captured.constants), out_trees[-1])
+
+
+def call_once(fn: Callable[..., Any], args: Arguments, name: str, where: str) -> None:
+    """Call `fn` on one element of zeros, outside any trace of ours: linen modules create their
+    parameters while they are called."""
+
+    def element(x: Any) -> Any:
+        return jnp.zeros(x.shape[1:], x.dtype)
+
+    groups = {
+        Space.SRC: jax.tree.map(element, args.src),
+        Space.DST: jax.tree.map(element, args.dst),
+        Space.EDGE: jax.tree.map(element, args.edges),
+        Space.SHARED: (args.params, args.keywords),
+    }
+    _call(fn, args, groups, name, where)
+
+
+def refuse_batched_constants(captured: Any, graph: Any, what: str) -> None:
+    """Error where an array of the whole graph was captured and mixed with one element's values."""
+    program = captured.program
+    n = len(captured.constants)
+    counts = {graph.num_src: "vertices", graph.num_dst: "vertices", graph.num_edges: "edges"}
+    suspects = {
+        v for v in program.inputs[len(program.inputs) - n :]
+        if len(v.shape) > 1 and v.shape[0] in counts and v.shape[0] > 1
+    }
+    for eqn in program.equations:
+        found = suspects.intersection(eqn.inputs)
+        others = [a for a in eqn.inputs if a.space is not Space.SHARED]
+        out = eqn.outputs[0]
+        if not found or not others or eqn.op.name == "dot_general":
+            continue
+        array = found.pop()
+        if out.shape[:1] == array.shape[:1]:
+            at = eqn.location or what
+            raise LayerError(
+                f"{at}: an array of shape {list(array.shape)} that the layer captured is combined "
+                f"with a value of one element, and {array.shape[0]} is the number of "
+                f"{counts[array.shape[0]]}. Inside a layer everything is per element: pass the "
+                "array in x (or edges) and read it through v, e.src or e.data"
+            )
 
 
 def _title(label: str, path: Any) -> str:

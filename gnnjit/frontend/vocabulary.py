@@ -34,6 +34,7 @@ def layer_scope(name: str) -> Iterator[None]:
 
 
 def _inside(what: str) -> None:
+    _state.said = what
     if getattr(_state, "layer", None) is None:
         raise LayerError(
             f"gnnjit.{what}() was called outside a layer: it reads the edges of one vertex, so it "
@@ -48,16 +49,16 @@ def _define(name: str) -> Any:
     return prim
 
 
-def _reduce_jvp(primals: Any, tangents: Any, *, kind: str) -> Any:
+def _reduce_jvp(primals: Any, tangents: Any, *, kind: str, said: str) -> Any:
     if kind != "sum":
         raise LayerError(
-            f"jax.jvp or jax.grad inside a layer reached gnnjit.{kind}(): differentiate the whole "
+            f"jax.jvp or jax.grad inside a layer reached gnnjit.{said}(): differentiate the whole "
             "layer from outside instead"
         )
     (x,), (t,) = primals, tangents
-    out = reduce_p.bind(x, kind=kind)
+    out = reduce_p.bind(x, kind=kind, said=said)
     zero = type(t) is _compat.ad.Zero
-    return out, t if zero else reduce_p.bind(t, kind=kind)
+    return out, t if zero else reduce_p.bind(t, kind=kind, said=said)
 
 
 reduce_p = _define("gnnjit_reduce")
@@ -68,9 +69,17 @@ _compat.batching.primitive_batchers[reduce_p] = lambda args, dims, **params: (
 _compat.ad.primitive_jvps[reduce_p] = _reduce_jvp
 _compat.ad.primitive_transposes[reduce_p] = lambda *_, **__: _no_inner_transpose()
 
+_compat.mlir.register_lowering(
+    reduce_p, _compat.mlir.lower_fun(lambda x, **_: x, multiple_results=False)
+)
+
 degree_p = _compat.Primitive("gnnjit_degree")
 degree_p.def_impl(lambda: jnp.int32(1))
 degree_p.def_abstract_eval(lambda: _compat.shaped_array((), np.dtype(np.int32)))
+
+_compat.mlir.register_lowering(
+    degree_p, _compat.mlir.lower_fun(lambda: jnp.int32(1), multiple_results=False)
+)
 
 index_p = _compat.Primitive("gnnjit_index")
 index_p.def_impl(lambda like: jnp.int32(0))
@@ -78,6 +87,9 @@ index_p.def_abstract_eval(lambda like: _compat.shaped_array((), np.dtype(np.int3
 _compat.batching.primitive_batchers[index_p] = lambda args, dims: (
     index_p.bind(lax.index_in_dim(args[0], 0, dims[0], keepdims=False)),
     None,
+)
+_compat.mlir.register_lowering(
+    index_p, _compat.mlir.lower_fun(lambda like: jnp.int32(0), multiple_results=False)
 )
 _compat.ad.primitive_jvps[index_p] = lambda primals, tangents: (
     index_p.bind(*primals),
@@ -96,7 +108,7 @@ def _reduce(kind: str, x: Any) -> jax.Array:
     x = jnp.asarray(x)
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.int32)
-    return reduce_p.bind(x, kind=kind)
+    return reduce_p.bind(x, kind=kind, said=getattr(_state, "said", kind))
 
 
 def _map(f: Callable[[Any], Any], value: Any) -> Any:

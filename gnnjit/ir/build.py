@@ -61,11 +61,19 @@ def convert(builder: Builder, a: Value, dtype: Any, where: Location | None = Non
     return emit_jax(builder, lambda x: jax.lax.convert_element_type(x, dtype), [a], where)
 
 
+def broadcast_op(atom: Atom, shape: tuple[int, ...]) -> Lax:
+    """The operation that brings `atom`, a scalar or with axes of length 1, to `shape`."""
+    axes = tuple(range(len(shape))) if atom.shape else ()
+    eqn = jax.make_jaxpr(lambda x: jax.lax.broadcast_in_dim(x, shape, axes))(atom.aval).eqns[0]
+    return Lax(eqn.primitive, tuple(sorted(eqn.params.items())))
+
+
 def broadcast(builder: Builder, a: Atom, shape: tuple[int, ...], where: Any = None) -> Any:
-    """A scalar as an array of `shape`."""
+    """`a`, a scalar or with axes of length 1, brought to `shape`."""
     if a.shape == shape:
         return a
-    return emit_jax(builder, lambda x: jax.lax.broadcast_in_dim(x, shape, ()), [a], where)
+    out = Value(shape, a.dtype, a.space)
+    return builder.emit(broadcast_op(a, shape), [a], [out], where)[0]
 
 
 def constant(builder: Builder, value: float, shape: tuple[int, ...], dtype: Any) -> Atom:

@@ -64,11 +64,9 @@ def _apply(eqn: Equation, graph: Graph, args: list[Any]) -> list[Any]:
 
 def spread(graph: Graph, x: Any, space: Space) -> Any:
     """A value of any space over all edges, `[E, ...]`; 0 on padding."""
-    if space is Space.EDGE:
-        return x
     if space is Space.SHARED:
         x = jnp.broadcast_to(x, (graph.num_edges, *jnp.shape(x)))
-    else:
+    elif space is not Space.EDGE:
         x = x[graph.dst if space is Space.DST else graph.src]
     if graph.mask is None:
         return x

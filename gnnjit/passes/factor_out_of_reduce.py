@@ -80,8 +80,8 @@ class _Sum:
         eqn = self.made.get(atom) if isinstance(atom, Value) else None
         if eqn is None or not isinstance(eqn.op, Lax) or atom.space is not Space.EDGE:
             return [_Factor(atom, shape, broadcasts)]
-        if atom.shape != shape:
-            return [_Factor(atom, shape, broadcasts)]
+        if atom.shape != shape:  # an operand that its array operation broadcasts
+            return self.decompose(atom, (*broadcasts, build.broadcast_op(atom, shape)), atom.shape)
         first = eqn.inputs[0] if eqn.inputs else atom
         match eqn.op.name:
             case "mul":
