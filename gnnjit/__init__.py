@@ -1,5 +1,7 @@
 """gnnjit: a compiler for graph neural networks in JAX."""
 
+from gnnjit.check import check
+from gnnjit.explain import explain
 from gnnjit.frontend.vocabulary import (
     degree,
     dropout,
@@ -14,19 +16,22 @@ from gnnjit.frontend.vocabulary import (
     var,
 )
 from gnnjit.graph import Bipartite, Graph
-from gnnjit.layer import layer
+from gnnjit.layer import layer, reference
 
 __all__ = [
     "Bipartite",
     "Graph",
+    "check",
     "degree",
     "dropout",
+    "explain",
     "layer",
     "logsumexp",
     "max",
     "mean",
     "min",
     "random_uniform",
+    "reference",
     "softmax",
     "std",
     "sum",

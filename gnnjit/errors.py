@@ -22,3 +22,7 @@ class DataError(GnnjitError, ValueError):
 
 class VerifyError(GnnjitError, AssertionError):
     """A program of the IR is ill-formed: a bug in a pass, not in the user's code."""
+
+
+class CheckError(GnnjitError, AssertionError):
+    """An optimised layer and its interpreted program disagree."""
