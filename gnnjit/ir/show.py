@@ -94,7 +94,7 @@ _RESERVED = frozenset(
     "u v e sum max min degree index over of on for each all edges return layer inf nan absent "
     "True False None".split()
 )
-_WIDTH, _COLUMN = 88, 56
+_WIDTH, _COLUMN = 100, 56
 
 
 def show(program: Program, *, locations: bool = True, objects: list[Any] | None = None) -> str:
@@ -263,7 +263,7 @@ def find_dtype(name: str) -> Any:
         return next((k.dtype for k in keys if k.dtype.name == name), None)
     full = next((long for long, short in SHORT_DTYPES.items() if short == name), name)
     try:
-        return jax.numpy.dtype(full) if re.match("u?int|b?float|complex|bool", full) else None
+        return jax.numpy.dtype(full) if re.match(r"(u?int|b?float|complex)\d|bool$", full) else None
     except TypeError:
         return None
 

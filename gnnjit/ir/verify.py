@@ -50,7 +50,7 @@ def verify(program: Program) -> None:
     defined: set[Value] = set()
     for value in program.inputs:
         if value in defined:
-            _fail(program, None, f"the input {_kind(value)} is listed twice")
+            _fail(program, None, f"the input {_named(value)} is listed twice")
         defined.add(value)
     for eqn in program.equations:
         _check_order(program, eqn, defined)
@@ -61,16 +61,16 @@ def verify(program: Program) -> None:
             _check_body(program, eqn, eqn.op.body)
     for i, atom in enumerate(program.outputs):
         if isinstance(atom, Value) and atom not in defined:
-            _fail(program, None, f"output {i} ({_kind(atom)}) is never defined")
+            _fail(program, None, f"output {i} ({_named(atom)}) is never defined")
 
 
 def _check_order(program: Program, eqn: Equation, defined: set[Value]) -> None:
     for i, atom in enumerate(eqn.inputs):
         if isinstance(atom, Value) and atom not in defined:
-            _fail(program, eqn, f"operand {i} ({_kind(atom)}) is used before it is defined")
+            _fail(program, eqn, f"operand {i} ({_named(atom)}) is used before it is defined")
     for i, value in enumerate(eqn.outputs):
         if value in defined:
-            _fail(program, eqn, f"output {i} ({_kind(value)}) is already defined")
+            _fail(program, eqn, f"output {i} ({_named(value)}) is already defined")
         defined.add(value)
 
 
@@ -114,16 +114,20 @@ def _lax(eqn: Equation, op: Lax) -> str | None:
 
 
 def _reduce(eqn: Equation, op: Reduce) -> str | None:
+    if len(eqn.inputs) != 1 or len(eqn.outputs) != 1:
+        return "a reduction has one operand and one output"
+    wrong = _reduction(op, eqn.outputs[0])
+    return wrong or _compare(eqn.outputs, [_aval(eqn.inputs[0])], op.kind)
+
+
+def _reduction(op: Reduce, out: Value) -> str | None:
     if op.kind not in _KINDS:
         return f"unknown reduction {op.kind!r}; known are {', '.join(_KINDS)}"
     if op.into is Space.EDGE:
         return "a reduction goes into src, dst or shared, not into edge"
-    if len(eqn.inputs) != 1 or len(eqn.outputs) != 1:
-        return "a reduction has one operand and one output"
-    (out,) = eqn.outputs
     if out.space is not op.into:
         return f"it reduces into {op.into.value}, but its output lies in {out.space.value}"
-    return _compare(eqn.outputs, [_aval(eqn.inputs[0])], op.kind)
+    return None
 
 
 def _vertex_number(eqn: Equation, allowed: Sequence[Space]) -> str | None:
@@ -148,17 +152,16 @@ def _aggregate(eqn: Equation, op: Aggregate) -> str | None:
         return f"it has {len(eqn.inputs)} operands, its body {len(op.body.inputs)} inputs"
     for i, (given, wanted) in enumerate(zip(eqn.inputs, op.body.inputs, strict=True)):
         if (given.space, _aval(given)) != (wanted.space, _aval(wanted)):
-            return f"operand {i} is {_kind(given)}, its body's input is {_kind(wanted)}"
+            return f"operand {i} is {kind(given)}, its body's input is {kind(wanted)}"
     return _aggregate_outputs(eqn, op)
 
 
 def _aggregate_outputs(eqn: Equation, op: Aggregate) -> str | None:
     for i, (out, reduction) in enumerate(zip(eqn.outputs, op.reductions, strict=True)):
         if reduction is not None:
-            one = Equation(reduction, (op.body.outputs[i],), (out,))
-            reason = _reduce(one, reduction)
-            if reason is not None:
-                return f"output {i}: {reason}"
+            wrong = _reduction(reduction, out)
+            if wrong is not None:
+                return f"output {i}: {wrong}"
         elif out.space is not Space.EDGE:
             return f"output {i} has no reduction, so it lies in edge, not in {out.space.value}"
     return _compare(eqn.outputs, [_aval(o) for o in op.body.outputs], op.name)
@@ -191,7 +194,7 @@ def _compare(outputs: Sequence[Value], expected: Sequence[Kind], name: str) -> s
     for i, (out, (shape, dtype)) in enumerate(zip(outputs, expected, strict=True)):
         if (tuple(out.shape), out.dtype) != (tuple(shape), dtype):
             right = Value(tuple(shape), dtype, out.space)
-            return f"output {i} is {_kind(out)}, but {name} gives {_kind(right)}"
+            return f"output {i} is {kind(out)}, but {name} gives {kind(right)}"
     return None
 
 
@@ -203,7 +206,7 @@ def _is_extended(dtype: Any) -> bool:
     return jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
 
 
-def _kind(atom: Atom) -> str:
+def _named(atom: Atom) -> str:
     label = f"{atom.name}: " if isinstance(atom, Value) and atom.name else ""
     return label + kind(atom)
 

@@ -1,0 +1,192 @@
+"""Each rule of the verifier has a program that breaks it; the message names equation and rule."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from gnnjit.errors import VerifyError
+from gnnjit.ir.parse import parse
+from gnnjit.ir.program import Aggregate, Equation, Lax, Program, Reduce, Value
+from gnnjit.ir.space import Space
+from gnnjit.ir.verify import verify
+
+from .layers import LAYERS, trace, value
+
+
+def error(program: Program) -> str:
+    with pytest.raises(VerifyError) as caught:
+        verify(program)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_good_programs_pass(name: str) -> None:
+    verify(LAYERS[name]())
+
+
+def test_an_equation_may_sit_above_its_operands() -> None:
+    verify(parse("layer f(x: f32[src])\n  a: f32[edge] = x[u] * 2.0\n  return a"))
+
+
+INPUTS = "x: f32[src, 3], y: f32[dst, 3], w: f32[3], k: i32[]"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("a: f32[src, 3] = x + y[v]", "can be read together in edge, but it sits in src"),
+        ("a: f32[3] = x[u] + w", "can be read together in src, but it sits in shared"),
+        ("a: f32[dst, 3] = x[u] + w", "can be read together in src, but it sits in dst"),
+        ("a: f32[src, 2] = x + w", "output 0 is f32[src, 2], but add gives f32[src, 3]"),
+        ("a: i32[src, 3] = x + w", "output 0 is i32[src, 3], but add gives f32[src, 3]"),
+        ("a: f32[src, 3] = x + k", "add does not accept its operands: "),
+        ("a: f32[src, 2], b: f32[dst, 1] = split(x, axis=0, sizes=(2, 1))",
+         "its outputs lie in 2 spaces; all outputs of split share one"),
+        ("a: f32[src, 2] = split(x, axis=0, sizes=(2, 1))", "split has 2 outputs, not 1"),
+        ("a: f32[src, 3] = sum over (u -> v) of x[u]",
+         "it reduces into dst, but its output lies in src"),
+        ("a: f32[edge, 3] = sum over each edge of x[u]",
+         "a reduction goes into src, dst or shared, not into edge"),
+        ("a: f32[dst, 3] = mean over (u -> v) of x[u]",
+         "unknown reduction 'mean'; known are sum, max, min"),
+        ("a: f32[dst, 2] = sum over (u -> v) of x[u]",
+         "output 0 is f32[dst, 2], but sum gives f32[dst, 3]"),
+        ("a: f32[dst] = degree of v", "output 0 is f32[dst], but degree gives i32[dst]"),
+        ("a: i32[edge] = degree of e", "degree is defined in src or dst, not in edge"),
+        ("a: i32[dst, 2] = index of v", "output 0 is i32[dst, 2], but index gives i32[dst]"),
+    ],
+)  # fmt: skip
+def test_rules_of_an_equation(line: str, message: str) -> None:
+    found = error(parse(f"layer f({INPUTS})\n  {line}    # model.py:12\n  return a"))
+    assert found.startswith("f: ")
+    assert message in found
+    assert found.endswith(f"\n  in: {line}    # model.py:12")
+
+
+def test_used_before_it_is_defined() -> None:
+    good = parse(
+        "layer f(x: f32[src])\n  a: f32[src] = exp(x)\n  b: f32[src] = -a  # model.py:2\n  return b"
+    )
+    first, second = good.equations
+    found = error(dataclasses.replace(good, equations=(second, first)))
+    assert found == (
+        "f: operand 0 (a: f32[src]) is used before it is defined\n"
+        "  in: b: f32[src] = -a    # model.py:2"
+    )
+
+
+def test_defined_twice() -> None:
+    good = parse("layer f(x: f32[src])\n  a: f32[src] = exp(x)\n  return a")
+    found = error(dataclasses.replace(good, equations=good.equations * 2))
+    assert "output 0 (a: f32[src]) is already defined\n  in: a: f32[src] = exp(x)" in found
+
+
+def test_input_listed_twice() -> None:
+    x = value("x", Space.SRC)
+    assert error(Program((x, x), (), (x,))) == "layer: the input x: f32[src] is listed twice"
+
+
+def test_output_never_defined() -> None:
+    assert "output 0 (y: f32[dst]) is never defined" in error(
+        Program((), (), (value("y", Space.DST),))
+    )
+
+
+def test_index_of_the_whole_graph() -> None:
+    good = parse("layer f()\n  a: i32[dst] = index of v\n  return a")
+    out = Value((), np.dtype(np.int32), Space.SHARED)
+    eqn = dataclasses.replace(good.equations[0], outputs=(out,))
+    assert "index is defined in src or dst or edge, not in shared" in error(
+        Program((), (eqn,), (out,))
+    )
+
+
+def test_an_equation_without_outputs() -> None:
+    x = value("x", Space.SRC)
+    assert "it has no outputs\n  in: exp(x)" in error(
+        Program((x,), (Equation(Lax(jax.lax.exp_p, ()), (x,), ()),), ())
+    )
+
+
+def test_operands_of_a_reduction() -> None:
+    x, y = value("x", Space.SRC), value("y", Space.DST)
+    eqn = Equation(Reduce("sum", Space.DST), (x, x), (y,))
+    assert "a reduction has one operand and one output" in error(Program((x,), (eqn,), (y,)))
+
+
+def test_operands_of_a_degree() -> None:
+    good = parse("layer f(x: i32[dst])\n  a: i32[dst] = degree of v\n  return a")
+    eqn = dataclasses.replace(good.equations[0], inputs=good.inputs)
+    assert "degree has no operands and one output" in error(
+        dataclasses.replace(good, equations=(eqn,))
+    )
+
+
+def test_extended_dtypes_are_not_evaluated() -> None:
+    key = jax.random.key(0)
+    x = Value((), key.dtype, Space.SHARED, "key")
+    verify(trace(lambda k: [jax.random.key_data(k)], [x]))
+
+
+TRAVERSAL = """layer f(x: f32[src, 3], y: f32[dst, 3])
+  for each edge (u -> v) of x[u], y[v]
+    a: f32[edge, 3] = x[u] * y[v]
+    b: f32[dst, 3] = sum over (u -> v) of a
+    c: f32[edge, 3] = on each edge a
+  return b, c"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("a: f32[edge, 3] =", "a: f32[src, 3] =",
+         "its operands can be read together in edge, but it sits in src\n"
+         "  in: a: f32[src, 3] = x * y[v]\n"
+         "  which is the body of: for each edge (u -> v) of x[u], y[v]"),
+        ("b: f32[dst, 3]", "b: f32[src, 3]",
+         "output 0: it reduces into dst, but its output lies in src"),
+        ("b: f32[dst, 3]", "b: f32[dst]",
+         "output 0 is f32[dst], but aggregate gives f32[dst, 3]"),
+        ("c: f32[edge, 3]", "c: f32[src, 3]",
+         "output 1 has no reduction, so it lies in edge, not in src"),
+        ("c: f32[edge, 3]", "c: f32[edge, 2]",
+         "output 1 is f32[edge, 2], but aggregate gives f32[edge, 3]"),
+        ("a: f32[edge, 3] = x[u] * y[v]", "a: i32[edge] = index of e",
+         "its body holds index; only primitives of JAX may stand there"),
+    ],
+)  # fmt: skip
+def test_rules_of_a_traversal(before: str, after: str, message: str) -> None:
+    assert before in TRAVERSAL
+    assert message in error(parse(TRAVERSAL.replace(before, after)))
+
+
+def _aggregate(**changes: object) -> Program:
+    good = parse(TRAVERSAL)
+    eqn = good.equations[0]
+    assert isinstance(eqn.op, Aggregate)
+    op = dataclasses.replace(eqn.op, **{k: v for k, v in changes.items() if k != "inputs"})
+    eqn = dataclasses.replace(eqn, op=op, inputs=changes.get("inputs", eqn.inputs))
+    return dataclasses.replace(good, equations=(eqn,))
+
+
+def test_a_traversal_has_a_reduction_for_each_output() -> None:
+    assert "2 body outputs, 1 reductions and 2 outputs should be as many" in error(
+        _aggregate(reductions=(None,))
+    )
+
+
+def test_a_traversal_has_the_operands_of_its_body() -> None:
+    assert "it has 0 operands, its body 2 inputs" in error(_aggregate(inputs=()))
+
+
+def test_a_traversal_reads_where_its_body_does() -> None:
+    good = parse(TRAVERSAL)
+    x, y = good.inputs
+    eqn = dataclasses.replace(good.equations[0], inputs=(y, x))
+    assert "operand 0 is f32[dst, 3], its body's input is f32[src, 3]" in error(
+        dataclasses.replace(good, equations=(eqn,))
+    )
