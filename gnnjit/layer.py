@@ -92,8 +92,8 @@ def layer(fn: Callable[..., Any] | None = None, *, static_argnames: Sequence[str
         x: a pytree of `[num_nodes, ...]`, or `Bipartite(src=..., dst=...)`.
         edges: a pytree of `[num_edges, ...]`, read as `e.data`.
 
-    It composes with `jit`, `grad`, `vmap`, `scan` and the rest of JAX. On a method, `self` counts as
-    captured. `layer.explain(...)` and `layer.check(...)` take the same arguments.
+    It composes with `jit`, `grad`, `vmap`, `scan` and the rest of JAX. On a method, `self` counts
+    as captured. `layer.explain(...)` and `layer.check(...)` take the same arguments.
 
     Args:
         static_argnames: keyword arguments that are Python values, as in `jax.jit`.

@@ -158,7 +158,7 @@ def _tangents(
         values, steps = jax.jvp(f, [primals[i] for i in moving], list(moved))
         for j, k in enumerate(ties):
             at = live.index(k)
-            attains = values[at] == rest[j]
+            attains = _attains(values[at], rest[j], call, k)
             steps[at] = jnp.where(attains, steps[at] * rest[len(ties) + j], 0)
         return steps
 
@@ -188,7 +188,8 @@ def _tie_operands(call: _Call, outs: list[Any], ties: list[int]) -> tuple[list[A
     def count(*xs: Any) -> list[Any]:
         every = evaluate_element(body, xs[:n])
         return [
-            (every[k] == best).astype(jnp.float32) for k, best in zip(ties, xs[n:], strict=True)
+            _attains(every[k], best, call, k).astype(jnp.float32)
+            for k, best in zip(ties, xs[n:], strict=True)
         ]
 
     best = [lax.stop_gradient(outs[k]) for k in ties]
@@ -199,6 +200,19 @@ def _tie_operands(call: _Call, outs: list[Any], ties: list[int]) -> tuple[list[A
         (1 / jnp.maximum(c, 1)).astype(b.dtype) for c, b in zip(counts, best, strict=True)
     ]
     return best, weight
+
+
+def _attains(value: Any, best: Any, call: _Call, k: int) -> Any:
+    """Whether an edge attains the extreme. A value that had to be computed is computed again in
+    another traversal, perhaps rounded otherwise: it may miss by a few units in the last place."""
+    exact = value == best
+    if call.body.outputs[k] in call.body.inputs or not jnp.issubdtype(best.dtype, jnp.inexact):
+        return exact
+    slack = 8 * float(jnp.finfo(best.dtype).eps) * jnp.abs(best)
+    reduction = call.reductions[k]
+    assert reduction is not None
+    near = value >= best - slack if reduction.kind == "max" else value <= best + slack
+    return exact | near
 
 
 ad.primitive_jvps[aggregate_p] = _jvp

@@ -9,17 +9,16 @@ from typing import Any
 
 import jax
 
+from gnnjit._compat import mlir
 from gnnjit.frontend.capture import inline_custom_calls
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Builder, Equation, Program, Reduce, Value
 from gnnjit.ir.space import Space
-from gnnjit.lower import bucketed, cpu, segment
+from gnnjit.lower import bucketed, cpu, csr, segment
 from gnnjit.lower.aggregate import Reductions, aggregate_p
 from gnnjit.lower.execute import execute, spread
 from gnnjit.passes.pipeline import default_passes
 from gnnjit.passes.pipeline import run as run_passes
-
-from gnnjit._compat import mlir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +46,7 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
     off = [] if platform == "cpu" else [f"the platform is {platform}"]
     tried = {
         "cpu": lambda: off or cpu.why_not(body, tuple(reductions), rows),
+        "csr": lambda: csr.why_not(body, reductions, rows, platform),
         "bucketed": lambda: bucketed.why_not(body, reductions, rows, structure),
         "segment": lambda: [],
     }
@@ -111,7 +111,7 @@ def run_choice(choice: Choice, graph: Graph, operands: Sequence[Any]) -> Sequenc
         structure = graph.in_structure if by_rows else graph.out_structure
         num_rows = graph.num_dst if by_rows else graph.num_src
         return cpu.run(body, reductions, rows, structure, num_rows, graph.num_edges, operands)
-    module = bucketed if choice.kernel == "bucketed" else segment
+    module = {"csr": csr, "bucketed": bucketed, "segment": segment}[choice.kernel]
     return module.run(body, reductions, rows, graph, operands)
 
 

@@ -1,4 +1,4 @@
-"""`fuse-scatter-apply-gather`: the edge equations and their reductions, as few traversals as can be.
+"""`fuse-scatter-apply-gather`: edge equations and their reductions, as few traversals as can be.
 
 before:  s: f32[edge] = a[u] + b[v]        after:  y, t = aggregate over (u -> v)
          w: f32[edge] = exp(s)                         s = a[u] + b[v]; w = exp(s)

@@ -92,13 +92,17 @@ class _Matmul:
     def split(self, builder: Builder, made: dict[Value, Equation]) -> bool:
         width = self.edge.shape[self.axis]
         terms = self.expand(_Term(self.edge, 0, width), made)
+        terms.sort(key=lambda t: (t.value.space.value, t.negative))  # one sum for each endpoint
         left = sum(t.stop - t.start for t in terms if t.value.space is Space.EDGE)
         if left >= width:
             return False
-        total: Value | None = None
+        sums: dict[Space, Value] = {}
         for term in terms:
             part = self.multiply(builder, term)
-            total = self.accumulate(builder, total, part, term.negative)
+            sums[part.space] = self.accumulate(builder, sums.get(part.space), part, term.negative)
+        total: Value | None = None
+        for part in sums.values():
+            total = self.accumulate(builder, total, part, negative=False)
         assert total is not None
         builder.env[self.eqn.outputs[0]] = total
         return True
