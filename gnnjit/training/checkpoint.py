@@ -61,7 +61,7 @@ class Checkpoints:
         if resume:
             _same_identity(root, _read_identity(root), identity)
             return cls(root)
-        if root.is_dir() and any(not p.name.startswith(f".{_IDENTITY}") for p in root.iterdir()):
+        if root.is_dir() and any(_IDENTITY not in path.name for path in root.iterdir()):
             raise CheckpointError(
                 f"{root} is not empty, and nothing is overwritten: add --resume to continue the "
                 f"run in it, or choose another directory"
@@ -119,7 +119,7 @@ class RunCheckpoint:
     def save(self, epoch: int, arrays: Mapping[str, np.ndarray], record: dict[str, Any]) -> None:
         """Write a checkpoint; on return it is complete and the one before last is deleted."""
         arrays = dict(arrays)
-        stored = {**record, "digest": _digest(arrays)}
+        stored = {**record, "digest": digest(arrays)}
         args = ocp.args.Composite(
             arrays=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(stored)
         )
@@ -152,7 +152,7 @@ class RunCheckpoint:
                 raise _damaged(where, _first_line(error)) from error
         arrays = {name: np.asarray(value) for name, value in restored["arrays"].items()}
         record = dict(restored["record"])
-        if record.pop("digest", None) != _digest(arrays):
+        if record.pop("digest", None) != digest(arrays):
             raise _damaged(where, "its arrays are not those that were saved")
         return arrays, record
 
@@ -174,7 +174,7 @@ def _first_line(error: Exception) -> str:
     return text if len(text) <= 160 else text[:157] + "..."
 
 
-def _digest(arrays: Mapping[str, np.ndarray]) -> str:
+def digest(arrays: Mapping[str, np.ndarray]) -> str:
     """A hash of names, types, shapes and contents."""
     sha = hashlib.sha256()
     for name in sorted(arrays):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnnjit.training.checkpoint import RunCheckpoint, fill, named_arrays
+from gnnjit.training.checkpoint import RunCheckpoint, digest, fill, named_arrays
 from gnnjit.training.config import TrainConfig
 from gnnjit.training.errors import CheckpointError, TrainError
 from gnnjit.training.steps import Compiled, Program, State, Sums
@@ -112,6 +112,7 @@ class Run:
             "stopped_early": self.stopped_early,
             "accuracy": self.best.accuracy,
             "losses": self.best.losses,
+            "weights_sha256": digest(named_arrays((self.params, self.buffers))),
             "history": [record.to_dict() for record in self.history],
         }
 

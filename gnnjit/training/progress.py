@@ -63,7 +63,7 @@ class Bar(Silent):
         self._task = TaskID(0)
 
     def start(self, name: str, done: int, epochs: int) -> None:
-        self._progress = Progress(
+        progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -71,8 +71,9 @@ class Bar(Silent):
             TextColumn("{task.fields[text]}"),
             console=self._console,
         )
-        self._progress.start()
-        self._task = self._progress.add_task(name, total=epochs, completed=done, text="")
+        progress.start()
+        self._task = progress.add_task(name, total=epochs, completed=done, text="")
+        self._progress = progress
 
     def epoch(self, record: Epoch) -> None:
         if self._progress is not None:
