@@ -7,6 +7,7 @@ Values are compared by identity (each is assigned once); programs are compared b
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
@@ -147,7 +148,14 @@ class Program:
     name: str = "layer"
 
     def key(self) -> Hashable:
-        """Equal for two programs exactly when they compute the same, name by name."""
+        """Equal for two programs that apply the same operations to the same values, in order.
+
+        Names and locations do not count.
+        """
+        return self._key
+
+    @functools.cached_property
+    def _key(self) -> Hashable:
         number = {v: i for i, v in enumerate(self.inputs)}
 
         def atom(a: Atom) -> Hashable:
