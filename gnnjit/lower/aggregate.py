@@ -23,9 +23,10 @@ from gnnjit.errors import LayerError
 from gnnjit.frontend.capture import capture
 from gnnjit.graph import Graph
 from gnnjit.ir.evaluate import evaluate_element
-from gnnjit.ir.program import Atom, Literal, Program, Reduce, Value
+from gnnjit.ir.program import Atom, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.execute import size
+from gnnjit.passes.drop_dead import DropDead
 
 aggregate_p = _compat.Primitive("aggregate")
 aggregate_p.multiple_results = True
@@ -70,9 +71,14 @@ class _Call:
     def capture(
         self, fn: Any, inputs: Sequence[Value], reductions: Reductions, operands: Sequence[Any]
     ) -> list[Any]:
-        """Bind the aggregate whose per-edge function is `fn`."""
+        """Bind the aggregate whose per-edge function is `fn`, with the operands that it reads:
+        an operand nobody reads would be kept for the backward all the same."""
         found = capture(fn, inputs)
-        return self.bind(found.program, reductions, [*operands, *found.constants])
+        body, every = DropDead()(found.program), [*operands, *found.constants]
+        read = {a for e in body.equations for a in e.inputs} | set(body.outputs)
+        slots = [i for i, v in enumerate(body.inputs) if v in read]
+        body = dataclasses.replace(body, inputs=tuple(body.inputs[i] for i in slots))
+        return self.bind(body, reductions, [every[i] for i in slots])
 
 
 def home(reduction: Reduce | None) -> Space:
@@ -317,7 +323,3 @@ def _batch_of_graphs(
 
 
 batching.primitive_batchers[aggregate_p] = _batch
-
-
-def literal_outputs(body: Program) -> bool:
-    return any(isinstance(o, Literal) for o in body.outputs)
