@@ -211,12 +211,13 @@ class Printer:
             return json.dumps(param)
         if isinstance(param, np.dtype):
             return dtype_name(param)
-        if isinstance(param, enum.Enum) and jax_types().get(type(param).__name__) is type(param):
-            return f"{type(param).__name__}.{param.name}"
+        of_jax = jax_types().get(type(param).__name__) is type(param)
+        if isinstance(param, enum.Enum):
+            return f"{type(param).__name__}.{param.name}" if of_jax else self.reference(param)
         if type(param) is tuple:
             inside = ", ".join(map(self.param, param))
             return f"({inside},)" if len(param) == 1 else f"({inside})"
-        if jax_types().get(type(param).__name__) is type(param):
+        if of_jax:
             implied = param._field_defaults
             said = [(k, p) for k, p in zip(param._fields, param, strict=True)
                     if k not in implied or not _same(p, implied[k])]
@@ -251,7 +252,7 @@ def kind(value: Atom) -> str:
 
 
 def dtype_name(dtype: Any) -> str:
-    return SHORT_DTYPES.get(dtype.name, dtype.name)
+    return SHORT_DTYPES.get(dtype.name) or dtype.name
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import VerifyError
@@ -203,7 +204,7 @@ def _aval(atom: Atom) -> Kind:
 
 
 def _is_extended(dtype: Any) -> bool:
-    return jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
+    return jnp.issubdtype(dtype, jax.dtypes.extended)
 
 
 def _named(atom: Atom) -> str:
