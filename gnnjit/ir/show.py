@@ -127,7 +127,7 @@ class Printer:
         self.program = program
         self.objects: list[Any] = [] if objects is None else objects
         self.names: dict[Value, str] = {}
-        self.used = set(_RESERVED)
+        self.used: set[str] = set(_RESERVED)
         letters = (a + n for n in itertools.chain([""], map(str, itertools.count(1)))
                    for a in _LETTERS)
         self.fresh = (name for name in letters if name not in self.used)
@@ -282,7 +282,7 @@ def number(x: Any) -> str:
     """The shortest text that gives back the number in its own dtype."""
     if isinstance(x, (bool, np.bool_, int, np.integer)):
         return str(x)
-    if isinstance(x, (complex, np.complexfloating)):
+    if np.iscomplexobj(x):
         return f"({number(x.real)}, {number(x.imag)})"
     if not np.isfinite(x):
         return ("-" if np.signbit(x) else "") + ("nan" if np.isnan(x) else "inf")
