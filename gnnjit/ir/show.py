@@ -286,7 +286,7 @@ def number(x: Any) -> str:
         return f"({number(x.real)}, {number(x.imag)})"
     if not np.isfinite(x):
         return ("-" if np.signbit(x) else "") + ("nan" if np.isnan(x) else "inf")
-    return str(x) if isinstance(x, np.float32) else repr(float(x))
+    return str(x) if type(x) is np.float32 else repr(float(x))
 
 
 def identifier(name: str) -> str:
