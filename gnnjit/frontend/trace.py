@@ -93,7 +93,8 @@ def trace(
             title = _title(label, path)
             array = _array(leaf, f"{where}: {name}: argument {title}")
             shape = array.shape if space is Space.SHARED else array.shape[1:]
-            values.append(Value(tuple(shape), array.dtype, space, title))
+            weak = bool(getattr(array, "weak_type", False))
+            values.append(Value(tuple(shape), array.dtype, space, title, weak))
             operands.append(array)
     out_trees: list[Any] = []
 

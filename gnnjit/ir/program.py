@@ -31,12 +31,16 @@ class Location:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Value:
-    """One value per element of `space`, each of `shape` and `dtype`."""
+    """One value per element of `space`, each of `shape` and `dtype`.
+
+    `weak_type` as in JAX: a Python number, which does not promote what it meets.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype
     space: Space
     name: str = ""
+    weak_type: bool = False
 
     @property
     def size(self) -> int:
