@@ -131,7 +131,7 @@ def train(
     """
     task = "graph" if isinstance(dataset, GraphDataset) else "vertex"
     config = config or resolve(dataset.name.lower(), task, {})
-    _check(dataset, seeds, folds, checkpoint_every, checkpoint, resume)
+    _check(dataset, config, seeds, checkpoint_every, checkpoint, resume)
     dataset = _prepared(dataset, config)
     store = None
     if checkpoint is not None:
@@ -171,7 +171,12 @@ def describe_dataset(dataset: Dataset | GraphDataset) -> dict[str, Any]:
 
 
 def _check(
-    dataset: Any, seeds: int, folds: int, checkpoint_every: int, checkpoint: Any, resume: bool
+    dataset: Any,
+    config: TrainConfig,
+    seeds: int,
+    checkpoint_every: int,
+    checkpoint: Any,
+    resume: bool,
 ) -> None:
     if seeds < 1:
         raise TrainError(f"seeds is {seeds}, expected at least 1")
@@ -186,6 +191,11 @@ def _check(
             raise TrainError(
                 f"{dataset.name} is judged by cross-validation, got {seeds} seeds: choose the "
                 f"number of runs by --folds"
+            )
+        if config.patience:
+            raise TrainError(
+                f"patience is {config.patience}, expected 0: every fold of {dataset.name} runs all "
+                f"epochs, since one epoch is chosen for all"
             )
     elif not np.asarray(dataset.train_mask).any():
         raise TrainError(f"{dataset.name}: train_mask is empty, expected vertices to train on")

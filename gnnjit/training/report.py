@@ -53,6 +53,7 @@ def _finite(value: Any) -> Any:
 
 def print_table(result: Result, console: Console) -> None:
     """Accuracy, time and memory, with the reference beside them where it was timed."""
+    console.print(_title(result), highlight=False, soft_wrap=True)
     console.print(_accuracy_table(result))
     console.print(_cost_table(result))
     note = _note(result)
@@ -60,12 +61,14 @@ def print_table(result: Result, console: Console) -> None:
         console.print(note, highlight=False, soft_wrap=True)
 
 
+def _title(result: Result) -> str:
+    dataset = result.dataset
+    sizes = [f"{dataset[k]:,} {k}" for k in ("graphs", "vertices", "edges") if k in dataset]
+    return f"{result.config.model} on {dataset['name']}: {', '.join(sizes)}"
+
+
 def _accuracy_table(result: Result) -> Table:
-    dataset, config = result.dataset, result.config
-    sizes = ", ".join(
-        f"{dataset[k]:,} {k}" for k in ("graphs", "vertices", "edges") if k in dataset
-    )
-    table = Table(title=f"{config.model} on {dataset['name']}: {sizes}", box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD)
     table.add_column("accuracy, %")
     for split in result.accuracy:
         table.add_column(_split_name(split, result), justify="right")

@@ -1,0 +1,179 @@
+"""The command line: what it prints, what it writes, how it ends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gnnjit import cli
+from gnnjit.training import command
+
+FAST = ["train", "karate", "--model", "gcn", "--epochs", "4", "--no-compare"]
+
+
+@pytest.fixture
+def gnnjit(capsys):
+    """Runs a command; (exit code, standard output, standard error)."""
+
+    def run(*arguments: str):
+        code = cli.main(arguments)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def error(text: str) -> str:
+    return f"gnnjit: error: {text}\n"
+
+
+def test_version(gnnjit):
+    code, out, _ = gnnjit("--version")
+    assert code == 0
+    assert out.startswith("gnnjit ")
+
+
+def test_help_names_defaults_and_examples(gnnjit):
+    code, out, _ = gnnjit("train", "--help")
+    assert code == 0
+    assert "(default: 10)" in out
+    assert "gnnjit train cora --model gcn --seeds 10" in out
+
+
+def test_data_list(gnnjit):
+    code, out, _ = gnnjit("data", "list")
+    assert code == 0
+    for name in ("karate", "communities", "cora", "mutag"):
+        assert name in out
+
+
+def test_usage_error(gnnjit):
+    code, _, err = gnnjit("train", "--epochs", "many")
+    assert code == 2
+    assert "invalid int value: 'many'" in err
+
+
+def test_no_command(gnnjit):
+    assert gnnjit()[0] == 2
+
+
+def test_train_writes_json(gnnjit, tmp_path):
+    target = tmp_path / "result.json"
+    code, out, err = gnnjit(*FAST, "--json", str(target), "--log-every", "2")
+    assert (code, err) == (0, "")
+    lines = [line.split("  loss")[0] for line in out.splitlines() if "epoch " in line]
+    assert lines[:3] == ["seed-0  epoch 1/4", "seed-0  epoch 2/4", "seed-0  epoch 4/4"]
+    assert "gcn on karate" in out
+    assert "peak memory of the process (RSS)" in out
+    assert "No validation vertices" in out
+    result = json.loads(target.read_text())
+    assert result["config"]["model"] == "gcn"
+    assert len(result["runs"][0]["history"]) == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_json_on_standard_output(gnnjit):
+    code, out, err = gnnjit(*FAST, "--json", "-", "--seeds", "2", "--quiet")
+    assert code == 0
+    result = json.loads(out)
+    assert [run["seed"] for run in result["runs"]] == [0, 1]
+    assert "mean ± std" in err
+    assert "epoch 1/4" not in err
+
+
+def test_compare_times_the_reference(gnnjit, tmp_path):
+    target = tmp_path / "result.json"
+    options = [*FAST[:-1], "--compare", "--json", str(target), "--epochs", "1"]
+    code, out, _ = gnnjit(*options)
+    assert code == 0
+    assert "segment_sum" in out
+    reference = json.loads(target.read_text())["performance"]["reference"]
+    assert reference["median_epoch_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["karate", "--hidden", "0"], "hidden is 0, expected at least 1"),
+        (["karate", "--seeds", "0"], "seeds is 0, expected at least 1"),
+        (
+            ["karate", "--folds", "3"],
+            "--folds is for datasets of many graphs, karate is one graph with a fixed split: "
+            "use --seeds",
+        ),
+        (
+            ["karate", "--resume"],
+            "there is nothing to resume without a checkpoint directory: pass --checkpoint DIR",
+        ),
+        (
+            ["karate", "--option", "labels"],
+            "--option labels: expected NAME=VALUE, as in num_nodes=1000",
+        ),
+        (
+            ["karate", "--model", "gcm"],
+            "unknown model 'gcm', expected one of gcn, sage, gat, gatv2, gin, gatedgcn, commnet, "
+            "ggnn, edgeconv; did you mean 'gcn'?",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(gnnjit, options, message):
+    code, out, err = gnnjit("train", *options)
+    assert code == 2
+    assert err == error(message)
+    assert "Traceback" not in out
+
+
+@pytest.mark.parametrize("name", ["cora", "mutag", "dblp"])
+def test_absent_data_tells_of_data_dir(gnnjit, tmp_path, name):
+    code, _, err = gnnjit("train", name, "--data-dir", str(tmp_path / "nowhere"))
+    assert code == 2
+    assert "no such directory, expected --data-dir to hold dataset files" in err
+    code, _, err = gnnjit("train", name, "--data-dir", str(tmp_path))
+    assert code == 2
+    assert "is missing, expected" in err
+    assert "--data-dir" in err
+
+
+def test_wrong_type_of_an_option(gnnjit):
+    code, _, err = gnnjit("train", "communities", "--option", "num_nodes=many")
+    assert code == 2
+    assert err.startswith("gnnjit: error: communities: an --option has a value of the wrong type")
+
+
+def test_json_target_is_checked_before_training(gnnjit, tmp_path):
+    code, _, err = gnnjit("train", "karate", "--json", str(tmp_path / "no" / "x.json"))
+    assert code == 2
+    assert "is no directory, make it first" in err
+    code, _, err = gnnjit("train", "karate", "--json", str(tmp_path))
+    assert (code, "is a directory, expected a file name" in err) == (2, True)
+
+
+def test_checkpoint_in_the_way(gnnjit, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    code, _, err = gnnjit(*FAST, "--checkpoint", str(tmp_path))
+    assert code == 2
+    assert "is not empty, and nothing is overwritten: add --resume" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_interrupt(gnnjit, monkeypatch, tmp_path):
+    def interrupted(*args, **keywords):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "train", interrupted)
+    target = tmp_path / "result.json"
+    code, _, err = gnnjit(*FAST, "--json", str(target))
+    assert (code, err) == (130, "gnnjit: interrupted\n")
+    assert not target.exists()
+
+
+def test_without_arguments_attention_on_communities(gnnjit, monkeypatch):
+    seen = {}
+
+    def fake(dataset, config, **keywords):
+        seen.update(name=dataset.name, model=config.model, nodes=dataset.num_nodes)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "train", fake)
+    gnnjit("train")
+    assert seen == {"name": "communities", "model": "gat", "nodes": 30_000}
