@@ -1,0 +1,145 @@
+"""Tables of the JSON lines that a benchmark wrote.
+
+    python benchmarks/report.py benchmarks/results/layers.jsonl
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import workloads
+
+Record = dict[str, Any]
+HEADINGS = (
+    "layer", "mode", "gnnjit", "segment", "ratio", "PyG", "ratio", "roofline",
+    "peak MiB: gnnjit (temp)", "segment", "PyG",
+)  # fmt: skip
+
+
+def text(records: Sequence[Record]) -> str:
+    """What was run on, the table in Markdown, and why cases are missing."""
+    if not records:
+        return "no records"
+    first = records[0]
+    lines = [_about(first), "", *table(records), "", _legend(first)]
+    lines += [f"- {who}: {reason}" for reason, who in _skipped(records).items()]
+    return "\n".join(lines)
+
+
+def table(records: Iterable[Record]) -> list[str]:
+    """One line per layer and mode, later records replacing earlier ones."""
+    cases: dict[tuple[str, str], dict[tuple[str, str], Record]] = {}
+    for r in records:
+        who = (r["implementation"], r["configuration"])
+        cases.setdefault((r["layer"], r["mode"]), {})[who] = r
+    rows = [HEADINGS]
+    for (layer, mode), found in cases.items():
+        ok = [r for r in found.values() if r["status"] == "ok"]
+        best = {
+            name: min(
+                (r for r in ok if r["implementation"] == name),
+                key=lambda r: r["min_seconds"], default=None,
+            )
+            for name in ("gnnjit", "segment", "pyg")
+        }  # fmt: skip
+        rows.append(_row(layer, mode, best["gnnjit"], best["segment"], best["pyg"]))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
+    lines = [_line(row, widths) for row in rows]
+    return [lines[0], _line(["-" * w for w in widths], widths), *lines[1:]]
+
+
+def _row(
+    layer: str, mode: str, own: Record | None, segment: Record | None, pyg: Record | None
+) -> tuple[str, ...]:
+    title = workloads.LAYERS[layer].title
+    mode = {"forward": "forward", "both": "fwd + bwd"}[mode]
+    return (
+        title, mode, _time(own), _time(segment), _ratio(segment, own),
+        _time(pyg, name=True), _ratio(pyg, own), _roofline(own),
+        _memory(own, temp=True), _memory(segment), _memory(pyg),
+    )  # fmt: skip
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "| " + " | ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)) + " |"
+
+
+def _time(record: Record | None, name: bool = False) -> str:
+    if record is None:
+        return "–"
+    low, mid = (1e3 * record[k] for k in ("min_seconds", "median_seconds"))
+    return f"{low:.4g} ({mid:.4g})" + (f" {record['configuration']}" if name else "")
+
+
+def _ratio(peer: Record | None, own: Record | None) -> str:
+    if peer is None or own is None:
+        return "–"
+    low, mid = (peer[k] / own[k] for k in ("min_seconds", "median_seconds"))
+    return f"{low:.2f} ({mid:.2f})"
+
+
+def _memory(record: Record | None, temp: bool = False) -> str:
+    if record is None or record["peak_bytes"] is None:
+        return "–"
+    shown = f"{record['peak_bytes'] / 2**20:.0f}"
+    own = record.get("temp_bytes") if temp else None
+    return shown if own is None else f"{shown} ({own / 2**20:.0f})"
+
+
+def _roofline(own: Record | None) -> str:
+    if own is None:
+        return "–"
+    sizes = own["sizes"]
+    width = workloads.gathered(own["layer"], own["mode"], sizes["features"])
+    least = 4 * sizes["edges"] * width / own["bytes_per_second"]
+    return f"{least / own['min_seconds']:.0%}"
+
+
+def _about(record: Record) -> str:
+    sizes, machine = record["sizes"], record["machine"]
+    names = ", ".join(f"{k} {v}" for k, v in record["versions"].items())
+    smoke = "SMOKE SIZES, the times mean nothing. " if record["smoke"] else ""
+    return (
+        f"{smoke}{sizes['vertices']:,} vertices, {sizes['edges']:,} power-law edges, "
+        f"{sizes['features']} features, {sizes['heads']} heads, seed {sizes['seed']}; "
+        f"{machine['threads']} threads of {machine['processor']}; "
+        f"load {machine['load']:.1f} before; {machine['when']}; {names}"
+    )
+
+
+def _legend(record: Record) -> str:
+    return (
+        "Milliseconds: least (median). Ratio: the peer's time over gnnjit's, likewise. Roofline: "
+        f"bytes that edges must read at {record['bytes_per_second'] / 1e9:.1f} GB/s, over "
+        "gnnjit's time. Peak: growth over the loaded inputs in one run."
+    )
+
+
+def _skipped(records: Iterable[Record]) -> dict[str, str]:
+    """Who did not run, by the reason."""
+    reasons: dict[str, dict[str, list[str]]] = {}
+    for r in records:
+        if r["status"] != "ok" and r["mode"] == "both":
+            who = r["implementation"] + ("" if r["configuration"] == "default" else
+                                         f" ({r['configuration']})")
+            reasons.setdefault(r["reason"], {}).setdefault(who, []).append(r["layer"])
+    return {
+        reason: "; ".join(f"{who} left out of {', '.join(layers)}" for who, layers in some.items())
+        for reason, some in reasons.items()
+    }
+
+
+def main(paths: Sequence[str]) -> int:
+    """Print the table of each file."""
+    for path in paths:
+        lines = pathlib.Path(path).read_text().splitlines()
+        print(text([json.loads(line) for line in lines if line.strip()]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
