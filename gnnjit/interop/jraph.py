@@ -106,12 +106,7 @@ def to_graphs_tuple(
     n_node = jnp.asarray([num_nodes] if n_node is None else n_node, jnp.int32)
     n_edge = jnp.asarray([num_edges] if n_edge is None else n_edge, jnp.int32)
     _check_counts(n_node, n_edge, num_nodes, num_edges)
-    src, dst = graph.src, graph.dst
-    if graph.mask is not None:
-        real = _real_graphs(n_node)
-        _check_mask(graph.mask, jnp.sum(jnp.where(real, n_edge, 0)))
-        first = jnp.sum(jnp.where(real, n_node, 0)).astype(src.dtype)
-        src, dst = jnp.where(graph.mask, src, first), jnp.where(graph.mask, dst, first)
+    src, dst = _endpoints(graph, n_node, n_edge)
     return jraph.GraphsTuple(
         nodes=nodes,
         edges=edges,
@@ -121,6 +116,16 @@ def to_graphs_tuple(
         n_node=n_node,
         n_edge=n_edge,
     )
+
+
+def _endpoints(graph: Graph, n_node: jax.Array, n_edge: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Sources and destinations, those of padding edges at the padding graph's first vertex."""
+    if graph.mask is None:
+        return graph.src, graph.dst
+    real = _real_graphs(n_node)
+    _check_mask(graph.mask, jnp.sum(jnp.where(real, n_edge, 0)))
+    first = jnp.sum(jnp.where(real, n_node, 0)).astype(graph.src.dtype)
+    return jnp.where(graph.mask, graph.src, first), jnp.where(graph.mask, graph.dst, first)
 
 
 def _jraph() -> Any:

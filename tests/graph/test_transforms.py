@@ -92,7 +92,9 @@ def test_gradient_of_gcn_norm_is_finite_at_degree_zero() -> None:
 
 def test_self_loops_are_added_where_missing() -> None:
     graph = Graph.from_edges([0, 1, 1, 2], [1, 1, 1, 0], 4)
-    looped, edges = graph.with_self_loops({"w": jnp.arange(4, dtype=jnp.int16), "v": jnp.ones((4, 2))}, fill=7)
+    looped, edges = graph.with_self_loops(
+        {"w": jnp.arange(4, dtype=jnp.int16), "v": jnp.ones((4, 2))}, fill=7
+    )
     assert real_pairs(looped) == [(0, 1), (1, 1), (1, 1), (2, 0), (0, 0), (2, 2), (3, 3)]
     assert looped.mask is None
     np.testing.assert_array_equal(edges["w"], [0, 1, 2, 3, 7, 7, 7])
