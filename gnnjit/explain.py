@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from gnnjit import _compat
 from gnnjit.errors import LayerError
+from gnnjit.frontend.capture import inline_custom_calls
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Program
 from gnnjit.ir.show import show
@@ -147,7 +148,7 @@ def explain_call(call: Staged, *, backward: bool = True) -> LayerExplanation:
 
     def observe(step: Any, before: Program, after: Program) -> None:
         if before != after:
-            steps.append(Step(step.name, show(before, objects=[]), show(after, objects=[])))
+            steps.append(Step(step.name, _text(before), _text(after)))
 
     program = run(call.program, default_passes(), [observe])
     kernels = _kernels("forward", program, call.graph)
@@ -157,12 +158,17 @@ def explain_call(call: Staged, *, backward: bool = True) -> LayerExplanation:
         call.definition.name,
         call.definition.where,
         repr(call.graph),
-        show(call.program, objects=[]),
+        _text(call.program),
         tuple(steps),
-        show(program, objects=[]),
+        _text(program),
         tuple(_buffers(program, call.graph)),
         tuple(kernels),
     )
+
+
+def _text(program: Program) -> str:
+    """The printed program, with `jax.nn.relu` and its like as what they compute."""
+    return show(inline_custom_calls(program), objects=[])
 
 
 def _buffers(program: Program, graph: Graph) -> list[Buffer]:

@@ -13,6 +13,7 @@ from gnnjit import _compat
 from gnnjit.errors import LayerError
 from gnnjit.frontend.vocabulary import degree_p, index_p, reduce_p
 from gnnjit.ir.program import (
+    Aggregate,
     Atom,
     Builder,
     Degree,
@@ -105,7 +106,7 @@ class _Walker:
 
     def constant(self, value: Any, aval: Any) -> Atom:
         if not np.shape(value):
-            return Literal(np.asarray(value)[()], np.dtype(aval.dtype))
+            return Literal(np.asarray(value, aval.dtype)[()], np.dtype(aval.dtype))
         raise LayerError(
             f"an array constant of shape {np.shape(value)} sits inside a nested jax.jit; pass it "
             "to the layer as a parameter"
@@ -147,6 +148,11 @@ def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None) -> None:
             "so every edge and vertex would get the same numbers. Use gnnjit.dropout(value, rate, "
             "key) or gnnjit.random_uniform(key, like=value), which draw once per element"
         )
+    if not eqn.outvars:
+        raise LayerError(
+            f"{at}{eqn.primitive.name} has an effect and no result, so it cannot run once per edge "
+            "in a compiled traversal. Print or store what the layer returns instead"
+        )
     if eqn.primitive is reduce_p and ins[0].space is Space.SHARED:
         raise LayerError(at + _shared_message(eqn.params["said"], ins[0]))
     if eqn.primitive.name in _CUSTOM or any(True for _ in _compat.subjaxprs(eqn)):
@@ -183,6 +189,10 @@ def inline_custom_calls(program: Program) -> Program:
     walker = _Walker(Builder(program.inputs), edge_values=False)
     builder = walker.builder
     for eqn in program.equations:
+        if isinstance(eqn.op, Aggregate):
+            op = Aggregate(inline_custom_calls(eqn.op.body), eqn.op.reductions)
+            builder.emit(op, [builder[a] for a in eqn.inputs], eqn.outputs, eqn.location)
+            continue
         key = _CUSTOM.get(eqn.op.name) if isinstance(eqn.op, Lax) else None
         if key is None:
             builder.copy(eqn)

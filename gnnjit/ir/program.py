@@ -211,7 +211,7 @@ def _param_key(param: Any) -> Hashable:
         hash(param)
     except TypeError:
         return (type(param).__name__, id(param))
-    return param
+    return (type(param).__name__, param)
 
 
 class Builder:
