@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from flax import nnx
@@ -15,20 +15,31 @@ class CommNet(nnx.Module):
     """`h'[v] = H h[v] + C (mean over (u -> v) of h[u]) + b`.
 
     Sukhbaatar, Szlam & Fergus, "Learning Multiagent Communication with Backpropagation" (2016),
-    equations 1 and 2 with the local neighbourhoods of section 2.3; NeuGraph (2019), figure 10. The
-    nonlinearity (the paper's tanh) is left to the caller.
+    equations 1 and 2, with communication along edges. `aggregator="sum"` is the form of NeuGraph
+    (2019), figure 10. The nonlinearity (tanh; NeuGraph: ReLU) is left to the caller.
 
     Where we differ: a bias; the mean is over the in-edges, so an agent hears itself only through a
     self loop.
     """
 
-    def __init__(self, in_features: int, out_features: int, *, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        aggregator: Literal["mean", "sum"] = "mean",
+        rngs: nnx.Rngs,
+    ):
+        if aggregator not in ("mean", "sum"):
+            raise ValueError(f"CommNet: aggregator must be mean or sum, got {aggregator!r}")
         self.own = nnx.Linear(in_features, out_features, kernel_init=glorot, rngs=rngs)
         self.heard = nnx.Linear(
             in_features, out_features, use_bias=False, kernel_init=glorot, rngs=rngs
         )
+        self.aggregator = aggregator
 
     @gnnjit.layer
     def __call__(self, v: Any, e: Any) -> jax.Array:
         """Called as `model(graph, x)`, `x: [N, F]` or a `Bipartite` of two; returns `[N, F']`."""
-        return self.own(v) + self.heard(gnnjit.mean(e.src))
+        heard = gnnjit.mean(e.src) if self.aggregator == "mean" else gnnjit.sum(e.src)
+        return self.own(v) + self.heard(heard)

@@ -1,0 +1,132 @@
+"""The modules' formulas over plain arrays: gather, `segment_sum`, no gnnjit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+NUM_NODES = 9
+
+
+def random_edges(seed: int, *, undirected: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Edges among the first 7 of `NUM_NODES` vertices, with duplicates and a self loop.
+
+    Undirected: each pair in both directions once, and no self loop.
+    """
+    rng = np.random.default_rng(seed)
+    src, dst = rng.integers(0, 7, (2, 20))
+    if not undirected:
+        return np.append(src, 3), np.append(dst, 3)
+    pairs = {(a, b) for a, b in zip(src, dst, strict=True) if a != b}
+    pairs |= {(b, a) for a, b in pairs}
+    return tuple(np.array(sorted(pairs)).T)
+
+
+def linear(module: Any, x: jax.Array) -> jax.Array:
+    out = x @ module.kernel[...]
+    return out if module.bias is None else out + module.bias[...]
+
+
+def total(x: jax.Array, dst: np.ndarray) -> jax.Array:
+    return jax.ops.segment_sum(x, dst, NUM_NODES)
+
+
+def degree(dst: np.ndarray) -> np.ndarray:
+    return np.bincount(dst, minlength=NUM_NODES)
+
+
+def mean(x: jax.Array, dst: np.ndarray) -> jax.Array:
+    return total(x, dst) / np.maximum(degree(dst), 1)[:, None]
+
+
+def largest(x: jax.Array, dst: np.ndarray) -> jax.Array:
+    """Row by row, over the edges of each vertex; 0 where there are none."""
+    rows = [x[np.flatnonzero(dst == v)] for v in range(NUM_NODES)]
+    return jnp.stack([r.max(axis=0) if len(r) else jnp.zeros(x.shape[1]) for r in rows])
+
+
+def gcn(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array) -> jax.Array:
+    """Kipf & Welling, equation 2, with dense matrices: row v, column u."""
+    a = np.zeros((NUM_NODES, NUM_NODES))
+    np.add.at(a, (dst, src), 1)
+    a = a + np.eye(NUM_NODES) if m.self_loops else a
+    with np.errstate(divide="ignore"):
+        root = np.diag(np.where(a.sum(1) > 0, a.sum(1) ** -0.5, 0))
+    return root @ a @ root @ x @ m.linear.kernel[...] + m.bias[...]
+
+
+def sage(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array) -> jax.Array:
+    h = x[src] if m.pool is None else jax.nn.relu(linear(m.pool, x))[src]
+    h = {"mean": mean, "sum": total, "max": largest, "pool": largest}[m.aggregator](h, dst)
+    out = linear(m.own, x) + linear(m.neighbors, h)
+    if m.normalize:
+        out = out / jnp.sqrt((out * out).sum(-1, keepdims=True))
+    return out
+
+
+def _with_loops(m: Any, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    loops = np.arange(NUM_NODES if m.self_loops else 0)
+    return np.append(src, loops), np.append(dst, loops)
+
+
+def _attention(m: Any, score: jax.Array, value: jax.Array, dst: np.ndarray) -> jax.Array:
+    weight = jnp.exp(score)
+    alpha = weight / total(weight, dst)[dst]
+    out = total(alpha[..., None] * value, dst)
+    return (out.reshape(NUM_NODES, -1) if m.concat else out.mean(1)) + m.bias[...]
+
+
+def gat(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array) -> jax.Array:
+    src, dst = _with_loops(m, src, dst)
+    z = linear(m.linear, x).reshape(NUM_NODES, *m.shape)
+    score = (z * m.attend_src[...]).sum(-1)[src] + (z * m.attend_dst[...]).sum(-1)[dst]
+    return _attention(m, jax.nn.leaky_relu(score, 0.2), z[src], dst)
+
+
+def gatv2(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array) -> jax.Array:
+    src, dst = _with_loops(m, src, dst)
+    z_u = linear(m.src, x).reshape(NUM_NODES, *m.shape)
+    z_v = linear(m.dst, x).reshape(NUM_NODES, *m.shape)
+    score = (jax.nn.leaky_relu(z_u[src] + z_v[dst], 0.2) * m.attention[...]).sum(-1)
+    return _attention(m, score, z_u[src], dst)
+
+
+def gin(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array) -> jax.Array:
+    h = linear(m.hidden, (1 + m.eps) * x + total(x[src], dst))
+    return linear(m.out, jax.nn.relu(h))
+
+
+def gated_gcn(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array) -> jax.Array:
+    eta = jax.nn.sigmoid(linear(m.gate_dst, x)[dst] + linear(m.gate_src, x)[src])
+    return linear(m.linear, total(eta * x[src], dst))
+
+
+def commnet(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array) -> jax.Array:
+    heard = {"mean": mean, "sum": total}[m.aggregator](x[src], dst)
+    return linear(m.own, x) + linear(m.heard, heard)
+
+
+def edge_conv(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array) -> jax.Array:
+    pair = jnp.concatenate([x[dst], x[src] - x[dst]], axis=1)
+    return largest(linear(m.out, jax.nn.relu(linear(m.hidden, pair))), dst)
+
+
+def ggnn(
+    m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, types: np.ndarray | None = None
+) -> jax.Array:
+    """Li et al., equations 1 to 6."""
+    types = np.zeros(len(src), int) if types is None else types
+    h = jnp.concatenate([x, jnp.zeros((NUM_NODES, m.features - x.shape[1]))], axis=1)
+    weight = m.message.kernel[...].reshape(m.features, m.edge_types, m.features)
+    bias = m.message.bias[...].reshape(m.edge_types, m.features)
+    for _ in range(m.steps):
+        message = jnp.einsum("ei,eio->eo", h[src], weight.transpose(1, 0, 2)[types]) + bias[types]
+        a = total(message, dst)
+        gates = jax.nn.sigmoid(linear(m.gates_in, a) + linear(m.gates_own, h))
+        update, reset = gates[:, : m.features], gates[:, m.features :]
+        candidate = linear(m.candidate_in, a) + linear(m.candidate_own, reset * h)
+        h = (1 - update) * h + update * jnp.tanh(candidate)
+    return h
