@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from gnnjit.errors import LayerError
-from gnnjit.frontend.trace import Arguments, Traced, call_once, trace
+from gnnjit.frontend.trace import Arguments, Traced, call_once, leak_message, trace
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.ir.interpret import Incidence, interpret
 from gnnjit.ir.program import Aggregate, Equation, Program
@@ -114,7 +114,10 @@ def layer(fn: Callable[..., Any] | None = None, *, static_argnames: Sequence[str
         staged = stage(definition, args, edges, keywords)
         for calls in getattr(_state, "recorders", []):
             calls.append(staged)
-        return staged.run()
+        try:
+            return staged.run()
+        except jax.errors.UnexpectedTracerError as error:  # a captured value of an earlier trace
+            raise LayerError(leak_message(definition.name, definition.where)) from error
 
     call.__gnnjit_layer__ = definition  # type: ignore[attr-defined]
     call.explain = functools.partial(_explain, call)  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -83,14 +84,15 @@ def trace(
         Space.SRC: ("e.src", args.src),
         Space.DST: ("v", args.dst),
         Space.EDGE: ("e.data", args.edges),
-        Space.SHARED: ("p", (args.params, args.keywords)),
+        Space.SHARED: ("", (args.params, args.keywords)),
     }
+    names = _parameter_names(fn)
     values, operands, trees = [], [], {}
     for space, (label, tree) in parts.items():
         leaves, treedef = jax.tree.flatten_with_path(tree)
         trees[space] = (treedef, len(leaves))
         for path, leaf in leaves:
-            title = _title(label, path)
+            title = _title(label, path, names)
             array = _array(leaf, f"{where}: {name}: argument {title}")
             shape = array.shape if space is Space.SHARED else array.shape[1:]
             weak = bool(getattr(array, "weak_type", False))
@@ -112,7 +114,7 @@ def trace(
     except LayerError:
         raise
     except jax.errors.UnexpectedTracerError as error:
-        raise LayerError(_leak_message(name, where)) from error
+        raise LayerError(leak_message(name, where)) from error
     except (TypeError, ValueError) as error:
         raise LayerError(_shape_message(error, values, name, where)) from error
     refuse_batched_constants(captured, graph, f"{where}: {name}")
@@ -161,14 +163,26 @@ def refuse_batched_constants(captured: Any, graph: Any, what: str) -> None:
             )
 
 
-def _title(label: str, path: Any) -> str:
-    if label == "p":  # the first steps are the tuple of params and keywords, then the argument
-        kind, number, *rest = path
-        del kind
-        prefix = number.key if hasattr(number, "key") else "p" + (str(number.idx) or "")
-        prefix = "p" if prefix == "p0" else prefix
-        return prefix + jax.tree_util.keystr(tuple(rest))
-    return label + jax.tree_util.keystr(path)
+def _title(label: str, path: Any, names: list[str]) -> str:
+    """How messages and printed programs call an input: `e.src['pos']`, `p['w']`."""
+    if label:
+        return label + jax.tree_util.keystr(path)
+    _, which, *rest = path  # positional or keyword, then which of them
+    if hasattr(which, "key"):
+        name = which.key
+    else:
+        name = names[which.idx] if which.idx < len(names) else f"p{which.idx}"
+    return name + jax.tree_util.keystr(tuple(rest))
+
+
+def _parameter_names(fn: Callable[..., Any]) -> list[str]:
+    """The names of the parameters after `v` and `e`."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters if p.kind in kinds][2:]
 
 
 def _array(leaf: Any, what: str) -> Any:
@@ -218,7 +232,7 @@ def _output(leaf: Any, what: str) -> Any:
     )
 
 
-def _leak_message(name: str, where: str) -> str:
+def leak_message(name: str, where: str) -> str:
     return (
         f"{where}: {name} used a value that was kept from an earlier trace (a tracer that left the "
         "function in which it lived, through a global, an attribute or a list). A layer must not "
