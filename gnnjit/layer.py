@@ -77,7 +77,9 @@ class Staged:
 _state = threading.local()
 
 
-def layer(fn: Callable[..., Any] | None = None, *, static_argnames: Sequence[str] | str = ()) -> Any:
+def layer(
+    fn: Callable[..., Any] | None = None, *, static_argnames: Sequence[str] | str = ()
+) -> Any:
     """Compile `fn(v, e, *params)`, which says what one vertex does with its incoming edges.
 
     Inside, everything is per element: `v` are the vertex's own features (`[F]`, or any pytree),
