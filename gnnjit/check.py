@@ -102,9 +102,8 @@ def check_call(call: Staged, rtol: float | None = None, seed: int = 0) -> Report
         return call.interpret(call.program, ops)
 
     got, expected = fast(operands), slow(operands)
-    found = [
-        _compare(f"output {i}", a, b, rtol) for i, (a, b) in enumerate(zip(got, expected, strict=True))
-    ]
+    pairs = enumerate(zip(got, expected, strict=True))
+    found = [_compare(f"output {i}", a, b, rtol) for i, (a, b) in pairs]
     grads = [_gradient(f, operands, moving, seed) for f in (fast, slow)]
     names = [call.program.inputs[i].name or f"constant {i}" for i in moving]
     found += [

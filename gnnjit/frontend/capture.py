@@ -171,8 +171,8 @@ def _shared_message(said: str, atom: Atom) -> str:
     if isinstance(atom, Value) and len(atom.shape) == 2:
         advice = f"Did you mean {said}(e.src @ {atom.name or 'w'})?"
     return (
-        f"{said}() needs a value on edges or vertices, got the shared value{name}: {kind}, which is "
-        f"the same for every edge. {advice}"
+        f"{said}() needs a value on edges or vertices, got the shared value{name}: {kind}, which "
+        f"is the same for every edge. {advice}"
     )
 
 
