@@ -17,7 +17,6 @@ from gnnjit.ir.program import (
     Atom,
     Builder,
     Degree,
-    Equation,
     Index,
     Lax,
     Literal,
@@ -193,14 +192,9 @@ def inline_custom_calls(program: Program) -> Program:
             op = Aggregate(inline_custom_calls(eqn.op.body), eqn.op.reductions)
             builder.emit(op, [builder[a] for a in eqn.inputs], eqn.outputs, eqn.location)
             continue
-        key = _CUSTOM.get(eqn.op.name) if isinstance(eqn.op, Lax) else None
-        if key is None:
+        if not isinstance(eqn.op, Lax) or eqn.op.name not in _CUSTOM:
             builder.copy(eqn)
             continue
-        outs = walker.call(dict(eqn.op.params)[key], [builder[a] for a in eqn.inputs])
+        outs = walker.call(eqn.op[_CUSTOM[eqn.op.name]], [builder[a] for a in eqn.inputs])
         builder.env.update(zip(eqn.outputs, outs, strict=True))
     return builder.finish(program)
-
-
-def has_custom_calls(equations: Sequence[Equation]) -> bool:
-    return any(isinstance(e.op, Lax) and e.op.name in _CUSTOM for e in equations)

@@ -99,9 +99,9 @@ class _Sum:
                 return self.decompose(first, (*broadcasts, eqn.op), first.shape)
         return [_Factor(atom, shape, broadcasts)]
 
-    def product(self, factors: list[_Factor], shape: tuple[int, ...], safe: Space | None) -> Value:
+    def product(self, factors: list[_Factor], shape: tuple[int, ...], safe: Space | None) -> Atom:
         """The product of the factors as one value of `shape`; quotients last."""
-        total: Value | None = None
+        total: Atom | None = None
         for factor in sorted(factors, key=lambda f: f.inverse):
             value = self.materialise(factor, shape, safe)
             if total is None and factor.inverse:
@@ -115,13 +115,13 @@ class _Sum:
         assert total is not None
         return total
 
-    def apply(self, summed: Value, scale: Value, outside: list[_Factor]) -> Value:
+    def apply(self, summed: Value, scale: Atom, outside: list[_Factor]) -> Value:
         if all(f.inverse for f in outside) and len(outside) == 1:
             divisor = self.materialise(outside[0], summed.shape, summed.space)
             return build.combine(self.builder, lax.div, summed, divisor, self.eqn.location)
         return build.mul(self.builder, scale, summed, self.eqn.location)
 
-    def materialise(self, factor: _Factor, shape: tuple[int, ...], safe: Space | None) -> Value:
+    def materialise(self, factor: _Factor, shape: tuple[int, ...], safe: Space | None) -> Atom:
         atom, where = self.builder[factor.atom], self.eqn.location
         if isinstance(atom, Literal):
             return build.constant(self.builder, atom.value, shape, atom.dtype)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.ir.evaluate import bind, literal_array
@@ -69,7 +70,7 @@ def _scalar(eqn: Equation, ins: list[Atom]) -> Atom | None:
     foldable = len(eqn.outputs) == 1 and out.shape == () and ins
     if not foldable or not all(isinstance(a, Literal) for a in ins):
         return None
-    if jax.dtypes.issubdtype(out.dtype, jax.dtypes.extended):
+    if jnp.issubdtype(out.dtype, jax.dtypes.extended):
         return None
     assert isinstance(eqn.op, Lax)
     with jax.ensure_compile_time_eval():
