@@ -75,9 +75,8 @@ class Case:
     real: int
 
     def structure(self, rows: Space, index=np.int32) -> Structure:
-        row, other, n = (
-            (self.dst, self.src, self.num_dst) if rows is DST else (self.src, self.dst, self.num_src)
-        )
+        row, other = (self.dst, self.src) if rows is DST else (self.src, self.dst)
+        (n,) = self.size(rows)
         order = np.argsort(row[: self.real], kind="stable")
         padding = np.arange(self.real, len(row))
         counts = np.bincount(row[: self.real], minlength=n)

@@ -15,9 +15,9 @@ from gnnjit.lower.cpu import abi
 from gnnjit.lower.cpu.handler import Handler
 from gnnjit.lower.cpu.spec import Spec
 
-_engines: list[llvm.ExecutionEngine] = []
+_engines: dict[str, llvm.ExecutionEngine] = {}
 _names: set[str] = set()
-"""Kept for the life of the process: XLA holds addresses into them."""
+"""By custom call name; kept for the life of the process: XLA holds addresses into them."""
 
 
 def why_not_here() -> list[str]:
@@ -83,9 +83,11 @@ def register(text: str, entry: str = "entry") -> str:
     name = "gnnjit_cpu_" + hashlib.sha256(text.encode()).hexdigest()[:24]
     if name in _names:
         return name
+    if name in _engines:  # two programs may come to the same code
+        return name
     engine = llvm.create_mcjit_compiler(optimised(text), _machine())
     engine.finalize_object()
-    _engines.append(engine)
+    _engines[name] = engine
     capsule = jax.ffi.pycapsule(engine.get_function_address(entry))
     jax.ffi.register_ffi_target(name, capsule, platform="cpu", api_version=1)
     _names.add(name)

@@ -14,17 +14,13 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from gnnjit.lower.cpu.elementary import Elementary
 from gnnjit.lower.cpu.vectors import (
-    BF16,
     CONTRACT,
+    Chunk,
     Codegen,
     Vec,
     is_float,
-    is_half,
     is_signed,
-    mangle,
-    register_type,
 )
 
 
@@ -58,7 +54,6 @@ def _stretched(shape: tuple[int, ...], out: tuple[int, ...]) -> np.ndarray:
 
 
 Rule = Callable[[Site], list[Vec]]
-Chunk = Callable[..., ir.Value]
 RULES: dict[str, Rule] = {}
 
 
@@ -235,6 +230,25 @@ for _name in ("and", "or", "xor"):
     )
 
 
+@chunkwise("population_count")
+def _population_count(code: Codegen, _: np.dtype) -> Chunk:
+    return lambda a: code.intrinsic("ctpop", a)
+
+
+@chunkwise("mulhi")
+def _mulhi(code: Codegen, dtype: np.dtype) -> Chunk:
+    """The upper half of the product, computed at twice the width."""
+    bits = 8 * dtype.itemsize
+    extend = code.b.sext if is_signed(dtype) else code.b.zext
+
+    def high(a: ir.Value, b: ir.Value) -> ir.Value:
+        wide = ir.VectorType(ir.IntType(2 * bits), a.type.count)
+        product = code.b.mul(extend(a, wide), extend(b, wide))
+        return code.b.trunc(code.b.lshr(product, code.like(product, bits)), a.type)
+
+    return high
+
+
 @chunkwise("not")
 def _not(code: Codegen, _: np.dtype) -> Chunk:
     return code.b.not_
@@ -257,156 +271,3 @@ for _name, _method in dict(
     shift_left="shl", shift_right_logical="lshr", shift_right_arithmetic="ashr"
 ).items():
     _shift(_name, _method)
-
-
-# -- functions ------------------------------------------------------------------------------
-
-
-def _intrinsic(name: str, llvm: str) -> None:
-    @chunkwise(name)
-    def make(code: Codegen, _: np.dtype) -> Chunk:
-        return lambda a: code.intrinsic(llvm, a)
-
-
-for _name in ("floor", "ceil", "sqrt"):
-    _intrinsic(_name, _name)
-
-
-def _elementary(name: str) -> None:
-    """float32 by our own code, float64 by libm."""
-
-    @chunkwise(name)
-    def make(code: Codegen, dtype: np.dtype) -> Chunk:
-        if dtype != np.float64:
-            return getattr(Elementary(code), name)
-        return lambda a: code.scalarised(name, a)
-
-
-for _name in ("exp", "exp2", "expm1", "log", "log1p", "tanh", "erf"):
-    _elementary(_name)
-
-
-@chunkwise("logistic")
-def _logistic(code: Codegen, dtype: np.dtype) -> Chunk:
-    if dtype != np.float64:
-        return Elementary(code).logistic
-
-    def logistic(a: ir.Value) -> ir.Value:
-        e = code.scalarised("exp", code.b.fneg(a))
-        return code.b.fdiv(code.like(a, 1.0), code.b.fadd(code.like(a, 1.0), e))
-
-    return logistic
-
-
-def _libm(name: str, function: str) -> None:
-    @chunkwise(name)
-    def make(code: Codegen, _: np.dtype) -> Chunk:
-        return lambda *args: code.scalarised(function, *args)
-
-
-for _name in ("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh",
-              "atanh", "cbrt", "erfc", "atan2"):
-    _libm(_name, _name)
-
-
-@chunkwise("rsqrt")
-def _rsqrt(code: Codegen, _: np.dtype) -> Chunk:
-    return lambda a: code.b.fdiv(code.like(a, 1.0), code.intrinsic("sqrt", a))
-
-
-def _round(site: Site) -> list[Vec]:
-    kind = "roundeven" if int(site.params["rounding_method"]) == 1 else "round"
-    one = lambda a: site.code.intrinsic(kind, a)  # noqa: E731
-    return [site.code.map(kind, site.out_dtypes[0], one, *site.inputs)]
-
-
-RULES["round"] = _round
-
-
-def _integer_pow(site: Site) -> list[Vec]:
-    code, y, dtype = site.code, site.params["y"], site.inputs[0].dtype
-    if y < 0 and not is_float(dtype):
-        raise Unsupported("integer_pow with a negative exponent of an integer")
-    times = arithmetic(code, "mul", dtype)
-
-    def power(a: ir.Value) -> ir.Value:
-        out, base, left = None, a, abs(y)
-        while left:
-            if left & 1:
-                out = base if out is None else times(out, base)
-            left >>= 1
-            base = times(base, base) if left else base
-        out = code.like(a, 1) if out is None else out
-        return code.b.fdiv(code.like(a, 1.0), out) if y < 0 else out
-
-    return [code.map(("integer_pow", y), site.out_dtypes[0], power, *site.inputs)]
-
-
-RULES["integer_pow"] = _integer_pow
-
-
-def _pow(site: Site) -> list[Vec]:
-    code, (x, y) = site.code, site.aligned()
-    if not is_float(x.dtype):
-        raise Unsupported(f"pow of {x.dtype}")
-    y = convert(code, y, x.dtype)
-    return [code.map("pow", x.dtype, lambda a, b: code.scalarised("pow", a, b), x, y)]
-
-
-RULES["pow"] = _pow
-
-
-# -- conversion -----------------------------------------------------------------------------
-
-
-def convert(code: Codegen, vec: Vec, dtype: np.dtype) -> Vec:
-    """`convert_element_type`: floats to integers saturate, NaN becomes 0."""
-    if vec.dtype == dtype:
-        return vec
-    out = code.map(("convert", vec.dtype.name), dtype, lambda a: _converted(code, vec, dtype, a), vec)
-    return code.rounded(out) if is_half(dtype) else out
-
-
-def _converted(code: Codegen, vec: Vec, dtype: np.dtype, a: ir.Value) -> ir.Value:
-    b, source, wide = code.b, vec.dtype, ir.VectorType(register_type(dtype), a.type.count)
-    if dtype == np.bool_:
-        return compare(code, "!=", source)(a, code.like(a, 0))
-    if is_float(source) and is_float(dtype):
-        if a.type == wide:
-            return a
-        return b.fpext(a, wide) if source != np.float64 else b.fptrunc(a, wide)
-    if is_float(source):
-        name = "fptosi" if is_signed(dtype) else "fptoui"
-        return code.call(f"llvm.{name}.sat.{mangle(wide)}.{mangle(a.type)}", wide, [a])
-    if is_float(dtype):
-        return b.sitofp(a, wide) if is_signed(source) else b.uitofp(a, wide)
-    if a.type.element.width == wide.element.width:
-        return a
-    if a.type.element.width > wide.element.width:
-        return b.trunc(a, wide)
-    return b.sext(a, wide) if is_signed(source) else b.zext(a, wide)
-
-
-RULES["convert_element_type"] = lambda site: [
-    convert(site.code, site.inputs[0], site.out_dtypes[0])
-]
-
-
-def _bitcast(site: Site) -> list[Vec]:
-    code, (x,), dtype = site.code, site.inputs, site.out_dtypes[0]
-    odd = {np.dtype(np.bool_), np.dtype(np.float16), BF16} & {x.dtype, dtype}
-    if odd or x.dtype.itemsize != dtype.itemsize:
-        raise Unsupported(f"bitcast_convert_type from {x.dtype} to {dtype}")
-
-    def cast(a: ir.Value) -> ir.Value:
-        return code.b.bitcast(a, ir.VectorType(register_type(dtype), a.type.count))
-
-    return [code.map(("bitcast", x.dtype.name), dtype, cast, x)]
-
-
-RULES["bitcast_convert_type"] = _bitcast
-for _name in ("copy", "copy_p", "optimization_barrier", "stop_gradient"):
-    RULES[_name] = lambda site: list(site.inputs)
-
-ELEMENTWISE = frozenset(RULES)
-"""Primitives that a block of features can be computed with on its own."""

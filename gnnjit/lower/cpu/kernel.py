@@ -92,17 +92,12 @@ def run(
 
 
 def _unsupported(body: Program, reductions: Sequence[Reduce | None], rows: Space) -> list[str]:
-    out = []
-    for eqn in body.equations:
-        if not isinstance(eqn.op, Lax) or eqn.op.name not in RULES:
-            out.append(f"no CPU kernel code for the primitive {eqn.op.name}")
-    for dtype in {v.dtype for v in body.values()}:
-        if np.dtype(dtype) not in DTYPES:
-            out.append(f"no CPU kernel code for values of type {dtype}")
-        if dtype == np.float16 and compiler.is_x86() and "f16c" not in compiler.features():
-            out.append("this CPU cannot convert float16")
-    if any(0 in v.shape for v in body.values()):
-        out.append("a value without scalars")
+    ops = [eqn.op for eqn in body.equations]
+    out = [
+        f"no CPU kernel code for the primitive {op.name}"
+        for op in ops if not isinstance(op, Lax) or op.name not in RULES
+    ]
+    out += [reason for v in body.values() for reason in _unsupported_value(v)]
     for op, value in zip(reductions, body.outputs, strict=True):
         if op is None:
             continue
@@ -111,6 +106,14 @@ def _unsupported(body: Program, reductions: Sequence[Reduce | None], rows: Space
         if op.kind not in ("sum", "max", "min") or value.dtype == np.bool_:
             out.append(f"no CPU kernel code for {op.kind} of {value.dtype}")
     return sorted(set(out))
+
+
+def _unsupported_value(value: Value) -> list[str]:
+    if np.dtype(value.dtype) not in DTYPES:
+        return [f"no CPU kernel code for values of type {value.dtype}"]
+    if value.dtype == np.float16 and compiler.is_x86() and "f16c" not in compiler.features():
+        return ["this CPU cannot convert float16"]
+    return ["a value without scalars"] if value.size == 0 else []
 
 
 def _code(spec: Spec) -> str | list[str]:

@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gnnjit.lower.cpu.elementwise import RULES, Site, Unsupported, arithmetic, convert, extremum
-from gnnjit.lower.cpu.vectors import Vec, is_float
+from gnnjit.lower.cpu.elementwise import RULES, Site, Unsupported, arithmetic, extremum
+from gnnjit.lower.cpu.functions import convert
+from gnnjit.lower.cpu.vectors import Codegen, Vec, is_float
 
 MAX_CONTRACTION = 8192
 """Multiplications per element that may be unrolled; more belongs in a matrix product."""
@@ -53,6 +54,11 @@ def _slice(site: Site, n: np.ndarray) -> np.ndarray:
     return n[tuple(slice(*cut) for cut in cuts)]
 
 
+@_moving("tile")
+def _tile(site: Site, n: np.ndarray) -> np.ndarray:
+    return np.tile(n, site.params["reps"])
+
+
 @_moving("rev")
 def _rev(site: Site, n: np.ndarray) -> np.ndarray:
     return np.flip(n, site.params["dimensions"])
@@ -82,6 +88,17 @@ def _concatenate(site: Site) -> list[Vec]:
     return [site.code.take(site.inputs, np.concatenate(parts, site.params["dimension"]))]
 
 
+def _stack(site: Site) -> list[Vec]:
+    starts = np.cumsum([0] + [v.size for v in site.inputs])
+    parts = [_numbers(site, k) + starts[k] for k in range(len(site.inputs))]
+    return [site.code.take(site.inputs, np.stack(parts, site.params["axis"]))]
+
+
+def _unstack(site: Site) -> list[Vec]:
+    rows = np.moveaxis(_numbers(site), site.params["axis"], 0)
+    return [site.code.take(site.inputs, row) for row in rows]
+
+
 def _split(site: Site) -> list[Vec]:
     cuts = np.cumsum(site.params["sizes"])[:-1]
     parts = np.split(_numbers(site), cuts, axis=site.params["axis"])
@@ -95,7 +112,8 @@ def _iota(site: Site) -> list[Vec]:
     return [code.take(values, np.indices(shape)[site.params["dimension"]])]
 
 
-RULES |= {"pad": _pad, "concatenate": _concatenate, "split": _split, "iota": _iota}
+RULES |= {"pad": _pad, "concatenate": _concatenate, "stack": _stack, "unstack": _unstack,
+          "split": _split, "iota": _iota}
 
 
 # -- reductions within one element ----------------------------------------------------------
@@ -116,15 +134,15 @@ def identity(kind: str, dtype: np.dtype) -> float | int:
     return int(info.max if sign > 0 else info.min)
 
 
-def combiner(site_code, kind: str, dtype: np.dtype) -> Callable[[Vec, Vec], Vec]:
+def combiner(code: Codegen, kind: str, dtype: np.dtype) -> Callable[[Vec, Vec], Vec]:
     """The binary operation of a reduction, on values."""
     if kind in ("sum", "prod"):
-        fn = arithmetic(site_code, "add" if kind == "sum" else "mul", dtype)
+        fn = arithmetic(code, "add" if kind == "sum" else "mul", dtype)
     elif kind in ("and", "or"):
-        fn = getattr(site_code.b, f"{kind}_")
+        fn = getattr(code.b, f"{kind}_")
     else:
-        fn = extremum(site_code, kind, dtype)
-    return lambda a, b: site_code.map(("reduce", kind), dtype, fn, a, b)
+        fn = extremum(code, kind, dtype)
+    return lambda a, b: code.map(("reduce", kind), dtype, fn, a, b)
 
 
 def _reduction(kind: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Reduce, Value
 from gnnjit.ir.space import Space
-from gnnjit.lower.cpu.elementwise import ELEMENTWISE
+from gnnjit.lower.cpu.functions import ELEMENTWISE
 from gnnjit.lower.cpu.vectors import is_half
 
 ONCE, PER_ROW, PER_EDGE = 0, 1, 2
