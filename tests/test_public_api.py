@@ -1,0 +1,174 @@
+"""The public names and signatures. A change here is a change for users: CHANGELOG.md."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gnnjit
+import gnnjit.data
+import gnnjit.graph
+import gnnjit.interop.jraph
+import gnnjit.interop.scipy
+import gnnjit.nn
+import gnnjit.train
+
+
+def names(module: Any) -> list[str]:
+    return sorted(module.__all__)
+
+
+def signature(fn: Any) -> str:
+    """Names, kinds and defaults; annotations are for the type checker."""
+    full = inspect.signature(fn)
+    plain = [p.replace(annotation=inspect.Parameter.empty) for p in full.parameters.values()]
+    return str(full.replace(parameters=plain, return_annotation=inspect.Signature.empty))
+
+
+def test_names() -> None:
+    assert names(gnnjit) == [
+        "Bipartite", "Graph", "check", "degree", "dropout", "explain", "layer", "logsumexp", "max",
+        "mean", "min", "random_uniform", "reference", "softmax", "std", "sum", "var",
+    ]  # fmt: skip
+
+
+def test_names_of_modules() -> None:
+    assert names(gnnjit.nn) == [
+        "CommNet", "EdgeConv", "GAT", "GATv2", "GCN", "GGNN", "GIN", "GatedGCN", "SAGE",
+    ]  # fmt: skip
+
+
+def test_names_of_data() -> None:
+    assert names(gnnjit.data) == [
+        "DATASETS", "Dataset", "Entry", "Fold", "GraphDataset", "cache_dir", "citation_full",
+        "communities", "karate", "open_dataset", "planetoid", "row_normalize", "tu",
+    ]  # fmt: skip
+
+
+def test_names_of_graph() -> None:
+    assert names(gnnjit.graph) == [
+        "Bipartite", "DegreeStatistics", "Graph", "Statistics", "Structure", "batch", "coalesce",
+        "symmetrize",
+    ]  # fmt: skip
+
+
+def test_methods_of_graph() -> None:
+    public = {name for name in vars(gnnjit.Graph) if not name.startswith("_")}
+    assert sorted(public - set(gnnjit.Graph.__dataclass_fields__)) == [
+        "check", "degree", "from_edges", "gcn_factors", "gcn_norm", "in_degree", "num_dropped",
+        "num_nodes", "out_degree", "pad", "pad_edges", "pad_nodes", "reverse", "statistics",
+        "to_undirected", "with_self_loops",
+    ]  # fmt: skip
+
+
+FUNCTIONS = {
+    "Bipartite": "(src=None, dst=None)",
+    "check": "(target, *args, rtol=None, seed=0, **keywords)",
+    "degree": "()",
+    "dropout": "(value, rate, key)",
+    "explain": "(target, *args, backward=True, **keywords)",
+    "layer": "(fn=None, *, static_argnames=())",
+    "logsumexp": "(value, *, initial=None)",
+    "max": "(value, *, initial=None)",
+    "mean": "(value, *, initial=None)",
+    "min": "(value, *, initial=None)",
+    "random_uniform": "(key, like)",
+    "reference": "()",
+    "softmax": "(value)",
+    "std": "(value, *, initial=None)",
+    "sum": "(value, *, initial=None)",
+    "var": "(value, *, initial=None)",
+    "Graph.from_edges": "(src, dst, num_nodes=None, *, num_src=None, num_dst=None, edge_mask=None)",
+    "Graph.degree": "(self, space='in')",
+    "Graph.gcn_norm": "(self, weights=None)",
+    "Graph.gcn_factors": "(self, weights=None)",
+    "Graph.pad": "(self, num_nodes=None, num_edges=None, *, num_src=None, num_dst=None)",
+    "Graph.pad_edges": "(self, edges)",
+    "Graph.pad_nodes": "(self, x)",
+    "Graph.reverse": "(self)",
+    "Graph.with_self_loops": "(self, edges=None, *, fill=1.0, missing_only=True)",
+    "Graph.statistics": "(self)",
+    "Graph.to_undirected": "(self)",
+    "graph.batch": "(graphs)",
+    "graph.coalesce": "(src, dst)",
+    "graph.symmetrize": "(src, dst)",
+    "data.open_dataset": "(name, data_dir=None, **options)",
+    "data.communities": (
+        "(num_nodes=10000, num_classes=8, num_features=64, avg_degree=20.0, seed=0, *, "
+        "homophily=0.6, exponent=2.5, max_degree=None, separation=2.0, "
+        "train_fraction=0.1, val_fraction=0.1)"
+    ),
+    "data.karate": "(labels='community')",
+    "train.train": (
+        "(dataset, config=None, *, seeds=1, folds=10, build=None, checkpoint=None, "
+        "resume=False, checkpoint_every=10, compare=False, watcher=None)"
+    ),
+    "train.TrainConfig": (
+        "(model='gat', layers=2, hidden=16, heads=4, out_heads=1, dropout=0.5, lr=0.01, "
+        "weight_decay=0.0005, decay='all', optimizer='adam', epochs=200, patience=0, "
+        "seed=0, batch_size=0, steps_per_epoch=1, halve_every=0, "
+        "normalize_features=False)"
+    ),
+    "interop.jraph.from_graphs_tuple": "(graphs, *, padded=False)",
+    "interop.jraph.to_graphs_tuple": (
+        "(graph, nodes=None, edges=None, globals=None, n_node=None, n_edge=None)"
+    ),
+    "interop.scipy.from_scipy": "(matrix, *, bipartite=None)",
+    "interop.scipy.to_scipy": "(graph, weights=None)",
+    "nn.CommNet.__init__": "(self, in_features, out_features, *, aggregator='mean', rngs)",
+    "nn.CommNet.__call__": "(self, v, e)",
+    "nn.EdgeConv.__init__": "(self, in_features, hidden, out_features, *, rngs)",
+    "nn.EdgeConv.__call__": "(self, v, e)",
+    "nn.GAT.__init__": (
+        "(self, in_features, out_features, *, heads=1, concat=True, dropout=0.0, "
+        "negative_slope=0.2, self_loops=True, rngs)"
+    ),
+    "nn.GAT.__call__": "(self, v, e, *, key=None)",
+    "nn.GATv2.__init__": (
+        "(self, in_features, out_features, *, heads=1, concat=True, dropout=0.0, "
+        "negative_slope=0.2, self_loops=True, rngs)"
+    ),
+    "nn.GATv2.__call__": "(self, v, e, *, key=None)",
+    "nn.GCN.__init__": "(self, in_features, out_features, *, self_loops=True, use_bias=True, rngs)",
+    "nn.GCN.__call__": "(self, graph, x, *, edges=None)",
+    "nn.GGNN.__init__": "(self, features, *, steps=2, edge_types=1, rngs)",
+    "nn.GGNN.__call__": "(self, graph, x, *, edges=None)",
+    "nn.GIN.__init__": (
+        "(self, in_features, hidden, out_features, *, eps=0.0, train_eps=False, "
+        "batch_norm=False, rngs)"
+    ),
+    "nn.GIN.__call__": "(self, graph, x, *, train=False, mask=None)",
+    "nn.GatedGCN.__init__": "(self, in_features, out_features, *, rngs)",
+    "nn.GatedGCN.__call__": "(self, v, e)",
+    "nn.SAGE.__init__": (
+        "(self, in_features, out_features, *, aggregator='mean', normalize=False, rngs)"
+    ),
+    "nn.SAGE.__call__": "(self, v, e)",
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_signatures(name: str) -> None:
+    found: Any = gnnjit
+    for part in name.split("."):
+        found = getattr(found, part)
+    assert signature(found) == FUNCTIONS[name]
+
+
+@pytest.mark.parametrize("name", sorted({*gnnjit.__all__, *gnnjit.nn.__all__}))
+def test_public_names_are_documented(name: str) -> None:
+    found = getattr(gnnjit, name, None) or getattr(gnnjit.nn, name)
+    doc = inspect.getdoc(found) or ""
+    assert not doc.startswith(f"{name}("), f"{name} has only the docstring of a dataclass"
+    assert len(doc) > 40, f"{name} says too little"
+
+
+def test_package_data_is_installed() -> None:
+    package = Path(gnnjit.__file__).parent
+    assert (package / "py.typed").is_file()
+    assert sorted(p.name[:4] for p in (package / "design").glob("*.md")) == [
+        "0001", "0002", "0003", "0004",
+    ]  # fmt: skip
