@@ -130,9 +130,9 @@ class Classifier(nnx.Module):
     def __call__(self, graph: Graph, x: jax.Array, *, key: jax.Array | None = None) -> jax.Array:
         """Logits `[N, C]` of `x: [N, F]`; with `key` for training (dropout, batch statistics)."""
         spec = MODELS[self.model]
-        keys = _keys(key, 2 * len(self.layers) + 1)
+        keys = _keys(key, 2 * len(self.layers) + 2)
         if self.encode is not None:
-            x = spec.activation(self.encode(drop(graph, x, self.dropout, keys[-1])))
+            x = spec.activation(self.encode(drop(graph, x, self.dropout, keys[-2])))
         for i, layer in enumerate(self.layers):
             h = drop(graph, x, self.dropout, keys[2 * i])
             h = apply(layer, graph, h, keys[2 * i + 1])
