@@ -255,7 +255,7 @@ def _contents(dataset: Any) -> str:
 
 def _best_common_epoch(runs: Sequence[Run]) -> int:
     """The epoch, counted from 1, of the highest mean validation accuracy over the runs."""
-    curves = [[record.accuracy["val"] for record in run.history] for run in runs]
+    curves = [[record.accuracy["val"] or 0.0 for record in run.history] for run in runs]
     return int(np.argmax(np.mean(curves, axis=0))) + 1
 
 
@@ -263,7 +263,8 @@ def _summaries(runs: Sequence[Run], epoch: int | None) -> dict[str, Summary]:
     records = [run.best if epoch is None else run.history[epoch - 1] for run in runs]
     found = {}
     for split in SPLITS:
-        values = [record.accuracy[split] for record in records]
-        if all(value is not None for value in values):
+        present = [record.accuracy[split] for record in records]
+        values = [value for value in present if value is not None]
+        if len(values) == len(records):
             found[split] = Summary(float(np.mean(values)), float(np.std(values)))
     return found

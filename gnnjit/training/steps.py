@@ -126,7 +126,8 @@ def _split(model: nnx.Module, *, training: bool) -> tuple[Any, Any, Any]:
         model.train()
     else:
         model.eval()
-    return nnx.split(model, nnx.Param, ...)
+    definition, params, buffers = nnx.split(model, nnx.Param, ...)
+    return definition, params, buffers
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
