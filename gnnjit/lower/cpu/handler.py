@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from llvmlite import ir
 
 from gnnjit.lower.cpu import abi
+from gnnjit.lower.cpu.machine import Machine
 from gnnjit.lower.cpu.movement import combiner, identity
 from gnnjit.lower.cpu.traversal import (
     CAPACITY,
@@ -29,7 +31,7 @@ from gnnjit.lower.cpu.traversal import (
     Accumulator,
     Traversal,
 )
-from gnnjit.lower.cpu.vectors import I8, I32, I64, PTR, Vec
+from gnnjit.lower.cpu.vectors import I8, I32, I64, PTR
 
 PARALLEL_WORK = 1 << 16
 """Vector operations below which one thread does it all."""
@@ -76,18 +78,21 @@ class Handler(Traversal):
 
     def _combine_all(self, acc: Accumulator, tasks: ir.Value) -> None:
         empty = self.b.icmp_signed("==", self.slots, I64(0))
-        start = I64(identity(acc.op.kind, acc.dtype)) if acc.dtype.kind != "f" else None
-        del start
         self._combine(acc, None, I64(0), tasks, self.outputs[acc.output], empty)
 
-    def _combine_hub(self, acc: Accumulator, row, task, last) -> None:
+    def _combine_hub(
+        self, acc: Accumulator, row: ir.Value, task: ir.Value, last: ir.Value
+    ) -> None:
         size = math.prod(acc.value.shape)
         before = self.m.offset(self.partial, self.b.sub(task, I64(1)), self.record)
         first = self.m.offset(before, acc.trailing, 1)
         out = self.m.offset(self.outputs[acc.output], row, size * acc.value.dtype.itemsize)
         self._combine(acc, first, task, last, out, ir.Constant(ir.IntType(1), 0))
 
-    def _combine(self, acc: Accumulator, first, task, last, out, empty) -> None:
+    def _combine(
+        self, acc: Accumulator, first: ir.Value | None, task: ir.Value, last: ir.Value,
+        out: ir.Value, empty: ir.Value,
+    ) -> None:
         """Reduce one accumulator over the records `task .. last`, in order, into `out`."""
         m, lanes = self.m, self.spec.lanes
         full, rest = divmod(math.prod(acc.value.shape), lanes)
@@ -101,9 +106,10 @@ class Handler(Traversal):
         if rest:
             part(I64(full * lanes), rest)
 
-    def _combine_chunk(self, acc, first, span, out, empty, start, width) -> None:
-        import numpy as np
-
+    def _combine_chunk(
+        self, acc: Accumulator, first: ir.Value | None, span: tuple[ir.Value, ir.Value],
+        out: ir.Value, empty: ir.Value, start: ir.Value, width: int,
+    ) -> None:
         m, places, step = self.m, np.arange(width), acc.dtype.itemsize
         total = m.literal(acc.dtype, identity(acc.op.kind, acc.dtype), width)
         if first is not None:
@@ -190,8 +196,6 @@ class Handler(Traversal):
 
     def emit_entry(self, name: str) -> None:
         function = ir.Function(self.module, ir.FunctionType(PTR, [PTR]), name)
-        from gnnjit.lower.cpu.machine import Machine
-
         self.m = Machine(self.module, ir.IRBuilder(function.append_basic_block()), self.spec.lanes)
         self.b, (frame,) = self.m.b, function.args
         self._answer_metadata(frame)
@@ -301,6 +305,3 @@ class Handler(Traversal):
         self.m.call("sched_yield", I32, [])
         b.branch(head)
         b.position_at_end(done)
-
-
-__all__ = ["PTR", "Handler", "Vec"]

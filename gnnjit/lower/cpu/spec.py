@@ -24,11 +24,12 @@ WIDE, BLOCK = 512, 256
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Choices that change the code. `piece`: rows plus edges of one task; a row longer than this
-    is a hub and is cut at multiples of it. `threads`: at most so many."""
+    is a hub and is cut at multiples of it. `threads`: at most so many. `ahead`: at most so many
+    edges ahead are prefetched."""
 
     piece: int = 8192
     threads: int = 1
-    ahead: int = 12
+    ahead: int = 24
     lanes_bytes: int = 64
 
 

@@ -25,13 +25,16 @@ from gnnjit.lower.cpu.elementwise import RULES, Site, Unsupported
 from gnnjit.lower.cpu.machine import Machine
 from gnnjit.lower.cpu.movement import combiner, identity
 from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Spec
-from gnnjit.lower.cpu.vectors import I1, I32, I64, PTR, Vec, is_half, mangle
+from gnnjit.lower.cpu.vectors import I32, I64, PTR, Vec, is_half, mangle
 
 NEXT, DONE, REFS, ROW_TASKS, TASKS, ROWS, SLOTS, CAPACITY, PARTIAL, MODE, POINTERS = range(11)
 """Words (8 bytes each) of a job; from POINTERS on: indptr, neighbor, edge, operands, outputs.
 
 ROWS, SLOTS: rows and edges; CAPACITY: length of the edge arrays, padding included.
 """
+
+LINES_IN_FLIGHT = 96
+"""Cache lines asked for ahead of their use, about as many as a core can wait for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +47,21 @@ class Accumulator:
     dtype: np.dtype
     leading: int
     trailing: int
+
+
+Places = dict[Accumulator, tuple[ir.Value, ...]]
+"""Where accumulators are kept while they grow."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A row, or one task's part of a hub: the slots `since .. until`. `leads`: it began before."""
+
+    row: ir.Value
+    since: ir.Value
+    until: ir.Value
+    hub: ir.Value
+    leads: ir.Value
 
 
 def accumulators(spec: Spec) -> tuple[list[Accumulator], int]:
@@ -142,7 +160,7 @@ class Traversal:
             shift = b.add(row, I64(1))
             since = b.select(hub, m.larger(begin, b.sub(low, shift)), begin)
             until = b.select(hub, m.smaller(end, b.sub(high, shift)), end)
-            self._row_in_blocks(row, since, until, hub, leads, totals)
+            self._row_in_blocks(Part(row, since, until, hub, leads), totals)
         for acc in self.of_all:
             self._put(acc, m.offset(self.own, acc.leading, 1), totals)
         b.ret_void()
@@ -156,38 +174,38 @@ class Traversal:
         some = b.icmp_signed(">", first, I64(0))
         return b.select(b.and_(some, b.and_(cut, hub)), before, first)
 
-    def _row_in_blocks(self, row, since, until, hub, leads, totals) -> None:
+    def _row_in_blocks(self, part: Part, totals: Places) -> None:
         block = self.spec.block
         if block is None:
-            self._row(row, since, until, hub, leads, totals)
+            self._row(part, totals)
             return
         with self.m.loop(I64(0), I64(block.full), block.size) as start:
             # The last block is moved back to end with the features: it computes some of them
             # again, to the same bits.
             self.feature = self.m.smaller(start, I64(block.full - block.size))
             self.compute(ONCE)
-            self._row(row, since, until, hub, leads, totals)
+            self._row(part, totals)
 
-    def _row(self, row, since, until, hub, leads, totals) -> None:
+    def _row(self, part: Part, totals: Places) -> None:
         b, m = self.b, self.m
-        self.row = row
+        self.row = part.row
         self.compute(PER_ROW)
         found = self.fresh(self.of_rows)
-        with m.loop(since, until) as slot:
+        with m.loop(part.since, part.until) as slot:
             self._edge(slot, {**found, **totals})
         if not self.of_rows:
             return
-        with b.if_else(hub) as (then, otherwise):
+        with b.if_else(part.hub) as (then, otherwise):
             with then, m.scope():
                 for acc in self.of_rows:
-                    at = b.select(leads, I64(acc.leading), I64(acc.trailing))
+                    at = b.select(part.leads, I64(acc.leading), I64(acc.trailing))
                     self._put(acc, m.offset(self.own, at, 1), found)
             with otherwise, m.scope():
-                empty = b.icmp_signed("==", since, until)
+                empty = b.icmp_signed("==", part.since, part.until)
                 for acc in self.of_rows:
-                    self._finish_row(acc, row, empty, found)
+                    self._finish_row(acc, part.row, empty, found)
 
-    def _edge(self, slot: ir.Value, places: dict[Accumulator, tuple]) -> None:
+    def _edge(self, slot: ir.Value, places: Places) -> None:
         spec, m = self.spec, self.m
         self.endpoint = self._endpoints(slot)
         self._prefetch(slot)
@@ -211,16 +229,22 @@ class Traversal:
 
     def _prefetch(self, slot: ir.Value) -> None:
         """Ask for what the edges some steps ahead (of later rows too) will gather."""
-        b, last = self.b, self.b.sub(self.capacity, I64(1))
-        ahead = self.m.smaller(b.add(slot, I64(self.spec.config.ahead)), last)
-        ends = self._endpoints(ahead)
+        wanted = []
         for position, value in self.spec.inputs(PER_EDGE):
+            found = np.unique(self.spec.places(value) * value.dtype.itemsize // 64)
+            wanted.append((position, value, found))
+        lines = sum(len(found) for _, _, found in wanted)
+        if not lines:
+            return
+        steps = max(2, min(self.spec.config.ahead, LINES_IN_FLIGHT // lines))
+        last = self.b.sub(self.capacity, I64(1))
+        ends = self._endpoints(self.m.smaller(self.b.add(slot, I64(steps)), last))
+        for position, value, found in wanted:
             row = self._element(self.operands[position], value, ends[value.space])
-            places = self.spec.places(value).ravel() * value.dtype.itemsize
-            for line in np.unique(places // 64)[:16]:
+            for line in found[:16]:
                 at = self.m.offset(row, int(line) * 64, 1)
-                self.m.call(f"llvm.prefetch.{mangle(PTR)}", ir.VoidType(),
-                            [at, I32(0), I32(3), I32(1)])
+                hint = [at, I32(0), I32(3), I32(1)]
+                self.m.call(f"llvm.prefetch.{mangle(PTR)}", ir.VoidType(), hint)
 
     # -- values -----------------------------------------------------------------------------
 
@@ -271,21 +295,21 @@ class Traversal:
         value = self.read(acc.value)
         return Vec(acc.dtype, value.size, value.chunks)
 
-    def fresh(self, group: list[Accumulator]) -> dict[Accumulator, tuple]:
+    def fresh(self, group: list[Accumulator]) -> Places:
         out = {}
         for acc in group:
             out[acc] = self.m.variable(self._like(acc))
             self.m.assign(out[acc], self._like(acc))
         return out
 
-    def _put(self, acc: Accumulator, pointer: ir.Value, places: dict) -> None:
+    def _put(self, acc: Accumulator, pointer: ir.Value, places: Places) -> None:
         """Store raw accumulators into the task's record."""
         if self.spec.shape(acc.value) != acc.value.shape:
             pointer = self.m.offset(pointer, self.feature, acc.dtype.itemsize)
         vec = self.m.value_of(places[acc], self._like(acc))
         self.m.store(vec, pointer, self.spec.places(acc.value))
 
-    def _finish_row(self, acc: Accumulator, row: ir.Value, empty: ir.Value, places: dict) -> None:
+    def _finish_row(self, acc: Accumulator, row: ir.Value, empty: ir.Value, places: Places) -> None:
         vec = self.finished(acc, self.m.value_of(places[acc], self._like(acc)), empty)
         pointer = self._element(self.outputs[acc.output], acc.value, row)
         self.m.store(vec, pointer, self.spec.places(acc.value))
@@ -299,5 +323,3 @@ class Traversal:
             )
         return Vec(acc.value.dtype, vec.size, chunks)
 
-
-assert I1 is not None
