@@ -13,6 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from gnnjit import explain_command
 from gnnjit.data import DATASETS
 from gnnjit.errors import GnnjitError
 from gnnjit.training import command as train_command
@@ -57,6 +58,7 @@ def _run_data(args: argparse.Namespace) -> int:
 
 COMMANDS = (
     Command("train", train_command.SUMMARY, train_command.configure, train_command.run),
+    Command("explain", explain_command.SUMMARY, explain_command.configure, explain_command.run),
     Command("data", "list the datasets", _configure_data, _run_data),
 )
 

@@ -40,7 +40,12 @@ ALLOWED: dict[str, set[str]] = {
 }
 """Beside the base (except for `pallas_kernels`, and within the base itself)."""
 
-UNITS = {"explain": "layer", "check": "layer", "training": "train"}
+UNITS = {
+    "explain": "layer",
+    "check": "layer",
+    "training": "train",
+    "explain_command": "cli",
+}
 """Modules that are parts of another one of the table."""
 
 JAXPR_NAMES = {

@@ -1,0 +1,51 @@
+"""`gnnjit explain`: what the compiler makes of a model's layers on a dataset."""
+
+from __future__ import annotations
+
+import argparse
+
+from flax import nnx
+
+from gnnjit.data import GraphDataset, open_dataset
+from gnnjit.explain import Explanation, explain
+from gnnjit.nn.recipes import MODELS, build
+
+SUMMARY = "print a model's layers before and after each pass, their buffers and kernels"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gnnjit explain`."""
+    parser.add_argument("dataset", nargs="?", default="karate", help="default: karate")
+    parser.add_argument(
+        "--model", default="gat", choices=sorted(MODELS), help="the model (default: gat)"
+    )
+    parser.add_argument("--layers", type=int, default=1, help="message-passing layers (default: 1)")
+    parser.add_argument("--hidden", type=int, default=16, help="width of a layer (default: 16)")
+    parser.add_argument("--heads", type=int, default=4, help="attention heads (default: 4)")
+    parser.add_argument("--data-dir", metavar="DIR", help="where the dataset's files are")
+    parser.add_argument(
+        "--backward",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="list the traversals of the gradient too (default: yes)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the explanation; the exit code."""
+    dataset = open_dataset(args.dataset, args.data_dir)
+    graph = dataset.union() if isinstance(dataset, GraphDataset) else dataset.graph
+    model = build(
+        args.model,
+        in_features=dataset.num_features,
+        hidden=args.hidden,
+        num_classes=dataset.num_classes,
+        layers=args.layers,
+        heads=args.heads,
+        dropout=0.0,
+        rngs=nnx.Rngs(0),
+    )
+    found = explain(model, graph, dataset.x, backward=args.backward)
+    assert isinstance(found, Explanation)
+    print(found)
+    return 0
