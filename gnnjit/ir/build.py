@@ -31,7 +31,7 @@ def emit_jax(
 
 
 def mul(builder: Builder, a: Atom, b: Atom, where: Location | None = None) -> Value:
-    return emit_jax(builder, jax.lax.mul_p.bind, [a, b], where)
+    return emit_jax(builder, jax.lax.mul, [a, b], where)
 
 
 def combine(
