@@ -62,8 +62,8 @@ class Staged:
         if getattr(_state, "reference", False):
             outs = self.interpret(PlaceInSmallestSpace()(self.program))
         else:
-            program = optimise(self.program)
-            outs = _run(program, self.given, self.graph, self.traced.operands)
+            arrays, slots = _distinct(self.traced.operands)
+            outs = _run(optimise(self.program), self.given, slots, self.graph, arrays)
         return jax.tree.unflatten(self.traced.out_tree, outs)
 
     def interpret(self, program: Program, operands: Sequence[Any] | None = None) -> list[Any]:
@@ -241,8 +241,25 @@ def outputs(
     return result
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _run(program: Program, given: tuple[Space, ...], graph: Graph, operands: Any) -> list[Any]:
+def _distinct(operands: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
+    """The different arrays among `operands`, and which one each operand is: `v` and `e.src` are
+    often the same array, and what is done to both is then done once."""
+    arrays: list[Any] = []
+    number: dict[int, int] = {}
+    for x in operands:
+        if id(x) not in number:
+            number[id(x)] = len(arrays)
+            arrays.append(x)
+    return arrays, tuple(number[id(x)] for x in operands)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _run(
+    program: Program, given: tuple[Space, ...], slots: tuple[int, ...], graph: Graph, arrays: Any
+) -> list[Any]:
+    """The optimised program on `arrays`; operand `i` is array `slots[i]`."""
+    operands = [arrays[i] for i in slots]
+
     def bind(graph: Graph, eqn: Equation, args: list[Any]) -> list[Any]:
         assert isinstance(eqn.op, Aggregate)
         return aggregate(graph, eqn.op.body, eqn.op.reductions, args)

@@ -76,9 +76,7 @@ class Traced:
     out_tree: Any
 
 
-def trace(
-    fn: Callable[..., Any], args: Arguments, graph: Any, *, name: str, where: str
-) -> Traced:
+def trace(fn: Callable[..., Any], args: Arguments, graph: Any, *, name: str, where: str) -> Traced:
     """Trace `fn(v, e, *params, **keywords)` once, per element."""
     parts = {
         Space.SRC: ("e.src", args.src),
@@ -88,12 +86,13 @@ def trace(
     }
     names = _parameter_names(fn)
     values, operands, trees = [], [], {}
+    arrays: dict[int, Any] = {}  # a leaf given twice (e.src and v) stays one array
     for space, (label, tree) in parts.items():
         leaves, treedef = jax.tree.flatten_with_path(tree)
         trees[space] = (treedef, len(leaves))
         for path, leaf in leaves:
             title = _title(label, path, names)
-            array = _array(leaf, f"{where}: {name}: argument {title}")
+            array = arrays.setdefault(id(leaf), _array(leaf, f"{where}: {name}: argument {title}"))
             shape = array.shape if space is Space.SHARED else array.shape[1:]
             weak = bool(getattr(array, "weak_type", False))
             values.append(Value(tuple(shape), array.dtype, space, title, weak))
@@ -143,7 +142,8 @@ def refuse_batched_constants(captured: Any, graph: Any, what: str) -> None:
     n = len(captured.constants)
     counts = {graph.num_src: "vertices", graph.num_dst: "vertices", graph.num_edges: "edges"}
     suspects = {
-        v for v in program.inputs[len(program.inputs) - n :]
+        v
+        for v in program.inputs[len(program.inputs) - n :]
         if len(v.shape) > 1 and v.shape[0] in counts and v.shape[0] > 1
     }
     for eqn in program.equations:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from gnnjit.graph import Graph
 from gnnjit.ir.evaluate import bind_in_space, literal_array
-from gnnjit.ir.program import Aggregate, Atom, Degree, Equation, Index, Lax, Literal, Program, Value
+from gnnjit.ir.program import (
+    Aggregate,
+    Atom,
+    Degree,
+    Equation,
+    Index,
+    Lax,
+    Literal,
+    Program,
+    Value,
+    op_key,
+)
 from gnnjit.ir.space import Space
 
 RunAggregate = Callable[[Graph, Equation, list[Any]], Sequence[Any]]
@@ -31,6 +43,7 @@ def execute(
 ) -> list[Any]:
     """The outputs of `program` on arrays `[size(space), *shape]`; shared ones are unbatched."""
     env: dict[Value, Any] = dict(zip(program.inputs, operands, strict=True))
+    done: dict[Hashable, list[Any]] = {}
 
     def read(atom: Atom) -> Any:
         return literal_array(atom) if isinstance(atom, Literal) else env[atom]
@@ -39,8 +52,11 @@ def execute(
         args = [read(a) for a in eqn.inputs]
         out = eqn.outputs[0]
         match eqn.op:
-            case Lax():
-                outs = _apply(eqn, graph, args)
+            case Lax():  # sources and destinations may hold the same array: once is enough
+                key = (op_key(eqn.op), _places(eqn, args), size_or_shared(graph, eqn.space))
+                if key not in done:
+                    done[key] = _apply(eqn, graph, args)
+                outs = done[key]
             case Degree():
                 outs = [degree(graph, out.space).astype(out.dtype)]
             case Index():
@@ -51,6 +67,20 @@ def execute(
                 raise AssertionError(f"{eqn.op} is left after fuse-scatter-apply-gather")
         env.update(zip(eqn.outputs, outs, strict=True))
     return [read(o) for o in program.outputs]
+
+
+def size_or_shared(graph: Graph, space: Space) -> int | None:
+    return None if space is Space.SHARED else size(graph, space)
+
+
+def _places(eqn: Equation, args: list[Any]) -> tuple[Hashable, ...]:
+    """What identifies the operands: the arrays themselves, the values of literals."""
+    return tuple(
+        (a.dtype.name, np.asarray(a.value).tobytes())
+        if isinstance(a, Literal)
+        else (id(x), a.space is Space.SHARED)
+        for a, x in zip(eqn.inputs, args, strict=True)
+    )
 
 
 def _apply(eqn: Equation, graph: Graph, args: list[Any]) -> list[Any]:

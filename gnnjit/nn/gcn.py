@@ -50,10 +50,13 @@ class GCN(nnx.Module):
     @gnnjit.layer(static_argnames="weighted")
     def propagate(self, v: Any, e: Any, *, weighted: bool) -> jax.Array:
         (own, at_v), (h, at_u) = v, e.src
+        narrows = self.linear.in_features > self.linear.out_features
+        if narrows:  # fewer features to aggregate
+            own, h = self.linear(own), self.linear(h)
         total = gnnjit.sum(e.data * (at_u * h) if weighted else at_u * h)
         if self.self_loops:
             total = total + at_v * own
-        out = self.linear(at_v * total)
+        out = at_v * total if narrows else self.linear(at_v * total)
         return out if self.bias is None else out + self.bias
 
 
