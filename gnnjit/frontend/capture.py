@@ -79,6 +79,7 @@ class _Walker:
     def __init__(self, builder: Builder, edge_values: bool):
         self.builder = builder
         self.edge_values = edge_values
+        self.called_at: Location | None = None
 
     def run(self, jaxpr: Any, consts: Sequence[Atom], args: Sequence[Atom]) -> list[Atom]:
         env: dict[Any, Atom] = dict(zip(jaxpr.constvars, consts, strict=True))
@@ -92,11 +93,20 @@ class _Walker:
         for eqn in jaxpr.eqns:
             ins = [read(v) for v in eqn.invars]
             if eqn.primitive.name in _INLINED:
-                outs = self.call(eqn.params.get("jaxpr", eqn.params.get("call_jaxpr")), ins)
+                outs = self.inline(eqn, ins)
             else:
                 outs = self.equation(eqn, ins)
             env.update(zip(eqn.outvars, outs, strict=True))
         return [read(v) for v in jaxpr.outvars]
+
+    def inline(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
+        """A nested call's equations, at the line of the outermost call: JAX traces a `jit` once,
+        so that its own lines are those of whoever called it first."""
+        outer = self.called_at
+        self.called_at = outer or _location(eqn)
+        outs = self.call(eqn.params.get("jaxpr", eqn.params.get("call_jaxpr")), ins)
+        self.called_at = outer
+        return outs
 
     def call(self, closed: Any, args: Sequence[Atom]) -> list[Atom]:
         inner, consts = _compat.open_jaxpr(closed)
@@ -112,7 +122,7 @@ class _Walker:
         )
 
     def equation(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
-        where = _location(eqn)
+        where = self.called_at or _location(eqn)
         _refuse(eqn, ins, where)
         op, space = self.operation(eqn, ins)
         if op.name == "index":

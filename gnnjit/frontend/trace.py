@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
+import re
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -52,7 +55,9 @@ class _Missing:
 
     __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _fail
     __matmul__ = __rmatmul__ = __truediv__ = __rtruediv__ = __neg__ = __iter__ = _fail
-    __jax_array__ = _fail
+    __pow__ = __rpow__ = __abs__ = __len__ = __bool__ = __jax_array__ = _fail
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _fail
+    __hash__ = object.__hash__
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,14 +115,37 @@ def trace(fn: Callable[..., Any], args: Arguments, graph: Any, *, name: str, whe
 
     try:
         captured = capture(flat, values, name=name, edge_values=True)
-    except LayerError:
-        raise
+    except LayerError as error:
+        if _PLACE.match(str(error)):
+            raise
+        raise LayerError(f"{_user_place(error) or where}: {error}") from error
     except jax.errors.UnexpectedTracerError as error:
         raise LayerError(leak_message(name, where)) from error
     except (TypeError, ValueError) as error:
-        raise LayerError(_shape_message(error, values, name, where)) from error
+        if args.dst is None and ("_Missing" in str(error) or "__jax_array__" in str(error)):
+            raise LayerError(_no_destination(name, where)) from error
+        at = _user_place(error) or where
+        raise LayerError(_shape_message(error, values, name, at)) from error
     refuse_batched_constants(captured, graph, f"{where}: {name}")
     return Traced(captured.program, (*operands, *captured.constants), out_trees[-1])
+
+
+_PLACE = re.compile(r"\S+:\d+: ")
+_LIBRARIES = ("jax", "flax", "numpy", "gnnjit/frontend", "gnnjit/lower", "gnnjit/ir")
+
+
+def _user_place(error: BaseException) -> str | None:
+    """`file:line` of the innermost line outside libraries that `error` passed through."""
+    frames = [
+        (frame.f_code.co_filename.replace(os.sep, "/"), line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    own = [
+        f"{file.rsplit('/', 1)[-1]}:{line}" for file, line in frames
+        if not any(f"/{library}/" in file for library in _LIBRARIES)
+        and not file.endswith("gnnjit/layer.py") and not file.startswith("<")
+    ]
+    return own[-1] if own else None
 
 
 def call_once(fn: Callable[..., Any], args: Arguments, name: str, where: str) -> None:
@@ -146,9 +174,10 @@ def refuse_batched_constants(captured: Any, graph: Any, what: str) -> None:
         for v in program.inputs[len(program.inputs) - n :]
         if len(v.shape) > 1 and v.shape[0] in counts and v.shape[0] > 1
     }
+    made = {o: e for e in program.equations for o in e.outputs}
     for eqn in program.equations:
         found = suspects.intersection(eqn.inputs)
-        others = [a for a in eqn.inputs if a.space is not Space.SHARED]
+        others = [a for a in eqn.inputs if a.space is not Space.SHARED and _is_spread(a, made)]
         out = eqn.outputs[0]
         if not found or not others or eqn.op.name == "dot_general":
             continue
@@ -161,6 +190,17 @@ def refuse_batched_constants(captured: Any, graph: Any, what: str) -> None:
                 f"{counts[array.shape[0]]}. Inside a layer everything is per element: pass the "
                 "array in x (or edges) and read it through v, e.src or e.data"
             )
+
+
+def _is_spread(atom: Any, made: dict[Any, Any]) -> bool:
+    """Whether a value is repeated along its first axis: a weight meets a value that has the axis,
+    an array of the whole graph one that lacks it."""
+    eqn = made.get(atom)
+    if eqn is None or eqn.op.name != "broadcast_in_dim":
+        return len(atom.shape) < 2 or atom.shape[0] == 1
+    before = eqn.inputs[0].shape
+    where = eqn.op["broadcast_dimensions"]
+    return 0 not in where or before[where.index(0)] == 1
 
 
 def _title(label: str, path: Any, names: list[str]) -> str:
@@ -196,24 +236,30 @@ def _array(leaf: Any, what: str) -> Any:
     )
 
 
+_ABSENT = "{}: {} reads {}, but no {} were given: call it with {}"
+
+
+def _no_destination(name: str, where: str) -> str:
+    return _ABSENT.format(
+        where, name, "v or e.dst", "destination features", "Bipartite(src=..., dst=...)"
+    )
+
+
 def _call(fn: Any, args: Arguments, groups: dict[Space, Any], name: str, where: str) -> Any:
     fields, missing = {}, {}
-    absent = "no {} were given: {}:{} reads {}, so call it with {}"
     if args.src is None:
-        missing["src"] = absent.format(
-            "source features", where, f" {name}", "e.src", "Bipartite(src=..., dst=...)"
+        missing["src"] = _ABSENT.format(
+            where, name, "e.src", "source features", "Bipartite(src=..., dst=...)"
         )
     else:
         fields["src"] = groups[Space.SRC]
-    no_dst = absent.format(
-        "destination features", where, f" {name}", "v or e.dst", "Bipartite(src=..., dst=...)"
-    )
+    no_dst = _no_destination(name, where)
     if args.dst is None:
         missing["dst"] = no_dst
     else:
         fields["dst"] = groups[Space.DST]
     if args.edges is None:
-        missing["data"] = absent.format("edge features", where, f" {name}", "e.data", "edges=...")
+        missing["data"] = _ABSENT.format(where, name, "e.data", "edge features", "edges=...")
     else:
         fields["data"] = groups[Space.EDGE]
     v = groups[Space.DST] if args.dst is not None else _Missing(no_dst)
@@ -223,6 +269,8 @@ def _call(fn: Any, args: Arguments, groups: dict[Space, Any], name: str, where: 
 
 
 def _output(leaf: Any, what: str) -> Any:
+    if isinstance(leaf, _Missing):
+        leaf._fail()
     if isinstance(leaf, (bool, int, float, complex, np.ndarray, np.generic)):
         return jnp.asarray(leaf)
     if isinstance(leaf, jax.Array):

@@ -151,19 +151,25 @@ def _float(x: Any) -> jax.Array:
     return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
 
 
-def _mean(x: Any) -> jax.Array:
+def _wide(x: Any) -> jax.Array:
+    """Half precision as float32: a sum or a square of it may not fit, where a mean does."""
     x = _float(x)
+    return x.astype(jnp.float32) if x.dtype in (jnp.float16, jnp.bfloat16) else x
+
+
+def _mean(x: Any) -> jax.Array:
+    x = _wide(x)
     return _reduce("sum", x) / jnp.maximum(degree(), 1).astype(x.dtype)
 
 
 def mean(value: Any, *, initial: Any = None) -> Any:
     """Arithmetic mean over the incoming edges. Over no edges: 0, or `initial`."""
     _inside("mean")
-    return _map(lambda x: _where_edges(_mean(x), initial), value)
+    return _map(lambda x: _where_edges(_mean(x).astype(_float(x).dtype), initial), value)
 
 
 def _var(x: Any) -> jax.Array:
-    x = _float(x)
+    x = _wide(x)
     return _mean(jnp.square(x - _mean(x)))
 
 
@@ -173,7 +179,7 @@ def var(value: Any, *, initial: Any = None) -> Any:
     Over no edges: 0, or `initial`.
     """
     _inside("var")
-    return _map(lambda x: _where_edges(_var(x), initial), value)
+    return _map(lambda x: _where_edges(_var(x).astype(_float(x).dtype), initial), value)
 
 
 def _std(x: Any) -> jax.Array:
@@ -185,7 +191,7 @@ def _std(x: Any) -> jax.Array:
 def std(value: Any, *, initial: Any = None) -> Any:
     """Population standard deviation over the incoming edges; gradient 0 where it is 0."""
     _inside("std")
-    return _map(lambda x: _where_edges(_std(x), initial), value)
+    return _map(lambda x: _where_edges(_std(x).astype(_float(x).dtype), initial), value)
 
 
 def _shift(x: jax.Array) -> jax.Array:
@@ -198,8 +204,9 @@ def _logsumexp(x: Any) -> jax.Array:
     x = _float(x)
     top = _shift(x)
     total = _reduce("sum", jnp.exp(x - top))
-    some = degree() > 0
-    return jnp.where(some, jnp.log(jnp.where(some, total, 1)) + top, 0)
+    some = total > 0
+    nothing = jnp.where(degree() > 0, -jnp.inf, 0).astype(x.dtype)
+    return jnp.where(some, jnp.log(jnp.where(some, total, 1)) + top, nothing)
 
 
 def logsumexp(value: Any, *, initial: Any = None) -> Any:
