@@ -106,10 +106,11 @@ def bench_layer(
             for mode in MODES:
                 found = {"status": "skipped", "reason": reason} if reason else costs[mode]
                 records[(*who, mode)] |= found
-        for who, mode, seconds in take_turns(ready, plan.repeats):
+        for who, mode, pairs in take_turns(ready, plan.repeats):
+            seconds, cpu = zip(*pairs, strict=True)
             records[(*who, mode)] |= {
                 "status": "ok", "seconds": seconds, "min_seconds": min(seconds),
-                "median_seconds": statistics.median(seconds),
+                "median_seconds": statistics.median(seconds), "min_cpu_seconds": min(cpu),
             }  # fmt: skip
     yield from records.values()
 
@@ -140,15 +141,15 @@ def start(
 
 def take_turns(
     ready: dict[tuple[str, str], measure.Worker], repeats: int
-) -> Iterator[tuple[tuple[str, str], str, list[float]]]:
+) -> Iterator[tuple[tuple[str, str], str, list[tuple[float, float]]]]:
     """A B C A B C ...: what else the machine does at the time hits all alike."""
     for mode in MODES:
-        seconds: dict[tuple[str, str], list[float]] = {who: [] for who in ready}
+        times: dict[tuple[str, str], list[tuple[float, float]]] = {who: [] for who in ready}
         for _ in range(repeats):
             for who, worker in ready.items():
-                seconds[who].append(worker.ask("time", mode))
-        for who, times in seconds.items():
-            yield who, mode, times
+                times[who].append(worker.ask("time", mode))
+        for who, pairs in times.items():
+            yield who, mode, pairs
 
 
 def parser() -> argparse.ArgumentParser:
