@@ -11,6 +11,7 @@ from gnnjit.passes.drop_dead import DropDead
 from gnnjit.passes.factor_out_of_reduce import FactorOutOfReduce
 from gnnjit.passes.fold_constants import FoldConstants
 from gnnjit.passes.fuse_scatter_apply_gather import FuseScatterApplyGather
+from gnnjit.passes.group_sums_by_space import GroupSumsBySpace
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.share_subexpressions import ShareSubexpressions
 from gnnjit.passes.split_concat_matmul import Score, SplitConcatMatmul
@@ -36,6 +37,7 @@ def default_passes(score: Score | None = None) -> tuple[Pass, ...]:
         FoldConstants(),
         ShareSubexpressions(),
         SplitConcatMatmul(score),
+        GroupSumsBySpace(),
         FactorOutOfReduce(),
         PlaceInSmallestSpace(),
         ShareSubexpressions(),
