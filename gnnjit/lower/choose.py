@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -32,6 +33,24 @@ class Choice:
     refused: tuple[tuple[str, tuple[str, ...]], ...]
 
 
+_preferred = jax.make_user_context(None)
+"""Part of the key of every cache of compiled code, as JAX's own settings are."""
+
+
+@contextlib.contextmanager
+def prefer(kernel: str) -> Iterator[None]:
+    """Within it, traversals run on `kernel`, or on one tried after it where it has a reason
+    against itself: to test and to measure one lowering."""
+    if kernel not in KERNELS:
+        raise ValueError(f"prefer({kernel!r}): the lowerings are {', '.join(KERNELS)}")
+    with _preferred(kernel):
+        yield
+
+
+KERNELS = ("cpu", "csr", "bucketed", "segment")
+"""In the order in which they are tried."""
+
+
 def rows_of(reductions: Sequence[Reduce | None]) -> Space:
     """The space whose elements own the rows: the one that outputs are reduced into."""
     owners = {r.into for r in reductions if r is not None} - {Space.SHARED}
@@ -50,8 +69,9 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
         "bucketed": lambda: bucketed.why_not(body, reductions, rows, structure),
         "segment": lambda: [],
     }
-    for kernel, why_not in tried.items():
-        reasons = why_not()
+    first = KERNELS.index(_preferred.value or KERNELS[0])
+    for number, kernel in enumerate(KERNELS):
+        reasons = tried[kernel]() if number >= first else [f"{KERNELS[first]} is preferred"]
         if not reasons:
             return Choice(kernel, rows, body, tuple(reductions), tuple(refused))
         refused.append((kernel, tuple(reasons)))

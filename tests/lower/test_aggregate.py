@@ -1,0 +1,192 @@
+"""Every lowering of a traversal gives the same values and gradients, and `prefer` forces one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from layer.cases import CASES, GRAPHS, Edges, features, hub, layer_of
+
+import gnnjit
+from gnnjit.graph.buckets import build_buckets
+from gnnjit.lower import bucketed, choose, csr, segment
+
+
+def with_buckets(graph: gnnjit.Graph, max_width: int) -> gnnjit.Graph:
+    def add(structure: Any) -> Any:
+        buckets = build_buckets(np.asarray(structure.indptr), max_width)
+        return dataclasses.replace(structure, buckets=buckets)
+
+    return dataclasses.replace(
+        graph,
+        in_structure=add(graph.in_structure),
+        out_structure=add(graph.out_structure),
+    )
+
+
+@contextlib.contextmanager
+def forced(kernel: str, monkeypatch: Any, chunk: int | None = None) -> Any:
+    """Runs on `kernel`; yields the list of lowerings that ran."""
+    ran: list[str] = []
+    modules = {"csr": csr, "bucketed": bucketed, "segment": segment}
+    if chunk is not None:
+        monkeypatch.setattr(segment, "CHUNK_SCALARS", chunk)
+    for name, module in modules.items():
+
+        def spy(*args: Any, name: str = name, run: Any = module.run) -> Any:
+            ran.append(name)
+            return run(*args)
+
+        monkeypatch.setattr(module, "run", spy)
+    with choose.prefer(kernel):
+        yield ran
+
+
+def value_and_grad(name: str, e: Edges, graph: gnnjit.Graph) -> Any:
+    """A new function each time, so that nothing compiled before is used."""
+    layer, at = layer_of(CASES[name].fn), features(e)
+    x = gnnjit.Bipartite(at["src"], at["dst"]) if e.bipartite else at["dst"]
+
+    def loss(x: Any, p: Any, data: Any) -> Any:
+        outs = jax.tree.leaves(layer(graph, x, p, edges=data))
+        return sum(jnp.sum(jnp.sin(o)) for o in outs), outs
+
+    f = jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)
+    return jax.jit(f)(x, at["p"], at["data"])
+
+
+def close(have: Any, want: Any) -> None:
+    for a, b in zip(jax.tree.leaves(have), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+NAMES = ["gat_concat", "graph_net", "extremes"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("graph", ["hub", "padding"])
+@pytest.mark.parametrize("chunk", [20, 1 << 20], ids=["chunks", "one chunk"])
+def test_segment(name, graph, chunk, monkeypatch):
+    e = GRAPHS[graph]
+    want = value_and_grad(name, e, e.graph())
+    with forced("segment", monkeypatch, chunk) as ran:
+        have = value_and_grad(name, e, e.graph())
+    assert set(ran) == {"segment"}
+    close(have, want)
+
+
+@pytest.mark.parametrize("name", ["gat", "extremes", "soft"])
+@pytest.mark.parametrize("width", [3, 1024], ids=["hub in pieces", "whole rows"])
+def test_bucketed(name, width, monkeypatch):
+    e = hub()
+    graph = with_buckets(e.graph(), width)
+    want = value_and_grad(name, e, e.graph())
+    with forced("bucketed", monkeypatch) as ran:
+        have = value_and_grad(name, e, graph)
+    assert "bucketed" in ran
+    assert set(ran) <= {"bucketed", "segment"}
+    close(have, want)
+
+
+@pytest.mark.parametrize("graph", ["isolated", "one vertex", "bipartite"])
+def test_bucketed_graphs(graph, monkeypatch):
+    e = GRAPHS[graph]
+    want = value_and_grad("gat", e, e.graph())
+    with forced("bucketed", monkeypatch) as ran:
+        have = value_and_grad("gat", e, with_buckets(e.graph(), 2))
+    assert "bucketed" in ran
+    close(have, want)
+
+
+@pytest.mark.parametrize("kernel", ["csr", "bucketed", "segment"])
+@pytest.mark.parametrize("graph", ["no edges", "one vertex, no edges"])
+def test_without_edges(kernel, graph, monkeypatch):
+    e = GRAPHS[graph]
+    with forced(kernel, monkeypatch) as ran:
+        (_, outs), grads = value_and_grad("gat", e, with_buckets(e.graph(), 2))
+    assert ran
+    assert all(not o.any() for o in outs)
+    assert all(not np.asarray(g).any() for g in jax.tree.leaves(grads))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("graph", ["hub", "bipartite", "padding"])
+def test_csr(graph, weighted, monkeypatch):
+    e = GRAPHS[graph]
+    at = features(e)
+    x = gnnjit.Bipartite(at["src"], at["dst"]) if e.bipartite else at["dst"]
+
+    def run() -> Any:
+        layer = gnnjit.layer(lambda v, e: gnnjit.sum(e.data * e.src if weighted else e.src))
+        f = jax.value_and_grad(lambda x, d: jnp.sum(jnp.sin(layer(e.graph(), x, edges=d))), (0, 1))
+        return jax.jit(f)(x, at["data"][:, 0])
+
+    want = run()
+    with forced("csr", monkeypatch) as ran:
+        have = run()
+    assert "csr" in ran
+    close(have, want)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("kernel", choose.KERNELS)
+def test_padding_reads_nothing(kernel, bad, monkeypatch):
+    """Padding edges point at vertex 0, whose features here are not finite."""
+    graph = gnnjit.Graph.from_edges([1, 0, 2], [1, 0, 2], 3, edge_mask=[True, False, True])
+    x = jnp.array([[bad], [1.0], [2.0]])
+    with forced(kernel, monkeypatch):
+        layer = gnnjit.layer(lambda v, e: gnnjit.sum(e.src))
+        np.testing.assert_array_equal(layer(graph, x)[:, 0], [0, 1, 2])
+        grad = jax.grad(lambda x: jnp.sum(layer(graph, x)))(x)
+    np.testing.assert_array_equal(grad[:, 0], [0, 1, 1])
+
+
+@pytest.mark.parametrize("kernel", ["cpu", "bucketed", "segment"])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_half_precision_is_summed_in_float32(dtype, kernel, monkeypatch):
+    n = 4096
+    graph = with_buckets(gnnjit.Graph.from_edges(np.arange(n), np.zeros(n, int), n), 256)
+    with forced(kernel, monkeypatch, 1000):
+        layer = gnnjit.layer(lambda v, e: (gnnjit.sum(e.src), gnnjit.mean(e.src), gnnjit.sum(v)))
+        outs = layer(graph, jnp.ones(n, dtype))
+        grad = jax.grad(lambda x: jnp.sum(layer(graph, x)[0]))(jnp.ones(n, dtype))
+    assert [o.dtype for o in outs] == [dtype] * 3
+    assert [float(o[0]) for o in outs] == [n, 1.0, n]
+    assert float(jnp.min(grad)) == float(jnp.max(grad)) == 1.0
+
+
+@pytest.mark.parametrize("kernel", ["cpu", "bucketed", "segment"])
+def test_ties_share_the_gradient(kernel, monkeypatch):
+    graph = with_buckets(gnnjit.Graph.from_edges([0] * 7, [0, 0, 0, 1, 1, 1, 2], 4), 2)
+    data = jnp.array([1.0, 1, 0, 2, 2, 2, -5])
+    with forced(kernel, monkeypatch, 4):
+        layer = gnnjit.layer(lambda v, e: gnnjit.max(e.data) - gnnjit.min(e.data))
+        most = jax.grad(lambda d: jnp.sum(layer(graph, jnp.zeros(4), edges=d)))(data)
+    np.testing.assert_allclose(most, [0.5, 0.5, -1, 0, 0, 0, 0], atol=1e-6)
+
+
+def test_preferring_is_part_of_the_key_of_compiled_code(monkeypatch):
+    layer, x = gnnjit.layer(lambda v, e: gnnjit.sum(jnp.tanh(e.src + v))), jnp.ones((9, 2))
+    graph, f = hub().graph(), jax.jit(lambda g, x: layer(g, x))
+    before = f(graph, x)
+    with forced("segment", monkeypatch) as ran:
+        inside = f(graph, x)
+        once = len(ran)
+        f(graph, x)
+    assert once == len(ran) == 1
+    assert f(graph, x).tolist() == before.tolist()
+    assert len(ran) == 1
+    np.testing.assert_allclose(inside, before, rtol=1e-6)
+
+
+def test_preferring_an_unknown_lowering():
+    with (
+        pytest.raises(ValueError, match="the lowerings are cpu, csr, bucketed, segment"),
+        choose.prefer("cuda"),
+    ):
+        pass
