@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import platform
 import sys
 
 import jax
@@ -13,10 +12,10 @@ from llvmlite import ir
 
 from gnnjit.lower.cpu import abi
 from gnnjit.lower.cpu.handler import Handler
+from gnnjit.lower.cpu.host import features, is_x86
 from gnnjit.lower.cpu.spec import Spec
 
 _engines: dict[str, llvm.ExecutionEngine] = {}
-_names: set[str] = set()
 """By custom call name; kept for the life of the process: XLA holds addresses into them."""
 
 
@@ -26,15 +25,6 @@ def why_not_here() -> list[str]:
         return ["CPU kernels need a 64-bit little-endian Unix"]
     layout = abi.read_abi()
     return [layout] if isinstance(layout, str) else []
-
-
-def is_x86() -> bool:
-    return platform.machine().lower() in ("x86_64", "amd64")
-
-
-@functools.cache
-def features() -> frozenset[str]:
-    return frozenset(k for k, on in llvm.get_host_cpu_features().items() if on)
 
 
 @functools.cache
@@ -81,8 +71,6 @@ def register(text: str, entry: str = "entry") -> str:
     The name is a hash of the code, so a compiled program from XLA's persistent cache finds it.
     """
     name = "gnnjit_cpu_" + hashlib.sha256(text.encode()).hexdigest()[:24]
-    if name in _names:
-        return name
     if name in _engines:  # two programs may come to the same code
         return name
     engine = llvm.create_mcjit_compiler(optimised(text), _machine())
@@ -90,5 +78,4 @@ def register(text: str, entry: str = "entry") -> str:
     _engines[name] = engine
     capsule = jax.ffi.pycapsule(engine.get_function_address(entry))
     jax.ffi.register_ffi_target(name, capsule, platform="cpu", api_version=1)
-    _names.add(name)
     return name

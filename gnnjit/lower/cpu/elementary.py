@@ -11,6 +11,7 @@ import math
 
 from llvmlite import ir
 
+from gnnjit.lower.cpu.host import features, is_x86
 from gnnjit.lower.cpu.vectors import CONTRACT, F32, I32, Codegen
 
 MAGIC = 12582912.0  # 1.5 * 2**23: adding it rounds a small float to an integer in its low bits
@@ -84,6 +85,35 @@ class Elementary:
         x = self.b.fmul(x, self.power_of_two(half))
         return self.b.fmul(x, self.power_of_two(self.b.sub(n, half)))
 
+    def times_power(self, x: ir.Value, whole: ir.Value, n: ir.Value) -> ir.Value:
+        """x * 2**n, with `n` given as a float too: one instruction where there is one for it."""
+        if not self.has_avx512(x):
+            return self.scaled(x, n)
+        bits = 32 * x.type.count
+        rounding = [I32(4)] if bits == 512 else []  # the current mode
+        name = f"llvm.x86.avx512.mask.scalef.ps.{bits}"
+        return self.code.call(name, x.type, [x, whole, x, self.all_lanes(x), *rounding])
+
+    def reciprocal(self, x: ir.Value) -> ir.Value:
+        """1 / x for x from 1 to 2, to one unit in the last place; NaN stays."""
+        one = self.const(x, 1.0)
+        if not self.has_avx512(x):
+            return self.b.fdiv(one, x)
+        bits = 32 * x.type.count
+        lanes = self.all_lanes(x)
+        rough = self.code.call(f"llvm.x86.avx512.rcp14.ps.{bits}", x.type, [x, x, lanes])
+        rest = self.fma(self.b.fneg(x), rough, one)
+        return self.fma(rough, rest, rough)
+
+    def has_avx512(self, x: ir.Value) -> bool:
+        """Whether AVX-512's own instructions exist for chunks as wide as `x`."""
+        if not is_x86() or "avx512f" not in features():
+            return False
+        return x.type.count == 16 or (x.type.count in (4, 8) and "avx512vl" in features())
+
+    def all_lanes(self, x: ir.Value) -> ir.Constant:
+        return ir.IntType(max(8, x.type.count))(-1)
+
     def _expm1_part(self, r: ir.Value) -> ir.Value:
         """exp(r) - 1 for |r| <= log(2) / 2."""
         square = self.b.fmul(r, r, flags=CONTRACT)
@@ -92,18 +122,24 @@ class Elementary:
     def _reduced(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
         """`r` and the int `n` with `x = n * log(2) + r`."""
         whole, n = self.nearest(x, math.log2(math.e))
+        return self._remainder(x, whole), n
+
+    def _remainder(self, x: ir.Value, whole: ir.Value) -> ir.Value:
         r = self.fma(whole, self.const(x, -LN2_HIGH), x)
-        return self.fma(whole, self.const(x, -LN2_LOW), r), n
+        return self.fma(whole, self.const(x, -LN2_LOW), r)
 
     def exp(self, x: ir.Value) -> ir.Value:
-        r, n = self._reduced(self.between(x, -104.0, 89.0))
-        return self.scaled(self.b.fadd(self._expm1_part(r), self.const(x, 1.0)), n)
+        x = self.between(x, -104.0, 89.0)
+        whole, n = self.nearest(x, math.log2(math.e))
+        y = self.b.fadd(self._expm1_part(self._remainder(x, whole)), self.const(x, 1.0))
+        return self.times_power(y, whole, n)
 
     def exp2(self, x: ir.Value) -> ir.Value:
         x = self.between(x, -151.0, 129.0)
         whole, n = self.nearest(x, 1.0)
         r = self.b.fmul(self.b.fsub(x, whole), self.const(x, math.log(2)))
-        return self.scaled(self.b.fadd(self._expm1_part(r), self.const(x, 1.0)), n)
+        y = self.b.fadd(self._expm1_part(r), self.const(x, 1.0))
+        return self.times_power(y, whole, n)
 
     def expm1(self, x: ir.Value) -> ir.Value:
         """2 * (2**(n-1) * expm1(r) + 2**(n-1) - 1/2): exact near 0, and n may be 128."""
@@ -160,8 +196,11 @@ class Elementary:
         return self.b.select(self.b.fcmp_ordered(">", size, self.const(x, 9.01)), unit, out)
 
     def logistic(self, x: ir.Value) -> ir.Value:
-        one = self.const(x, 1.0)
-        return self.b.fdiv(one, self.b.fadd(one, self.exp(self.b.fneg(x))))
+        """From t = exp(-|x|), so that nothing overflows: 1 / (1 + t), or t / (1 + t)."""
+        t = self.exp(self.b.fneg(self.code.intrinsic("fabs", x)))
+        right = self.reciprocal(self.b.fadd(self.const(x, 1.0), t))
+        negative = self.b.fcmp_ordered("<", x, self.const(x, 0.0))
+        return self.b.select(negative, self.b.fmul(t, right), right)
 
     def erf(self, x: ir.Value) -> ir.Value:
         t = self.code.intrinsic("fabs", x)
