@@ -38,6 +38,10 @@ class Definition:
     def name(self) -> str:
         return getattr(self.fn, "__qualname__", "layer").replace("<locals>.", "")
 
+    @property
+    def is_method(self) -> bool:
+        return next(iter(inspect.signature(self.fn).parameters), "") == "self"
+
 
 @dataclasses.dataclass(frozen=True)
 class Staged:
@@ -198,6 +202,12 @@ def _split(definition: Definition, args: tuple[Any, ...]) -> tuple[Any, Graph, A
         if len(args) > at and isinstance(args[at], Graph):
             if len(args) == at + 1:
                 break
+            if at == 0 and definition.is_method:
+                raise LayerError(
+                    f"{definition.where}: {definition.name} is a method and its owner is missing: "
+                    "model.method.explain(...) does not know the model. Use gnnjit.explain(model, "
+                    "graph, x) or gnnjit.check(model, graph, x)"
+                )
             return args[:at], args[at], args[at + 1], args[at + 2 :]
     got = ", ".join(type(a).__name__ for a in args) or "nothing"
     raise LayerError(
