@@ -12,8 +12,8 @@ import numpy as np
 
 from gnnjit.errors import CheckError, LayerError
 from gnnjit.ir.program import Program
-from gnnjit.layer import Staged, recording, stage
 from gnnjit.passes.pipeline import default_passes, run
+from gnnjit.stage import Staged, recording, stage
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,11 +17,11 @@ from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Program
 from gnnjit.ir.show import show
 from gnnjit.ir.space import Space
-from gnnjit.layer import Staged, optimise, recording, stage
 from gnnjit.lower.aggregate import aggregate_p
 from gnnjit.lower.choose import Choice, choose, optimised
 from gnnjit.lower.execute import size
 from gnnjit.passes.pipeline import default_passes, run
+from gnnjit.stage import Staged, optimise, recording, stage
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,84 +1,16 @@
-"""`@gnnjit.layer`: where tracing, passes and lowering are chained."""
+"""`@gnnjit.layer`, the decorator."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import functools
-import inspect
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
+from gnnjit.check import check
+from gnnjit.explain import explain
+from gnnjit.stage import Definition, location, reference, stage
 
-from gnnjit.errors import LayerError
-from gnnjit.frontend.trace import Arguments, Traced, call_once, leak_message, trace
-from gnnjit.graph import Bipartite, Graph
-from gnnjit.ir.interpret import Incidence, interpret
-from gnnjit.ir.program import Aggregate, Equation, Program
-from gnnjit.ir.space import Space
-from gnnjit.lower import choose  # noqa: F401  (registers the lowerings of aggregate)
-from gnnjit.lower.aggregate import aggregate
-from gnnjit.lower.execute import execute, spread
-from gnnjit.passes.pipeline import default_passes, run
-from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
-
-
-@dataclasses.dataclass(frozen=True)
-class Definition:
-    """A decorated function: what to trace, which keywords are static, where it stands."""
-
-    fn: Callable[..., Any]
-    statics: tuple[str, ...]
-    where: str
-
-    @property
-    def name(self) -> str:
-        return getattr(self.fn, "__qualname__", "layer").replace("<locals>.", "")
-
-    @property
-    def is_method(self) -> bool:
-        return next(iter(inspect.signature(self.fn).parameters), "") == "self"
-
-
-@dataclasses.dataclass(frozen=True)
-class Staged:
-    """One call of a layer, traced: everything that running or explaining it needs."""
-
-    definition: Definition
-    graph: Graph
-    arguments: Arguments
-    traced: Traced
-
-    @property
-    def program(self) -> Program:
-        """As the user wrote it, before any pass."""
-        return self.traced.program
-
-    @property
-    def given(self) -> tuple[Space, ...]:
-        """The spaces in which the outputs were returned."""
-        return tuple(o.space for o in self.program.outputs)
-
-    def run(self) -> Any:
-        if getattr(_state, "reference", False):
-            outs = self.interpret(PlaceInSmallestSpace()(self.program))
-        else:
-            arrays, slots = _distinct(self.traced.operands)
-            outs = _run(optimise(self.program), self.given, slots, self.graph, arrays)
-        return jax.tree.unflatten(self.traced.out_tree, outs)
-
-    def interpret(self, program: Program, operands: Sequence[Any] | None = None) -> list[Any]:
-        """The outputs of `program` (this one, after any pass), edge by edge."""
-        g = self.graph
-        incidence = Incidence(g.src, g.dst, g.num_src, g.num_dst, g.mask)
-        outs = interpret(program, incidence, operands or self.traced.operands)
-        return outputs(g, program, self.given, outs)
-
-
-_state = threading.local()
+__all__ = ["layer", "reference"]
 
 
 def layer(
@@ -113,165 +45,13 @@ def layer(
     if fn is None:
         return functools.partial(layer, static_argnames=static_argnames)
     statics = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-    definition = Definition(fn, statics, _where(fn))
+    definition = Definition(fn, statics, location(fn))
 
     @functools.wraps(fn)
     def call(*args: Any, edges: Any = None, **keywords: Any) -> Any:
-        staged = stage(definition, args, edges, keywords)
-        for calls in getattr(_state, "recorders", []):
-            calls.append(staged)
-        try:
-            return staged.run()
-        except jax.errors.UnexpectedTracerError as error:  # a captured value of an earlier trace
-            raise LayerError(leak_message(definition.name, definition.where)) from error
+        return stage(definition, args, edges, keywords).run_recorded()
 
     call.__gnnjit_layer__ = definition  # type: ignore[attr-defined]
-    call.explain = functools.partial(_explain, call)  # type: ignore[attr-defined]
-    call.check = functools.partial(_check, call)  # type: ignore[attr-defined]
+    call.explain = functools.partial(explain, call)  # type: ignore[attr-defined]
+    call.check = functools.partial(check, call)  # type: ignore[attr-defined]
     return call
-
-
-def _explain(target: Any, *args: Any, **keywords: Any) -> Any:
-    from gnnjit.explain import explain
-
-    return explain(target, *args, **keywords)
-
-
-def _check(target: Any, *args: Any, **keywords: Any) -> Any:
-    from gnnjit.check import check
-
-    return check(target, *args, **keywords)
-
-
-def _where(fn: Callable[..., Any]) -> str:
-    code = getattr(inspect.unwrap(fn), "__code__", None)
-    return f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}" if code else "?"
-
-
-@contextlib.contextmanager
-def reference() -> Iterator[None]:
-    """Within it, layers run on plain gathers and `jax.ops.segment_sum`, edge by edge.
-
-    Work on one endpoint is still done once per vertex, as a careful user writes it by hand. Acts
-    while a function is traced: a function that `jax.jit` has compiled before keeps what it has.
-    """
-    outer = getattr(_state, "reference", False)
-    _state.reference = True
-    try:
-        yield
-    finally:
-        _state.reference = outer
-
-
-@contextlib.contextmanager
-def recording() -> Iterator[list[Staged]]:
-    """Collects every layer call that is made (or traced) within it."""
-    calls: list[Staged] = []
-    recorders = _state.__dict__.setdefault("recorders", [])
-    recorders.append(calls)
-    try:
-        yield calls
-    finally:
-        recorders.remove(calls)
-
-
-def stage(definition: Definition, args: Any, edges: Any, keywords: dict[str, Any]) -> Staged:
-    """Check the arguments of one call, and trace the function."""
-    owner, graph, x, params = _split(definition, args)
-    _check_sizes(definition, graph, x, edges)
-    src, dst = (x.src, x.dst) if isinstance(x, Bipartite) else (x, x)
-    static = {k: keywords[k] for k in definition.statics if k in keywords}
-    shared = {k: v for k, v in keywords.items() if k not in static}
-    arguments = Arguments(src, dst, edges, params, shared)
-    fn = functools.partial(definition.fn, *owner, **static)
-    if owner and _is_initialising(owner[0]):
-        call_once(fn, arguments, definition.name, definition.where)
-    traced = trace(fn, arguments, graph, name=definition.name, where=definition.where)
-    return Staged(definition, graph, arguments, traced)
-
-
-def _is_initialising(owner: Any) -> bool:
-    """Whether `owner` is a linen module that creates its parameters in this very call."""
-    check = getattr(owner, "is_initializing", None)
-    return callable(check) and bool(check())
-
-
-def _split(definition: Definition, args: tuple[Any, ...]) -> tuple[Any, Graph, Any, Any]:
-    """The owner of a method (or nothing), the graph, the features, the parameters."""
-    for at in (0, 1):
-        if len(args) > at and isinstance(args[at], Graph):
-            if len(args) == at + 1:
-                break
-            if at == 0 and definition.is_method:
-                raise LayerError(
-                    f"{definition.where}: {definition.name} is a method and its owner is missing: "
-                    "model.method.explain(...) does not know the model. Use gnnjit.explain(model, "
-                    "graph, x) or gnnjit.check(model, graph, x)"
-                )
-            return args[:at], args[at], args[at + 1], args[at + 2 :]
-    got = ", ".join(type(a).__name__ for a in args) or "nothing"
-    raise LayerError(
-        f"{definition.where}: {definition.name} is called as layer(graph, x, *params), with a "
-        f"gnnjit.Graph and vertex features; got ({got})"
-    )
-
-
-def _check_sizes(definition: Definition, graph: Graph, x: Any, edges: Any) -> None:
-    where = f"{definition.where}: {definition.name}: "
-    if isinstance(x, Bipartite):
-        graph.check(x.src, Space.SRC, where + "x.src")
-        graph.check(x.dst, Space.DST, where + "x.dst")
-    elif graph.num_src != graph.num_dst:
-        raise LayerError(
-            f"{where}the graph has {graph.num_src} sources and {graph.num_dst} destinations, but x "
-            "is one array for both; pass gnnjit.Bipartite(src=..., dst=...)"
-        )
-    else:
-        graph.check(x, Space.DST, where + "x")
-    graph.check(edges, Space.EDGE, where + "edges")
-
-
-@functools.lru_cache(maxsize=4096)
-def optimise(program: Program) -> Program:
-    return run(program, default_passes())
-
-
-def outputs(
-    graph: Graph, program: Program, given: Sequence[Space], outs: Sequence[Any]
-) -> list[Any]:
-    """What the user gets: a value returned on the edges has one row per edge, 0 on padding, in
-    whichever smaller space it was computed; a vertex value one row per destination."""
-    result = []
-    for x, atom, space in zip(outs, program.outputs, given, strict=True):
-        if space in (Space.EDGE, Space.SRC):
-            x = spread(graph, x, atom.space)
-        elif space is Space.DST and atom.space is Space.SHARED:
-            x = jnp.broadcast_to(x, (graph.num_dst, *jnp.shape(x)))
-        result.append(x)
-    return result
-
-
-def _distinct(operands: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
-    """The different arrays among `operands`, and which one each operand is: `v` and `e.src` are
-    often the same array, and what is done to both is then done once."""
-    arrays: list[Any] = []
-    number: dict[int, int] = {}
-    for x in operands:
-        if id(x) not in number:
-            number[id(x)] = len(arrays)
-            arrays.append(x)
-    return arrays, tuple(number[id(x)] for x in operands)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _run(
-    program: Program, given: tuple[Space, ...], slots: tuple[int, ...], graph: Graph, arrays: Any
-) -> list[Any]:
-    """The optimised program on `arrays`; operand `i` is array `slots[i]`."""
-    operands = [arrays[i] for i in slots]
-
-    def bind(graph: Graph, eqn: Equation, args: list[Any]) -> list[Any]:
-        assert isinstance(eqn.op, Aggregate)
-        return aggregate(graph, eqn.op.body, eqn.op.reductions, args)
-
-    return outputs(graph, program, given, execute(program, graph, operands, bind))

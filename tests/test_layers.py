@@ -43,6 +43,7 @@ ALLOWED: dict[str, set[str]] = {
 UNITS = {
     "explain": "layer",
     "check": "layer",
+    "stage": "layer",
     "training": "train",
     "explain_command": "cli",
 }

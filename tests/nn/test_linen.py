@@ -13,7 +13,7 @@ from flax import linen, nnx
 import gnnjit
 from gnnjit import Graph, nn
 from gnnjit.nn import linen as twins
-from tests.nn import formulas
+from . import formulas
 
 SRC, DST = formulas.random_edges(0)
 GRAPH = Graph.from_edges(SRC, DST, formulas.NUM_NODES)

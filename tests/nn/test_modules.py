@@ -14,7 +14,7 @@ from flax import nnx
 
 from gnnjit import Bipartite, Graph
 from gnnjit.nn import GAT, GCN, GGNN, GIN, SAGE, CommNet, EdgeConv, GatedGCN, GATv2
-from tests.nn import formulas
+from . import formulas
 
 F_IN, F_OUT = 5, 3
 CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {

@@ -11,7 +11,7 @@ from flax import nnx
 
 from gnnjit import Graph
 from gnnjit.nn.recipes import MODELS, RECIPES, Recipe, build, build_graph, recipe_for
-from tests.nn import formulas
+from . import formulas
 
 GRAPH = Graph.from_edges(*formulas.random_edges(0), formulas.NUM_NODES)
 X = jnp.asarray(np.random.default_rng(0).normal(size=(formulas.NUM_NODES, 6)), jnp.float32)
