@@ -196,9 +196,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
         "machine": measure.machine(args.threads),
         "versions": measure.versions(),
     }
-    return Plan(
-        sizes, layers, tuple(configurations), repeats, args.threads, not args.smoke, facts
-    )
+    return Plan(sizes, layers, tuple(configurations), repeats, args.threads, not args.smoke, facts)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,6 +1,6 @@
 """Tables of the JSON lines that a benchmark wrote.
 
-    python benchmarks/report.py benchmarks/results/layers.jsonl
+python benchmarks/report.py benchmarks/results/layers.jsonl
 """
 
 from __future__ import annotations
@@ -124,8 +124,9 @@ def _skipped(records: Iterable[Record]) -> dict[str, str]:
     reasons: dict[str, dict[str, list[str]]] = {}
     for r in records:
         if r["status"] != "ok" and r["mode"] == "both":
-            who = r["implementation"] + ("" if r["configuration"] == "default" else
-                                         f" ({r['configuration']})")
+            who = r["implementation"] + (
+                "" if r["configuration"] == "default" else f" ({r['configuration']})"
+            )
             reasons.setdefault(r["reason"], {}).setdefault(who, []).append(r["layer"])
     return {
         reason: "; ".join(f"{who} left out of {', '.join(layers)}" for who, layers in some.items())

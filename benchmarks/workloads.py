@@ -138,8 +138,10 @@ def power_law_edges(
     Vertices are numbered at random, so that neighbours are not close in memory.
     """
     if edges > vertices * (vertices - 1) // 2:
-        raise ValueError(f"{edges} edges are too many for {vertices} vertices, expected a sparse "
-                         f"graph: at most half of all pairs")
+        raise ValueError(
+            f"{edges} edges are too many for {vertices} vertices, expected a sparse "
+            f"graph: at most half of all pairs"
+        )
     chance = np.arange(1, vertices + 1) ** (-1 / (EXPONENT - 1))
     ends = np.cumsum(chance / chance.sum())
     number = rng.permutation(vertices)

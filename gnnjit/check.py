@@ -69,7 +69,8 @@ def check(
     """Compare `target(*args, **keywords)` with the program as written, run edge by edge.
 
     Values, and gradients of a random linear function of the outputs with respect to every
-    floating-point input. An entry may differ by `rtol` times the largest magnitude in its array
+    floating-point input. An entry may differ by `rtol` times the largest magnitude in its array,
+    or a hundredth of that in the largest gradient: one that cancels to nothing is all rounding
     (default: 2e-4 in float32, 1e-9 in float64, 5e-2 in half precision).
 
     Returns: a report; a list of them if `target` is not a layer but calls layers.
@@ -106,8 +107,10 @@ def check_call(call: Staged, rtol: float | None = None, seed: int = 0) -> Report
     found = [_compare(f"output {i}", a, b, rtol) for i, (a, b) in pairs]
     grads = [_gradient(f, operands, moving, seed) for f in (fast, slow)]
     names = [call.program.inputs[i].name or f"constant {i}" for i in moving]
+    floor = 1e-2 * max(map(_magnitude, grads[1]), default=0.0)
     found += [
-        _compare(f"gradient of {n}", a, b, rtol) for n, a, b in zip(names, *grads, strict=True)
+        _compare(f"gradient of {n}", a, b, rtol, floor)
+        for n, a, b in zip(names, *grads, strict=True)
     ]
     report = Report(call.definition.name, tuple(found))
     if report.ok:
@@ -134,7 +137,15 @@ def _default_rtol(dtype: Any) -> float:
     return 2e-4 if jnp.issubdtype(dtype, jnp.integer) or dtype == jnp.float32 else 5e-2
 
 
-def _compare(what: str, got: Any, expected: Any, rtol: float | None) -> Difference:
+def _magnitude(x: Any) -> float:
+    """The largest finite magnitude in an array; 0 if there is none."""
+    a = np.abs(np.asarray(x, np.float64))
+    return float(a[np.isfinite(a)].max(initial=0.0))
+
+
+def _compare(
+    what: str, got: Any, expected: Any, rtol: float | None, floor: float = 0.0
+) -> Difference:
     rtol = _default_rtol(got.dtype) if rtol is None else rtol
     a, b = (np.asarray(x, np.float64) for x in (got, expected))
     if a.size == 0:
@@ -143,10 +154,8 @@ def _compare(what: str, got: Any, expected: Any, rtol: float | None) -> Differen
         gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, np.abs(a - b))
     gap = np.where(np.isnan(gap), np.inf, gap)
     at = np.unravel_index(int(np.argmax(gap)), gap.shape)
-    finite = b[np.isfinite(b)]
-    scale = float(np.abs(finite).max()) if finite.size else 1.0
     index = tuple(int(i) for i in at)
-    limit = rtol * max(scale, 1e-30)
+    limit = rtol * max(_magnitude(b), floor, 1e-30)
     return Difference(what, float(gap[at]), index, float(a[at]), float(b[at]), limit)
 
 

@@ -188,8 +188,11 @@ def _buffers(program: Program, graph: Graph) -> list[Buffer]:
 
 
 def _buffer_table(buffers: Sequence[Buffer]) -> str:
-    rows = [f"{b.space:7}{b.dtype}{list(b.shape)!s:24}{human(b.bytes):>12}  {b.name}"
-            for b in buffers if b.bytes >= 1024]
+    rows = [
+        f"{b.space:7}{b.dtype}{list(b.shape)!s:24}{human(b.bytes):>12}  {b.name}"
+        for b in buffers
+        if b.bytes >= 1024
+    ]
     total = sum(b.bytes for b in buffers)
     return "\n".join([*rows, f"all together, before XLA fuses and reuses them: {human(total)}"])
 
@@ -262,5 +265,3 @@ def _aggregates(jaxpr: Any) -> Any:
             yield (eqn.params["body"], eqn.params["reductions"])
         for sub in _compat.subjaxprs(eqn):
             yield from _aggregates(sub)
-
-

@@ -79,6 +79,7 @@ print(story.written)
 # Each pass is one small rewrite that keeps the meaning. Here is what each of them added (`+`) and
 # took away (`-`). Names are given anew after each pass, so we compare lines without them.
 
+
 # %%
 def shape_of(value):
     space = "" if value.space.value == "shared" else f"{value.space.value}: "

@@ -110,8 +110,11 @@ class _Walker:
 
     def call(self, closed: Any, args: Sequence[Atom]) -> list[Atom]:
         inner, consts = _compat.open_jaxpr(closed)
-        return self.run(inner, [self.constant(c, v.aval) for c, v in
-                                zip(consts, inner.constvars, strict=True)], args)
+        return self.run(
+            inner,
+            [self.constant(c, v.aval) for c, v in zip(consts, inner.constvars, strict=True)],
+            args,
+        )
 
     def constant(self, value: Any, aval: Any) -> Atom:
         if not np.shape(value):

@@ -141,9 +141,11 @@ def _user_place(error: BaseException) -> str | None:
         for frame, line in traceback.walk_tb(error.__traceback__)
     ]
     own = [
-        f"{file.rsplit('/', 1)[-1]}:{line}" for file, line in frames
+        f"{file.rsplit('/', 1)[-1]}:{line}"
+        for file, line in frames
         if not any(f"/{library}/" in file for library in _LIBRARIES)
-        and not file.endswith("gnnjit/layer.py") and not file.startswith("<")
+        and not file.endswith("gnnjit/layer.py")
+        and not file.startswith("<")
     ]
     return own[-1] if own else None
 

@@ -72,8 +72,19 @@ def build_buckets(indptr: np.ndarray, max_width: int = MAX_WIDTH) -> Buckets:
     hubs = np.flatnonzero(count > 1)
     pieces = _hub_pieces(hubs, count, place, total)
     piece_of_row[hubs] = total + 1 + np.arange(len(hubs))
-    arrays = (row[order], start[order], length[order], piece_of_row, hubs, pieces)
-    return Buckets(*(jnp.asarray(a.astype(indptr.dtype)) for a in arrays), tuple(classes))
+
+    def on_device(array: np.ndarray) -> jax.Array:
+        return jnp.asarray(array.astype(indptr.dtype))
+
+    return Buckets(
+        row=on_device(row[order]),
+        start=on_device(start[order]),
+        length=on_device(length[order]),
+        piece_of_row=on_device(piece_of_row),
+        hub_row=on_device(hubs),
+        hub_pieces=on_device(pieces),
+        classes=tuple(classes),
+    )
 
 
 def _hub_pieces(hubs: np.ndarray, count: np.ndarray, place: np.ndarray, total: int) -> np.ndarray:

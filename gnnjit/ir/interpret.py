@@ -129,7 +129,8 @@ def _equation(eqn: Equation, inc: Incidence, args: list[Any]) -> list[Any]:
         case Aggregate(body, reductions):
             inner = interpret(body, inc, args)
             return [
-                inc.valid(inc.spread(x, o.space), 0) if r is None
+                inc.valid(inc.spread(x, o.space), 0)
+                if r is None
                 else inc.reduce(r, inc.spread(x, o.space))
                 for x, o, r in zip(inner, body.outputs, reductions, strict=True)
             ]

@@ -128,8 +128,9 @@ class Printer:
         self.objects: list[Any] = [] if objects is None else objects
         self.names: dict[Value, str] = {}
         self.used: set[str] = set(_RESERVED)
-        letters = (a + n for n in itertools.chain([""], map(str, itertools.count(1)))
-                   for a in _LETTERS)
+        letters = (
+            a + n for n in itertools.chain([""], map(str, itertools.count(1))) for a in _LETTERS
+        )
         self.fresh = (name for name in letters if name not in self.used)
         for value in program.inputs:
             self.name(value)
@@ -219,8 +220,11 @@ class Printer:
             return f"({inside},)" if len(param) == 1 else f"({inside})"
         if of_jax:
             implied = param._field_defaults
-            said = [(k, p) for k, p in zip(param._fields, param, strict=True)
-                    if k not in implied or not _same(p, implied[k])]
+            said = [
+                (k, p)
+                for k, p in zip(param._fields, param, strict=True)
+                if k not in implied or not _same(p, implied[k])
+            ]
             return f"{type(param).__name__}({', '.join(f'{k}={self.param(p)}' for k, p in said)})"
         return self.reference(param)
 

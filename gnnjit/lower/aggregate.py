@@ -122,14 +122,14 @@ def _jvp(
     call = _Call.of(args, body, reductions, graph_def)
     outs = call.bind(body, reductions, call.operands)
     moving = [
-        i for i, t in enumerate(tangents[graph_def[1] :])
+        i
+        for i, t in enumerate(tangents[graph_def[1] :])
         if type(t) is not ad.Zero and jnp.issubdtype(body.inputs[i].dtype, jnp.inexact)
     ]
     given = [tangents[graph_def[1] + i] for i in moving]
     touched = _depends(body, set(moving))
     live = [
-        k for k, o in enumerate(body.outputs)
-        if touched[k] and jnp.issubdtype(o.dtype, jnp.inexact)
+        k for k, o in enumerate(body.outputs) if touched[k] and jnp.issubdtype(o.dtype, jnp.inexact)
     ]
     found = _tangents(call, outs, moving, given, live) if live else []
     result: list[Any] = [_compat.zero_tangent(jax.typeof(o)) for o in outs]
@@ -202,9 +202,7 @@ def _tie_operands(call: _Call, outs: list[Any], ties: list[int]) -> tuple[list[A
     into = tuple(_as_sum(call.reductions[k]) for k in ties)
     operands = [lax.stop_gradient(x) for x in call.operands]
     counts = call.capture(count, inputs, into, [*operands, *best])
-    weight = [
-        (1 / jnp.maximum(c, 1)).astype(b.dtype) for c, b in zip(counts, best, strict=True)
-    ]
+    weight = [(1 / jnp.maximum(c, 1)).astype(b.dtype) for c, b in zip(counts, best, strict=True)]
     return best, weight
 
 

@@ -97,7 +97,8 @@ class _Step:
         if self.graph.num_edges == 0:
             return state, [
                 jnp.zeros((self.chunk, *a.shape), a.dtype)
-                for a, r in zip(self.body.outputs, self.reductions, strict=True) if r is None
+                for a, r in zip(self.body.outputs, self.reductions, strict=True)
+                if r is None
             ]
         values = self.values(slot, valid)
         some = iter(state)

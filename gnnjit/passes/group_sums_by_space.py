@@ -88,9 +88,7 @@ def _emit(builder: Builder, eqn: Equation, terms: list[tuple[Atom, bool]]) -> bo
     return True
 
 
-def _sum(
-    builder: Builder, eqn: Equation, terms: list[tuple[Atom, bool]]
-) -> tuple[Atom, bool]:
+def _sum(builder: Builder, eqn: Equation, terms: list[tuple[Atom, bool]]) -> tuple[Atom, bool]:
     """One value, and whether it stands for its negative: a term that is added comes first."""
     (total, minus), *rest = sorted(terms, key=lambda t: t[1])
     for atom, negative in rest:

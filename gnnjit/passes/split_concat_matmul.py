@@ -5,8 +5,7 @@ after:   h: f32[edge, 8] = (x @ W1)[u] + (x @ W2)[v] + w @ W3
 
 and `(x[v] - x[u]) @ W` likewise, through sums, differences, negations, concatenations and scaling
 by one number per edge. W is sliced, so the parameter keeps its shape and checkpoints stay valid.
-This is the split that GraphCast's newest code makes by hand (`../ANCHORS`), and what GNS and
-EdgeConv need.
+This is the split that GraphCast's newest code makes by hand, and what GNS and EdgeConv need.
 
 Legal: matmul is linear; sums are re-associated. Refuses unless fewer columns are left to multiply
 on the edges than before; with a `score(program) -> float`, unless the score falls.
@@ -33,16 +32,28 @@ class SplitConcatMatmul:
     name: str = "split-concat-matmul"
 
     def __call__(self, program: Program) -> Program:
-        made = {o: e for e in program.equations for o in e.outputs}
-
-        def rule(builder: Builder, eqn: Equation) -> bool:
-            matmul = _Matmul.match(eqn)
-            return matmul is not None and matmul.split(builder, made)
-
-        split = rewrite(program, rule)
+        split = program
+        while (after := _split_each(split)) is not None:  # a split may reveal a sum to the next
+            split = after
         if self.score is not None and self.score(split) > self.score(program):
             return program
         return split
+
+
+def _split_each(program: Program) -> Program | None:
+    """Every matmul split that can be; None if there is none."""
+    made = {o: e for e in program.equations for o in e.outputs}
+    fired: list[Equation] = []
+
+    def rule(builder: Builder, eqn: Equation) -> bool:
+        matmul = _Matmul.match(eqn)
+        if matmul is None or not matmul.split(builder, made):
+            return False
+        fired.append(eqn)
+        return True
+
+    after = rewrite(program, rule)
+    return after if fired else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,9 +153,7 @@ class _Matmul:
             at = stop
         return parts
 
-    def scaled(
-        self, term: _Term, inputs: list[Value], made: dict[Value, Equation]
-    ) -> list[_Term]:
+    def scaled(self, term: _Term, inputs: list[Value], made: dict[Value, Equation]) -> list[_Term]:
         for number, other in (inputs, inputs[::-1]):
             scalar = _broadcast_of_scalar(number, made)
             if scalar is not None:

@@ -100,8 +100,9 @@ class Plain:
         def one(x: Any) -> Any:
             top = lax.stop_gradient(self.extreme(x, 1))
             total = self.total(jnp.exp(x - top[self.own]))
-            return self.here(jnp.where(total > 0, jnp.log(jnp.where(total > 0, total, 1)) + top, 0),
-                             initial)
+            return self.here(
+                jnp.where(total > 0, jnp.log(jnp.where(total > 0, total, 1)) + top, 0), initial
+            )
 
         return self.tree(one, value)
 

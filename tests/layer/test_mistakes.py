@@ -106,8 +106,9 @@ def test_a_value_kept_from_an_earlier_call():
         layer(G, X)
     text = placed(str(caught.value))
     assert "used a value that was kept from an earlier trace" in text
-    assert text.endswith("must not store e.src, v or anything computed from them; return it "
-                         "instead")
+    assert text.endswith(
+        "must not store e.src, v or anything computed from them; return it instead"
+    )
 
 
 def test_features_of_another_graph():
@@ -225,8 +226,7 @@ def test_a_reduction_in_a_loop(fn, kind):
 def test_a_parameter_that_is_no_array(value):
     text = placed(message(lambda v, e, act: v, G, X, value))
     assert f"argument act is a {type(value).__name__}, not an array" in text
-    assert text.endswith("Capture it by closure, or name it in "
-                         "@gnnjit.layer(static_argnames=...)")
+    assert text.endswith("Capture it by closure, or name it in @gnnjit.layer(static_argnames=...)")
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,10 @@ def trace(fn, *inputs) -> Program:
 
     def walk(jaxpr, consts, args):
         env = dict(zip(jaxpr.invars, args, strict=True))
-        env |= {v: Literal(np.asarray(c), np.dtype(c.dtype))
-                for v, c in zip(jaxpr.constvars, consts, strict=True)}
+        env |= {
+            v: Literal(np.asarray(c), np.dtype(c.dtype))
+            for v, c in zip(jaxpr.constvars, consts, strict=True)
+        }
 
         def read(a):
             return Literal(a.val, np.dtype(a.aval.dtype)) if hasattr(a, "val") else env[a]
@@ -46,8 +48,9 @@ def trace(fn, *inputs) -> Program:
                 outs = walk(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), ins)
             else:
                 space = join(*(a.space for a in ins))
-                outs = [Value(tuple(o.aval.shape), np.dtype(o.aval.dtype), space)
-                        for o in eqn.outvars]
+                outs = [
+                    Value(tuple(o.aval.shape), np.dtype(o.aval.dtype), space) for o in eqn.outvars
+                ]
                 op = Lax(eqn.primitive, tuple(eqn.params.items()))
                 equations.append(Equation(op, tuple(ins), tuple(outs)))
             env.update(zip(eqn.outvars, outs, strict=True))
@@ -87,8 +90,9 @@ class Case:
 
     def incidence(self) -> Incidence:
         mask = jnp.arange(len(self.src)) < self.real
-        return Incidence(jnp.asarray(self.src), jnp.asarray(self.dst), self.num_src,
-                         self.num_dst, mask)
+        return Incidence(
+            jnp.asarray(self.src), jnp.asarray(self.dst), self.num_src, self.num_dst, mask
+        )
 
     def size(self, space: Space) -> tuple[int, ...]:
         sizes = {SRC: (self.num_src,), DST: (self.num_dst,), EDGE: (len(self.src),), SHARED: ()}
@@ -320,8 +324,10 @@ def test_concurrent_calls():
 
     @jax.jit
     def both(*args):
-        return [kernel.run(b, (SUM,), DST, s, case.num_dst, len(case.src), args)[0]
-                for b in (body, other, body)]
+        return [
+            kernel.run(b, (SUM,), DST, s, case.num_dst, len(case.src), args)[0]
+            for b in (body, other, body)
+        ]
 
     for got, b in zip(both(*args), (body, other, body), strict=True):
         np.testing.assert_allclose(got, oracle(b, (SUM,), case, args)[0], rtol=1e-4, atol=1e-3)

@@ -16,8 +16,32 @@ from gnnjit.ir.space import Space
 from gnnjit.lower.cpu import kernel
 
 EDGE = Space.EDGE
-SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 1e-7, -1e-7, 1e-3,
-           88.0, 89.5, -87.0, -110.0, 1e30, -1e30, 3.0, 7.5, -9.0, 1e-30]
+SPECIAL = [
+    np.nan,
+    np.inf,
+    -np.inf,
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    2.5,
+    -2.5,
+    1e-7,
+    -1e-7,
+    1e-3,
+    88.0,
+    89.5,
+    -87.0,
+    -110.0,
+    1e30,
+    -1e30,
+    3.0,
+    7.5,
+    -9.0,
+    1e-30,
+]
 unavailable = kernel._unavailable()
 pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
 
@@ -74,9 +98,33 @@ def floats(*shape, dtype=F32, special=True, scale=2.0, seed=0):
     return out.astype(dtype)
 
 
-UNARY = ["exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "sqrt", "rsqrt", "sin", "cos",
-         "erf", "floor", "ceil", "round", "neg", "abs", "sign", "is_finite", "square", "tan",
-         "atan", "asinh", "cbrt", "erfc"]
+UNARY = [
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log1p",
+    "tanh",
+    "logistic",
+    "sqrt",
+    "rsqrt",
+    "sin",
+    "cos",
+    "erf",
+    "floor",
+    "ceil",
+    "round",
+    "neg",
+    "abs",
+    "sign",
+    "is_finite",
+    "square",
+    "tan",
+    "atan",
+    "asinh",
+    "cbrt",
+    "erfc",
+]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -139,17 +187,24 @@ def test_bits(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32])
-@pytest.mark.parametrize(
-    "name", ["shift_left", "shift_right_logical", "shift_right_arithmetic"]
-)
+@pytest.mark.parametrize("name", ["shift_left", "shift_right_logical", "shift_right_arithmetic"])
 def test_shifts(name, dtype):
     rng = np.random.default_rng(0)
     x = rng.integers(-(2**31), 2**31 - 1, (30, 5)).astype(dtype)
     check(getattr(lax, name), x, rng.integers(0, 40, (30, 5)).astype(dtype))
 
 
-KINDS = [np.float32, np.float64, np.int32, np.uint8, np.int64, np.uint32, np.bool_, jnp.bfloat16,
-         np.float16]
+KINDS = [
+    np.float32,
+    np.float64,
+    np.int32,
+    np.uint8,
+    np.int64,
+    np.uint32,
+    np.bool_,
+    jnp.bfloat16,
+    np.float16,
+]
 
 
 @pytest.mark.parametrize("source", KINDS)

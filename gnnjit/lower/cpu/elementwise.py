@@ -206,12 +206,14 @@ def _is_finite(code: Codegen, dtype: np.dtype) -> Chunk:
 def _select_n(site: Site) -> list[Vec]:
     code, (which, *cases) = site.code, site.aligned()
     if which.dtype == np.bool_:
+
         def two(w: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
             return code.b.select(w, b, a)
 
         return [code.map("select", cases[0].dtype, two, which, *cases)]
     out = cases[-1]
     for number, case in reversed(list(enumerate(cases[:-1]))):
+
         def choose(w: ir.Value, a: ir.Value, b: ir.Value, number: int = number) -> ir.Value:
             return code.b.select(code.b.icmp_signed("<=", w, code.like(w, number)), a, b)
 

@@ -71,8 +71,22 @@ def _libm(name: str, function: str) -> None:
         return lambda *args: code.scalarised(function, *args)
 
 
-for _name in ("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh",
-              "atanh", "cbrt", "erfc", "atan2"):
+for _name in (
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "cbrt",
+    "erfc",
+    "atan2",
+):
     _libm(_name, _name)
 
 

@@ -80,9 +80,7 @@ class Handler(Traversal):
         empty = self.b.icmp_signed("==", self.slots, I64(0))
         self._combine(acc, None, I64(0), tasks, self.outputs[acc.output], empty)
 
-    def _combine_hub(
-        self, acc: Accumulator, row: ir.Value, task: ir.Value, last: ir.Value
-    ) -> None:
+    def _combine_hub(self, acc: Accumulator, row: ir.Value, task: ir.Value, last: ir.Value) -> None:
         size = math.prod(acc.value.shape)
         before = self.m.offset(self.partial, self.b.sub(task, I64(1)), self.record)
         first = self.m.offset(before, acc.trailing, 1)
@@ -90,8 +88,13 @@ class Handler(Traversal):
         self._combine(acc, first, task, last, out, ir.Constant(ir.IntType(1), 0))
 
     def _combine(
-        self, acc: Accumulator, first: ir.Value | None, task: ir.Value, last: ir.Value,
-        out: ir.Value, empty: ir.Value,
+        self,
+        acc: Accumulator,
+        first: ir.Value | None,
+        task: ir.Value,
+        last: ir.Value,
+        out: ir.Value,
+        empty: ir.Value,
     ) -> None:
         """Reduce one accumulator over the records `task .. last`, in order, into `out`."""
         m, lanes = self.m, self.spec.lanes
@@ -107,8 +110,14 @@ class Handler(Traversal):
             part(I64(full * lanes), rest)
 
     def _combine_chunk(
-        self, acc: Accumulator, first: ir.Value | None, span: tuple[ir.Value, ir.Value],
-        out: ir.Value, empty: ir.Value, start: ir.Value, width: int,
+        self,
+        acc: Accumulator,
+        first: ir.Value | None,
+        span: tuple[ir.Value, ir.Value],
+        out: ir.Value,
+        empty: ir.Value,
+        start: ir.Value,
+        width: int,
     ) -> None:
         m, places, step = self.m, np.arange(width), acc.dtype.itemsize
         total = m.literal(acc.dtype, identity(acc.op.kind, acc.dtype), width)
@@ -244,9 +253,18 @@ class Handler(Traversal):
         head = -(-8 * words // 64) * 64
         size = b.add(I64(head), b.mul(row_tasks, I64(self.record)))
         self.job = self.m.call("malloc", PTR, [size])
-        values = {NEXT: I64(0), DONE: I64(0), REFS: I64(1), ROW_TASKS: row_tasks, TASKS: tasks,
-                  ROWS: rows, SLOTS: slots, CAPACITY: capacity, MODE: I64(0),
-                  PARTIAL: self.m.offset(self.job, head, 1)}
+        values = {
+            NEXT: I64(0),
+            DONE: I64(0),
+            REFS: I64(1),
+            ROW_TASKS: row_tasks,
+            TASKS: tasks,
+            ROWS: rows,
+            SLOTS: slots,
+            CAPACITY: capacity,
+            MODE: I64(0),
+            PARTIAL: self.m.offset(self.job, head, 1),
+        }
         values |= {POINTERS + i: p for i, p in enumerate([*structure, *pointers])}
         for number, value in values.items():
             b.store(value, self.place(number))
@@ -274,8 +292,13 @@ class Handler(Traversal):
         api = self.field(frame, abi.FRAME_API, PTR)
         schedule = self.field(api, self.layout.schedule_offset, PTR)
         args = m.stack(5)
-        words = [I64(40), I64(0), self.field(frame, abi.FRAME_CTX, I64),
-                 b.ptrtoint(self.module.get_global("helper"), I64), self.job]
+        words = [
+            I64(40),
+            I64(0),
+            self.field(frame, abi.FRAME_CTX, I64),
+            b.ptrtoint(self.module.get_global("helper"), I64),
+            self.job,
+        ]
         with m.loop(I64(0), wanted):
             for number, word in enumerate(words):
                 self.put(args, 8 * number, word)

@@ -95,7 +95,8 @@ def _unsupported(body: Program, reductions: Sequence[Reduce | None], rows: Space
     ops = [eqn.op for eqn in body.equations]
     out = [
         f"no CPU kernel code for the primitive {op.name}"
-        for op in ops if not isinstance(op, Lax) or op.name not in RULES
+        for op in ops
+        if not isinstance(op, Lax) or op.name not in RULES
     ]
     out += [reason for v in body.values() for reason in _unsupported_value(v)]
     for op, value in zip(reductions, body.outputs, strict=True):
@@ -158,8 +159,13 @@ def _self_test() -> list[str]:
     """Compare one small kernel with NumPy. The struct layouts were compared before."""
     x = Value((3,), np.dtype(np.float32), Space.SRC)
     body = Program((x,), (), (x,))
-    spec = Spec(body, (Reduce("sum", Space.DST),), Space.DST, (np.dtype(np.int32),) * 3,
-                default_config(threads=1))
+    spec = Spec(
+        body,
+        (Reduce("sum", Space.DST),),
+        Space.DST,
+        (np.dtype(np.int32),) * 3,
+        default_config(threads=1),
+    )
     data = np.arange(12, dtype=np.float32).reshape(4, 3)
     neighbor = np.array([3, 1, 0, 2], np.int32)
     shape = jax.ShapeDtypeStruct((2, 3), np.float32)

@@ -26,9 +26,7 @@ def _numbers(site: Site, operand: int = 0) -> np.ndarray:
 
 def _moving(name: str) -> Callable[[Callable[[Site, np.ndarray], np.ndarray]], None]:
     def register(places: Callable[[Site, np.ndarray], np.ndarray]) -> None:
-        RULES[name] = lambda site: [
-            site.code.take(site.inputs[:1], places(site, _numbers(site)))
-        ]
+        RULES[name] = lambda site: [site.code.take(site.inputs[:1], places(site, _numbers(site)))]
 
     return register
 
@@ -65,6 +63,7 @@ def _rev(site: Site, n: np.ndarray) -> np.ndarray:
 
 
 for _name in ("reshape", "squeeze", "expand_dims"):
+
     def _same(site: Site) -> list[Vec]:
         if site.params.get("dimensions") is not None and site.name == "reshape":
             raise Unsupported("reshape with dimensions")
@@ -112,8 +111,14 @@ def _iota(site: Site) -> list[Vec]:
     return [code.take(values, np.indices(shape)[site.params["dimension"]])]
 
 
-RULES |= {"pad": _pad, "concatenate": _concatenate, "stack": _stack, "unstack": _unstack,
-          "split": _split, "iota": _iota}
+RULES |= {
+    "pad": _pad,
+    "concatenate": _concatenate,
+    "stack": _stack,
+    "unstack": _unstack,
+    "split": _split,
+    "iota": _iota,
+}
 
 
 # -- reductions within one element ----------------------------------------------------------

@@ -51,7 +51,7 @@ class Spec:
     body: Program
     reductions: tuple[Reduce | None, ...]
     rows: Space
-    index_dtypes: tuple[np.dtype, np.dtype, np.dtype]
+    index_dtypes: tuple[np.dtype, ...]
     config: Config
 
     def key(self) -> Hashable:
@@ -137,8 +137,11 @@ class Spec:
     @functools.cached_property
     def weight(self) -> int:
         """Roughly the vector operations per edge."""
-        sizes = [math.prod(self.shape(v)) for v in self.body.values()
-                 if v in self.used and self.levels[v] == PER_EDGE]
+        sizes = [
+            math.prod(self.shape(v))
+            for v in self.body.values()
+            if v in self.used and self.levels[v] == PER_EDGE
+        ]
         return sum(-(-n // self.lanes) for n in sizes) + 1
 
 

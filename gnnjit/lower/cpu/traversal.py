@@ -19,7 +19,7 @@ import math
 import numpy as np
 from llvmlite import ir
 
-from gnnjit.ir.program import Atom, Equation, Literal, Reduce, Value
+from gnnjit.ir.program import Atom, Equation, Lax, Literal, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.cpu.elementwise import RULES, Site, Unsupported
 from gnnjit.lower.cpu.machine import Machine
@@ -274,7 +274,7 @@ class Traversal:
     def _equation(self, eqn: Equation) -> list[Vec]:
         op, spec = eqn.op, self.spec
         rule = RULES.get(op.name)
-        if rule is None:
+        if rule is None or not isinstance(op, Lax):
             raise Unsupported(f"no CPU kernel code for the primitive {op.name}")
         inputs = [self.read(a) for a in eqn.inputs]
         shapes = [spec.shape(a) for a in eqn.inputs]
@@ -318,8 +318,5 @@ class Traversal:
         """The result in its own dtype; 0 where nothing was reduced."""
         chunks = vec.chunks
         if acc.op.kind != "sum":
-            chunks = tuple(
-                self.b.select(empty, ir.Constant(c.type, None), c) for c in chunks
-            )
+            chunks = tuple(self.b.select(empty, ir.Constant(c.type, None), c) for c in chunks)
         return Vec(acc.value.dtype, vec.size, chunks)
-

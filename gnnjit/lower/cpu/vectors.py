@@ -29,8 +29,20 @@ Chunk = Callable[..., ir.Value]
 
 DTYPES = {
     np.dtype(d)
-    for d in ("float16", "float32", "float64", "bool", "int8", "int16", "int32", "int64",
-              "uint8", "uint16", "uint32", "uint64")
+    for d in (
+        "float16",
+        "float32",
+        "float64",
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+    )
 } | {BF16}
 
 
@@ -155,7 +167,8 @@ class Codegen:
                 return first
             return self._shuffle(first, first, [n for _, n in lanes])
         if len(chunks) == 2 and chunks[1].type == first.type:
-            return self._shuffle(*chunks, [n + c * first.type.count for c, n in lanes])
+            both = [n + c * first.type.count for c, n in lanes]
+            return self._shuffle(first, chunks[1], both)
         out = None
         for number, chunk in enumerate(chunks):
             part = self._shuffle(chunk, chunk, [n if c == number else 0 for c, n in lanes])
