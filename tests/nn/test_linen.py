@@ -13,6 +13,7 @@ from flax import linen, nnx
 import gnnjit
 from gnnjit import Graph, nn
 from gnnjit.nn import linen as twins
+
 from . import formulas
 
 SRC, DST = formulas.random_edges(0)

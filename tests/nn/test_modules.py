@@ -14,6 +14,7 @@ from flax import nnx
 
 from gnnjit import Bipartite, Graph
 from gnnjit.nn import GAT, GCN, GGNN, GIN, SAGE, CommNet, EdgeConv, GatedGCN, GATv2
+
 from . import formulas
 
 F_IN, F_OUT = 5, 3

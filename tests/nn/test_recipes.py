@@ -11,6 +11,7 @@ from flax import nnx
 
 from gnnjit import Graph
 from gnnjit.nn.recipes import MODELS, RECIPES, Recipe, build, build_graph, recipe_for
+
 from . import formulas
 
 GRAPH = Graph.from_edges(*formulas.random_edges(0), formulas.NUM_NODES)
