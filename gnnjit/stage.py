@@ -133,7 +133,7 @@ def stage(definition: Definition, args: Any, edges: Any, keywords: dict[str, Any
     arguments = Arguments(src, dst, edges, params, shared)
     fn = functools.partial(definition.fn, *owner, **static)
     if owner and _is_initialising(owner[0]):
-        call_once(fn, arguments, definition.name, definition.where)
+        call_once(fn, arguments, owner[0], name=definition.name, where=definition.where)
     traced = trace(fn, arguments, graph, name=definition.name, where=definition.where)
     return Staged(definition, graph, arguments, traced)
 

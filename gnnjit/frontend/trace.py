@@ -150,7 +150,9 @@ def _user_place(error: BaseException) -> str | None:
     return own[-1] if own else None
 
 
-def call_once(fn: Callable[..., Any], args: Arguments, name: str, where: str) -> None:
+def call_once(
+    fn: Callable[..., Any], args: Arguments, owner: Any, *, name: str, where: str
+) -> None:
     """Call `fn` on one element of zeros, outside any trace of ours: linen modules create their
     parameters while they are called."""
 
@@ -163,7 +165,12 @@ def call_once(fn: Callable[..., Any], args: Arguments, name: str, where: str) ->
         Space.EDGE: jax.tree.map(element, args.edges),
         Space.SHARED: (args.params, args.keywords),
     }
+    state = getattr(owner, "_state", None)
+    names = dict(getattr(state, "autoname_cursor", {}))
     _call(fn, args, groups, name, where)
+    if getattr(state, "in_compact_method", False):  # the trace creates them again, by those names
+        state.autoname_cursor = names  # type: ignore[union-attr]
+        object.__setattr__(owner, "scope", owner.scope.rewound())
 
 
 def refuse_batched_constants(captured: Any, graph: Any, what: str) -> None:
