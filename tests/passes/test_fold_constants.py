@@ -1,0 +1,70 @@
+"""`fold-constants` fires on identities and literals, refuses what could change a bit."""
+
+import pytest
+
+from gnnjit.passes.fold_constants import FoldConstants
+
+from .golden import fires, refuses
+
+
+@pytest.mark.parametrize("op", ["x * 1.0", "1.0 * x", "x / 1.0"])
+def test_fires_on_identities(op):
+    fires(FoldConstants(), f"""\
+        layer f(x: f32[src, 2])
+          a: f32[src, 2] = {op}
+          b: f32[dst, 2] = sum over (u -> v) of a[u]
+          return b
+        """, """\
+        layer f(x: f32[src, 2])
+          a: f32[dst, 2] = sum over (u -> v) of x[u]
+          return a
+        """)  # fmt: skip
+
+
+def test_fires_on_two_negations():
+    fires(FoldConstants(), """\
+        layer f(x: f32[dst, 2])
+          a: f32[dst, 2] = -x
+          b: f32[dst, 2] = -a
+          return b
+        """, """\
+        layer f(x: f32[dst, 2])
+          a: f32[dst, 2] = -x
+          return x
+        """)  # fmt: skip
+
+
+def test_fires_on_literals():
+    fires(FoldConstants(), """\
+        layer f(x: f32[dst, 2])
+          a: f32[] = 2.0 * 3.0
+          b: f32[dst, 2] = x * a
+          return b
+        """, """\
+        layer f(x: f32[dst, 2])
+          a: f32[dst, 2] = x * 6.0
+          return a
+        """)  # fmt: skip
+
+
+@pytest.mark.parametrize("op", ["x + 0.0", "x * 0.0", "0.0 / x", "x - x", "1.0 / x"])
+def test_refuses_what_could_change_a_bit(op):
+    refuses(
+        FoldConstants(),
+        f"""\
+        layer f(x: f32[dst, 2])
+          a: f32[dst, 2] = {op}
+          return a
+        """,
+    )
+
+
+def test_refuses_an_identity_that_spreads_a_value():
+    refuses(
+        FoldConstants(),
+        """\
+        layer f(x: f32[dst])
+          a: f32[edge] = x[v] * 1.0
+          return a
+        """,
+    )
