@@ -70,7 +70,7 @@ def gradient_by_hand(src: Any, dst: Any, real: Any, x: Any, d: Any) -> Any:
 
 
 @given(edge_lists(N, E))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_graphs(edges):
     """Padded to one size: one compilation for all of them, and NaN behind the edges."""
     src, dst = edges
@@ -86,7 +86,7 @@ def test_graphs(edges):
 
 
 @given(expressions())
-@settings(max_examples=6)
+@settings(max_examples=4)
 def test_functions(fn):
     def layer(g: Any, v: Any, e: Any, p: Any) -> Any:
         return g.sum(jnp.tanh(fn(g, v, e, p)) * e.data)

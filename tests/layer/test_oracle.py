@@ -68,12 +68,12 @@ def test_layers(name):
 
 
 @pytest.mark.parametrize("graph", ["bipartite", "padding"])
-@pytest.mark.parametrize("name", ["trees", "gat_concat", "graph_net", "edge_mlp", "extremes"])
+@pytest.mark.parametrize("name", ["trees", "graph_net", "edge_mlp"])
 def test_other_vertex_sets_and_padding(name, graph):
     compare(CASES[name], GRAPHS[graph])
 
 
-@pytest.mark.parametrize("name", ["gat_concat", "extremes"])
+@pytest.mark.parametrize("name", ["gat_concat"])
 @pytest.mark.parametrize("graph", [g for g in GRAPHS if g not in ("hub", "bipartite", "padding")])
 def test_graphs(name, graph):
     compare(CASES[name], GRAPHS[graph])
@@ -103,7 +103,7 @@ HOISTED = pytest.mark.xfail(
         lambda v, e: gnnjit.sum(e.src / v),
         lambda v, e: gnnjit.sum(e.src / v / v),
         lambda v, e: gnnjit.mean(e.src / (v * e.src)),
-        pytest.param(lambda v, e: gnnjit.sum(jnp.sqrt(e.src)), marks=HOISTED),
+        lambda v, e: gnnjit.sum(jnp.sqrt(e.src)),
         pytest.param(lambda v, e: gnnjit.sum(e.src * jnp.log(v)), marks=HOISTED),
         lambda v, e: gnnjit.std(e.src),
         lambda v, e: gnnjit.logsumexp(e.src) + gnnjit.max(e.src),
@@ -128,9 +128,6 @@ def test_padding_rows_may_hold_anything():
     np.testing.assert_allclose(grad[:6], want[1], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a matmul per vertex sums over padding rows, where 0 * NaN is NaN"
-)
 def test_padding_rows_do_not_reach_gradients_of_weights():
     graph = ISOLATED.graph().pad(8, 9)
     x = jnp.concatenate([X, jnp.full((2, 3), jnp.nan)])
@@ -214,9 +211,7 @@ def test_integers():
 
 
 @pytest.mark.parametrize("act", [
-    jax.nn.silu, jax.nn.gelu,
-    pytest.param(jax.nn.relu, marks=pytest.mark.xfail(
-        strict=True, reason="a custom derivative is another object in each trace")),
+    jax.nn.silu, jax.nn.gelu, jax.nn.relu,
 ])  # fmt: skip
 def test_a_second_call_compiles_nothing(act):
     layer, graph = gnnjit.layer(lambda v, e: gnnjit.sum(act(e.src + v))), ISOLATED.graph()
