@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gnnjit import _compat
 from gnnjit.errors import LayerError
 from gnnjit.frontend.vocabulary import degree_p, index_p, reduce_p
+from gnnjit.ir.evaluate import bind
 from gnnjit.ir.program import (
     Aggregate,
     Atom,
@@ -143,7 +145,30 @@ class _Walker:
             return Index(), space
         if self.edge_values and space is Space.SRC:
             space = Space.EDGE
-        return Lax(eqn.primitive, tuple(sorted(eqn.params.items()))), space
+        op = Lax(eqn.primitive, tuple(sorted(eqn.params.items())))
+        return (_interned(op, ins) if op.name == "custom_jvp_call" else op), space
+
+
+_INTERNED: dict[Hashable, Lax] = {}
+
+
+def _interned(op: Lax, ins: Sequence[Atom]) -> Lax:
+    """The first operation seen with the same value and the same derivative.
+
+    `jax.nn.relu` and its like are another object in each trace; programs that use them would
+    never be equal, and each call outside `jax.jit` would compile anew.
+    """
+    avals = [_compat.like(a) for a in ins]
+    if not all(jnp.issubdtype(a.dtype, jnp.inexact) for a in avals):
+        return op
+
+    def with_derivative(*xs: Any) -> Any:
+        return jax.jvp(lambda *ys: bind(op, ys), xs, xs)
+
+    closed = jax.make_jaxpr(with_derivative)(*avals)
+    if _compat.open_jaxpr(closed)[1]:  # arrays that the text does not show
+        return op
+    return _INTERNED.setdefault((str(op["call_jaxpr"]), str(closed)), op)
 
 
 def _location(eqn: Any) -> Location | None:
