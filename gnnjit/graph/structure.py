@@ -12,12 +12,13 @@ import numpy as np
 import scipy.sparse
 
 from gnnjit.graph.buckets import make_buckets
+from gnnjit.graph.tasks import make_tasks
 from gnnjit.shapes import EdgeIndex, HostArray, RowPointer, SlotIndex
 
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["indptr", "neighbor", "edge", "buckets"],
+    data_fields=["indptr", "neighbor", "edge", "buckets", "tasks"],
     meta_fields=[],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,12 +34,14 @@ class Structure:
         edge: `int[E]`, the original number of the edge in each slot: a permutation.
         buckets: rows grouped by degree (`make_buckets`); None where the structure is traced, is
             padded to capacities, or no lowering wants them.
+        tasks: rows as the tasks of GPU programs (`make_tasks`); None likewise.
     """
 
     indptr: RowPointer
     neighbor: SlotIndex
     edge: SlotIndex
     buckets: Any = None
+    tasks: Any = None
 
     @property
     def num_rows(self) -> int:
@@ -68,6 +71,7 @@ def sort_on_host(
         jnp.asarray(neighbor),
         jnp.asarray(edge.astype(dtype, copy=False)),
         make_buckets(indptr),
+        make_tasks(indptr),
     )
 
 
@@ -85,7 +89,7 @@ def counting_sort(
 
 
 def sort_traced(row: EdgeIndex, neighbor: EdgeIndex, mask: jax.Array, num_rows: int) -> Structure:
-    """The structure of traced edges, by a stable sort on the device; no buckets."""
+    """The structure of traced edges, by a stable sort on the device; no buckets or tasks."""
     key = jnp.where(mask, row, num_rows).astype(row.dtype)
     order = jnp.argsort(key, stable=True).astype(row.dtype)
     rows = jnp.arange(num_rows + 1, dtype=row.dtype)
@@ -96,7 +100,8 @@ def sort_traced(row: EdgeIndex, neighbor: EdgeIndex, mask: jax.Array, num_rows: 
 def append_padding(structure: Structure, num_rows: int, num_edges: int) -> Structure:
     """`structure` with empty rows and padding slots appended, up to the given capacities.
 
-    The result has no buckets: their shapes follow the degrees, and padding is for fixed shapes.
+    The result has no buckets and tasks: their shapes follow the degrees, and padding is for fixed
+    shapes.
     """
     indptr, edge = structure.indptr, structure.edge
     new_rows = num_rows - structure.num_rows

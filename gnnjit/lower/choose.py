@@ -15,7 +15,7 @@ from gnnjit.frontend.capture import inline_custom_calls
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Builder, Equation, Program, Reduce, Value
 from gnnjit.ir.space import Space
-from gnnjit.lower import bucketed, cpu, csr, segment
+from gnnjit.lower import bucketed, cpu, csr, pallas, segment
 from gnnjit.lower.aggregate import Reductions, aggregate_p
 from gnnjit.lower.execute import execute, spread
 from gnnjit.passes.pipeline import default_passes
@@ -24,13 +24,17 @@ from gnnjit.passes.pipeline import run as run_passes
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The code chosen for one traversal, and the reasons against each other that was tried."""
+    """The code chosen for one traversal, and the reasons against each other that was tried.
+
+    interpreted: a GPU kernel is interpreted on the CPU, to test it.
+    """
 
     kernel: str
     rows: Space
     body: Program
     reductions: Reductions
     refused: tuple[tuple[str, tuple[str, ...]], ...]
+    interpreted: bool = False
 
 
 _preferred = jax.make_user_context(None)
@@ -40,14 +44,14 @@ _preferred = jax.make_user_context(None)
 @contextlib.contextmanager
 def prefer(kernel: str) -> Iterator[None]:
     """Within it, traversals run on `kernel`, or on one tried after it where it has a reason
-    against itself: to test and to measure one lowering."""
+    against itself: to test and to measure one lowering. On a CPU, `pallas` is interpreted."""
     if kernel not in KERNELS:
         raise ValueError(f"prefer({kernel!r}): the lowerings are {', '.join(KERNELS)}")
     with _preferred(kernel):
         yield
 
 
-KERNELS = ("cpu", "csr", "bucketed", "segment")
+KERNELS = ("pallas", "cpu", "csr", "bucketed", "segment")
 """In the order in which they are tried."""
 
 
@@ -63,17 +67,21 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
     structure = graph.in_structure if rows is Space.DST else graph.out_structure
     refused: list[tuple[str, tuple[str, ...]]] = []
     off = [] if platform == "cpu" else [f"the platform is {platform}"]
+    wanted = _preferred.value
+    interpreted = platform == "cpu" and wanted == "pallas"
+    no_gpu = [] if platform == "cuda" or interpreted else [f"the platform is {platform}"]
     tried = {
+        "pallas": lambda: no_gpu or pallas.why_not(body, tuple(reductions), rows),
         "cpu": lambda: off or cpu.why_not(body, tuple(reductions), rows),
         "csr": lambda: csr.why_not(body, reductions, rows, platform),
         "bucketed": lambda: bucketed.why_not(body, reductions, rows, structure),
         "segment": lambda: [],
     }
-    first = KERNELS.index(_preferred.value or KERNELS[0])
+    first = KERNELS.index(wanted or KERNELS[0])
     for number, kernel in enumerate(KERNELS):
         reasons = tried[kernel]() if number >= first else [f"{KERNELS[first]} is preferred"]
         if not reasons:
-            return Choice(kernel, rows, body, tuple(reductions), tuple(refused))
+            return Choice(kernel, rows, body, tuple(reductions), tuple(refused), interpreted)
         refused.append((kernel, tuple(reasons)))
     raise AssertionError("the segment lowering takes everything")
 
@@ -131,6 +139,9 @@ def run_choice(choice: Choice, graph: Graph, operands: Sequence[Any]) -> Sequenc
         structure = graph.in_structure if by_rows else graph.out_structure
         num_rows = graph.num_dst if by_rows else graph.num_src
         return cpu.run(body, reductions, rows, structure, num_rows, graph.num_edges, operands)
+    if choice.kernel == "pallas":
+        interpret = choice.interpreted
+        return pallas.run(body, reductions, rows, graph, operands, interpret=interpret)
     module = {"csr": csr, "bucketed": bucketed, "segment": segment}[choice.kernel]
     return module.run(body, reductions, rows, graph, operands)
 

@@ -1,0 +1,191 @@
+"""GPU kernels for one `aggregate` traversal: can they be used, and use them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from gnnjit.graph import Graph
+from gnnjit.graph.structure import Structure
+from gnnjit.ir.program import Program, Reduce
+from gnnjit.ir.space import Space
+from gnnjit.lower.pallas import matmul, movement, tile
+from gnnjit.lower.pallas.config import choose_config
+from gnnjit.lower.pallas.outer import OuterProduct, find_outer_products
+from gnnjit.pallas_kernels import edges, rows
+from gnnjit.pallas_kernels.traversal import Operand, Output, Traversal
+
+assert matmul.rule is movement.rule  # importing them registers their rules
+
+KINDS = ("sum", "max", "min", "exp_sum")
+Reductions = tuple[Reduce | None, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Outputs of a traversal that one kernel computes, `at` their numbers.
+
+    inputs: the numbers of the operands that it reads.
+    """
+
+    body: Program
+    reductions: Reductions
+    at: tuple[int, ...]
+    inputs: tuple[int, ...]
+    by_row: bool
+
+
+def why_not(body: Program, reductions: Reductions, by: Space) -> list[str]:
+    """Reasons why `run` cannot be used for a traversal by the rows `by`."""
+    out = tile.reasons(body) + _reductions(body, reductions, by)
+    if out:
+        return out
+    try:
+        for part in parts(body, reductions, by):
+            tile.check(part.body, frozenset(_outer(part)))
+    except tile.Unsupported as reason:
+        return [str(reason)]
+    return []
+
+
+def _reductions(body: Program, reductions: Reductions, by: Space) -> list[str]:
+    out = []
+    for r, value in zip(reductions, body.outputs, strict=True):
+        if r is None:
+            continue
+        if r.into not in (by, Space.SHARED):
+            out.append(f"a reduction into {r.into.value} in a traversal by {by.value}")
+        if r.kind not in KINDS or value.dtype == jnp.bool_:
+            out.append(f"no GPU kernel code for {r.kind} of {value.dtype}")
+        if r.kind == "exp_sum" and r.into is Space.SHARED:
+            out.append("no GPU kernel code for exp_sum over all edges")
+    return list(dict.fromkeys(out))
+
+
+@functools.lru_cache(maxsize=1024)
+def parts(body: Program, reductions: Reductions, by: Space) -> tuple[Part, ...]:
+    """The kernels that a traversal takes: what rows own, and what the whole graph shares.
+
+    Values on the edges are written by the kernel of the rows, where there is one.
+    """
+    owned = [i for i, r in enumerate(reductions) if r is not None and r.into is by]
+    loose = [i for i, r in enumerate(reductions) if r is None]
+    shared = [i for i, r in enumerate(reductions) if r is not None and r.into is Space.SHARED]
+    groups = [(owned + loose, True), (shared, False)] if owned else [(shared + loose, False)]
+    return tuple(_part(body, reductions, tuple(sorted(g)), own) for g, own in groups if g)
+
+
+def _part(body: Program, reductions: Reductions, at: tuple[int, ...], by_row: bool) -> Part:
+    outputs = tuple(body.outputs[i] for i in at)
+    live, kept = set(outputs), []
+    for eqn in reversed(body.equations):
+        if live.intersection(eqn.outputs):
+            live.update(eqn.inputs)
+            kept.append(eqn)
+    inputs = tuple(i for i, v in enumerate(body.inputs) if v in live)
+    read = tuple(body.inputs[i] for i in inputs)
+    program = Program(read, tuple(reversed(kept)), outputs, body.name)
+    return Part(program, tuple(_renumbered(reductions[i], at) for i in at), at, inputs, by_row)
+
+
+def _renumbered(r: Reduce | None, at: tuple[int, ...]) -> Reduce | None:
+    score = getattr(r, "score", None)
+    return r if r is None or score is None else dataclasses.replace(r, score=at.index(score))
+
+
+def run(
+    body: Program,
+    reductions: Reductions,
+    by: Space,
+    graph: Graph,
+    operands: Sequence[Any],
+    *,
+    interpret: bool = False,
+) -> list[Any]:
+    """The outputs of one traversal; operands and outputs as `aggregate` has them."""
+    structure = graph.in_structure if by is Space.DST else graph.out_structure
+    outs: list[Any] = [None] * len(reductions)
+    for part in parts(body, reductions, by):
+        given = [operands[i] for i in part.inputs]
+        if part.by_row:
+            found = _by_row(part, by, graph, structure, given, interpret)
+        else:
+            found = _by_edge(part, by, graph, given, interpret)
+        for i, x in zip(part.at, found, strict=True):
+            outs[i] = x
+    return outs
+
+
+def _by_row(
+    part: Part, by: Space, graph: Graph, structure: Structure, operands: list[Any], interpret: bool
+) -> list[Any]:
+    t = _traversal(part, by, {})
+    return rows.run(
+        t,
+        plan_of(structure),
+        structure.neighbor,
+        structure.edge,
+        operands,
+        structure.num_rows,
+        choose_config(t),
+        interpret=interpret,
+        clear_edges=graph.mask is not None,
+    )
+
+
+def _by_edge(
+    part: Part, by: Space, graph: Graph, operands: list[Any], interpret: bool
+) -> list[Any]:
+    t = _traversal(part, by, _outer(part))
+    row, neighbor = (graph.dst, graph.src) if by is Space.DST else (graph.src, graph.dst)
+    config = choose_config(t)
+    return edges.run(t, row, neighbor, graph.mask, operands, config, interpret=interpret)
+
+
+def _outer(part: Part) -> dict[int, OuterProduct]:
+    return {} if part.by_row else find_outer_products(part.body, part.reductions)
+
+
+def plan_of(structure: Structure) -> rows.Plan:
+    """The tasks of a structure; each row a long one where nothing is known of the degrees."""
+    found = structure.tasks
+    if found is not None:
+        long, short, hubs = (rows.Tasks(*t) for t in (found.long, found.short, found.hubs))
+        return rows.Plan(long, short, hubs, found.pieces)
+    row = jnp.arange(structure.num_rows, dtype=structure.indptr.dtype)
+    long = rows.Tasks(row, structure.indptr[:-1], structure.degree())
+    none = row[:0]
+    empty = rows.Tasks(none, none, none)
+    return rows.Plan(long, empty, empty, 0)
+
+
+def _traversal(part: Part, by: Space, outer: dict[int, OuterProduct]) -> Traversal:
+    places = {by: "row", by.flipped: "neighbor", Space.EDGE: "edge", Space.SHARED: "shared"}
+    operands = tuple(Operand(places[v.space], tuple(v.shape), v.dtype) for v in part.body.inputs)
+    outputs = tuple(
+        Output(
+            "outer_sum" if i in outer else r and r.kind,
+            tuple(o.shape),
+            o.dtype,
+            getattr(r, "score", None),
+        )
+        for i, (o, r) in enumerate(zip(part.body.outputs, part.reductions, strict=True))
+    )
+
+    def evaluate(tiles: Sequence[Any]) -> list[Any]:
+        env = tile.evaluate(part.body, tiles, skip=frozenset(outer))
+        return [
+            outer[i].tiles(env) if i in outer else _full(tile.read(env, o), tuple(o.shape))
+            for i, o in enumerate(part.body.outputs)
+        ]
+
+    return Traversal(evaluate, operands, outputs)
+
+
+def _full(x: Any, shape: tuple[int, ...]) -> Any:
+    """A literal output as a tile of its shape."""
+    return tile.as_shape(x, () if x.ndim == 1 else shape, shape, x.shape[0])

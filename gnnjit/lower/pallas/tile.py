@@ -1,0 +1,282 @@
+"""The edge function on tiles: one edge a lane, feature axes padded to powers of two.
+
+A value of the element shape `[F]` is the tile `[lanes, padded(F)]`, or `[1, padded(F)]` if it is
+the same for all edges. Padded entries hold anything: rules that mix entries of an element clear
+them first. Half precision is computed in float32, and rounded where it is written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from gnnjit.ir.program import Equation, Lax, Literal, Program, Value
+from gnnjit.ir.space import Space
+from gnnjit.pallas_kernels.traversal import accumulator_dtype, padded
+
+MAX_SCALARS = 8192
+"""Scalars of one value, per edge, that a tile may hold."""
+
+
+class Unsupported(Exception):
+    """A reason why a program has no GPU kernel."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """One equation, with its arguments as tiles."""
+
+    eqn: Equation
+    args: tuple[Any, ...]
+
+    @property
+    def op(self) -> Lax:
+        assert isinstance(self.eqn.op, Lax)
+        return self.eqn.op
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return dict(self.op.params)
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Element shapes of the arguments."""
+        return [tuple(a.shape) for a in self.eqn.inputs]
+
+    @property
+    def out(self) -> Value:
+        return self.eqn.outputs[0]
+
+    @property
+    def dtype(self) -> Any:
+        """What the output is computed in."""
+        return working_dtype(self.out.dtype)
+
+
+Rule = Callable[[Site], Sequence[Any]]
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    def register(fn: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, fn))
+        return fn
+
+    return register
+
+
+def working_dtype(dtype: Any) -> Any:
+    return np.dtype(accumulator_dtype(dtype))
+
+
+def evaluate(
+    body: Program, tiles: Sequence[Any], skip: frozenset[int] = frozenset()
+) -> dict[Any, Any]:
+    """The tile of every value of `body`, but for the outputs numbered `skip`."""
+    skipped = {body.outputs[i] for i in skip}
+    env: dict[Any, Any] = {}
+    for value, tile in zip(body.inputs, tiles, strict=True):
+        env[value] = tile.astype(working_dtype(value.dtype))
+    for eqn in body.equations:
+        if skipped.intersection(eqn.outputs):
+            continue
+        assert isinstance(eqn.op, Lax), eqn.op
+        site = Site(eqn, tuple(read(env, a) for a in eqn.inputs))
+        env.update(zip(eqn.outputs, RULES[eqn.op.name](site), strict=True))
+    return env
+
+
+def read(env: dict[Any, Any], atom: Any) -> Any:
+    if isinstance(atom, Literal):
+        return jnp.full((1,), np.asarray(atom.value), working_dtype(atom.dtype))
+    return env[atom]
+
+
+def reasons(body: Program) -> list[str]:
+    """Why `body` cannot be evaluated on tiles, as far as single equations tell."""
+    ops = [e.op for e in body.equations]
+    names = {op.name for op in ops if not isinstance(op, Lax) or op.name not in RULES}
+    out = [f"no GPU kernel code for the primitive {name}" for name in sorted(names)]
+    for v in body.values():
+        if np.dtype(v.dtype).kind not in "fiub" and accumulator_dtype(v.dtype) is v.dtype:
+            out.append(f"no GPU kernel code for values of type {v.dtype}")
+        if v.size == 0:
+            out.append("a value without scalars")
+        if math.prod(padded(v.shape)) > MAX_SCALARS:
+            out.append(f"a value of {v.size} scalars an edge fits no tile")
+    return list(dict.fromkeys(out))
+
+
+def as_shape(tile: Any, shape: tuple[int, ...], wanted: tuple[int, ...], lanes: int) -> Any:
+    """A tile of the element shape `shape` (scalar, or `wanted` itself) as one of `wanted`."""
+    target = (lanes, *padded(wanted))
+    if not shape and wanted:
+        tile = tile.reshape(tile.shape[0], *(1,) * len(wanted))
+    return tile if tile.shape == target else jnp.broadcast_to(tile, target)
+
+
+def aligned(site: Site) -> list[Any]:
+    """The arguments of an elementwise operation, all of one shape."""
+    lanes = max(a.shape[0] for a in site.args)
+    wanted = tuple(site.out.shape)
+    return [as_shape(a, s, wanted, lanes) for a, s in zip(site.args, site.shapes, strict=True)]
+
+
+def clear(tile: Any, shape: Sequence[int], otherwise: Any = 0) -> Any:
+    """`tile` with a constant in the padding."""
+    keep = None
+    for axis, (size, full) in enumerate(zip(shape, padded(shape), strict=True), 1):
+        if size != full:
+            inside = lax.broadcasted_iota(jnp.int32, tile.shape, axis) < size
+            keep = inside if keep is None else keep & inside
+    return tile if keep is None else jnp.where(keep, tile, jnp.full_like(tile, otherwise))
+
+
+# ------------------------------------------------------------------------------- elementwise
+
+
+def _same(site: Site) -> Sequence[Any]:
+    """The primitive itself, on tiles."""
+    args = aligned(site)
+    op = site.op.primitive
+    return [op.bind(*args, **op.get_bind_params(site.params))]
+
+
+for _name in (
+    "abs acos acosh add and asin asinh atan atan2 atanh cbrt ceil clz cos cosh div eq erf_inv exp "
+    "exp2 expm1 floor ge gt integer_pow is_finite le log log1p logistic lt max min mul ne neg "
+    "nextafter not or population_count pow rem rsqrt select_n shift_left shift_right_arithmetic "
+    "shift_right_logical sign sin sinh sqrt square sub tan tanh xor"
+).split():
+    RULES[_name] = _same
+
+
+@rule("add_any")
+def _add(site: Site) -> Sequence[Any]:
+    a, b = aligned(site)
+    return [a + b]
+
+
+@rule("clamp")
+def _clamp(site: Site) -> Sequence[Any]:
+    low, x, high = aligned(site)
+    return [jnp.minimum(jnp.maximum(x, low), high)]
+
+
+@rule("copy", "copy_p", "optimization_barrier", "stop_gradient")
+def _copy(site: Site) -> Sequence[Any]:
+    return list(site.args)
+
+
+@rule("convert_element_type")
+def _convert(site: Site) -> Sequence[Any]:
+    (x,) = site.args
+    return [x if x.dtype == site.dtype else x.astype(site.dtype)]
+
+
+@rule("log2")
+def _log2(site: Site) -> Sequence[Any]:
+    (x,) = aligned(site)
+    return [jnp.log(x) * np.asarray(1 / math.log(2), x.dtype)]
+
+
+@rule("one_minus_square")
+def _one_minus_square(site: Site) -> Sequence[Any]:
+    (x,) = aligned(site)
+    one = jnp.ones_like(x)
+    return [(one - x) * (one + x)]
+
+
+@rule("round")
+def _round(site: Site) -> Sequence[Any]:
+    (x,) = aligned(site)
+    if site.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN:
+        return [_round_to_even(x)]
+    whole = jnp.floor(jnp.abs(x))
+    up = jnp.abs(x) - whole >= 0.5
+    return [jnp.sign(x) * jnp.where(up, whole + 1, whole)]
+
+
+def _round_to_even(x: Any) -> Any:
+    """Exact without a rounding instruction: the two nearest whole numbers, and the even of them."""
+    low = jnp.floor(x)
+    rest = x - low
+    odd = low - 2 * jnp.floor(low * 0.5) > 0.5
+    up = (rest > 0.5) | ((rest == 0.5) & odd)
+    return jnp.where(up, low + 1, low)
+
+
+@rule("polynomial")
+def _polynomial(site: Site) -> Sequence[Any]:
+    """Horner's rule; the coefficients come after the argument, lowest power first."""
+    x, *coefficients = aligned(site)
+    total = coefficients[-1]
+    for c in reversed(coefficients[:-1]):
+        total = total * x + c
+    return [total]
+
+
+# Rational approximation of erf(x) / x on |x| < 3.832..., beyond which float32's erf is 1. The
+# coefficients are those of Eigen and XLA; the error stays within a few units in the last place.
+_ERF_TOP = (
+    0.00022905065861350646,
+    0.0034082910107109506,
+    0.050955695062380861,
+    0.18520832239976145,
+    1.128379143519084,
+)
+_ERF_BOTTOM = (
+    -1.1791602954361697e-7,
+    0.000023547966471313185,
+    0.0010179625278914885,
+    0.014070470171167667,
+    0.11098505178285362,
+    0.49746925110067538,
+    1.0,
+)
+
+
+@rule("erf")
+def _erf(site: Site) -> Sequence[Any]:
+    (x,) = aligned(site)
+    _single(site)
+    bound = 3.832506856900711
+    x = jnp.minimum(jnp.maximum(x, -bound), bound)
+    square = x * x
+    return [x * _horner(_ERF_TOP, square) / _horner(_ERF_BOTTOM, square)]
+
+
+@rule("erfc")
+def _erfc(site: Site) -> Sequence[Any]:
+    (one,) = _erf(site)
+    return [1 - one]
+
+
+def _single(site: Site) -> None:
+    if site.dtype != np.float32:
+        raise Unsupported(f"{site.op.name} of {site.out.dtype} has no GPU kernel code")
+
+
+def _horner(coefficients: Sequence[float], x: Any) -> Any:
+    total = jnp.full_like(x, coefficients[0])
+    for c in coefficients[1:]:
+        total = total * x + np.asarray(c, x.dtype)
+    return total
+
+
+def check(body: Program, skip: frozenset[int], lanes: int = 16) -> None:
+    """Raise Unsupported where a rule refuses its equation."""
+    tiles = [
+        jax.ShapeDtypeStruct(
+            (1 if v.space is Space.SHARED else lanes, *padded(v.shape)), working_dtype(v.dtype)
+        )
+        for v in body.inputs
+    ]
+    jax.eval_shape(lambda *xs: list(evaluate(body, xs, skip).values()), *tiles)

@@ -1,0 +1,260 @@
+"""One traversal over the rows of a compressed structure; each row is written by its owner alone.
+
+NeuGraph's fused scatter-apply-gather (section 3.4), destination-centric as GraphTensor's kernels
+(section IV): no edge value is stored and nothing is added atomically, so results are bitwise
+reproducible. A *task* is a row, or a piece of a row with very many edges (a hub). A program takes
+one long task, with one edge a lane, or several short ones, with one task a lane. The pieces of a
+hub leave their states in a buffer of their own, and a second launch merges them in order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from gnnjit.pallas_kernels import traversal, triton
+from gnnjit.pallas_kernels.traversal import Operand, Tiles, Traversal
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["row", "start", "length", "piece"],
+    meta_fields=[],
+)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tasks:
+    """`int[T]` each: the row that a task works for, its first slot, its number of slots.
+
+    piece: `int[T]`, which piece of a hub the task is, -1 for a whole row; None where all are.
+    """
+
+    row: jax.Array
+    start: jax.Array
+    length: jax.Array
+    piece: jax.Array | None = None
+
+    @property
+    def count(self) -> int:
+        return self.row.shape[0]
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["long", "short", "hubs"], meta_fields=["pieces"]
+)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """Every row of a structure exactly once.
+
+    Attributes:
+        long: tasks that take a program each, pieces of hubs among them.
+        short: tasks that share a program, one a lane.
+        hubs: the rows that were cut; their "slots" are the pieces.
+        pieces: how many pieces there are.
+    """
+
+    long: Tasks
+    short: Tasks
+    hubs: Tasks
+    pieces: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Choices that change the code, and the result by rounding alone.
+
+    lanes: edges that a program holds at a time; warps: of 32 threads; stages: of the loop over
+    edges that are in flight.
+    """
+
+    lanes: int = 32
+    warps: int = 4
+    stages: int = 2
+
+
+def run(
+    t: Traversal,
+    plan: Plan,
+    neighbor: jax.Array,
+    edge: jax.Array,
+    operands: Sequence[jax.Array],
+    num_rows: int,
+    config: Config,
+    *,
+    interpret: bool = False,
+    clear_edges: bool = False,
+) -> list[jax.Array]:
+    """The outputs: `[num_rows, *shape]`, 0 on rows without edges, or `[num_edges, *shape]`.
+
+    neighbor, edge: `int[num_edges]`, by slot: the other endpoint and the number of the edge.
+    clear_edges: whether some slots belong to no row; what edges write is 0 there.
+    """
+    num_edges = edge.shape[0]
+    shapes = [
+        jax.ShapeDtypeStruct((num_edges if o.reduction is None else num_rows, *o.shape), o.dtype)
+        for o in t.outputs
+    ]
+    if num_rows == 0 or num_edges == 0:
+        return [jnp.zeros(s.shape, s.dtype) for s in shapes]
+    launcher = functools.partial(_launch, config=config, interpret=interpret)
+    outs: list[Any] = [
+        jnp.zeros(s.shape, s.dtype) if o.reduction is None and clear_edges else None
+        for o, s in zip(t.outputs, shapes, strict=True)
+    ]
+    if plan.pieces:
+        parts = [
+            jax.ShapeDtypeStruct((plan.pieces, *o.shape), traversal.accumulator_dtype(o.dtype))
+            for o in t.reduced
+        ]
+        shapes, outs = [*shapes, *parts], [*outs, *(None for _ in parts)]
+    arrays = [neighbor, edge, *operands]
+    for tasks, shared in ((plan.long, False), (plan.short, True)):
+        if tasks.count:
+            outs = launcher(t, tasks, arrays, outs, shapes, share_programs=shared)
+    if not plan.pieces:
+        return outs
+    return _merge_pieces(t, plan, outs, shapes, launcher)
+
+
+def _merge_pieces(
+    t: Traversal, plan: Plan, outs: list[Any], shapes: list[Any], launcher: Any
+) -> list[jax.Array]:
+    """The rows of hubs, from the states of their pieces: a traversal of its own."""
+    n = len(t.outputs)
+    outs, parts = outs[:n], outs[n:]
+    at = [i for i, o in enumerate(t.outputs) if o.reduction is not None]
+    pieces = Traversal(
+        lambda tiles: tiles,
+        tuple(Operand("neighbor", o.shape, p.dtype) for o, p in zip(t.reduced, parts, strict=True)),
+        t.reduced,
+    )
+    number = jnp.arange(plan.pieces, dtype=plan.hubs.row.dtype)
+    merged = launcher(
+        pieces,
+        plan.hubs,
+        [number, number, *parts],
+        [outs[i] for i in at],
+        [shapes[i] for i in at],
+        share_programs=False,
+    )
+    for i, x in zip(at, merged, strict=True):
+        outs[i] = x
+    return outs
+
+
+def _launch(
+    t: Traversal,
+    tasks: Tasks,
+    arrays: Sequence[jax.Array],
+    outs: Sequence[Any],
+    shapes: Sequence[jax.ShapeDtypeStruct],
+    *,
+    share_programs: bool,
+    config: Config,
+    interpret: bool,
+) -> list[jax.Array]:
+    """One launch; those of `outs` that are there already are written into."""
+    own = [tasks.row, tasks.start, tasks.length]
+    own += [] if tasks.piece is None else [tasks.piece]
+    inputs = [*own, *arrays]
+    given = [i for i, x in enumerate(outs) if x is not None]
+    per_program = config.lanes if share_programs else 1
+
+    def kernel(*refs: Any) -> None:
+        ins, written = refs[: len(inputs)], refs[len(inputs) + len(given) :]
+        mine, rest = ins[: len(own)], ins[len(own) :]
+        some = _Refs(mine, rest[0], rest[1], rest[2:], written)
+        _Program(t, some, tasks.count, config.lanes, per_program).run()
+
+    return triton.launch(
+        kernel,
+        -(-tasks.count // per_program),
+        [*inputs, *(outs[i] for i in given)],
+        shapes,
+        name="gnnjit_short_rows" if share_programs else "gnnjit_long_rows",
+        warps=config.warps,
+        stages=config.stages,
+        interpret=interpret,
+        aliases={len(inputs) + k: i for k, i in enumerate(given)},
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Refs:
+    """The arrays of one launch."""
+
+    tasks: Sequence[Any]
+    neighbor: Any
+    edge: Any
+    operands: Sequence[Any]
+    outs: Sequence[Any]
+
+
+class _Program:
+    """One program: its tasks (one, or one a lane), edge by edge."""
+
+    def __init__(self, t: Traversal, refs: _Refs, num_tasks: int, lanes: int, per_program: int):
+        self.t, self.refs, self.lanes = t, refs, lanes
+        self.edges_a_step = lanes // per_program
+        number = triton.program_number() * per_program + jnp.arange(per_program)
+        self.here = number < num_tasks
+        first = [triton.load(ref, (number,), self.here, 0) for ref in refs.tasks]
+        self.row, self.start, self.length = first[:3]
+        self.piece = first[3] if len(first) > 3 else None
+        self.lane = jnp.arange(lanes) % self.edges_a_step
+        self.fixed = {
+            i: traversal.read(ref, self.row if o.place == "row" else None, o.shape, self.here)
+            for i, (o, ref) in enumerate(zip(t.operands, refs.operands, strict=True))
+            if o.place in ("row", "shared")
+        }
+
+    def run(self) -> None:
+        reduced = self.t.reduced
+        steps = (jnp.max(self.length) + (self.edges_a_step - 1)) // self.edges_a_step
+        state = lax.fori_loop(0, steps, self.step, traversal.start(reduced, self.lanes))
+        if self.edges_a_step > 1:
+            state = traversal.merge_lanes(reduced, state)
+        self.finish(state)
+
+    def step(self, k: Any, state: Tiles) -> Tiles:
+        at = k * self.edges_a_step + self.lane
+        keep = at < self.length
+        values = self.t.body(self.read(self.start + at, keep))
+        kept = [x for o, x in zip(self.t.outputs, values, strict=True) if o.reduction is not None]
+        for o, x, ref in zip(self.t.outputs, values, self.refs.outs, strict=False):
+            if o.reduction is None:
+                traversal.write(ref, self.edge, o.shape, keep, x)
+        reduced = self.t.reduced
+        return traversal.merge(reduced, state, traversal.states(reduced, kept, keep))
+
+    def read(self, slot: Any, keep: Any) -> Tiles:
+        """A tile of each operand; `self.edge` are the numbers of the edges, if they matter."""
+        index = {}
+        if any(o.place == "neighbor" for o in self.t.operands):
+            index["neighbor"] = triton.load(self.refs.neighbor, (slot,), keep, 0)
+        if self.t.needs_edge:
+            index["edge"] = triton.load(self.refs.edge, (slot,), keep, 0)
+        self.edge = index.get("edge")
+        return [
+            self.fixed[i] if i in self.fixed else traversal.read(ref, index[o.place], o.shape, keep)
+            for i, (o, ref) in enumerate(zip(self.t.operands, self.refs.operands, strict=True))
+        ]
+
+    def finish(self, state: Tiles) -> None:
+        """Write whole rows, 0 where there are no edges, and the states of pieces."""
+        rows, parts = self.refs.outs[: len(self.t.outputs)], self.refs.outs[len(self.t.outputs) :]
+        rows = [ref for o, ref in zip(self.t.outputs, rows, strict=True) if o.reduction is not None]
+        whole = self.here if self.piece is None else self.here & (self.piece < 0)
+        for o, x, ref in zip(self.t.reduced, state, rows, strict=True):
+            some = jnp.broadcast_to(traversal.lift(self.length > 0, x.ndim), x.shape)
+            done = jnp.where(some, x, jnp.zeros_like(x))
+            traversal.write(ref, self.row, o.shape, whole, done)
+        if self.piece is None:
+            return
+        for o, x, ref in zip(self.t.reduced, state, parts, strict=True):
+            traversal.write(ref, self.piece, o.shape, self.here & (self.piece >= 0), x)

@@ -1,0 +1,73 @@
+"""The Triton backend of Pallas: the few operations that the kernels are written in.
+
+Everything that would change with another backend is here. Refs are whole arrays in the device's
+memory; tiles are values whose sizes are powers of two.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as backend
+
+NAME = "triton"
+
+
+def load(ref: Any, index: tuple[Any, ...], mask: Any, other: Any = 0) -> jax.Array:
+    """The elements of `ref` at the broadcast `index`, `other` where `mask` is False."""
+    return backend.load(ref.at[index], mask=mask, other=other)
+
+
+def store(ref: Any, index: tuple[Any, ...], mask: Any, value: jax.Array) -> None:
+    """Write `value` where `mask` is True. No two programs may write the same element."""
+    backend.store(ref.at[index], value, mask=mask)
+
+
+def matmul(a: jax.Array, b: jax.Array, precision: Any = None) -> jax.Array:
+    """`[M, K] @ [K, N]` in float32; every size is a power of two and at least 16."""
+    return lax.dot(a, b, precision=precision, preferred_element_type=jnp.float32)
+
+
+def outer(a: jax.Array, b: jax.Array) -> jax.Array:
+    """`a.T @ b` of `[lanes, F]` and `[lanes, G]`, in float32."""
+    dims = (((0,), (0,)), ((), ()))
+    return lax.dot_general(a, b, dims, preferred_element_type=jnp.float32)
+
+
+def program_number() -> jax.Array:
+    """Which of the programs of the launch this is, `int32[]`."""
+    return pl.program_id(0)
+
+
+def launch(
+    kernel: Callable[..., None],
+    programs: int,
+    operands: Sequence[jax.Array],
+    outputs: Sequence[jax.ShapeDtypeStruct],
+    *,
+    name: str,
+    warps: int,
+    stages: int,
+    interpret: bool,
+    aliases: dict[int, int] | None = None,
+) -> list[jax.Array]:
+    """Run `kernel(*operand_refs, *output_refs)` once for each of `programs` numbers.
+
+    aliases: number of an operand -> number of the output that takes its memory and contents.
+    """
+    call = pl.pallas_call(
+        functools.partial(kernel),
+        out_shape=list(outputs),
+        grid=(programs,),
+        compiler_params=backend.CompilerParams(num_warps=warps, num_stages=stages),
+        input_output_aliases=aliases or {},
+        interpret=interpret,
+        name=name,
+    )
+    return list(call(*operands))
