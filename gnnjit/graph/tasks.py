@@ -67,13 +67,14 @@ def build_tasks(indptr: np.ndarray, short: int = SHORT, piece: int = PIECE) -> R
 
     parts = [cut, indptr[cut] + offset, np.minimum(degree[cut] - offset, piece), np.arange(pieces)]
     alone = [*whole(long), np.full(len(long), -1)]
+    both = [np.concatenate(pair) for pair in zip(parts, alone, strict=True)]
 
     def tasks(columns: list[np.ndarray]) -> TaskList:
         row, start, length, *piece = (jnp.asarray(c.astype(indptr.dtype)) for c in columns)
         return TaskList(row, start, length, piece[0] if piece else None)
 
     return RowTasks(
-        long=tasks([np.concatenate(pair) for pair in zip(parts, alone, strict=True)]),
+        long=tasks(both if pieces else whole(long)),
         short=tasks(whole(rest)),
         hubs=tasks([hubs, first, count]),
         pieces=pieces,
