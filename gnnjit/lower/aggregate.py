@@ -26,6 +26,7 @@ from gnnjit.ir.evaluate import evaluate_element
 from gnnjit.ir.program import Atom, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.execute import size
+from gnnjit.lower.rounding import error_bounds
 from gnnjit.passes.drop_dead import DropDead
 
 aggregate_p = _compat.Primitive("aggregate")
@@ -162,9 +163,10 @@ def _tangents(
             return [every[k] for k in live]
 
         values, steps = jax.jvp(f, [primals[i] for i in moving], list(moved))
+        slack = _slack(call, primals, ties)
         for j, k in enumerate(ties):
             at = live.index(k)
-            attains = _attains(values[at], rest[j], call, k)
+            attains = _attains(values[at], rest[j], slack[j], call.reductions[k])
             steps[at] = jnp.where(attains, steps[at] * rest[len(ties) + j], 0)
         return steps
 
@@ -192,10 +194,10 @@ def _tie_operands(call: _Call, outs: list[Any], ties: list[int]) -> tuple[list[A
     n = len(body.inputs)
 
     def count(*xs: Any) -> list[Any]:
-        every = evaluate_element(body, xs[:n])
+        every, slack = evaluate_element(body, xs[:n]), _slack(call, xs[:n], ties)
         return [
-            _attains(every[k], best, call, k).astype(jnp.float32)
-            for k, best in zip(ties, xs[n:], strict=True)
+            _attains(every[k], best, slack[j], call.reductions[k]).astype(jnp.float32)
+            for j, (k, best) in enumerate(zip(ties, xs[n:], strict=True))
         ]
 
     best = [lax.stop_gradient(outs[k]) for k in ties]
@@ -206,15 +208,20 @@ def _tie_operands(call: _Call, outs: list[Any], ties: list[int]) -> tuple[list[A
     return best, weight
 
 
-def _attains(value: Any, best: Any, call: _Call, k: int) -> Any:
-    """Whether an edge attains the extreme. A value that had to be computed is computed again in
-    another traversal, perhaps rounded otherwise: it may miss by a few units in the last place."""
+def _slack(call: _Call, primals: Sequence[Any], ties: list[int]) -> list[Any]:
+    """How far an edge may miss the extreme that it attained: a value that has to be computed is
+    computed again in another traversal, perhaps rounded otherwise. None where it is only read."""
+    bounds = error_bounds(call.body, [lax.stop_gradient(x) for x in primals]) if ties else []
+    return [bounds[k] for k in ties]
+
+
+def _attains(value: Any, best: Any, slack: Any, reduction: Reduce | None) -> Any:
+    """Whether an edge attains the extreme."""
     exact = value == best
-    if call.body.outputs[k] in call.body.inputs or not jnp.issubdtype(best.dtype, jnp.inexact):
+    if slack is None:
         return exact
-    slack = 8 * float(jnp.finfo(best.dtype).eps) * jnp.abs(best)
-    reduction = call.reductions[k]
     assert reduction is not None
+    slack = 2 * slack.astype(best.dtype) + jnp.finfo(best.dtype).eps * jnp.abs(best)
     near = value >= best - slack if reduction.kind == "max" else value <= best + slack
     return exact | near
 

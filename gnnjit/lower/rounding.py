@@ -1,0 +1,93 @@
+"""How far two evaluations of one edge function may be apart: a running error analysis.
+
+Two traversals may round the same expression differently: operations are contracted, sums
+reassociated, and which depends on what stands around them. The bound follows the computation
+(Higham, Accuracy and Stability of Numerical Algorithms, section 3.3): each operation adds its own
+rounding, `eps * |result|`, and passes on the errors of its arguments by its derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gnnjit.ir.evaluate import bind, literal_array
+from gnnjit.ir.program import Equation, Lax, Literal, Program
+
+_EXACT = frozenset(
+    "abs broadcast_in_dim concatenate copy expand_dims gather max min neg pad reduce_max "
+    "reduce_min reshape rev select_n slice split squeeze stop_gradient transpose".split()
+)
+"""Operations that give back (or negate) what they were given."""
+
+Error = Any
+"""Per scalar, how far it may be off; None for what is not computed, and for integers."""
+
+
+def error_bounds(body: Program, args: Sequence[Any]) -> list[Error]:
+    """For each output on one edge, how far two evaluations may differ, to first order."""
+    values: dict[Any, Any] = dict(zip(body.inputs, args, strict=True))
+    errors: dict[Any, Error] = dict.fromkeys(body.inputs)
+
+    for eqn in body.equations:
+        assert isinstance(eqn.op, Lax), eqn.op
+        xs = [literal_array(a) if isinstance(a, Literal) else values[a] for a in eqn.inputs]
+        off = [None if isinstance(a, Literal) else errors[a] for a in eqn.inputs]
+        outs = bind(eqn.op, xs)
+        values.update(zip(eqn.outputs, outs, strict=True))
+        errors.update(zip(eqn.outputs, _propagate(eqn, xs, off, outs), strict=True))
+    return [None if isinstance(o, Literal) else errors[o] for o in body.outputs]
+
+
+def _propagate(eqn: Equation, xs: list[Any], off: list[Error], outs: list[Any]) -> list[Error]:
+    assert isinstance(eqn.op, Lax)
+    if not any(jnp.issubdtype(o.dtype, jnp.inexact) for o in outs):
+        return [None] * len(outs)
+    if eqn.op.name == "reduce_sum":
+        return [_sum(eqn, xs[0], off[0])]
+    if eqn.op.name == "dot_general":
+        return [_product(eqn, xs, off)]
+    totals: list[Error] = [None] * len(outs)
+    if eqn.op.name not in _EXACT:
+        totals = [_own(o, jnp.abs(o)) for o in outs]
+    for i, e in enumerate(off):
+        if e is not None:
+            totals = [
+                _plus(t, jnp.abs(m)) for t, m in zip(totals, _move(eqn, xs, i, e), strict=True)
+            ]
+    return totals
+
+
+def _move(eqn: Equation, xs: list[Any], i: int, error: Any) -> list[Any]:
+    """What an error of argument `i` does to the outputs."""
+
+    def f(x: Any) -> list[Any]:
+        assert isinstance(eqn.op, Lax)
+        return bind(eqn.op, [*xs[:i], x, *xs[i + 1 :]])
+
+    return jax.jvp(f, [xs[i]], [error])[1]
+
+
+def _sum(eqn: Equation, x: Any, error: Error) -> Any:
+    assert isinstance(eqn.op, Lax)
+    return bind(eqn.op, [_plus(error, _own(x, jnp.abs(x)))])[0]
+
+
+def _product(eqn: Equation, xs: list[Any], off: list[Error]) -> Any:
+    """`|a| (error of b) + (error of a) |b|`, and the rounding of the sum."""
+    assert isinstance(eqn.op, Lax)
+    a, b = map(jnp.abs, xs)
+    total = bind(eqn.op, [_plus(off[0], _own(a, a)), b])[0]
+    return total if off[1] is None else total + bind(eqn.op, [a, off[1]])[0]
+
+
+def _own(like: Any, size: Any) -> Any:
+    """The rounding of a result of magnitude `size`."""
+    return jnp.asarray(jnp.finfo(like.dtype).eps, like.dtype) * size
+
+
+def _plus(a: Error, b: Any) -> Any:
+    return b if a is None else a + b
