@@ -19,6 +19,7 @@ from gnnjit.ir.program import (
     Atom,
     Builder,
     Degree,
+    Equation,
     Index,
     Lax,
     Literal,
@@ -27,6 +28,7 @@ from gnnjit.ir.program import (
     Program,
     Reduce,
     Value,
+    rewrite,
 )
 from gnnjit.ir.space import Space, join
 
@@ -53,7 +55,8 @@ def capture(
     """Trace `fn(*per-element arrays) -> flat list` once.
 
     Each equation lands in the join of its operands' spaces; with `edge_values`, whatever touches
-    a source or an edge lands on the edges, as a vertex-by-vertex reading of the code has it.
+    a source or an edge lands on the edges, as a vertex-by-vertex reading of the code has it, and
+    so does what only edges read of the work on `v`.
     """
     closed = jax.make_jaxpr(fn)(*[_compat.like(v) for v in inputs])
     return from_jaxpr(closed, inputs, name=name, edge_values=edge_values)
@@ -72,7 +75,32 @@ def from_jaxpr(
     walker = _Walker(Builder([*inputs, *lifted]), edge_values)
     outputs = walker.run(jaxpr, lifted, list(inputs))
     program = Program((*inputs, *lifted), tuple(walker.builder.equations), tuple(outputs), name)
-    return Captured(program, tuple(consts))
+    return Captured(_on_the_edges(program) if edge_values else program, tuple(consts))
+
+
+def _on_the_edges(program: Program) -> Program:
+    """`program` with the work on destinations that only edges read on the edges.
+
+    before:  a: f32[dst] = log(v); y = sum of x[u] * a[v]    after:  a: f32[edge] = log(v)[v]
+
+    `log(v)` stands among what the user does with an edge, so a vertex without edges never
+    computes it, in value or gradient. What reaches an output other than through a reduction
+    stays per vertex, also where edges read it too: the user asked for it at every vertex.
+    """
+    asked = set(program.outputs)
+    for eqn in reversed(program.equations):
+        if eqn.space is Space.DST and not isinstance(eqn.op, Reduce) and asked & {*eqn.outputs}:
+            asked.update(eqn.inputs)
+
+    def rule(builder: Builder, eqn: Equation) -> bool:
+        if not isinstance(eqn.op, Lax) or eqn.space is not Space.DST or asked & {*eqn.outputs}:
+            return False
+        outs = [Value(v.shape, v.dtype, Space.EDGE, v.name) for v in eqn.outputs]
+        builder.emit(eqn.op, [builder[a] for a in eqn.inputs], outs, eqn.location)
+        builder.env.update(zip(eqn.outputs, outs, strict=True))
+        return True
+
+    return rewrite(program, rule)
 
 
 class _Walker:
