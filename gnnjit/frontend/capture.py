@@ -174,29 +174,35 @@ class _Walker:
         if self.edge_values and space is Space.SRC:
             space = Space.EDGE
         op = Lax(eqn.primitive, tuple(sorted(eqn.params.items())))
-        return (_interned(op, ins) if op.name == "custom_jvp_call" else op), space
+        return (_interned(op, ins, eqn.outvars) if op.name in _CUSTOM else op), space
 
 
 _INTERNED: dict[Hashable, Lax] = {}
 
 
-def _interned(op: Lax, ins: Sequence[Atom]) -> Lax:
+def _interned(op: Lax, ins: Sequence[Atom], outs: Sequence[Any]) -> Lax:
     """The first operation seen with the same value and the same derivative.
 
     `jax.nn.relu` and its like are another object in each trace; programs that use them would
     never be equal, and each call outside `jax.jit` would compile anew.
     """
     avals = [_compat.like(a) for a in ins]
-    if not all(jnp.issubdtype(a.dtype, jnp.inexact) for a in avals):
+    if not all(jnp.issubdtype(a.dtype, jnp.inexact) for a in [*avals, *(v.aval for v in outs)]):
         return op
 
     def with_derivative(*xs: Any) -> Any:
-        return jax.jvp(lambda *ys: bind(op, ys), xs, xs)
+        if op.name == "custom_jvp_call":
+            return jax.jvp(lambda *ys: bind(op, ys), xs, xs)
+        values, transpose = jax.vjp(lambda *ys: bind(op, ys), *xs)
+        return values, transpose(values)
 
     closed = jax.make_jaxpr(with_derivative)(*avals)
     if _compat.open_jaxpr(closed)[1]:  # arrays that the text does not show
         return op
-    return _INTERNED.setdefault((str(op["call_jaxpr"]), str(closed)), op)
+    key = (op.name, str(op["call_jaxpr"]), str(closed))
+    if any(" at 0x" in text for text in key):  # functions, of which it shows only where they lie
+        return op
+    return _INTERNED.setdefault(key, op)
 
 
 def _location(eqn: Any) -> Location | None:
