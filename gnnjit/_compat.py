@@ -23,6 +23,7 @@ __all__ = [
     "like",
     "mlir",
     "open_jaxpr",
+    "primitive_names",
     "shaped_array",
     "subjaxprs",
     "user_line",
@@ -49,9 +50,17 @@ def like(value: Any) -> jax.ShapeDtypeStruct:
 
 def subjaxprs(eqn: Any) -> Iterator[Any]:
     """The open jaxprs among an equation's parameters."""
-    for param in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr):
+    for param in jax.tree.leaves(list(dict(eqn.params).values()), is_leaf=_is_jaxpr):
         if _is_jaxpr(param):
             yield open_jaxpr(param)[0]
+
+
+def primitive_names(eqn: Any) -> Iterator[str]:
+    """The primitives inside an equation's parameters: a custom derivative, a loop, a condition."""
+    for sub in subjaxprs(eqn):
+        for inner in sub.eqns:
+            yield inner.primitive.name
+            yield from primitive_names(inner)
 
 
 def _is_jaxpr(x: Any) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from gnnjit.errors import CheckError, LayerError
 from gnnjit.ir.program import Program
-from gnnjit.passes.pipeline import default_passes, run
+from gnnjit.passes.pipeline import layer_passes, run
 from gnnjit.stage import Staged, recording, stage
 
 
@@ -170,5 +170,5 @@ def _blame(call: Staged, rtol: float | None) -> str:
         if not same:
             wrong.append(step.name)
 
-    run(call.program, default_passes(), [observe])
+    run(call.program, layer_passes(call.padded), [observe])
     return wrong[0] if wrong else "lowering or differentiation (no pass changed the values)"

@@ -20,7 +20,7 @@ from gnnjit.ir.space import Space
 from gnnjit.lower.aggregate import aggregate_p
 from gnnjit.lower.choose import Choice, choose, optimised
 from gnnjit.lower.execute import size
-from gnnjit.passes.pipeline import default_passes, run
+from gnnjit.passes.pipeline import layer_passes, run
 from gnnjit.stage import Staged, optimise, recording, stage
 
 
@@ -150,7 +150,7 @@ def explain_call(call: Staged, *, backward: bool = True) -> LayerExplanation:
         if before != after:
             steps.append(Step(step.name, _text(before), _text(after)))
 
-    program = run(call.program, default_passes(), [observe])
+    program = run(call.program, layer_passes(call.padded), [observe])
     kernels = _kernels("forward", program, call.graph)
     if backward:
         kernels += _backward_kernels(call)
@@ -235,7 +235,7 @@ def _kernel(direction: str, choice: Choice) -> Kernel:
 
 def _backward_kernels(call: Staged) -> list[Kernel]:
     """The traversals of the gradient with respect to every floating-point input."""
-    program, operands = optimise(call.program), call.traced.operands
+    program, operands = optimise(call.program, call.padded), call.traced.operands
     moving = [i for i, x in enumerate(operands) if jnp.issubdtype(x.dtype, jnp.inexact)]
 
     def loss(some: list[Any]) -> Any:

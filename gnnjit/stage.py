@@ -17,13 +17,14 @@ from gnnjit.errors import LayerError
 from gnnjit.frontend.trace import Arguments, Traced, call_once, leak_message, trace
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.ir.interpret import Incidence, interpret
-from gnnjit.ir.program import Aggregate, Equation, Lax, Program
+from gnnjit.ir.program import Aggregate, Equation, Program
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose  # noqa: F401  (registers the lowerings of aggregate)
 from gnnjit.lower.aggregate import aggregate
-from gnnjit.lower.execute import degree, execute, spread
-from gnnjit.passes.pipeline import default_passes, run
+from gnnjit.lower.execute import execute, spread
+from gnnjit.passes.pipeline import layer_passes, run
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
+from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,12 +63,19 @@ class Staged:
         """The spaces in which the outputs were returned."""
         return tuple(o.space for o in self.program.outputs)
 
+    @property
+    def padded(self) -> bool:
+        """Whether some edges are padding, and so perhaps some vertices."""
+        return self.graph.mask is not None
+
     def run(self) -> Any:
         if getattr(_state, "reference", False):
-            outs = self.interpret(PlaceInSmallestSpace()(self.program))
+            shield = ShieldUnreadVertices(self.padded)
+            outs = self.interpret(PlaceInSmallestSpace()(shield(self.program)))
         else:
-            arrays, slots = _distinct(_shielded(self.program, self.graph, self.traced.operands))
-            outs = _run(optimise(self.program), self.given, slots, self.graph, arrays)
+            arrays, slots = _distinct(self.traced.operands)
+            program = optimise(self.program, self.padded)
+            outs = _run(program, self.given, slots, self.graph, arrays)
         return jax.tree.unflatten(self.traced.out_tree, outs)
 
     def run_recorded(self) -> Any:
@@ -180,8 +188,8 @@ def _check_sizes(definition: Definition, graph: Graph, x: Any, edges: Any) -> No
 
 
 @functools.lru_cache(maxsize=4096)
-def optimise(program: Program) -> Program:
-    return run(program, default_passes())
+def optimise(program: Program, padded: bool) -> Program:
+    return run(program, layer_passes(padded))
 
 
 def outputs(
@@ -197,38 +205,6 @@ def outputs(
             x = jnp.broadcast_to(x, (graph.num_dst, *jnp.shape(x)))
         result.append(x)
     return result
-
-
-_SINGULAR = frozenset(
-    "acos acosh asin atan2 atanh cbrt div erf_inv integer_pow log log1p pow rem rsqrt sqrt".split()
-)
-
-
-@functools.lru_cache(maxsize=4096)
-def _hoisted(program: Program) -> frozenset[str]:
-    """The primitives that run once per source."""
-    placed = PlaceInSmallestSpace()(program).equations
-    return frozenset(e.op.name for e in placed if isinstance(e.op, Lax) and e.space is Space.SRC)
-
-
-def _shielded(program: Program, graph: Graph, operands: Sequence[Any]) -> list[Any]:
-    """The operands, with 1 for the features of sources that no edge reads, where those features
-    could turn a gradient into NaN: padding may hold anything, and `sqrt` has no slope at 0.
-
-    What the user computes on an edge is computed once per source; as written, it would not be
-    computed at all for a source without edges.
-    """
-    hoisted = _hoisted(program)
-    if not hoisted or not (hoisted & _SINGULAR or graph.mask is not None):
-        return list(operands)
-    read = degree(graph, Space.SRC) > 0
-    out = []
-    for x, value in zip(operands, program.inputs, strict=True):
-        if value.space is Space.SRC and jnp.issubdtype(value.dtype, jnp.inexact):
-            mask = read.reshape((-1,) + (1,) * len(value.shape))
-            x = jnp.where(mask, x, jnp.ones((), value.dtype))
-        out.append(x)
-    return out
 
 
 def _distinct(operands: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:

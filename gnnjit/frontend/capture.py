@@ -19,6 +19,7 @@ from gnnjit.ir.program import (
     Atom,
     Builder,
     Degree,
+    Equation,
     Index,
     Lax,
     Literal,
@@ -27,6 +28,7 @@ from gnnjit.ir.program import (
     Program,
     Reduce,
     Value,
+    rewrite,
 )
 from gnnjit.ir.space import Space, join
 
@@ -53,7 +55,8 @@ def capture(
     """Trace `fn(*per-element arrays) -> flat list` once.
 
     Each equation lands in the join of its operands' spaces; with `edge_values`, whatever touches
-    a source or an edge lands on the edges, as a vertex-by-vertex reading of the code has it.
+    a source or an edge lands on the edges, as a vertex-by-vertex reading of the code has it, and
+    so does what only edges read of the work on `v`.
     """
     closed = jax.make_jaxpr(fn)(*[_compat.like(v) for v in inputs])
     return from_jaxpr(closed, inputs, name=name, edge_values=edge_values)
@@ -72,7 +75,32 @@ def from_jaxpr(
     walker = _Walker(Builder([*inputs, *lifted]), edge_values)
     outputs = walker.run(jaxpr, lifted, list(inputs))
     program = Program((*inputs, *lifted), tuple(walker.builder.equations), tuple(outputs), name)
-    return Captured(program, tuple(consts))
+    return Captured(_on_the_edges(program) if edge_values else program, tuple(consts))
+
+
+def _on_the_edges(program: Program) -> Program:
+    """`program` with the work on destinations that only edges read on the edges.
+
+    before:  a: f32[dst] = log(v); y = sum of x[u] * a[v]    after:  a: f32[edge] = log(v)[v]
+
+    `log(v)` stands among what the user does with an edge, so a vertex without edges never
+    computes it, in value or gradient. What reaches an output other than through a reduction
+    stays per vertex, also where edges read it too: the user asked for it at every vertex.
+    """
+    asked = set(program.outputs)
+    for eqn in reversed(program.equations):
+        if eqn.space is Space.DST and not isinstance(eqn.op, Reduce) and asked & {*eqn.outputs}:
+            asked.update(eqn.inputs)
+
+    def rule(builder: Builder, eqn: Equation) -> bool:
+        if not isinstance(eqn.op, Lax) or eqn.space is not Space.DST or asked & {*eqn.outputs}:
+            return False
+        outs = [Value(v.shape, v.dtype, Space.EDGE, v.name) for v in eqn.outputs]
+        builder.emit(eqn.op, [builder[a] for a in eqn.inputs], outs, eqn.location)
+        builder.env.update(zip(eqn.outputs, outs, strict=True))
+        return True
+
+    return rewrite(program, rule)
 
 
 class _Walker:
@@ -146,29 +174,35 @@ class _Walker:
         if self.edge_values and space is Space.SRC:
             space = Space.EDGE
         op = Lax(eqn.primitive, tuple(sorted(eqn.params.items())))
-        return (_interned(op, ins) if op.name == "custom_jvp_call" else op), space
+        return (_interned(op, ins, eqn.outvars) if op.name in _CUSTOM else op), space
 
 
 _INTERNED: dict[Hashable, Lax] = {}
 
 
-def _interned(op: Lax, ins: Sequence[Atom]) -> Lax:
+def _interned(op: Lax, ins: Sequence[Atom], outs: Sequence[Any]) -> Lax:
     """The first operation seen with the same value and the same derivative.
 
     `jax.nn.relu` and its like are another object in each trace; programs that use them would
     never be equal, and each call outside `jax.jit` would compile anew.
     """
     avals = [_compat.like(a) for a in ins]
-    if not all(jnp.issubdtype(a.dtype, jnp.inexact) for a in avals):
+    if not all(jnp.issubdtype(a.dtype, jnp.inexact) for a in [*avals, *(v.aval for v in outs)]):
         return op
 
     def with_derivative(*xs: Any) -> Any:
-        return jax.jvp(lambda *ys: bind(op, ys), xs, xs)
+        if op.name == "custom_jvp_call":
+            return jax.jvp(lambda *ys: bind(op, ys), xs, xs)
+        values, transpose = jax.vjp(lambda *ys: bind(op, ys), *xs)
+        return values, transpose(values)
 
     closed = jax.make_jaxpr(with_derivative)(*avals)
     if _compat.open_jaxpr(closed)[1]:  # arrays that the text does not show
         return op
-    return _INTERNED.setdefault((str(op["call_jaxpr"]), str(closed)), op)
+    key = (op.name, str(op["call_jaxpr"]), str(closed))
+    if any(" at 0x" in text for text in key):  # functions, of which it shows only where they lie
+        return op
+    return _INTERNED.setdefault(key, op)
 
 
 def _location(eqn: Any) -> Location | None:

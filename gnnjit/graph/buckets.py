@@ -15,7 +15,7 @@ MAX_WIDTH = 1024
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["row", "start", "length", "piece_of_row", "hub_row", "hub_pieces"],
+    data_fields=["row", "start", "length", "piece_of_row", "hub_pieces", "hubs"],
     meta_fields=["classes"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,9 +25,9 @@ class Buckets:
     Attributes:
         row, start, length: `int[P]` of each piece: its row, its first slot, its number of edges.
         piece_of_row: `int[rows]`, the piece that holds the row; P for rows without edges, and
-            `P + 1 + h` for hub `h`.
-        hub_row: `int[H]`, the rows cut into several pieces.
-        hub_pieces: `int[H, M]`, their pieces in order, filled up with P.
+            `P + 1 + h` for hub `h`, a row cut into several pieces.
+        hub_pieces: `int[Q]`, the pieces of the hubs, hub by hub, in order within each.
+        hubs: the hubs as rows whose edges are those Q pieces, none of them cut; None without hubs.
         classes: static `(number of pieces, width)`, in the order of the pieces.
     """
 
@@ -35,8 +35,8 @@ class Buckets:
     start: jax.Array
     length: jax.Array
     piece_of_row: jax.Array
-    hub_row: jax.Array
     hub_pieces: jax.Array
+    hubs: Buckets | None
     classes: tuple[tuple[int, int], ...]
 
 
@@ -45,8 +45,7 @@ def widths(limit: int) -> np.ndarray:
     out = [1, 2, 3, 4]
     while out[-1] < limit:
         out.append(max(out[-1] + 1, int(np.ceil(out[-1] * 2**0.25))))
-    out[-1] = limit
-    return np.asarray(out)
+    return np.asarray([*(w for w in out if w < limit), limit])
 
 
 def build_buckets(indptr: np.ndarray, max_width: int = MAX_WIDTH) -> Buckets:
@@ -55,8 +54,8 @@ def build_buckets(indptr: np.ndarray, max_width: int = MAX_WIDTH) -> Buckets:
     count = -(-degree // max_width)
     total = int(count.sum())
     row = np.repeat(np.arange(len(degree), dtype=indptr.dtype), count)
-    first = np.repeat(np.cumsum(count) - count, count)
-    offset = (np.arange(total) - first) * max_width
+    before = np.cumsum(count) - count
+    offset = (np.arange(total) - np.repeat(before, count)) * max_width
     start = indptr[row] + offset
     length = np.minimum(degree[row] - offset, max_width)
     table = widths(max_width)
@@ -66,11 +65,8 @@ def build_buckets(indptr: np.ndarray, max_width: int = MAX_WIDTH) -> Buckets:
     place = np.empty(total, indptr.dtype)
     place[order] = np.arange(total)
     piece_of_row = np.full(len(degree), total, indptr.dtype)
-    single = np.flatnonzero(count == 1)
-    first_piece = (np.cumsum(count) - count)[single]
-    piece_of_row[single] = place[first_piece]
-    hubs = np.flatnonzero(count > 1)
-    pieces = _hub_pieces(hubs, count, place, total)
+    single, hubs = np.flatnonzero(count == 1), np.flatnonzero(count > 1)
+    piece_of_row[single] = place[before[single]]
     piece_of_row[hubs] = total + 1 + np.arange(len(hubs))
 
     def on_device(array: np.ndarray) -> jax.Array:
@@ -81,19 +77,19 @@ def build_buckets(indptr: np.ndarray, max_width: int = MAX_WIDTH) -> Buckets:
         start=on_device(start[order]),
         length=on_device(length[order]),
         piece_of_row=on_device(piece_of_row),
-        hub_row=on_device(hubs),
-        hub_pieces=on_device(pieces),
+        hub_pieces=on_device(place[np.repeat(count > 1, count)]),
+        hubs=_hubs(count[hubs], indptr.dtype),
         classes=tuple(classes),
     )
 
 
-def _hub_pieces(hubs: np.ndarray, count: np.ndarray, place: np.ndarray, total: int) -> np.ndarray:
-    most = int(count[hubs].max()) if len(hubs) else 1
-    first = np.cumsum(count) - count
-    table = np.full((len(hubs), most), total)
-    for h, row in enumerate(hubs):
-        table[h, : count[row]] = place[first[row] : first[row] + count[row]]
-    return table
+def _hubs(count: np.ndarray, dtype: np.dtype) -> Buckets | None:
+    """The hubs as rows of `count` pieces each, grouped by that number: one with very many does not
+    make room for as many in the others."""
+    if not len(count):
+        return None
+    indptr = np.concatenate([[0], np.cumsum(count)]).astype(dtype)
+    return build_buckets(indptr, int(count.max()))
 
 
 def make_buckets(indptr: np.ndarray, wanted: bool | None = None) -> Buckets | None:

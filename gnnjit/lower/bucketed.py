@@ -6,7 +6,7 @@ pieces of a class, so nothing of edges x features is ever written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gnnjit.graph import Graph
+from gnnjit.graph.buckets import Buckets
 from gnnjit.graph.structure import Structure
 from gnnjit.ir.evaluate import evaluate_element
 from gnnjit.ir.program import Program, Reduce
@@ -50,12 +51,16 @@ def run(
     structure = graph.in_structure if rows is Space.DST else graph.out_structure
     assert all(r is not None for r in reductions)
     traversal = _Traversal(body, [r for r in reductions if r], rows, structure, list(operands))
-    buckets = structure.buckets
-    parts, at = [], 0
-    for count, width in buckets.classes:
-        parts.append(traversal.bucket(slice(at, at + count), width))
-        at += count
+    parts = [traversal.bucket(*c) for c in _classes(structure.buckets)]
     return [traversal.combine([p[k] for p in parts], k) for k in range(len(reductions))]
+
+
+def _classes(buckets: Buckets) -> Iterator[tuple[slice, int]]:
+    """The pieces of each class, and its width."""
+    at = 0
+    for count, width in buckets.classes:
+        yield slice(at, at + count), width
+        at += count
 
 
 class _Traversal:
@@ -91,11 +96,7 @@ class _Traversal:
                 for t, x, r in zip(totals, values, self.reductions, strict=True)
             ]
 
-        if width <= UNROLL:
-            for k in range(width):
-                first = step(k, first)
-            return first
-        return lax.fori_loop(0, width, step, first, unroll=UNROLL)
+        return _loop(width, step, first)
 
     def values(self, near: list[Any], slot: Any, count: int) -> list[Any]:
         args, axes = [], []
@@ -115,15 +116,40 @@ class _Traversal:
         return jax.vmap(lambda *xs: evaluate_element(self.body, xs), in_axes=axes)(*args)
 
     def combine(self, parts: list[Any], k: int) -> Any:
-        """Rows from pieces: hubs summed in a second, fixed-order step."""
+        """Rows from pieces: the hubs' in a second, fixed-order step."""
         buckets, atom, r = self.structure.buckets, self.body.outputs[k], self.reductions[k]
-        dtype = self.dtypes[k]
-        empty = jnp.full((1, *atom.shape), neutral(r, dtype), dtype)
+        empty = jnp.zeros((1, *atom.shape), self.dtypes[k])
         pieces = jnp.concatenate([*parts, empty])
-        whole = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}[r.kind]
-        hubs = whole(pieces[buckets.hub_pieces], axis=1)
-        table = jnp.concatenate([pieces[:-1], jnp.zeros_like(empty), hubs])
-        return table[buckets.piece_of_row].astype(atom.dtype)
+        hubs = [] if buckets.hubs is None else [_hub_rows(pieces, buckets, r)]
+        return jnp.concatenate([pieces, *hubs])[buckets.piece_of_row].astype(atom.dtype)
+
+
+def _hub_rows(pieces: Any, buckets: Buckets, reduction: Reduce) -> Any:
+    """The rows that are cut into pieces, `[hubs, *shape]`: the loops of the first step again, with
+    pieces in place of edges, so no buffer is larger than one row per hub."""
+    hubs = buckets.hubs
+    assert hubs is not None
+    rows = []
+    for some, width in _classes(hubs):
+        start, length = hubs.start[some], hubs.length[some]
+
+        def step(k: Any, total: Any, start: Any = start, length: Any = length) -> Any:
+            at = buckets.hub_pieces[start + jnp.minimum(k, length - 1)]
+            return _add(total, pieces[at], reduction, k < length)
+
+        shape = (start.shape[0], *pieces.shape[1:])
+        first = jnp.full(shape, neutral(reduction, pieces.dtype), pieces.dtype)
+        rows.append(_loop(width, step, first))
+    return jnp.concatenate(rows)[hubs.piece_of_row]
+
+
+def _loop(width: int, step: Callable[[Any, Any], Any], first: Any) -> Any:
+    """`step(k, state)` for each k below `width`, written out where that is short."""
+    if width > UNROLL:
+        return lax.fori_loop(0, width, step, first, unroll=UNROLL)
+    for k in range(width):
+        first = step(k, first)
+    return first
 
 
 def _add(total: Any, x: Any, reduction: Reduce, keep: Any) -> Any:

@@ -14,6 +14,7 @@ from gnnjit.passes.fuse_scatter_apply_gather import FuseScatterApplyGather
 from gnnjit.passes.group_sums_by_space import GroupSumsBySpace
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.share_subexpressions import ShareSubexpressions
+from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.passes.split_concat_matmul import Score, SplitConcatMatmul
 
 
@@ -44,6 +45,11 @@ def default_passes(score: Score | None = None) -> tuple[Pass, ...]:
         DropDead(),
         FuseScatterApplyGather(),
     )
+
+
+def layer_passes(padded: bool) -> tuple[Pass, ...]:
+    """The passes of a layer as the user wrote it, which is yet to be differentiated."""
+    return (ShieldUnreadVertices(padded), *default_passes())
 
 
 def run(program: Program, passes: Sequence[Pass], observers: Sequence[Observer] = ()) -> Program:

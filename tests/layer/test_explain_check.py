@@ -136,10 +136,10 @@ class MaximaAreMinima:
 
 @pytest.fixture
 def wrong_pass(monkeypatch):
-    right = pipeline.default_passes()
+    right = pipeline.layer_passes(padded=False)
     wrong = (*right[:3], MaximaAreMinima(), *right[3:])
     for name in ("stage", "check", "explain"):  # `gnnjit.check` is also a function
-        monkeypatch.setattr(sys.modules[f"gnnjit.{name}"], "default_passes", lambda: wrong)
+        monkeypatch.setattr(sys.modules[f"gnnjit.{name}"], "layer_passes", lambda _: wrong)
     stage.optimise.cache_clear()
     jax.clear_caches()
     yield

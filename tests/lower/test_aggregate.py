@@ -103,6 +103,54 @@ def test_bucketed_graphs(graph, monkeypatch):
     close(have, want)
 
 
+# Row 0 is a hub of 40 edges, rows 1 and 2 are of 3, row 3 of 1, rows 4 and 5 are empty.
+ROWS = np.array([0] * 40 + [1] * 3 + [2] * 3 + [3], np.int32)
+
+
+def extremes_by_hand(kind: str, src: Any, x: Any) -> Any:
+    """Row by row: JAX's own maximum of an array shares the gradient among ties."""
+    m = x[src] * 2
+    how = {"max": jnp.max, "min": jnp.min}[kind]
+    rows = [how(m[ROWS == r], axis=0) for r in range(4)]
+    return jnp.stack([*rows, jnp.zeros(2), jnp.zeros(2)])
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+@pytest.mark.parametrize("width", [2, 7, 1024])
+@pytest.mark.parametrize("ties", [False, True])
+def test_extremes_in_buckets(kind, width, ties, monkeypatch):
+    """Nothing else may run: the edge function has no matmul, and sums follow the maximum."""
+    rng = np.random.default_rng(0)
+    src = rng.integers(0, 6, len(ROWS)) if ties else rng.permutation(len(ROWS)) % 60
+    graph = gnnjit.Graph.from_edges(src, ROWS, num_src=60, num_dst=6)
+    x = rng.integers(-2, 3, (60, 2)) if ties else rng.permutation(120).reshape(60, 2) - 60
+    x, weights = jnp.asarray(x, jnp.float32), jnp.asarray(rng.normal(size=(6, 2)), jnp.float32)
+    layer = gnnjit.layer(lambda v, e: getattr(gnnjit, kind)(e.src * 2))
+
+    def both(f: Any) -> Any:
+        return jax.value_and_grad(lambda x: (jnp.vdot(weights, y := f(x)), y), has_aux=True)(x)
+
+    with forced("bucketed", monkeypatch) as ran:
+        cut = with_buckets(graph, width)
+        (_, have), grad = both(lambda x: layer(cut, gnnjit.Bipartite(x, weights)))
+    assert set(ran) == {"bucketed"}
+    (_, want), want_grad = both(lambda x: extremes_by_hand(kind, src, x))
+    np.testing.assert_array_equal(have, want)
+    np.testing.assert_allclose(grad, want_grad, rtol=1e-6, atol=1e-6)
+
+
+def test_buckets_give_the_same_bits_every_time(monkeypatch):
+    rng = np.random.default_rng(0)
+    graph = gnnjit.Graph.from_edges(np.arange(len(ROWS)), ROWS, num_src=60, num_dst=6)
+    x = gnnjit.Bipartite(jnp.asarray(rng.normal(size=(60, 5)), jnp.float32), jnp.ones((6, 5)))
+    layer = gnnjit.layer(lambda v, e: gnnjit.sum(jnp.tanh(e.src + v)))
+    with forced("bucketed", monkeypatch):
+        f = jax.jit(jax.grad(lambda x, g: jnp.sum(jnp.sin(layer(g, x)))))
+        first, *others = [f(x, with_buckets(graph, 2)) for _ in range(5)]
+    for other in others:
+        jax.tree.map(np.testing.assert_array_equal, first, other)
+
+
 @pytest.mark.parametrize("kernel", ["csr", "bucketed", "segment"])
 @pytest.mark.parametrize("graph", ["no edges", "one vertex, no edges"])
 def test_without_edges(kernel, graph, monkeypatch):
