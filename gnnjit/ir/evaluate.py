@@ -45,5 +45,17 @@ def evaluate_element(body: Program, args: Sequence[Any]) -> list[Any]:
     return [read(o) for o in body.outputs]
 
 
+def finite_or_zero(top: Any) -> Any:
+    """What the scores of a row are shifted by: their maximum `top`, where that is finite."""
+    return jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))
+
+
+def exp_term(score: Any, shift: Any, value: Any) -> Any:
+    """What one edge adds to an `exp_sum`: `exp(score - shift)`, which fills the first axes of
+    `value`, times `value`. A leading axis of edges may be common to all three."""
+    weight = jnp.exp(score - shift).astype(value.dtype)
+    return weight.reshape(weight.shape + (1,) * (value.ndim - weight.ndim)) * value
+
+
 def is_shared(atom: Atom) -> bool:
     return atom.space is Space.SHARED
