@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from gnnjit.ir.program import Atom, Lax, Literal, Program, Value
 from gnnjit.ir.space import Space
@@ -50,11 +51,10 @@ def finite_or_zero(top: Any) -> Any:
     return jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))
 
 
-def exp_term(score: Any, shift: Any, value: Any) -> Any:
-    """What one edge adds to an `exp_sum`: `exp(score - shift)`, which fills the first axes of
-    `value`, times `value`. A leading axis of edges may be common to all three."""
-    weight = jnp.exp(score - shift).astype(value.dtype)
-    return weight.reshape(weight.shape + (1,) * (value.ndim - weight.ndim)) * value
+def times(weight: Any, value: Any) -> Any:
+    """`weight * value`, where the weight fills the first axes of `value`: a term of an `exp_sum`."""
+    weight = weight.astype(value.dtype)
+    return lax.broadcast_in_dim(weight, value.shape, tuple(range(weight.ndim))) * value
 
 
 def is_shared(atom: Atom) -> bool:

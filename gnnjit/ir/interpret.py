@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gnnjit.ir.evaluate import bind_in_space, exp_term, finite_or_zero, literal_array
+from gnnjit.ir.evaluate import bind_in_space, finite_or_zero, literal_array, times
 from gnnjit.ir.program import (
     Aggregate,
     Atom,
@@ -88,7 +88,7 @@ class Incidence:
         shift = self.read(finite_or_zero(top), into, Space.EDGE)
         wide_score = self.valid(_widen(score), -jnp.inf)  # padding adds 0, also to the gradient
         shift = self.valid(_widen(shift), 0)
-        term = exp_term(wide_score, shift, self.valid(_widen(value), 0))
+        term = times(jnp.exp(wide_score - shift), self.valid(_widen(value), 0))
         return self.reduce(Reduce("sum", into), term).astype(value.dtype)
 
     def degree_of(self, ids: jax.Array, n: int) -> jax.Array:
