@@ -11,7 +11,8 @@ after:   t: f32[dst] = sum over (u -> v) of exp(s - max s) * 1.0
 A kernel that meets a larger score rescales what it has summed so far, so that it reads each edge
 once. Every sum of something linear in `w` qualifies: products, quotients, negations, sums, casts
 between floats, broadcasts, and choices between such a value and 0 (dropout). Division by softmax's
-normaliser, which is positive by construction, leaves the sum on the way, even from inside a choice.
+normaliser, which is positive by construction, leaves the sum on the way, even from inside a choice;
+so does a last reshape, as of heads put side by side.
 
 Legal: products are re-associated; in half precision the result is closer to the exact one. A row
 with a score of +inf is not finite before and after, except that dropping the very edge of that
@@ -136,18 +137,31 @@ class _Sums:
     def fire(self, builder: Builder, eqn: Equation, weight: _Weight) -> bool:
         before = len(builder.equations)
         factor = _Factor(builder, weight, self.made, self.reach)
-        value, score = factor.without(eqn.inputs[0]), factor.score()
+        operand, merged = self.before_merging_axes(eqn.inputs[0], weight)
+        value, score = factor.without(operand), factor.score()
         level = levels(self.program.inputs, builder.equations)
         if value is None or level.get(value, 0) > level[score]:  # type: ignore[arg-type]
             del builder.equations[before:]
             return False
         out = eqn.outputs[0]
-        summed = Value(out.shape, out.dtype, weight.into)
+        summed = Value(operand.shape, out.dtype, weight.into)
         builder.emit(Reduce("exp_sum", weight.into), [score, value], [summed], eqn.location)
         for divisor in factor.divisors:
             summed = factor.divide(summed, divisor)
+        if merged is not None:
+            whole = Value(out.shape, out.dtype, weight.into)
+            (summed,) = builder.emit(merged.op, [summed], [whole], merged.location)
         builder.env[out] = summed
         return True
+
+    def before_merging_axes(self, atom: Atom, weight: _Weight) -> tuple[Atom, Equation | None]:
+        """The operand of a sum, before the reshape that puts its heads side by side, which may as
+        well follow the sum; and that reshape, if there is one."""
+        eqn = self.made.get(atom) if isinstance(atom, Value) else None
+        merges = eqn is not None and eqn.op.name == "reshape"
+        if eqn is None or not merges or atom.shape[: len(weight.shape)] == weight.shape:
+            return atom, None
+        return eqn.inputs[0], eqn
 
 
 @dataclasses.dataclass
