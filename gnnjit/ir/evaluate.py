@@ -52,7 +52,7 @@ def finite_or_zero(top: Any) -> Any:
 
 
 def times(weight: Any, value: Any) -> Any:
-    """`weight * value`, where the weight fills the first axes of `value`: a term of an `exp_sum`."""
+    """`weight * value`, a term of an `exp_sum`: the weight fills the first axes of `value`."""
     weight = weight.astype(value.dtype)
     return lax.broadcast_in_dim(weight, value.shape, tuple(range(weight.ndim))) * value
 

@@ -4,8 +4,9 @@
 - A `Lax` equation sits in the join of its operands' spaces or above, never below, all its outputs
   in one space, and their shapes and dtypes are those of the primitive.
 - `Reduce` writes the space it names and keeps shape and dtype of its operand; an `exp_sum` those of
-  its value, whose first axes are its score's, both of them floating; `Degree` is `int32[]` per source or
-  destination; `Index` is `int32[]` per source, destination or edge.
+  its value, whose first axes are its score's, both of them floating.
+- `Degree` is `int32[]` per source or destination; `Index` is `int32[]` per source, destination or
+  edge.
 - `Aggregate` holds only `Lax` equations. Its body's inputs are its operands one for one, its
   outputs are the body's, each in the space its reduction names (on the edges where it has none).
 """

@@ -190,9 +190,7 @@ def _tangents(
 
 def _scores(reductions: Reductions) -> dict[int, int]:
     """For each output that is an `exp_sum`, the output that is its score."""
-    return {
-        k: r.score for k, r in enumerate(reductions) if r is not None and r.score is not None
-    }
+    return {k: r.score for k, r in enumerate(reductions) if r is not None and r.score is not None}
 
 
 def _is_extreme(reduction: Reduce | None) -> bool:

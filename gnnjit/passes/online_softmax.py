@@ -38,7 +38,6 @@ from gnnjit.ir.program import (
     Builder,
     Equation,
     Lax,
-    Literal,
     Program,
     Reduce,
     Value,
@@ -244,10 +243,10 @@ class _Factor:
 
     def is_normaliser(self, atom: Atom) -> bool:
         """Whether `atom` is `where(t > 0, t, 1)` of each row, which never divides by 0."""
-        select = self.made.get(atom) if isinstance(atom, Value) else None
-        if select is None or select.op.name != "select_n" or atom.space is not self.weight.into:
+        if not isinstance(atom, Value) or atom.size != self.weight.value.size:
             return False
-        if atom.size != self.weight.value.size:
+        select = self.made.get(atom)
+        if select is None or select.op.name != "select_n" or atom.space is not self.weight.into:
             return False
         positive, one, total = _three(select.inputs)
         test = self.made.get(positive)
