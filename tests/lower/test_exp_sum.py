@@ -1,4 +1,4 @@
-"""`exp_sum`: written out for lowerings that do not know it; derivatives, batches, extreme scores."""
+"""`exp_sum`: written out for lowerings that do not know it; derivatives, batches, extremes."""
 
 from __future__ import annotations
 
