@@ -18,7 +18,7 @@ from gnnjit.ir.program import Aggregate, Program
 from gnnjit.ir.show import show
 from gnnjit.ir.space import Space
 from gnnjit.lower.aggregate import aggregate_p
-from gnnjit.lower.choose import Choice, choose, optimised
+from gnnjit.lower.choose import Choice, choose, optimised, takes_exp_sum
 from gnnjit.lower.execute import size
 from gnnjit.passes.pipeline import layer_passes, run
 from gnnjit.stage import Staged, optimise, recording, stage
@@ -218,9 +218,10 @@ def _kernels(direction: str, program: Program, graph: Graph) -> list[Kernel]:
 def _chosen(direction: str, op: Aggregate, graph: Graph) -> list[Kernel]:
     """The traversals that one aggregate becomes when it is lowered."""
     found = []
-    for eqn in optimised(op.body, op.reductions).equations:
+    platform = jax.default_backend()
+    for eqn in optimised(op.body, op.reductions, online=takes_exp_sum(platform)).equations:
         if isinstance(eqn.op, Aggregate):
-            choice = choose(eqn.op.body, eqn.op.reductions, graph, jax.default_backend())
+            choice = choose(eqn.op.body, eqn.op.reductions, graph, platform)
             found.append(_kernel(direction, choice))
     return found
 

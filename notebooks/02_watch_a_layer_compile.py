@@ -123,6 +123,8 @@ for pass_ in story.steps:
 #   `a` keeps its shape: checkpoints stay valid.
 # - **factor-out-of-reduce**: the softmax divides every edge by a number that belongs to its
 #   destination. The division moves behind the sum.
+# - **online-softmax**: the largest score, the sum of exponentials and the weighted sum become one
+#   traversal. A kernel that cannot rescale what it has summed so far gets two, as before.
 # - **fuse-scatter-apply-gather**: what is left on the edges becomes a few *traversals*. Inside one,
 #   an edge value lives in registers and is never written to memory.
 #

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gnnjit.ir.program import Atom, Builder, Degree, Lax, Literal, Location, Value
+from gnnjit.ir.program import Atom, Builder, Degree, Equation, Lax, Literal, Location, Value
 from gnnjit.ir.space import Space, join
 
 
@@ -74,6 +74,14 @@ def broadcast(builder: Builder, a: Atom, shape: tuple[int, ...], where: Any = No
         return a
     out = Value(shape, a.dtype, a.space)
     return builder.emit(broadcast_op(a, shape), [a], [out], where)[0]
+
+
+def is_filled_with(atom: Atom, number: float, made: dict[Value, Equation]) -> bool:
+    """Whether `atom` is the literal `number`, or an array filled with it."""
+    eqn = made.get(atom) if isinstance(atom, Value) else None
+    if eqn is not None and eqn.op.name == "broadcast_in_dim":
+        atom = eqn.inputs[0]
+    return isinstance(atom, Literal) and bool(atom.value == number)
 
 
 def constant(builder: Builder, value: float, shape: tuple[int, ...], dtype: Any) -> Atom:

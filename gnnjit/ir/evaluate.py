@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from gnnjit.ir.program import Atom, Lax, Literal, Program, Value
 from gnnjit.ir.space import Space
@@ -43,6 +44,17 @@ def evaluate_element(body: Program, args: Sequence[Any]) -> list[Any]:
         outs = bind(eqn.op, [read(a) for a in eqn.inputs])
         env.update(zip(eqn.outputs, outs, strict=True))
     return [read(o) for o in body.outputs]
+
+
+def finite_or_zero(top: Any) -> Any:
+    """What the scores of a row are shifted by: their maximum `top`, where that is finite."""
+    return jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))
+
+
+def times(weight: Any, value: Any) -> Any:
+    """`weight * value`, a term of an `exp_sum`: the weight fills the first axes of `value`."""
+    weight = weight.astype(value.dtype)
+    return lax.broadcast_in_dim(weight, value.shape, tuple(range(weight.ndim))) * value
 
 
 def is_shared(atom: Atom) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gnnjit.ir.evaluate import bind_in_space, literal_array
+from gnnjit.ir.evaluate import bind_in_space, finite_or_zero, literal_array, times
 from gnnjit.ir.program import (
     Aggregate,
     Atom,
@@ -82,9 +82,22 @@ class Incidence:
             out = jnp.where(some, found, jnp.zeros_like(found))
         return out[0] if op.into is Space.SHARED else out
 
+    def exp_sum(self, into: Space, score: jax.Array, value: jax.Array) -> jax.Array:
+        """The sum of `exp(score - shift) * value`, in float32 for half precision."""
+        top = jax.lax.stop_gradient(self.reduce(Reduce("max", into), score))
+        shift = self.read(finite_or_zero(top), into, Space.EDGE)
+        wide_score = self.valid(_widen(score), -jnp.inf)  # padding adds 0, also to the gradient
+        shift = self.valid(_widen(shift), 0)
+        term = times(jnp.exp(wide_score - shift), self.valid(_widen(value), 0))
+        return self.reduce(Reduce("sum", into), term).astype(value.dtype)
+
     def degree_of(self, ids: jax.Array, n: int) -> jax.Array:
         one = self.valid(jnp.ones(len(self.src), jnp.int32), 0)
         return jax.ops.segment_sum(one, ids, n)
+
+
+def _widen(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
 
 
 def extreme(dtype: Any, sign: int) -> Any:
@@ -120,7 +133,10 @@ def _equation(eqn: Equation, inc: Incidence, args: list[Any]) -> list[Any]:
                 outs = [jnp.broadcast_to(o, (inc.size(out.space), *o.shape)) for o in outs]
             return outs
         case Reduce():
-            return [inc.reduce(eqn.op, inc.spread(args[0], spaces[0]))]
+            on_edges = [inc.spread(x, s) for x, s in zip(args, spaces, strict=True)]
+            if eqn.op.kind == "exp_sum":
+                return [inc.exp_sum(eqn.op.into, *on_edges)]
+            return [inc.reduce(eqn.op, on_edges[0])]
         case Degree():
             ids = inc.endpoint(out.space)
             return [inc.degree_of(ids, inc.size(out.space)).astype(out.dtype)]
@@ -128,9 +144,14 @@ def _equation(eqn: Equation, inc: Incidence, args: list[Any]) -> list[Any]:
             return [jnp.arange(inc.size(out.space), dtype=out.dtype)]
         case Aggregate(body, reductions):
             inner = interpret(body, inc, args)
-            return [
-                inc.valid(inc.spread(x, o.space), 0)
-                if r is None
-                else inc.reduce(r, inc.spread(x, o.space))
-                for x, o, r in zip(inner, body.outputs, reductions, strict=True)
-            ]
+            values = [inc.spread(x, o.space) for x, o in zip(inner, body.outputs, strict=True)]
+            return [_reduced(inc, values, i, r) for i, r in enumerate(reductions)]
+
+
+def _reduced(inc: Incidence, values: list[jax.Array], i: int, reduction: Reduce | None) -> Any:
+    """Output `i` of a traversal whose outputs are `values` on the edges."""
+    if reduction is None:
+        return inc.valid(values[i], 0)
+    if reduction.score is not None:
+        return inc.exp_sum(reduction.into, values[reduction.score], values[i])
+    return inc.reduce(reduction, values[i])

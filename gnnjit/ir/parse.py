@@ -5,44 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from gnnjit.errors import GnnjitError
 from gnnjit.ir import program as ir
+from gnnjit.ir.lines import END, Line, ParseError, logical_lines
 from gnnjit.ir.program import Aggregate, Atom, Equation, Lax, Literal, Program, Reduce, Value
 from gnnjit.ir.show import INFIX, OVER, find_dtype, implied_params, jax_primitives, jax_types
 from gnnjit.ir.space import Space
 
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*")
-    |(?P<name>[A-Za-z_]\w*(?:\.\w+)*'*)
-    |(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)
-    |(?P<sign>->|<-|[<>=!]=|[-+*/@=<>()\[\],:&])
-    |(?P<comment>\#.*)
-    |(?P<unknown>\S))""",
-    re.VERBOSE,
-)
-_LOCATION = re.compile(r"#\s*([^\s:]+):(\d+)\s*$")
 _PRIMITIVES = {sign: name for name, sign in INFIX.items()}
 _SPACES = {s.value: s for s in Space if s is not Space.SHARED}
 _INDEXED = {s.index: s for s in _SPACES.values()}
 _OVER = {tuple(re.findall(r"\w+|[-<>]+|[()]", text))[1:]: space for space, text in OVER.items()}
 _WORDS = {"None": None, "True": True, "False": False, "inf": float("inf"), "nan": float("nan")}
-
-
-class ParseError(GnnjitError, ValueError):
-    """A text is not a program."""
-
-
-class Token(NamedTuple):
-    kind: str
-    text: str
-
-
-_END = Token("end", "end of line")
 _ABSENT = object()
 
 Scope = dict[str, Value]
@@ -53,96 +31,20 @@ def parse(text: str, objects: Sequence[Any] | None = None) -> Program:
 
     Raises `ParseError` with the number of the line.
     """
-    lines = _logical_lines(text)
+    lines = logical_lines(text)
     if not lines:
         raise ParseError("line 1: no text; a program starts with `layer name(inputs)`")
     return _Parser(lines, list(objects or ())).program()
 
 
-def _logical_lines(text: str) -> list[_Line]:
-    """The lines that are not empty; one that leaves a parenthesis open goes on in the next."""
-    lines: list[_Line] = []
-    depth = 0
-    for number, raw in enumerate(text.splitlines(), 1):
-        if depth == 0:
-            lines.append(_Line(number, len(raw) - len(raw.lstrip()), []))
-        for match in _TOKEN.finditer(raw.rstrip()):
-            token = Token(str(match.lastgroup), match[str(match.lastgroup)])
-            if token.kind == "unknown":
-                raise ParseError(f"line {number}: cannot read {token.text!r}")
-            if token.kind != "comment":
-                lines[-1].tokens.append(token)
-            elif found := _LOCATION.match(token.text):
-                lines[-1].location = ir.Location(found[1], int(found[2]))
-            depth += (token.text in ("(", "[")) - (token.text in (")", "]"))
-        if not lines[-1].tokens:
-            lines.pop()
-    return lines
-
-
-@dataclasses.dataclass
-class _Line:
-    """The tokens of one line, read from left to right."""
-
-    number: int
-    indent: int
-    tokens: list[Token]
-    location: ir.Location | None = None
-    at: int = 0
-
-    def fail(self, message: str) -> NoReturn:
-        raise ParseError(f"line {self.number}: {message}")
-
-    def peek(self, ahead: int = 0) -> Token:
-        i = self.at + ahead
-        return self.tokens[i] if i < len(self.tokens) else _END
-
-    def next(self) -> Token:
-        self.at += 1
-        return self.peek(-1)
-
-    def sees(self, *texts: str) -> bool:
-        return all(self.peek(i).text == text for i, text in enumerate(texts))
-
-    def skip(self, *texts: str) -> bool:
-        """Read `texts` if they come next."""
-        self.at += len(texts) * (seen := self.sees(*texts))
-        return seen
-
-    def expect(self, *texts: str) -> None:
-        for text in texts:
-            if not self.skip(text):
-                self.fail(f"expected {text!r}, got {self.peek().text!r}")
-
-    def name(self, what: str) -> str:
-        token = self.next()
-        if token.kind != "name":
-            self.fail(f"expected {what}, got {token.text!r}")
-        return token.text
-
-    def integer(self) -> int:
-        if not self.peek().text.isdigit():
-            self.fail(f"expected a whole number, got {self.peek().text!r}")
-        return int(self.next().text)
-
-    def listed(self, item: Callable[[], Any], close: str) -> list[Any]:
-        """Items between commas, up to `close`, which is read."""
-        items = []
-        while not self.skip(close):
-            items.append(item())
-            if not self.sees(close):
-                self.expect(",")
-        return items
-
-
 class _Parser:
-    def __init__(self, lines: list[_Line], objects: list[Any]):
+    def __init__(self, lines: list[Line], objects: list[Any]):
         self.lines = lines
         self.objects = objects
         self.row = 0
 
     @property
-    def line(self) -> _Line:
+    def line(self) -> Line:
         return self.lines[self.row]
 
     def program(self) -> Program:
@@ -150,7 +52,7 @@ class _Parser:
         name = self.line.name("the layer's name")
         self.line.expect("(")
         inputs = self.line.listed(self.declared, ")")
-        self.line.expect(_END.text)
+        self.line.expect(END.text)
         scope: Scope = {}
         for value in inputs:
             self.define(scope, value)
@@ -161,7 +63,7 @@ class _Parser:
         if self.row == len(self.lines):
             raise ParseError(f"line {self.lines[-1].number}: the program ends without `return`")
         self.line.expect("return")
-        outputs = self.line.listed(lambda: self.atom(scope), _END.text)
+        outputs = self.line.listed(lambda: self.atom(scope), END.text)
         if self.row + 1 < len(self.lines):
             self.lines[self.row + 1].fail("text after `return`")
         return Program(tuple(inputs), tuple(equations), tuple(outputs), name)
@@ -199,7 +101,7 @@ class _Parser:
         outputs = (self.declared(), *(self.declared() for _ in iter(lambda: line.skip(","), False)))
         line.expect("=")
         op, inputs = self.expression(scope, outputs)
-        line.expect(_END.text)
+        line.expect(END.text)
         for out in outputs:
             self.define(scope, out)
         self.row += 1
@@ -208,7 +110,7 @@ class _Parser:
     def expression(self, scope: Scope, outputs: tuple[Value, ...]) -> tuple[Any, list[Atom]]:
         line = self.line
         if line.peek(1).text == "over":
-            return self.reduction(), [self.atom(scope)]
+            return self.reduction(scope)
         if line.peek(1).text == "of" and line.peek().text in ("degree", "index"):
             return self.vertex_number(outputs[0]), []
         if line.sees("-") and line.peek(1).kind == "name" and line.peek(1).text not in _WORDS:
@@ -225,15 +127,22 @@ class _Parser:
         said = {k: p for k, p in (implied | params).items() if p is not _ABSENT}
         return Lax(primitive, tuple(sorted(said.items()))), operands
 
-    def reduction(self) -> Reduce:
-        """`sum over (u -> v) of`"""
+    def reduction(self, scope: Scope) -> tuple[Reduce, list[Atom]]:
+        """`sum over (u -> v) of x`, or `... of exp(s - max s) * x`, whose operands are s and x"""
         kind = self.line.name("a reduction")
         self.line.expect("over")
         into = next((space for words, space in _OVER.items() if self.line.skip(*words)), None)
         if into is None:
             self.line.fail("expected (u -> v), (v <- u) or `all edges` after `over`")
         self.line.expect("of")
-        return Reduce(kind, into)
+        if kind != "sum" or not self.line.skip("exp", "("):
+            return Reduce(kind, into), [self.atom(scope)]
+        score = self.atom(scope)
+        self.line.expect("-", "max")
+        if self.atom(scope) is not score:
+            self.line.fail("the maximum should be that of the score")
+        self.line.expect(")", "*")
+        return Reduce("exp_sum", into), [score, self.atom(scope)]
 
     def vertex_number(self, out: Value) -> ir.Degree | ir.Index:
         op = ir.Degree() if self.line.next().text == "degree" else ir.Index()
@@ -285,12 +194,12 @@ class _Parser:
         head = self.line
         head.expect("for", "each", "edge", "(", "u", "->", "v", ")")
         inner: Scope = {}
-        if not head.sees(_END.text):
+        if not head.sees(END.text):
             head.expect("of")
-        operands = head.listed(lambda: self.operand(scope, inner), _END.text)
+        operands = head.listed(lambda: self.operand(scope, inner), END.text)
         inputs = tuple(inner.values())
         equations: list[Equation] = []
-        results: list[tuple[Value, Reduce | None, Atom]] = []
+        results: list[tuple[Value, Reduce | None, list[Atom]]] = []
         self.row += 1
         while self.row < len(self.lines) and self.line.indent > head.indent:
             if self.is_result():
@@ -301,8 +210,9 @@ class _Parser:
                 equations.append(self.equation(inner))
         for out, _, _ in results:
             self.define(scope, out)
-        body = Program(inputs, tuple(equations), tuple(atom for _, _, atom in results), "body")
-        op = Aggregate(body, tuple(reduction for _, reduction, _ in results))
+        atoms = tuple(operands[-1] for _, _, operands in results)
+        body = Program(inputs, tuple(equations), atoms, "body")
+        op = Aggregate(body, self.scored(head, results))
         return Equation(op, tuple(operands), tuple(out for out, _, _ in results), head.location)
 
     def operand(self, scope: Scope, inner: Scope) -> Atom:
@@ -319,14 +229,30 @@ class _Parser:
         start = texts.index("=") + 1 if "=" in texts else len(texts)
         return texts[start : start + 2] == ["on", "each"] or "over" in texts[start + 1 : start + 2]
 
-    def result(self, inner: Scope) -> tuple[Value, Reduce | None, Atom]:
+    def result(self, inner: Scope) -> tuple[Value, Reduce | None, list[Atom]]:
         out = self.declared()
         self.line.expect("=")
-        reduction = None if self.line.skip("on", "each", "edge") else self.reduction()
-        atom = self.atom(inner)
-        self.line.expect(_END.text)
+        if self.line.skip("on", "each", "edge"):
+            reduction, atoms = None, [self.atom(inner)]
+        else:
+            reduction, atoms = self.reduction(inner)
+        self.line.expect(END.text)
         self.row += 1
-        return out, reduction, atom
+        return out, reduction, atoms
+
+    def scored(self, head: Line, results: Sequence[Any]) -> tuple[Reduce | None, ...]:
+        """The reductions, each `exp_sum` with the number of the output that is its maximum."""
+        tops = [(atoms[0], r) for _, r, atoms in results]
+        found: list[Reduce | None] = []
+        for _, reduction, atoms in results:
+            if reduction is not None and reduction.kind == "exp_sum":
+                top = Reduce("max", reduction.into)
+                k = next((k for k, (a, r) in enumerate(tops) if a is atoms[0] and r == top), None)
+                if k is None:
+                    head.fail("the maximum of a score is not among the outputs of its traversal")
+                reduction = dataclasses.replace(reduction, score=k)
+            found.append(reduction)
+        return tuple(found)
 
     def atom(self, scope: Scope) -> Atom:
         token = self.line.peek()

@@ -88,11 +88,17 @@ class Lax:
 class Reduce:
     """Reduce an edge value over the edges of each element of `into`; 0 where there are none.
 
-    `kind` is `sum`, `max` or `min`. Into `SHARED` means over all edges.
+    `kind` is `sum`, `max`, `min` or `exp_sum`. Into `SHARED` means over all edges.
+
+    `exp_sum` has a score beside its value: the sum of `exp(score - shift) * value`, where `shift`
+    is the largest score of the row, a constant to differentiation, or 0 where that is not finite.
+    The score's shape is a prefix of the value's. As an equation it reads (score, value); in an
+    `Aggregate`, `score` is the number of the output whose maximum it needs.
     """
 
     kind: str
     into: Space
+    score: int | None = None
 
     @property
     def name(self) -> str:
@@ -123,6 +129,13 @@ class Aggregate:
     body: Program
     reductions: tuple[Reduce | None, ...]
     name: str = "aggregate"
+
+    def operands(self, i: int) -> tuple[Atom, ...]:
+        """What output `i` is reduced from: its score, if its reduction has one, and its value."""
+        outputs, reduction = self.body.outputs, self.reductions[i]
+        k = None if reduction is None else reduction.score
+        score = outputs[k : k + 1] if k is not None and k >= 0 else ()
+        return *score, outputs[i]
 
 
 Op = Lax | Reduce | Degree | Index | Aggregate

@@ -26,6 +26,7 @@ JAX's own: they are numbered in a list beside the text.
     sum over (u -> v) of x     for each destination v, over its incoming edges
     sum over (v <- u) of x     for each source u, over its outgoing edges
     sum over all edges of x    one shared value
+    sum over (u -> v) of exp(s - max s) * x    a score s shifted by its maximum at v, in one go
     degree of v, index of u    number of edges at v; number of the element itself
 
 *Traversals* (`Aggregate`) name what they read, then their equations, then their outputs in order:
@@ -173,14 +174,20 @@ class Printer:
 
     def expression(self, eqn: Equation) -> str:
         match eqn.op:
-            case Reduce(name, into):
-                operands = ", ".join(self.atom(a, Space.EDGE) for a in eqn.inputs)
-                return f"{name} {OVER[into]} of {operands}"
+            case Reduce():
+                return self.reduction(eqn.op, eqn.inputs)
             case Degree() | Index():
                 return f"{eqn.op.name} of {eqn.space.index or eqn.space.value}"
             case Lax():
                 return self.lax(eqn, eqn.op)
         raise AssertionError(eqn.op)
+
+    def reduction(self, op: Reduce, operands: tuple[Atom, ...]) -> str:
+        """A reduction of one operand, or of a score and a value."""
+        read = [self.atom(a, Space.EDGE) for a in operands]
+        if op.kind == "exp_sum" and len(read) == 2:
+            return f"sum {OVER[op.into]} of exp({read[0]} - max {read[0]}) * {read[1]}"
+        return f"{op.kind} {OVER[op.into]} of {', '.join(read)}"
 
     def lax(self, eqn: Equation, op: Lax) -> str:
         args = [self.atom(a, eqn.space) for a in eqn.inputs]
@@ -219,12 +226,8 @@ class Printer:
             inside = ", ".join(map(self.param, param))
             return f"({inside},)" if len(param) == 1 else f"({inside})"
         if of_jax:
-            implied = param._field_defaults
-            said = [
-                (k, p)
-                for k, p in zip(param._fields, param, strict=True)
-                if k not in implied or not _same(p, implied[k])
-            ]
+            implied, given = param._field_defaults, param._asdict().items()
+            said = [(k, p) for k, p in given if k not in implied or not _same(p, implied[k])]
             return f"{type(param).__name__}({', '.join(f'{k}={self.param(p)}' for k, p in said)})"
         return self.reference(param)
 
@@ -242,10 +245,12 @@ class Printer:
         lines: list[Line] = [(head, eqn.location)]
         for inner in op.body.equations:
             lines += self.equation(inner, indent + "  ")
-        for out, atom, reduction in zip(eqn.outputs, op.body.outputs, op.reductions, strict=False):
-            how = f"{reduction.kind} {OVER[reduction.into]} of" if reduction else "on each edge"
-            text = f"{self.typed((out,))} = {how} {self.atom(atom, Space.EDGE)}"
-            lines.append((f"{indent}  {text}", None))
+        results = zip(eqn.outputs, op.body.outputs, op.reductions, strict=False)
+        for i, (out, atom, reduction) in enumerate(results):
+            how = f"on each edge {self.atom(atom, Space.EDGE)}"
+            if reduction is not None:
+                how = self.reduction(reduction, op.operands(i))
+            lines.append((f"{indent}  {self.typed((out,))} = {how}", None))
         return lines
 
 

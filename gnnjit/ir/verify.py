@@ -3,8 +3,10 @@
 - A value is defined once, before it is used.
 - A `Lax` equation sits in the join of its operands' spaces or above, never below, all its outputs
   in one space, and their shapes and dtypes are those of the primitive.
-- `Reduce` writes the space it names and keeps shape and dtype; `Degree` is `int32[]` per source or
-  destination; `Index` is `int32[]` per source, destination or edge.
+- `Reduce` writes the space it names and keeps shape and dtype of its operand; an `exp_sum` those of
+  its value, whose first axes are its score's, both of them floating.
+- `Degree` is `int32[]` per source or destination; `Index` is `int32[]` per source, destination or
+  edge.
 - `Aggregate` holds only `Lax` equations. Its body's inputs are its operands one for one, its
   outputs are the body's, each in the space its reduction names (on the edges where it has none).
 """
@@ -37,7 +39,7 @@ from gnnjit.ir.program import (
 from gnnjit.ir.show import Printer, kind
 from gnnjit.ir.space import Space, join
 
-_KINDS = ("sum", "max", "min")
+_KINDS = ("sum", "max", "min", "exp_sum")
 _VERTICES = (Space.SRC, Space.DST)
 
 Kind = tuple[tuple[int, ...], Any]
@@ -115,10 +117,29 @@ def _lax(eqn: Equation, op: Lax) -> str | None:
 
 
 def _reduce(eqn: Equation, op: Reduce) -> str | None:
-    if len(eqn.inputs) != 1 or len(eqn.outputs) != 1:
+    if op.score is not None:
+        return "a reduction names the number of its score only in a traversal"
+    if op.kind == "exp_sum":
+        if len(eqn.inputs) != 2 or len(eqn.outputs) != 1:
+            return "exp_sum has two operands, score and value, and one output"
+        wrong = _reduction(op, eqn.outputs[0]) or _scored(op, *eqn.inputs)
+    elif len(eqn.inputs) != 1 or len(eqn.outputs) != 1:
         return "a reduction has one operand and one output"
-    wrong = _reduction(op, eqn.outputs[0])
-    return wrong or _compare(eqn.outputs, [_aval(eqn.inputs[0])], op.kind)
+    else:
+        wrong = _reduction(op, eqn.outputs[0])
+    return wrong or _compare(eqn.outputs, [_aval(eqn.inputs[-1])], op.kind)
+
+
+def _scored(op: Reduce, score: Atom, value: Atom) -> str | None:
+    """Whether `exp_sum` can take this score and value."""
+    if op.into is Space.SHARED:
+        return "exp_sum goes into src or dst, not into shared"
+    for atom in (score, value):
+        if not jnp.issubdtype(atom.dtype, jnp.floating):
+            return f"exp_sum takes floating-point numbers, not {kind(atom)}"
+    if tuple(value.shape[: len(score.shape)]) != tuple(score.shape):
+        return f"the shape of the score, {kind(score)}, is no prefix of the value's, {kind(value)}"
+    return None
 
 
 def _reduction(op: Reduce, out: Value) -> str | None:
@@ -160,12 +181,23 @@ def _aggregate(eqn: Equation, op: Aggregate) -> str | None:
 def _aggregate_outputs(eqn: Equation, op: Aggregate) -> str | None:
     for i, (out, reduction) in enumerate(zip(eqn.outputs, op.reductions, strict=True)):
         if reduction is not None:
-            wrong = _reduction(reduction, out)
+            wrong = _reduction(reduction, out) or _scored_output(op, i, reduction)
             if wrong is not None:
                 return f"output {i}: {wrong}"
         elif out.space is not Space.EDGE:
             return f"output {i} has no reduction, so it lies in edge, not in {out.space.value}"
     return _compare(eqn.outputs, [_aval(o) for o in op.body.outputs], op.name)
+
+
+def _scored_output(op: Aggregate, i: int, reduction: Reduce) -> str | None:
+    """Whether output `i` has the score that it needs, if it needs one."""
+    k = reduction.score
+    if reduction.kind != "exp_sum":
+        return None if k is None else f"{reduction.kind} has no score"
+    found = op.reductions[k] if k is not None and 0 <= k < len(op.reductions) else None
+    if k is None or found != Reduce("max", reduction.into):
+        return f"its score should be an output with max into {reduction.into.value}, not output {k}"
+    return _scored(reduction, op.body.outputs[k], op.body.outputs[i])
 
 
 class _OpKey:

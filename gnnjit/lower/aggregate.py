@@ -22,7 +22,7 @@ from gnnjit._compat import ad, batching
 from gnnjit.errors import LayerError
 from gnnjit.frontend.capture import capture
 from gnnjit.graph import Graph
-from gnnjit.ir.evaluate import evaluate_element
+from gnnjit.ir.evaluate import evaluate_element, finite_or_zero, times
 from gnnjit.ir.program import Atom, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.execute import size
@@ -128,39 +128,54 @@ def _jvp(
         if type(t) is not ad.Zero and jnp.issubdtype(body.inputs[i].dtype, jnp.inexact)
     ]
     given = [tangents[graph_def[1] + i] for i in moving]
-    touched = _depends(body, set(moving))
+    touched, scores = _depends(body, set(moving)), _scores(reductions)
     live = [
-        k for k, o in enumerate(body.outputs) if touched[k] and jnp.issubdtype(o.dtype, jnp.inexact)
+        k
+        for k, o in enumerate(body.outputs)
+        if (touched[k] or touched[scores.get(k, k)]) and jnp.issubdtype(o.dtype, jnp.inexact)
     ]
-    found = _tangents(call, outs, moving, given, live) if live else []
     result: list[Any] = [_compat.zero_tangent(jax.typeof(o)) for o in outs]
-    for k, t in zip(live, found, strict=True):
-        result[k] = t
+    maxima = set(scores.values())
+    # A softmax stops the gradient of its maximum: apart, that tangent costs nothing if unread.
+    for part in ([k for k in live if k not in maxima], [k for k in live if k in maxima]):
+        found = _tangents(call, outs, moving, given, part) if part else []
+        for k, t in zip(part, found, strict=True):
+            result[k] = t
     return outs, result
 
 
 def _tangents(
     call: _Call, outs: list[Any], moving: list[int], given: list[Any], live: list[int]
 ) -> list[Any]:
-    """The tangents of outputs `live`, one aggregate."""
-    body = call.body
+    """The tangents of outputs `live`, one aggregate.
+
+    To an `exp_sum` the maximum is a constant, as in the softmax that it was made from: what shifts
+    all scores of a row cancels, or is added again (logsumexp).
+    """
+    body, score_of = call.body, _scores(call.reductions)
     inputs = [*_fresh(body.inputs), *_fresh([body.inputs[i] for i in moving])]
     n, m = len(body.inputs), len(moving)
     ties = [k for k in live if _is_extreme(call.reductions[k])]
     best, weight = _tie_operands(call, outs, ties)
-    for k in ties * 2:
+    scores = sorted({score_of[k] for k in live if k in score_of})
+    shifts = [finite_or_zero(lax.stop_gradient(outs[k])) for k in scores]
+    for k in [*ties * 2, *scores]:
         atom, into = body.outputs[k], home(call.reductions[k])
         inputs.append(Value(atom.shape, atom.dtype, into))
 
     def tangent(*xs: Any) -> list[Any]:
         primals, moved, rest = xs[:n], xs[n : n + m], xs[n + m :]
+        shift = dict(zip(scores, rest[2 * len(ties) :], strict=True))
 
         def f(*some: Any) -> list[Any]:
             full = list(primals)
             for i, x in zip(moving, some, strict=True):
                 full[i] = x
             every = evaluate_element(body, full)
-            return [every[k] for k in live]
+            weight = {k: jnp.exp(every[k] - shift[k]) for k in scores}
+            return [
+                times(weight[score_of[k]], every[k]) if k in score_of else every[k] for k in live
+            ]
 
         values, steps = jax.jvp(f, [primals[i] for i in moving], list(moved))
         slack = _slack(call, primals, ties)
@@ -171,7 +186,13 @@ def _tangents(
         return steps
 
     into = tuple(_as_sum(call.reductions[k]) for k in live)
-    return call.capture(tangent, inputs, into, [*call.operands, *given, *best, *weight])
+    operands = [*call.operands, *given, *best, *weight, *shifts]
+    return call.capture(tangent, inputs, into, operands)
+
+
+def _scores(reductions: Reductions) -> dict[int, int]:
+    """For each output that is an `exp_sum`, the output that is its score."""
+    return {k: r.score for k, r in enumerate(reductions) if r is not None and r.score is not None}
 
 
 def _is_extreme(reduction: Reduce | None) -> bool:

@@ -19,6 +19,7 @@ from gnnjit.graph.structure import Structure
 from gnnjit.ir.evaluate import evaluate_element
 from gnnjit.ir.program import Program, Reduce
 from gnnjit.ir.space import Space
+from gnnjit.lower import segment
 from gnnjit.lower.segment import accumulator_dtype, neutral
 
 UNROLL = 8
@@ -28,7 +29,7 @@ def why_not(
     body: Program, reductions: Sequence[Reduce | None], rows: Space, structure: Structure
 ) -> list[str]:
     """Reasons against this lowering; empty if it applies."""
-    reasons = []
+    reasons = segment.why_not(reductions)
     if structure.buckets is None:
         reasons.append("the graph has no degree buckets (traced or padded edges, or a CPU)")
     if any(r is None for r in reductions):

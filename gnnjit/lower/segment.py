@@ -42,6 +42,13 @@ def chunk_size(body: Program, num_edges: int) -> int:
     return int(np.clip(CHUNK_SCALARS // widest, 1, max(num_edges, 1)))
 
 
+def why_not(reductions: Sequence[Reduce | None]) -> list[str]:
+    """Reasons against this lowering; empty if it applies."""
+    if any(r is not None and r.kind == "exp_sum" for r in reductions):
+        return ["an exp_sum is not written out as maximum, exponential and sum"]
+    return []
+
+
 def run(
     body: Program,
     reductions: Sequence[Reduce | None],

@@ -8,13 +8,15 @@ before:  s: f32[edge] = a[u] + b[v]        after:  y, t = aggregate over (u -> v
 No edge value is stored: a value that two traversals need is computed in both (NeuGraph 3.4's fused
 scatter-apply-gather). Reductions share a traversal when they own the same rows (destinations or
 sources) and stand at the same *level*: as many reductions lie before each of them. Values returned
-on the edges are written by the traversal of their level. Always legal.
+on the edges are written by the traversal of their level. An `exp_sum` brings the maximum of its
+score into its traversal. Always legal.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+from collections.abc import Iterable, Sequence
 
 from gnnjit.ir.program import Aggregate, Atom, Builder, Equation, Lax, Program, Reduce, Value
 from gnnjit.ir.space import Space
@@ -28,29 +30,40 @@ class FuseScatterApplyGather:
         return _Fusion(program).run()
 
 
+def levels(inputs: Iterable[Value], equations: Iterable[Equation]) -> dict[Value, int]:
+    """How many reductions, one after the other, lie before each value."""
+    level: dict[Value, int] = dict.fromkeys(inputs, 0)
+    for eqn in equations:
+        below = [level[a] for a in eqn.inputs if isinstance(a, Value)]
+        reduces = isinstance(eqn.op, Reduce | Aggregate)
+        for out in eqn.outputs:
+            level[out] = max(below, default=0) + reduces
+    return level
+
+
 @dataclasses.dataclass(frozen=True)
 class _Output:
-    """One output of a traversal: `atom` reduced by `reduction` gives `result`."""
+    """One output of a traversal: `atom` reduced by `reduction` (with `score`) gives `result`."""
 
     atom: Atom
     reduction: Reduce | None
     result: Value
     eqn: Equation | None
+    score: Atom | None = None
 
 
 class _Fusion:
     def __init__(self, program: Program):
         self.program = program
         self.made = {o: e for e in program.equations for o in e.outputs}
-        self.level: dict[Value, int] = dict.fromkeys(program.inputs, 0)
+        self.level = levels(program.inputs, program.equations)
         self.builder = Builder(program.inputs)
 
     def run(self) -> Program:
-        self.find_levels()
         groups = self.group()
         fused: dict[int, list[Equation]] = collections.defaultdict(list)
         for (level, _), outputs in groups.items():
-            fused[level].append(self.aggregate(outputs))
+            fused[level].append(self.aggregate(_with_maxima(outputs)))
         kept = [e for e in self.program.equations if not self.is_edge_work(e)]
         top = max([*fused, *(self.level[e.outputs[0]] for e in kept)], default=0)
         equations: list[Equation] = []
@@ -63,13 +76,6 @@ class _Fusion:
     def is_edge_work(self, eqn: Equation) -> bool:
         return isinstance(eqn.op, Reduce) or (isinstance(eqn.op, Lax) and eqn.space is Space.EDGE)
 
-    def find_levels(self) -> None:
-        for eqn in self.program.equations:
-            below = [self.level[a] for a in eqn.inputs if isinstance(a, Value)]
-            reduces = isinstance(eqn.op, Reduce | Aggregate)
-            for out in eqn.outputs:
-                self.level[out] = max(below, default=0) + reduces
-
     def group(self) -> dict[tuple[int, Space], list[_Output]]:
         groups: dict[tuple[int, Space], list[_Output]] = {}
         loose: list[tuple[int, _Output]] = []
@@ -77,7 +83,8 @@ class _Fusion:
         for eqn in self.program.equations:
             if isinstance(eqn.op, Reduce):
                 level = self.level[eqn.outputs[0]] - 1
-                output = _Output(eqn.inputs[0], eqn.op, eqn.outputs[0], eqn)
+                *score, atom = eqn.inputs
+                output = _Output(atom, eqn.op, eqn.outputs[0], eqn, *score)
                 if eqn.op.into is Space.SHARED:
                     loose.append((level, output))
                 else:
@@ -125,3 +132,23 @@ class _Fusion:
                 needed.append(eqn)
                 live.update(eqn.inputs)
         return needed[::-1]
+
+
+def _with_maxima(outputs: Sequence[_Output]) -> list[_Output]:
+    """The outputs, each `exp_sum` with the number of the one that is the maximum of its score."""
+    found = list(outputs)
+    for i, output in enumerate(outputs):
+        if output.score is None:
+            continue
+        assert output.reduction is not None
+        top = Reduce("max", output.reduction.into)
+        same = (k for k, o in enumerate(found) if o.atom is output.score and o.reduction == top)
+        k = next(same, None)
+        if k is None:
+            k = len(found)
+            result = Value(tuple(output.score.shape), output.score.dtype, top.into)
+            found.append(_Output(output.score, top, result, output.eqn))
+        found[i] = dataclasses.replace(
+            output, reduction=dataclasses.replace(output.reduction, score=k)
+        )
+    return found

@@ -12,6 +12,7 @@ from gnnjit.passes.factor_out_of_reduce import FactorOutOfReduce
 from gnnjit.passes.fold_constants import FoldConstants
 from gnnjit.passes.fuse_scatter_apply_gather import FuseScatterApplyGather
 from gnnjit.passes.group_sums_by_space import GroupSumsBySpace
+from gnnjit.passes.online_softmax import OnlineSoftmax
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.share_subexpressions import ShareSubexpressions
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
@@ -30,8 +31,9 @@ class Pass(Protocol):
 Observer = Callable[[Pass, Program, Program], None]
 
 
-def default_passes(score: Score | None = None) -> tuple[Pass, ...]:
-    """Every pass, in order. `score` (lower is better) decides where a rewrite may not pay."""
+def default_passes(score: Score | None = None, *, online: bool = True) -> tuple[Pass, ...]:
+    """Every pass, in order. `score` (lower is better) decides where a rewrite may not pay; not
+    `online`: without the reduction that only some kernels can do."""
     return (
         DropDead(),
         PlaceInSmallestSpace(),
@@ -43,6 +45,7 @@ def default_passes(score: Score | None = None) -> tuple[Pass, ...]:
         PlaceInSmallestSpace(),
         ShareSubexpressions(),
         DropDead(),
+        *([OnlineSoftmax()] if online else []),
         FuseScatterApplyGather(),
     )
 

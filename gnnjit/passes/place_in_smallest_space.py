@@ -5,7 +5,8 @@ before:  h: f32[edge, 8] = x[u] @ w        after:  h: f32[src, 8] = x @ w
 Every value moves to the join of its operands' spaces; that inference is NeuGraph's elimination of
 redundant computation (section 3.4). A reduction of a value that is the same on all edges of an
 element becomes a product with the degree (sum), or the value itself where there are edges
-(max, min). Always legal. Refuses nothing; what truly depends on both endpoints stays on the edges.
+(max, min). Always legal. Refuses `exp_sum`, which is made after this pass; what truly depends on
+both endpoints stays on the edges.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _place(builder: Builder, eqn: Equation) -> bool:
 def _reduce_of_constant(builder: Builder, eqn: Equation) -> bool:
     op, x, where = eqn.op, builder[eqn.inputs[0]], eqn.location
     assert isinstance(op, Reduce)
-    if op.into is Space.SHARED or not x.space <= op.into:
+    if op.kind == "exp_sum" or op.into is Space.SHARED or not x.space <= op.into:
         return False
     out = eqn.outputs[0]
     if op.kind == "sum":

@@ -66,6 +66,25 @@ def test_reductions(kind: str, name: str, space: str) -> None:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("flat", [True, False], ids=["equation", "traversal"])
+def test_sums_of_exponentials(name: str, flat: bool) -> None:
+    graph, edges = incidence(name)
+    s, x = rows(NUM_SRC, 0)[:, 0] * 1e3, rows(NUM_SRC, 1)
+    s[1] = -np.inf
+    line = "a: f32[dst, 2] = sum over (u -> v) of exp(s[u] - max s[u]) * x[u]"
+    if not flat:
+        line = f"for each edge (u -> v) of s[u], x[u]\n    {line}\n"
+        line += "    b: f32[dst] = max over (u -> v) of s[u]"
+    (got,) = interpret(program(line, "s: f32[src], x: f32[src, 2]"), graph, [s, x])
+    for v in range(NUM_DST):
+        mine = [u for u, w in edges if w == v]
+        top = max((s[u] for u in mine), default=0)
+        shift = top if np.isfinite(top) else 0
+        want = sum((np.exp(s[u] - shift) * x[u] for u in mine), np.zeros(2))
+        np.testing.assert_allclose(got[v], want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
 def test_an_edge_value_reads_both_ends(name: str) -> None:
     graph, edges = incidence(name)
     x, y = rows(NUM_SRC, 0), rows(NUM_DST, 1)

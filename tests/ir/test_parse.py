@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import gnnjit
 from gnnjit.ir.interpret import interpret
 from gnnjit.ir.parse import ParseError, parse
-from gnnjit.ir.program import Equation, Lax, Literal, Location, Program
+from gnnjit.ir.program import Aggregate, Equation, Lax, Literal, Location, Program, Reduce
 from gnnjit.ir.show import show
 from gnnjit.ir.space import Space
 from gnnjit.ir.verify import verify
@@ -216,6 +216,25 @@ def test_constants_and_repeated_operands_of_a_traversal() -> None:
     assert show(program) == text
 
 
+def test_sums_of_exponentials() -> None:
+    text = (
+        "layer f(s: f32[src], x: f32[src, 2])\n"
+        "  a: f32[dst, 2] = sum over (u -> v) of exp(s[u] - max s[u]) * x[u]\n"
+        "  for each edge (u -> v) of s[u], x[u]\n"
+        "    b: f32[dst] = sum over (u -> v) of exp(s[u] - max s[u]) * 1.0\n"
+        "    c: f32[src] = max over (v <- u) of s[u]\n"
+        "    d: f32[dst] = max over (u -> v) of s[u]\n"
+        "  return a, b, c, d"
+    )
+    program = parse(text)
+    verify(program)
+    flat, fused = (e.op for e in program.equations)
+    assert flat == Reduce("exp_sum", Space.DST)
+    assert isinstance(fused, Aggregate)
+    assert fused.reductions[0] == Reduce("exp_sum", Space.DST, score=2)
+    assert show(program) == text
+
+
 def test_comments_give_locations_back() -> None:
     again = parse(
         "# a layer\n\nlayer f()  # model.py:7\n  a: i32[dst] = index of v  # m.py:12\n  return a"
@@ -250,6 +269,11 @@ HEAD = "layer f(x: f32[src, 3], w: f32[3])\n"
         (HEAD + "  a: i32[dst] = degree of u", "line 2: degree in dst is not of 'u'"),
         (HEAD + "  for each edge (u -> v) of x[u]\n    a: f32[dst, 3] = sum over (u -> v) of w",
          "line 3: w is not defined"),
+        (HEAD + "  a: f32[dst, 3] = sum over (u -> v) of exp(x[u] - max w) * x[u]",
+         "line 2: the maximum should be that of the score"),
+        (HEAD + "  for each edge (u -> v) of x[u]\n"
+         "    a: f32[dst, 3] = sum over (u -> v) of exp(x[u] - max x[u]) * x[u]\n  return a",
+         "line 2: the maximum of a score is not among the outputs of its traversal"),
         (HEAD + "  for each edge (u -> v) of 2.0", "line 2: expected a name, got '2.0'"),
     ],
 )  # fmt: skip

@@ -52,9 +52,15 @@ INPUTS = "x: f32[src, 3], y: f32[dst, 3], w: f32[3], k: i32[]"
         ("a: f32[edge, 3] = sum over each edge of x[u]",
          "a reduction goes into src, dst or shared, not into edge"),
         ("a: f32[dst, 3] = mean over (u -> v) of x[u]",
-         "unknown reduction 'mean'; known are sum, max, min"),
+         "unknown reduction 'mean'; known are sum, max, min, exp_sum"),
         ("a: f32[dst, 2] = sum over (u -> v) of x[u]",
          "output 0 is f32[dst, 2], but sum gives f32[dst, 3]"),
+        ("a: f32[dst] = sum over (u -> v) of exp(x[u] - max x[u]) * 1.0",
+         "the shape of the score, f32[src, 3], is no prefix of the value's, f32[]"),
+        ("a: i32[dst] = sum over (u -> v) of exp(x[u] - max x[u]) * k",
+         "exp_sum takes floating-point numbers, not i32[]"),
+        ("a: f32[3] = sum over all edges of exp(w - max w) * w",
+         "exp_sum goes into src or dst, not into shared"),
         ("a: f32[dst] = degree of v", "output 0 is f32[dst], but degree gives i32[dst]"),
         ("a: i32[edge] = degree of e", "degree is defined in src or dst, not in edge"),
         ("a: i32[dst, 2] = index of v", "output 0 is i32[dst, 2], but index gives i32[dst]"),
@@ -190,3 +196,44 @@ def test_a_traversal_reads_where_its_body_does() -> None:
     assert "operand 0 is f32[dst, 3], its body's input is f32[src, 3]" in error(
         dataclasses.replace(good, equations=(eqn,))
     )
+
+
+SOFTMAX = """layer f(s: f32[src], x: f32[src, 3])
+  for each edge (u -> v) of s[u], x[u]
+    a: f32[dst] = max over (u -> v) of s[u]
+    b: f32[dst, 3] = sum over (u -> v) of exp(s[u] - max s[u]) * x[u]
+  return b"""
+
+
+@pytest.mark.parametrize(
+    ("reductions", "message"),
+    [
+        ([Reduce("max", Space.DST), Reduce("exp_sum", Space.DST, 2)],
+         "output 1: its score should be an output with max into dst, not output 2"),
+        ([Reduce("max", Space.DST), Reduce("exp_sum", Space.DST)],
+         "output 1: its score should be an output with max into dst, not output None"),
+        ([Reduce("min", Space.DST), Reduce("exp_sum", Space.DST, 0)],
+         "output 1: its score should be an output with max into dst, not output 0"),
+        ([Reduce("max", Space.DST), Reduce("sum", Space.DST, 0)], "output 1: sum has no score"),
+        ([Reduce("exp_sum", Space.DST, 1), Reduce("max", Space.DST)],
+         "output 0: the shape of the score, f32[src, 3], is no prefix of the value's, f32[src]"),
+    ],
+)  # fmt: skip
+def test_the_score_of_a_traversal(reductions: list[Reduce], message: str) -> None:
+    good = parse(SOFTMAX)
+    eqn = good.equations[0]
+    assert isinstance(eqn.op, Aggregate)
+    op = dataclasses.replace(eqn.op, reductions=tuple(reductions))
+    eqn = dataclasses.replace(eqn, op=op)
+    assert message in error(dataclasses.replace(good, equations=(eqn,)))
+
+
+def test_operands_of_an_exp_sum() -> None:
+    x, y = value("x", Space.SRC), value("y", Space.DST)
+    one, two = Reduce("exp_sum", Space.DST), Reduce("exp_sum", Space.DST, 0)
+    for op, inputs, message in [
+        (one, (x,), "exp_sum has two operands, score and value, and one output"),
+        (two, (x, x), "a reduction names the number of its score only in a traversal"),
+    ]:
+        eqn = Equation(op, inputs, (y,))
+        assert message in error(Program((x,), (eqn,), (y,)))

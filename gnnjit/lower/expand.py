@@ -1,0 +1,65 @@
+"""An aggregate as a flat program again, for the passes that run before it is lowered."""
+
+from __future__ import annotations
+
+from jax import lax
+
+from gnnjit.ir import build
+from gnnjit.ir.program import Atom, Builder, Equation, Program, Reduce, Value
+from gnnjit.ir.space import Space
+from gnnjit.lower.aggregate import Reductions
+
+
+def flat(body: Program, reductions: Reductions, *, online: bool) -> Program:
+    """The edge equations, then one reduction for each output.
+
+    Not `online`: an `exp_sum` is written as what it was made of, the maximum, the exponential and
+    a sum, for kernels that do not know it.
+    """
+    inputs = tuple(Value(v.shape, v.dtype, v.space, v.name) for v in body.inputs)
+    builder = Builder()
+    builder.env.update(zip(body.inputs, inputs, strict=True))
+    for eqn in body.equations:
+        builder.copy(eqn)
+    values = [builder[atom] for atom in body.outputs]
+    outs = list(values)
+    for i, r in enumerate(reductions):
+        if r is not None and r.score is None:
+            outs[i] = _emit(builder, r, [values[i]])
+    for i, r in enumerate(reductions):
+        if r is None or r.score is None:
+            continue
+        if online:
+            outs[i] = _emit(builder, Reduce(r.kind, r.into), [values[r.score], values[i]])
+        else:
+            outs[i] = _expand(builder, values[r.score], outs[r.score], values[i], r.into)
+    return Program(inputs, tuple(builder.equations), tuple(outs), "aggregate")
+
+
+def _emit(builder: Builder, reduction: Reduce, operands: list[Atom]) -> Value:
+    value = operands[-1]
+    out = Value(tuple(value.shape), value.dtype, reduction.into)
+    return builder.emit(reduction, operands, [out])[0]
+
+
+def _expand(builder: Builder, score: Atom, top: Atom, value: Atom, into: Space) -> Value:
+    """The sum of `exp(score - shift) * value`. Nothing is differentiated any more, so that the
+    shift needs no `stop_gradient`."""
+    finite = build.emit_jax(builder, lax.is_finite, [top])
+    zero = build.constant(builder, 0, tuple(top.shape), top.dtype)
+    shift = build.emit_jax(builder, lax.select_n, [finite, zero, top])
+    weight = build.emit_jax(builder, lax.exp, [build.combine(builder, lax.sub, score, shift)])
+    made = {o: e for e in builder.equations for o in e.outputs}
+    weight = build.convert(builder, weight, value.dtype)
+    return _emit(builder, Reduce("sum", into), [_times(builder, weight, value, made)])
+
+
+def _times(builder: Builder, weight: Value, value: Atom, made: dict[Value, Equation]) -> Atom:
+    """`value` times the weight, which fills its first axes."""
+    shape = tuple(value.shape)
+    if weight.shape != shape:
+        axes = tuple(range(len(weight.shape)))
+        weight = build.emit_jax(builder, lambda x: lax.broadcast_in_dim(x, shape, axes), [weight])
+    if build.is_filled_with(value, 1, made):
+        return weight
+    return build.mul(builder, weight, value)
