@@ -18,7 +18,7 @@ from gnnjit.ir.program import Aggregate, Program
 from gnnjit.ir.show import show
 from gnnjit.ir.space import Space
 from gnnjit.lower.aggregate import aggregate_p
-from gnnjit.lower.choose import Choice, choose, optimised, takes_exp_sum
+from gnnjit.lower.choose import Choice, choose, traversals
 from gnnjit.lower.execute import size
 from gnnjit.passes.pipeline import layer_passes, run
 from gnnjit.stage import Staged, optimise, recording, stage
@@ -219,7 +219,7 @@ def _chosen(direction: str, op: Aggregate, graph: Graph) -> list[Kernel]:
     """The traversals that one aggregate becomes when it is lowered."""
     found = []
     platform = jax.default_backend()
-    for eqn in optimised(op.body, op.reductions, online=takes_exp_sum(platform)).equations:
+    for eqn in traversals(op.body, op.reductions, platform).equations:
         if isinstance(eqn.op, Aggregate):
             choice = choose(eqn.op.body, eqn.op.reductions, graph, platform)
             found.append(_kernel(direction, choice))

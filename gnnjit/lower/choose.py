@@ -69,7 +69,7 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
     refused: list[tuple[str, tuple[str, ...]]] = []
     off = [] if platform == "cpu" else [f"the platform is {platform}"]
     wanted = _preferred.value
-    interpreted = platform == "cpu" and wanted == "pallas"
+    interpreted = _interprets(platform)
     no_gpu = [] if platform == "cuda" or interpreted else [f"the platform is {platform}"]
     tried = {
         "pallas": lambda: no_gpu or pallas.why_not(body, tuple(reductions), rows),
@@ -87,20 +87,35 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
     raise AssertionError(f"no lowering takes this traversal: {refused}")
 
 
-def takes_exp_sum(platform: str) -> bool:
-    """Whether the kernels of a platform know `exp_sum`; where not, `lower` writes it out."""
-    del platform  # no lowering knows it yet
-    return False
-
-
 @functools.lru_cache(maxsize=1024)
-def optimised(body: Program, reductions: Reductions, *, online: bool = False) -> Program:
+def optimised(body: Program, reductions: Reductions, *, online: bool) -> Program:
     """An aggregate as a program of its own, after the passes: nothing more is differentiated.
 
     `online`: `exp_sum` stays, for kernels that know it.
     """
     program = inline_custom_calls(flat(body, reductions, online=online))
     return run_passes(program, default_passes(online=online))
+
+
+def traversals(body: Program, reductions: Reductions, platform: str) -> Program:
+    """The program that an aggregate is lowered to: an `exp_sum` stays one traversal where the GPU
+    kernels take it, and is written out as several otherwise."""
+    if platform == "cuda" or _interprets(platform):
+        program = optimised(body, reductions, online=True)
+        ops = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
+        if not any(_refused(op) for op in ops):
+            return program
+    return optimised(body, reductions, online=False)
+
+
+def _refused(op: Aggregate) -> bool:
+    """Whether a traversal with an `exp_sum` has no kernel."""
+    online = any(r is not None and r.kind == "exp_sum" for r in op.reductions)
+    return online and bool(pallas.why_not(op.body, op.reductions, rows_of(op.reductions)))
+
+
+def _interprets(platform: str) -> bool:
+    return platform == "cpu" and _preferred.value == "pallas"
 
 
 def lower(
@@ -114,7 +129,7 @@ def lower(
     """The aggregate as plain JAX and kernel calls."""
     n = graph_def[1]
     graph = jax.tree.unflatten(graph_def[0], list(args[:n]))
-    program = optimised(body, reductions, online=takes_exp_sum(platform))
+    program = traversals(body, reductions, platform)
 
     def run(graph: Graph, eqn: Equation, operands: list[Any]) -> Sequence[Any]:
         assert isinstance(eqn.op, Aggregate)
