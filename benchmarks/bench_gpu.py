@@ -1,0 +1,444 @@
+"""How do gnnjit's layers do on a GPU, beside XLA, PyTorch Geometric and cuSPARSE?
+
+    python benchmarks/bench_gpu.py --json gpu.jsonl              # within 8.5 minutes
+    python benchmarks/bench_gpu.py --smoke                       # anywhere, within a minute
+    python benchmarks/bench_gpu.py --layers gat --sizes arxiv --dtypes float32 --peers default,pyg
+
+First gnnjit's values and gradients are compared with float64, then each layer is timed, the most
+important first, until the time is up. See benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import json
+import pathlib
+import queue
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import gpu_plan
+import measure
+import report
+import workloads
+from gpu_plan import PEERS, Group
+from layers import MODULES
+from layers.case import MODES
+
+Record = dict[str, Any]
+REFERENCE = "reference"
+
+VARIABLES = {  # JAX and PyTorch share the device
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95",
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin take the others' turns
+}
+ON_CPU = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+
+LIMIT = 75.0
+"""Seconds that an answer may take; a compiler that needs longer loses its turn."""
+
+GUESS = {"small": 8.0, "small3": 12.0, "arxiv": 15.0, "reddit": 60.0, "reddit4": 60.0}
+"""Seconds of a group before one of its size was measured."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is run, how often, and until when."""
+
+    groups: tuple[Group, ...]
+    peers: tuple[str, ...]
+    sizes: dict[str, workloads.Sizes]
+    matmul: str
+    rounds: int
+    batch_seconds: float
+    lanes: int
+    smoke: bool
+    started: float
+    seconds: float
+
+    def left(self) -> float:
+        """Seconds until the deadline."""
+        return self.started + self.seconds - time.monotonic()
+
+
+class Crew:
+    """One process for each peer, and one for the reference; replaced after an error."""
+
+    def __init__(self, plan: Plan):
+        self._plan, self._workers = plan, dict[str, measure.Worker]()
+
+    def ask(self, name: str, command: str, *args: Any) -> Any:
+        """The answer of a peer's process. Raises WorkerError, also when the time is up."""
+        limit = min(LIMIT, self._plan.left() - 2)
+        if limit <= 0:
+            raise measure.WorkerError("no time left")
+        if name not in self._workers:
+            module = "layers.reference" if name == REFERENCE else MODULES[PEERS[name][0]]
+            variables = ON_CPU if name == REFERENCE else VARIABLES
+            self._workers[name] = measure.Worker(module, measure.usable_cpus(), variables)
+        try:
+            self._workers[name].send(command, *args)
+            return self._workers[name].receive(limit)
+        except measure.WorkerError:
+            self.drop(name)  # an illegal address leaves a process useless
+            raise
+
+    def drop(self, *names: str) -> None:
+        """End these processes, so that their memory is free; all of them if none are named."""
+        for name in names or tuple(self._workers):
+            if name in self._workers:
+                self._workers.pop(name).close()
+
+
+class Workloads:
+    """Files of the workloads, made in the background in the order in which they are needed."""
+
+    def __init__(self, plan: Plan, folder: pathlib.Path):
+        self._plan, self._folder = plan, folder
+        self._pool = concurrent.futures.ThreadPoolExecutor(2)
+        needed = dict.fromkeys(["check", *(g.size for g in plan.groups)])
+        self._files = {name: self._pool.submit(self._make, name) for name in needed}
+
+    def _make(self, name: str) -> pathlib.Path:
+        path = self._folder / f"{name}.npz"
+        workloads.make(self._plan.sizes[name], gpu_plan.FOCUS_EDGES).save(path)
+        return path
+
+    def __getitem__(self, name: str) -> pathlib.Path:
+        return self._files[name].result(max(self._plan.left(), 0))
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+@dataclasses.dataclass
+class Bench:
+    """One run: its facts, its processes and what was found."""
+
+    plan: Plan
+    facts: Record
+    files: Workloads
+    crew: Crew
+    folder: pathlib.Path
+    emit: Callable[[Record], None]
+
+    def check_all(self, checks: Sequence[Group]) -> None:
+        """Compare gnnjit with float64 on a small graph, in several processes at once."""
+        tasks: queue.SimpleQueue[Group] = queue.SimpleQueue()
+        for group in checks:
+            tasks.put(group)
+        until = self.plan.left() * 0.7
+
+        def lane(crew: Crew) -> None:
+            while not tasks.empty():
+                try:
+                    group = tasks.get_nowait()
+                except queue.Empty:
+                    return
+                if self.plan.left() < until:
+                    self.skip(group, "no time left for the check", modes=("check",))
+                    continue
+                for record in self.check(crew, group):
+                    self.emit(record)
+
+        crews = [self.crew, *(Crew(self.plan) for _ in range(self.plan.lanes - 1))]
+        threads = [threading.Thread(target=lane, args=(crew,)) for crew in crews]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for crew in crews[1:]:
+            crew.drop()
+
+    def check(self, crew: Crew, group: Group) -> Iterator[Record]:
+        """Records of mode "check": matrix products in float32, nothing timed."""
+        group = dataclasses.replace(group, size="check")
+        own = [p for p in self.plan.peers if PEERS[p][0] == "gnnjit"]
+        found = self.ready(crew, group, own, "float32", modes=("both",))
+        for peer, record in found.items():
+            keys = "compile_seconds", "first_seconds"
+            extra = {k: record["costs"]["both"][k] for k in keys} if "costs" in record else {}
+            yield self.record(group, peer, "check") | _without_costs(record) | extra
+
+    def measure(self, group: Group) -> None:
+        """Load, compare and time one group."""
+        alone = gpu_plan.is_alone(group, self.plan.sizes[group.size])
+        if alone:
+            self.crew.drop()
+        for wave in gpu_plan.waves(self.plan.peers, alone):
+            found = self.ready(self.crew, group, wave, self.plan.matmul, MODES)
+            fine = [p for p, record in found.items() if record["status"] == "ok"]
+            for mode in MODES:
+                times = self.take_turns(fine, mode)
+                for peer in found:
+                    record = self.record(group, peer, mode) | {"interleaved": not alone}
+                    record |= _without_costs(found[peer])
+                    if "costs" in found[peer]:
+                        record |= found[peer]["costs"][mode]
+                    self.emit(record | times.get(peer, {}))
+            if alone:
+                self.crew.drop(*wave)
+
+    def ready(
+        self,
+        crew: Crew,
+        group: Group,
+        peers: Sequence[str],
+        matmul: str,
+        modes: Sequence[str],
+    ) -> dict[str, Record]:
+        """Every peer loaded, compiled, run and compared, all at once: status, errors, costs."""
+        path = self.files[group.size]
+        platform = self.facts["platform"]
+        found: dict[str, Record] = {}
+        for peer in peers:
+            reason = gpu_plan.why_not(group, peer, platform)
+            if reason is not None:
+                found[peer] = {"status": "skipped", "reason": reason}
+        asked = [p for p in peers if p not in found]
+        if not asked:
+            return found
+        heads = self.plan.sizes[group.size].heads
+        want = self.folder / f"{group}-{heads}-{matmul}.npz"
+
+        def prepare(peer: str) -> Record:
+            configuration = PEERS[peer][1]
+            crew.ask(peer, "load", group.layer, configuration, path, group.dtype, matmul)
+            return {mode: crew.ask(peer, "prepare", mode) for mode in modes}
+
+        with concurrent.futures.ThreadPoolExecutor(len(asked) + 1) as pool:
+            plain = pool.submit(
+                crew.ask, REFERENCE, "expected", group.layer, path, group.dtype, want
+            )
+            costs = {peer: pool.submit(prepare, peer) for peer in asked}
+            done = {
+                peer: pool.submit(self.compare, crew, group, peer, matmul, want, plain, costs[peer])
+                for peer in asked
+            }
+            found |= {peer: future.result() for peer, future in done.items()}
+        want.unlink(missing_ok=True)
+        return found
+
+    def compare(
+        self,
+        crew: Crew,
+        group: Group,
+        peer: str,
+        matmul: str,
+        want: pathlib.Path,
+        plain: concurrent.futures.Future[Any],
+        costs: concurrent.futures.Future[Record],
+    ) -> Record:
+        """The verdict on one peer, once it and the reference have run."""
+        try:
+            found: Record = {"costs": costs.result(), "matmul": matmul}
+            yardstick = plain.result()
+            errors, same = crew.ask(peer, "errors", want)
+        except measure.WorkerError as error:
+            return _failure(str(error))
+        if PEERS[peer][0] == "gnnjit":
+            reason = gpu_plan.wrong(errors, yardstick, group.layer, group.dtype, matmul)
+        else:
+            reason = gpu_plan.peer_wrong(errors, group.dtype)
+        found |= {"errors": errors, "plain_errors": yardstick, "bits_identical": same}
+        status = {"status": "ok"} if reason is None else {"status": "wrong", "reason": reason}
+        return found | status
+
+    def take_turns(self, peers: Sequence[str], mode: str) -> dict[str, Record]:
+        """A B C A B C ...: batches of calls, so that launches overlap as they do in a program."""
+        calls, times, failed = dict[str, int](), dict[str, list[float]](), dict[str, Record]()
+        for turn in range(-1, self.plan.rounds):
+            for peer in [p for p in peers if p not in failed]:
+                try:
+                    seconds, _ = self.crew.ask(peer, "time", mode, calls.get(peer, 1))
+                except measure.WorkerError as error:
+                    failed[peer] = _failure(str(error))
+                    continue
+                if turn < 0:
+                    batch = self.plan.batch_seconds / max(seconds, 1e-7)
+                    calls[peer] = min(max(int(batch), 1), 1000)
+                else:
+                    times.setdefault(peer, []).append(seconds)
+        found = {
+            p: {
+                "calls": calls[p], "seconds": t, "min_seconds": min(t),
+                "median_seconds": statistics.median(t),
+            }
+            for p, t in times.items()
+        }  # fmt: skip
+        return found | failed
+
+    def record(self, group: Group, peer: str, mode: str) -> Record:
+        """What is known of a case beforehand."""
+        sizes = self.plan.sizes[group.size]
+        implementation, configuration = PEERS[peer]
+        when = dataclasses.asdict(group) | {"mode": mode, "peer": peer}
+        item = gpu_plan.DTYPES[group.dtype]
+        return self.facts | when | {
+            "implementation": implementation, "configuration": configuration,
+            "sizes": dataclasses.asdict(sizes),
+            "must_move": workloads.must_move(group.layer, mode, sizes, item),
+        }  # fmt: skip
+
+    def skip(self, group: Group, reason: str, modes: Sequence[str] = MODES) -> None:
+        for peer in self.plan.peers:
+            for mode in modes:
+                about = self.record(group, peer, mode)
+                self.emit(about | {"status": "skipped", "reason": reason})
+
+    def measure_all(self) -> None:
+        """Group by group, until the time is up."""
+        took = dict(GUESS)
+        for group in self.plan.groups:
+            if self.plan.left() < took[group.size]:
+                self.skip(group, "no time left")
+                continue
+            started = time.monotonic()
+            try:
+                self.measure(group)
+            except (OSError, TimeoutError, MemoryError, ValueError) as error:
+                self.skip(group, f"{type(error).__name__}: {error}")
+            took[group.size] = time.monotonic() - started
+            say(f"{group}: {took[group.size]:.1f} s, {self.plan.left():.0f} s left")
+
+
+def _without_costs(record: Record) -> Record:
+    return {k: v for k, v in record.items() if k != "costs"}
+
+
+def _failure(reason: str) -> Record:
+    if reason == "no time left" or reason.startswith("no answer within"):
+        return {"status": "skipped", "reason": reason}
+    memory = ("out of memory", "RESOURCE_EXHAUSTED", "OutOfMemoryError", "MemoryError")
+    if any(word in reason for word in memory) and "the process ended" not in reason:
+        return {"status": "skipped", "reason": f"out of memory: {reason}"}
+    return {"status": "failed", "reason": reason}
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def facts(crew: Crew, plan: Plan) -> Record:
+    """What every record says of the device and the software."""
+    peers = [p for p in plan.peers if PEERS[p][0] != "pyg"] or ["segment"]
+    device = crew.ask(peers[0], "device")
+    platform = device.split()[0]
+    cuda: Record = {}
+    if platform != "cpu" and any(PEERS[p][0] == "pyg" for p in plan.peers):
+        try:
+            cuda = crew.ask(next(p for p in plan.peers if PEERS[p][0] == "pyg"), "cuda")
+        except measure.WorkerError as error:
+            say(f"PyTorch has no GPU: {error}")
+    rate = crew.ask(peers[0], "copy_bandwidth", 1 << (22 if plan.smoke else 30))
+    crew.drop(peers[0])  # and with it the arrays that were copied
+    return {
+        "benchmark": "gpu", "smoke": plan.smoke, "platform": platform, "device": device,
+        "driver": measure.driver(), "cuda": cuda, "cache_bytes": cuda.get("cache_bytes"),
+        "bytes_per_second": rate, "matmul": plan.matmul,
+        "machine": measure.machine(measure.usable_cpus()), "versions": measure.versions(),
+    }  # fmt: skip
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    top.add_argument("--smoke", action="store_true", help="tiny sizes; times mean nothing")
+    top.add_argument("--minutes", type=float, default=8.5, help="deadline of the whole run")
+    top.add_argument("--layers", default=",".join(gpu_plan.CHOSEN), help="comma-separated")
+    top.add_argument("--sizes", help=f"comma-separated, of {', '.join(gpu_plan.SIZES)}")
+    top.add_argument("--dtypes", default=",".join(gpu_plan.DTYPES), help="comma-separated")
+    top.add_argument("--peers", default=",".join(gpu_plan.USUAL_PEERS), help="comma-separated")
+    top.add_argument("--matmul", choices=("tf32", "float32"), default="tf32",
+                     help="float32 matrix products when timed, in JAX and PyTorch")  # fmt: skip
+    top.add_argument("--rounds", type=int, help="timed batches of each case")
+    top.add_argument("--no-check", action="store_true", help="no comparison ahead of the timing")
+    top.add_argument("--json", type=pathlib.Path, help="append a line per case to this file")
+    return top
+
+
+def make_plan(args: argparse.Namespace) -> Plan:
+    """Defaults for what was left out. Raises SystemExit on a mistake."""
+    started = time.monotonic()
+    sizes = gpu_plan.SMOKE_SIZES if args.smoke else gpu_plan.SIZES
+    known = {
+        "layers": gpu_plan.CHOSEN, "sizes": tuple(sizes), "dtypes": tuple(gpu_plan.DTYPES),
+        "peers": tuple(PEERS),
+    }  # fmt: skip
+    chosen = {}
+    for name, names in known.items():
+        given = getattr(args, name)
+        some = names if given is None else tuple(n.strip() for n in given.split(",") if n.strip())
+        unknown = sorted(set(some) - set(names))
+        if unknown:
+            raise SystemExit(f"--{name}: unknown {unknown}, expected {list(names)}")
+        chosen[name] = some
+    peers = tuple(p for p in PEERS if p in chosen["peers"])  # in order
+    groups = gpu_plan.groups(chosen["layers"], chosen["sizes"], chosen["dtypes"], args.smoke)
+    if not groups or not peers or args.minutes <= 0:
+        raise SystemExit("nothing to measure: --layers, --sizes, --dtypes, --peers, --minutes")
+    rounds = args.rounds or (2 if args.smoke else 7)
+    return Plan(
+        tuple(groups), peers, sizes, "float32" if args.smoke else args.matmul, rounds,
+        0.0 if args.smoke else 0.04, 1 if args.smoke else 4, args.smoke, started,
+        60 * args.minutes,
+    )  # fmt: skip
+
+
+def failures(records: Sequence[Record]) -> list[str]:
+    """What makes the exit code 1."""
+    bad = [r for r in records if r["status"] == "wrong" or _broken(r)]
+    return [f"{r['layer']} {r['size']} {r['dtype']} {r['peer']}: {r['reason']}" for r in bad]
+
+
+def _broken(record: Record) -> bool:
+    return record["status"] == "failed" and record["implementation"] == "gnnjit"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run it; 1 if numbers were wrong or gnnjit failed."""
+    args = parser().parse_args(argv)
+    plan = make_plan(args)
+    records: list[Record] = []
+    lock = threading.Lock()
+
+    def emit(record: Record) -> None:
+        with lock:
+            records.append(record)
+            if args.json:
+                with args.json.open("a") as file:
+                    file.write(json.dumps(record) + "\n")
+
+    crew = Crew(plan)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        files = Workloads(plan, folder)
+        try:
+            bench = Bench(plan, facts(crew, plan), files, crew, folder, emit)
+            if not (args.no_check or plan.smoke):
+                pairs = dict.fromkeys((g.layer, g.dtype) for g in plan.groups)
+                bench.check_all([Group(layer, "check", dtype) for layer, dtype in pairs])
+                say(f"checked, {plan.left():.0f} s left")
+            bench.measure_all()
+        finally:
+            crew.drop()
+            files.close()
+    print(report.text(records))
+    bad = dict.fromkeys(failures(records))
+    for line in bad:
+        print(f"FAILED: {line}", file=sys.stderr)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
