@@ -39,7 +39,7 @@ def table(records: Iterable[Record]) -> list[str]:
     for r in records:
         who = (r["implementation"], r["configuration"])
         cases.setdefault((r["layer"], r["mode"]), {})[who] = r
-    rows = [HEADINGS]
+    rows: list[tuple[str, ...]] = [HEADINGS]
     for (layer, mode), found in cases.items():
         ok = [r for r in found.values() if r["status"] == "ok"]
         best = {

@@ -186,7 +186,8 @@ class Workload:
     @staticmethod
     def load(path: pathlib.Path) -> Workload:
         with np.load(path) as file:
-            return Workload(Sizes(*map(int, file["sizes"])), **{k: file[k] for k in ARRAYS})
+            sizes = Sizes(*map(int, file["sizes"]))  # type: ignore[arg-type]
+            return Workload(sizes, **{k: file[k] for k in ARRAYS})
 
 
 ARRAYS = ("src", "dst", "weight", "x", "cotangent", "focus")
@@ -195,7 +196,7 @@ ARRAYS = ("src", "dst", "weight", "x", "cotangent", "focus")
 def make(sizes: Sizes, focus_edges: int | None = None) -> Workload:
     """The workload of `sizes`: the same arrays for the same sizes and seed.
 
-    `focus_edges` bounds the edges into `focus`; all vertices if None.
+    `focus_edges` bounds the edges into `focus`, those of the largest hub aside; all if None.
     """
     rng = np.random.default_rng(sizes.seed)
     edges = mirrored_edges if sizes.symmetric else power_law_edges
@@ -213,13 +214,13 @@ def make(sizes: Sizes, focus_edges: int | None = None) -> Workload:
 
 
 def _focus(degree: np.ndarray, limit: int | None, rng: np.random.Generator) -> np.ndarray:
-    """The largest hub and vertices at random, while their edges stay under `limit`."""
+    """The largest hub, and vertices at random while their edges stay under `limit`."""
     if limit is None or limit >= degree.sum():
         return np.ones(len(degree), bool)
-    order = np.concatenate([[degree.argmax()], rng.permutation(len(degree))])
-    chosen = order[: max(1, int(np.searchsorted(np.cumsum(degree[order]), limit)))]
+    order = rng.permutation(len(degree))
     focus = np.zeros(len(degree), bool)
-    focus[chosen] = True
+    focus[order[: np.searchsorted(np.cumsum(degree[order]), limit)]] = True
+    focus[degree.argmax()] = True
     return focus
 
 

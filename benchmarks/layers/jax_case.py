@@ -105,11 +105,10 @@ class JaxCase:
         if plan is not None:
             planned = plan.temp_size_in_bytes + plan.output_size_in_bytes
         stats = jax.devices()[0].memory_stats() or {}
-        held, top = stats.get("bytes_in_use"), stats.get("peak_bytes_in_use")
+        held, top = stats.get("bytes_in_use", 0), stats.get("peak_bytes_in_use", 0)
         self.wait(self.launch(mode))
-        new = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
-        rose = new is not None and top is not None and held is not None and new > top
-        return {"device_bytes": planned, "allocator_bytes": new - held if rose else None}
+        new = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
+        return {"device_bytes": planned, "allocator_bytes": new - held if new > top else None}
 
     def values(self, focus: np.ndarray | None = None) -> dict[str, np.ndarray]:
         graph, x, p, cotangent = self._arguments["both"]

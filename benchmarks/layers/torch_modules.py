@@ -32,10 +32,12 @@ class Matrix:
 def _csr(a: Any, place: dict[str, Any]) -> torch.Tensor:
     """On a GPU with 32-bit indices, as cuSPARSE is faster with them; 64 on a CPU, as MKL wants."""
     kind = torch.int64 if place["device"] == "cpu" else torch.int32
-    indices = (torch.from_numpy(i).to(place["device"], kind) for i in (a.indptr, a.indices))
+    start, columns = (torch.from_numpy(i).to(place["device"], kind) for i in (a.indptr, a.indices))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that CSR tensors are in beta
-        return torch.sparse_csr_tensor(*indices, torch.from_numpy(a.data).to(**place), a.shape)
+        return torch.sparse_csr_tensor(
+            start, columns, torch.from_numpy(a.data).to(**place), a.shape
+        )
 
 
 class _Product(torch.autograd.Function):
