@@ -11,7 +11,6 @@ important first, until the time is up. See benchmarks/README.md.
 from __future__ import annotations
 
 import argparse
-import collections
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -23,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -30,110 +30,13 @@ import gpu_plan
 import measure
 import report
 import workloads
+from gpu_crew import LIMIT, NO_TIME, REFERENCE, STRIKES, Crew, Plan, Workloads
 from gpu_plan import PEERS, Group
-from layers import MODULES
 from layers.case import MODES
 
 Record = dict[str, Any]
-REFERENCE = "reference"
-
-VARIABLES = {  # JAX and PyTorch share the device
-    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-    "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95",
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-    "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin take the others' turns
-}
-ON_CPU = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
-
-NO_TIME = "no time left"
-
-LIMIT = 60.0
-"""Seconds that an answer may take; a compiler that needs longer loses its turn."""
-
-STRIKES = 2
-"""So often may a peer be too slow before it is left out of all that follows."""
-
 GUESS = {"small": 8.0, "small3": 12.0, "arxiv": 15.0, "reddit": 90.0, "reddit4": 90.0}
 """Seconds of a group before one of its size was measured."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What is run, how often, and until when."""
-
-    groups: tuple[Group, ...]
-    peers: tuple[str, ...]
-    sizes: dict[str, workloads.Sizes]
-    matmul: str
-    rounds: int
-    batch_seconds: float
-    lanes: int
-    smoke: bool
-    started: float
-    seconds: float
-
-    def left(self) -> float:
-        """Seconds until the deadline."""
-        return self.started + self.seconds - time.monotonic()
-
-
-class Crew:
-    """One process for each peer, and one for the reference; replaced after an error."""
-
-    def __init__(self, plan: Plan):
-        self._plan, self._workers = plan, dict[str, measure.Worker]()
-        self.slow: collections.Counter[str] = collections.Counter()
-
-    def ask(self, name: str, command: str, *args: Any) -> Any:
-        """The answer of a peer's process. Raises WorkerError, also when the time is up."""
-        limit = min(LIMIT, self._plan.left() - 2)
-        if limit <= 0:
-            raise measure.WorkerError(NO_TIME)
-        return self.ask_within(limit, name, command, *args)
-
-    def ask_within(self, limit: float, name: str, command: str, *args: Any) -> Any:
-        """`ask`, whatever the deadline."""
-        if name not in self._workers:
-            module = "layers.reference" if name == REFERENCE else MODULES[PEERS[name][0]]
-            variables = ON_CPU if name == REFERENCE else VARIABLES
-            self._workers[name] = measure.Worker(module, measure.usable_cpus(), variables)
-        try:
-            self._workers[name].send(command, *args)
-            return self._workers[name].receive(limit)
-        except measure.WorkerError as error:
-            self.slow[name] += str(error).startswith("no answer within") and limit == LIMIT
-            self.drop(name)  # an illegal address leaves a process useless
-            raise
-
-    def drop(self, *names: str) -> None:
-        """End these processes, so that their memory is free."""
-        for name in names:
-            if name in self._workers:
-                self._workers.pop(name).close()
-
-    def close(self) -> None:
-        self.drop(*tuple(self._workers))
-
-
-class Workloads:
-    """Files of the workloads, made in the background in the order in which they are needed."""
-
-    def __init__(self, plan: Plan, folder: pathlib.Path):
-        self._plan, self._folder = plan, folder
-        self._pool = concurrent.futures.ThreadPoolExecutor(2)
-        needed = dict.fromkeys(["check", *(g.size for g in plan.groups)])
-        self._files = {name: self._pool.submit(self._make, name) for name in needed}
-
-    def _make(self, name: str) -> pathlib.Path:
-        path = self._folder / f"{name}.npz"
-        workloads.make(self._plan.sizes[name], gpu_plan.FOCUS_EDGES).save(path)
-        return path
-
-    def __getitem__(self, name: str) -> pathlib.Path:
-        return self._files[name].result(max(self._plan.left(), 0))
-
-    def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
 
 
 @dataclasses.dataclass
@@ -314,19 +217,24 @@ class Bench:
             "must_move": workloads.must_move(group.layer, mode, sizes, item),
         }  # fmt: skip
 
-    def skip(self, group: Group, reason: str, modes: Sequence[str] = MODES) -> None:
+    def skip(
+        self, group: Group, reason: str, modes: Sequence[str] = MODES, status: str = "skipped"
+    ) -> None:
         for peer in self.plan.peers:
             for mode in modes:
                 about = self.record(group, peer, mode)
-                self.emit(about | {"status": "skipped", "reason": reason})
+                self.emit(about | {"status": status, "reason": reason})
 
     @contextlib.contextmanager
     def skipping(self, group: Group, modes: Sequence[str] = MODES) -> Iterator[None]:
-        """What goes wrong with the files of a group costs that group only."""
+        """What goes wrong costs one group: a mistake here must not waste the device's time."""
         try:
             yield
-        except (OSError, TimeoutError, MemoryError, ValueError) as error:
-            self.skip(group, f"{type(error).__name__}: {error}", modes)
+        except TimeoutError:
+            self.skip(group, NO_TIME, modes)
+        except Exception as error:
+            traceback.print_exc(file=sys.stderr)
+            self.skip(group, f"{type(error).__name__}: {error}", modes, "failed")
 
     def measure_all(self) -> None:
         """Group by group, until the time is up."""
@@ -420,9 +328,10 @@ def make_plan(args: argparse.Namespace) -> Plan:
     if not groups or not peers or args.minutes <= 0:
         raise SystemExit("nothing to measure: --layers, --sizes, --dtypes, --peers, --minutes")
     rounds = args.rounds or (2 if args.smoke else 7)
+    small = args.smoke
     return Plan(
-        tuple(groups), peers, sizes, "float32" if args.smoke else args.matmul, rounds,
-        0.0 if args.smoke else 0.04, 1 if args.smoke else 5, args.smoke, started,
+        tuple(groups), peers, sizes, "float32" if small else args.matmul, rounds,
+        0.0 if small else 0.04, min(5, max(1, measure.usable_cpus() // 3)), small, started,
         60 * args.minutes,
     )  # fmt: skip
 

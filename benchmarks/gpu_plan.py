@@ -28,8 +28,8 @@ SMOKE_SIZES = {
     "small3": Sizes(100, 500, 8, depth=3, symmetric=True),
 }
 
-FOCUS_EDGES = 150_000
-"""Results are compared at vertices with at most so many edges: all of the small graphs."""
+FOCUS_EDGES = 200_000
+"""Results are compared at the largest hub and vertices with so many edges: all of small graphs."""
 
 ALONE = 2**33
 """From so many bytes of edges x features on, one implementation at a time holds the device."""

@@ -28,6 +28,7 @@ def expected(
 ) -> dict[str, tuple[float, float]]:
     """Write the float64 values to `path`, and return the `errors` of plain low precision."""
     assert jax.config.jax_enable_x64, "JAX_ENABLE_X64=1"  # type: ignore[attr-defined]
+    assert work.sizes.depth == 1 or work.focus.all(), "several layers reach beyond the focus"
     want = _values(layer, work, setting.dtype, "float64")
     np.savez(path, **want)  # type: ignore[arg-type]
     return errors(_values(layer, work, setting.dtype, setting.dtype), want)
