@@ -135,7 +135,7 @@ class Bench:
         def prepare(peer: str) -> Record:
             configuration = PEERS[peer][1]
             crew.ask(peer, "load", group.layer, configuration, path, group.dtype, matmul)
-            return {mode: crew.ask(peer, "prepare", mode) for mode in modes}
+            return {mode: crew.ask(peer, "prepare", mode, modes) for mode in modes}
 
         with concurrent.futures.ThreadPoolExecutor(len(asked) + 1) as pool:
             plain = pool.submit(self.expected, crew, group, want)

@@ -18,7 +18,7 @@ import sys
 import time
 import tomllib
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -141,9 +141,9 @@ class _Cases:
         growth = None if before is None or peak is None else max(peak - before, 0)
         return {"temp_bytes": temp, "peak_bytes": growth}
 
-    def prepare(self, mode: str) -> dict[str, Any]:
-        """Compile, run, and account for the device's memory."""
-        temp = self._case.prepare(mode)
+    def prepare(self, mode: str, together: Sequence[str]) -> dict[str, Any]:
+        """Compile (with what else is needed), run, and account for the device's memory."""
+        temp = self._case.prepare(mode, together)
         first = self.time(mode)[0]
         compiled = self._case.compile_seconds.get(mode)
         found = {"temp_bytes": temp, "compile_seconds": compiled, "first_seconds": first}

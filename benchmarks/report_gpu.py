@@ -46,7 +46,7 @@ def _times(cases: dict[Key, dict[str, Record]]) -> list[str]:
     for key, found in cases.items():
         mine = found.get("default")
         rows.append([
-            _title(key), *(_time(found.get(n)) for n in (*own, *others)),
+            _title(key, found), *(_time(found.get(n)) for n in (*own, *others)),
             *(_ratio(found.get(n), mine) for n in ratios), *_roofline(mine),
         ])  # fmt: skip
     return _markdown(rows)
@@ -57,13 +57,15 @@ def _memory(cases: dict[Key, dict[str, Record]]) -> list[str]:
     rows = [["case", *(f"{n}: MiB" for n in names), *(f"{n}: compile s" for n in names)]]
     for key, found in cases.items():
         some = [found.get(n) for n in names]
-        rows.append([_title(key), *map(_bytes, some), *map(_compile, some)])
+        rows.append([_title(key, found), *map(_bytes, some), *map(_compile, some)])
     return _markdown(rows)
 
 
-def _title(key: Key) -> str:
+def _title(key: Key, found: dict[str, Record]) -> str:
     layer, size, dtype, mode = key
-    return f"{workloads.LAYERS[layer].title}, {size}, {dtype}, {MODES[mode]}"
+    title, heads = workloads.LAYERS[layer].title, next(iter(found.values()))["sizes"]["heads"]
+    title = title.replace(f"{workloads.HEADS} heads", f"h {heads}")
+    return f"{title}, {size}, {dtype}, {MODES[mode]}"
 
 
 def _time(record: Record | None) -> str:

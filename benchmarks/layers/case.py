@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,8 +38,9 @@ class Case(Protocol):
 
     compile_seconds: dict[str, float]
 
-    def prepare(self, mode: str) -> int | None:
-        """Compile (not run) `mode`; bytes of temporary buffers, None if unknown."""
+    def prepare(self, mode: str, together: Sequence[str] = MODES) -> int | None:
+        """Compile (not run) `mode`, and what else of `together` it can at once; bytes of
+        temporary buffers, None if unknown."""
         ...
 
     def launch(self, mode: str) -> Any:

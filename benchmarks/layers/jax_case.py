@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -62,13 +62,13 @@ class JaxCase:
         self._compiled: dict[str, Any] = {}
         self.compile_seconds: dict[str, float] = {}
 
-    def prepare(self, mode: str) -> int | None:
-        if not self._compiled:
-            self.compile()
+    def prepare(self, mode: str, together: Sequence[str] = MODES) -> int | None:
+        if mode not in self._compiled:
+            self.compile(together)
         return getattr(self._compiled[mode].memory_analysis(), "temp_size_in_bytes", None)
 
-    def compile(self, modes: tuple[str, ...] = MODES) -> None:
-        """All modes at once: tracing holds Python's lock, compiling does not."""
+    def compile(self, modes: Sequence[str]) -> None:
+        """These modes at once: tracing holds Python's lock, compiling does not."""
         precision = (
             "default" if self._setting.matmul == "tf32" else "highest"
         )  # tf32 is JAX's default

@@ -14,7 +14,7 @@ layer can be told so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -193,7 +193,7 @@ class TorchCase:
         self._cotangents = [torch.from_numpy(a.copy()).to(**place) for a in cotangents]
         self.compile_seconds: dict[str, float] = {}
 
-    def prepare(self, mode: str) -> int | None:
+    def prepare(self, mode: str, together: Sequence[str] = ()) -> int | None:
         return None
 
     def launch(self, mode: str) -> Any:
