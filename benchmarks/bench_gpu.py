@@ -14,6 +14,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import pathlib
 import queue
@@ -270,24 +271,39 @@ def say(text: str) -> None:
 def facts(crew: Crew, plan: Plan) -> Record:
     """What every record says of the device and the software."""
     peers = [p for p in plan.peers if PEERS[p][0] != "pyg"] or ["segment"]
-    device = crew.ask_within(LIMIT, peers[0], "device")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:  # both libraries take seconds to start
+        torch = pool.submit(cuda, crew, plan)
+        device = crew.ask_within(LIMIT, peers[0], "device")
     platform = device.split()[0]
-    cuda: Record = {}
-    if platform != "cpu" and any(PEERS[p][0] == "pyg" for p in plan.peers):
-        try:
-            torch = next(p for p in plan.peers if PEERS[p][0] == "pyg")
-            cuda = crew.ask_within(LIMIT, torch, "cuda")
-        except measure.WorkerError as error:
-            say(f"PyTorch has no GPU: {error}")
     copied = 1 << (24 if platform == "cpu" else 30)
     rate = crew.ask_within(LIMIT, peers[0], "copy_bandwidth", copied)
-    crew.drop(peers[0])  # and with it the arrays that were copied
     return {
         "benchmark": "gpu", "smoke": plan.smoke, "platform": platform, "device": device,
-        "driver": measure.driver(), "cuda": cuda, "cache_bytes": cuda.get("cache_bytes"),
+        "driver": measure.driver(), "cuda": torch.result(),
+        "cache_bytes": torch.result().get("cache_bytes"),
         "bytes_per_second": rate, "matmul": plan.matmul,
         "machine": measure.machine(measure.usable_cpus()), "versions": measure.versions(),
     }  # fmt: skip
+
+
+def cuda(crew: Crew, plan: Plan) -> Record:
+    """What PyTorch knows of the GPU; empty without either."""
+    with_torch = [p for p in plan.peers if PEERS[p][0] == "pyg"]
+    if not with_torch or importlib.util.find_spec("torch") is None:
+        return {}
+    try:
+        return crew.ask_within(LIMIT, with_torch[0], "cuda")
+    except measure.WorkerError as error:
+        say(f"PyTorch has no GPU: {error}")
+        return {}
+
+
+def warm(crew: Crew, plan: Plan) -> None:
+    """Start the peers that the check does not need; what goes wrong shows when they are used."""
+    others = [p for p in plan.peers if PEERS[p][0] != "gnnjit"]
+    with concurrent.futures.ThreadPoolExecutor(len(others) + 1) as pool:
+        for peer in others:
+            pool.submit(crew.ask, peer, "warm")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -368,7 +384,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             bench = Bench(plan, facts(crew, plan), files, crew, folder, emit)
             if not (args.no_check or plan.smoke):
                 pairs = dict.fromkeys((g.layer, g.dtype) for g in plan.groups)
+                warming = threading.Thread(target=warm, args=(crew, plan))
+                warming.start()
                 bench.check_all([Group(layer, "check", dtype) for layer, dtype in pairs])
+                warming.join()
                 say(f"checked, {plan.left():.0f} s left")
             bench.measure_all()
         finally:

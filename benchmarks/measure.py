@@ -132,6 +132,10 @@ class _Cases:
         setting = Setting(self._threads, dtype, matmul)
         self._case = module.build(layer, configuration, self._work, setting)
 
+    def warm(self) -> None:
+        """Load the libraries."""
+        importlib.import_module(self._module)
+
     def first(self, mode: str) -> dict[str, int | None]:
         """Compile and run once; bytes of temporaries, and of the growth in memory of that run."""
         temp = self._case.prepare(mode)
