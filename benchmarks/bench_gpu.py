@@ -89,7 +89,11 @@ class Bench:
         for peer, record in found.items():
             keys = "compile_seconds", "first_seconds"
             extra = {k: record["costs"]["both"][k] for k in keys} if "costs" in record else {}
-            yield self.record(group, peer, "check") | _without_costs(record) | extra
+            yield (
+                self.record(group, peer, "check")
+                | {k: v for k, v in record.items() if k != "costs"}
+                | extra
+            )
 
     def measure(self, group: Group) -> None:
         """Load, compare and time one group."""
@@ -103,7 +107,7 @@ class Bench:
                 times = self.take_turns(fine, mode)
                 for peer in found:
                     record = self.record(group, peer, mode) | {"interleaved": not alone}
-                    record |= _without_costs(found[peer])
+                    record |= {k: v for k, v in found[peer].items() if k != "costs"}
                     if "costs" in found[peer]:
                         record |= found[peer]["costs"][mode]
                     self.emit(record | times.get(peer, {}))
@@ -209,11 +213,10 @@ class Bench:
     def record(self, group: Group, peer: str, mode: str) -> Record:
         """What is known of a case beforehand."""
         sizes = self.plan.sizes[group.size]
-        implementation, configuration = PEERS[peer]
-        when = dataclasses.asdict(group) | {"mode": mode, "peer": peer}
+        who = dict(zip(("implementation", "configuration"), PEERS[peer], strict=True))
+        when = dataclasses.asdict(group) | {"mode": mode, "peer": peer} | who
         item = gpu_plan.DTYPES[group.dtype]
         return self.facts | when | {
-            "implementation": implementation, "configuration": configuration,
             "sizes": dataclasses.asdict(sizes),
             "must_move": workloads.must_move(group.layer, mode, sizes, item),
         }  # fmt: skip
@@ -249,10 +252,6 @@ class Bench:
                 self.measure(group)
             took[group.size] = time.monotonic() - started
             say(f"{group}: {took[group.size]:.1f} s, {self.plan.left():.0f} s left")
-
-
-def _without_costs(record: Record) -> Record:
-    return {k: v for k, v in record.items() if k != "costs"}
 
 
 def _failure(reason: str) -> Record:

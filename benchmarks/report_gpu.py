@@ -17,8 +17,9 @@ MODES = {"forward": "forward", "both": "fwd + bwd"}
 def text(records: Sequence[Record]) -> str:
     """The device, times, memory, what was compared, and what is missing and why."""
     timed = _cases(r for r in records if r["mode"] in MODES)
-    lines = [_about(records[0]), "", *_times(timed), "", *_memory(timed), ""]
-    lines += [_legend(records[0]), "", *_checks(records), *_missing(records)]
+    first = next((r for r in records if r["mode"] in MODES), records[0])
+    lines = [_about(first), "", *_times(timed), "", *_memory(timed), ""]
+    lines += [_legend(first), "", *_checks(records), *_missing(records)]
     return "\n".join(lines)
 
 
