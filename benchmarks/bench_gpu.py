@@ -31,7 +31,7 @@ import gpu_plan
 import measure
 import report
 import workloads
-from gpu_crew import LIMIT, NO_TIME, REFERENCE, STRIKES, Crew, Plan, Workloads
+from gpu_crew import LIMIT, NO_TIME, REFERENCE, STRIKES, Crew, Plan, Workloads, warm
 from gpu_plan import PEERS, Group
 from layers.case import MODES
 
@@ -295,14 +295,6 @@ def cuda(crew: Crew, plan: Plan) -> Record:
     except measure.WorkerError as error:
         say(f"PyTorch has no GPU: {error}")
         return {}
-
-
-def warm(crew: Crew, plan: Plan) -> None:
-    """Start the peers that the check does not need; what goes wrong shows when they are used."""
-    others = [p for p in plan.peers if PEERS[p][0] != "gnnjit"]
-    with concurrent.futures.ThreadPoolExecutor(len(others) + 1) as pool:
-        for peer in others:
-            pool.submit(crew.ask, peer, "warm")
 
 
 def parser() -> argparse.ArgumentParser:

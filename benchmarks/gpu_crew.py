@@ -113,3 +113,11 @@ class Workloads:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+
+
+def warm(crew: Crew, plan: Plan) -> None:
+    """Start the peers that the check does not need; what goes wrong shows when they are used."""
+    others = [p for p in plan.peers if PEERS[p][0] != "gnnjit"]
+    with concurrent.futures.ThreadPoolExecutor(len(others) + 1) as pool:
+        for peer in others:
+            pool.submit(crew.ask, peer, "warm")
