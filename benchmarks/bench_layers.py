@@ -156,7 +156,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     top.add_argument("--smoke", action="store_true", help="tiny sizes, seconds; times mean nothing")
-    top.add_argument("--layers", default=",".join(workloads.LAYERS), help="comma-separated")
+    top.add_argument("--layers", default=",".join(workloads.ON_CPU), help="comma-separated")
     top.add_argument("--vertices", type=int, default=None)
     top.add_argument("--edges", type=int, default=None)
     top.add_argument("--features", type=int, default=None, help="in and out; a multiple of 4")
@@ -175,9 +175,9 @@ def make_plan(args: argparse.Namespace) -> Plan:
     given = (args.vertices, args.edges, args.features, args.repeats)
     n, e, f, repeats = (d if g is None else g for d, g in zip(defaults, given, strict=True))
     layers = tuple(name.strip() for name in args.layers.split(",") if name.strip())
-    unknown = set(layers) - set(workloads.LAYERS)
+    unknown = set(layers) - set(workloads.ON_CPU)
     if unknown:
-        raise SystemExit(f"--layers: unknown {sorted(unknown)}, expected {list(workloads.LAYERS)}")
+        raise SystemExit(f"--layers: unknown {sorted(unknown)}, expected {list(workloads.ON_CPU)}")
     if f % workloads.HEADS or min(n, e, f, repeats) < 1:
         raise SystemExit("sizes must be positive, and --features a multiple of 4")
     left_out = {("pyg", "compiled")} if not args.torch_compile else set()
@@ -191,7 +191,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
     facts = {
         "benchmark": "layers",
         "smoke": args.smoke,
-        "sizes": dataclasses.asdict(sizes) | {"heads": workloads.HEADS},
+        "sizes": dataclasses.asdict(sizes),
         "bytes_per_second": measure.bandwidth(args.threads, 1 << (20 if args.smoke else 28)),
         "machine": measure.machine(args.threads),
         "versions": measure.versions(),

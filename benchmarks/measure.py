@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import ctypes
 import datetime
+import gc
 import importlib
 import importlib.metadata
 import multiprocessing
@@ -12,14 +13,20 @@ import os
 import pathlib
 import platform
 import re
+import subprocess
 import sys
 import time
+import tomllib
 import traceback
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-PACKAGES = ("gnnjit", "jax", "jaxlib", "flax", "llvmlite", "numpy", "torch", "torch_geometric")
+PACKAGES = (
+    "gnnjit", "jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "flax", "llvmlite",
+    "numpy", "torch", "torch_geometric", "triton",
+)  # fmt: skip
 
 
 class WorkerError(RuntimeError):
@@ -34,13 +41,16 @@ def usable_cpus() -> int:
 class Worker:
     """A process that holds one case and runs it when told to.
 
-    The process starts with none of the libraries loaded, and is pinned to `threads` CPUs.
+    The process starts with none of the libraries loaded, is pinned to `threads` CPUs, and has
+    `variables` in its environment.
     """
 
-    def __init__(self, module: str, threads: int):
+    def __init__(self, module: str, threads: int, variables: Mapping[str, str] | None = None):
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, module, threads), daemon=True)
+        args = (other, module, threads, dict(variables or {}))
+        # Not a daemon where torch.compile starts processes of its own; `close` ends it.
+        self._process = context.Process(target=_serve, args=args, daemon=not variables)
         self._process.start()
         other.close()
 
@@ -50,12 +60,18 @@ class Worker:
         return self.receive()
 
     def send(self, command: str, *args: Any) -> None:
-        self._pipe.send((command, args))
-
-    def receive(self) -> Any:
         try:
+            self._pipe.send((command, args))
+        except OSError as error:
+            raise WorkerError(f"the process is gone: {error}") from None
+
+    def receive(self, timeout: float | None = None) -> Any:
+        """Raises WorkerError after `timeout` seconds; the process is then of no more use."""
+        try:
+            if timeout is not None and not self._pipe.poll(max(timeout, 0)):
+                raise WorkerError(f"no answer within {timeout:.0f} s")
             fine, answer = self._pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             self._process.join(10)
             code = self._process.exitcode
             raise WorkerError(f"the process ended with {code} (out of memory?)") from None
@@ -65,11 +81,15 @@ class Worker:
 
     def close(self) -> None:
         self._process.terminate()
-        self._process.join()
+        self._process.join(5)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
         self._pipe.close()
 
 
-def _serve(pipe: Any, module: str, threads: int) -> None:
+def _serve(pipe: Any, module: str, threads: int, variables: dict[str, str]) -> None:
+    os.environ.update(variables)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     cases = _Cases(module, threads)
@@ -90,32 +110,113 @@ class _Cases:
     """What a worker can be asked."""
 
     def __init__(self, module: str, threads: int):
-        self._module, self._threads, self._case = module, threads, None
+        self._module, self._threads = module, threads
+        self._case: Any = None
+        self._work: Any = None
 
-    def load(self, layer: str, configuration: str, path: pathlib.Path) -> None:
+    def load(
+        self,
+        layer: str,
+        configuration: str,
+        path: pathlib.Path,
+        dtype: str = "float32",
+        matmul: str = "float32",
+    ) -> None:
+        from layers.case import Setting
         from workloads import Workload
 
-        self._case = None
+        self._case = self._work = None
+        gc.collect()
         module = importlib.import_module(self._module)
-        self._case = module.build(layer, configuration, Workload.load(path), self._threads)
+        self._work = Workload.load(path)
+        setting = Setting(self._threads, dtype, matmul)
+        self._case = module.build(layer, configuration, self._work, setting)
+
+    def warm(self) -> None:
+        """Load the libraries."""
+        importlib.import_module(self._module)
 
     def first(self, mode: str) -> dict[str, int | None]:
         """Compile and run once; bytes of temporaries, and of the growth in memory of that run."""
         temp = self._case.prepare(mode)
         before = _trim_and_reset()
-        self._case.run(mode)
+        self._run(mode)
         peak = _status("VmHWM")
         growth = None if before is None or peak is None else max(peak - before, 0)
         return {"temp_bytes": temp, "peak_bytes": growth}
 
+    def prepare(self, mode: str, together: Sequence[str]) -> dict[str, Any]:
+        """Compile (with what else is needed), run, and account for the device's memory."""
+        temp = self._case.prepare(mode, together)
+        first = self.time(mode)[0]
+        compiled = self._case.compile_seconds.get(mode)
+        found = {"temp_bytes": temp, "compile_seconds": compiled, "first_seconds": first}
+        return found | self._case.device_bytes(mode)
+
     def values(self) -> dict[str, np.ndarray]:
         return self._case.values()
 
-    def time(self, mode: str) -> tuple[float, float]:
-        """Seconds of one run, and CPU seconds over all threads."""
+    def errors(self, path: pathlib.Path) -> tuple[dict[str, tuple[float, float]], bool]:
+        """How far the case is from the values at `path`, and whether it gives them twice."""
+        from layers.reference import errors
+
+        got, again = (self._case.values(self._work.focus) for _ in range(2))
+        same = all(a.tobytes() == again[k].tobytes() for k, a in got.items())
+        with np.load(path) as want:
+            return errors(got, want), same
+
+    def expected(
+        self, layer: str, path: pathlib.Path, dtype: str, to: pathlib.Path
+    ) -> dict[str, tuple[float, float]]:
+        """Write reference values: see `layers.reference`."""
+        from layers.case import Setting
+        from layers.reference import expected
+        from workloads import Workload
+
+        return expected(layer, Workload.load(path), Setting(self._threads, dtype), to)
+
+    def time(self, mode: str, calls: int = 1) -> tuple[float, float]:
+        """Seconds of a run, and CPU seconds over all threads: the mean of `calls` in a row, all
+        started before the last is waited for."""
         started, cpu = time.perf_counter(), time.process_time()
-        self._case.run(mode)
-        return time.perf_counter() - started, time.process_time() - cpu
+        self._run(mode, calls)
+        seconds, busy = time.perf_counter() - started, time.process_time() - cpu
+        return seconds / calls, busy / calls
+
+    def _run(self, mode: str, calls: int = 1) -> None:
+        launched = None
+        for _ in range(calls):
+            launched = self._case.launch(mode)
+        self._case.wait(launched)
+
+    def copy_bandwidth(self, size: int) -> float:
+        """Bytes per second that JAX's device reads and writes, adding 1 to `size` bytes."""
+        import jax
+        import jax.numpy as jnp
+
+        add = jax.jit(lambda x: x + 1)
+        x, best = jnp.zeros(size // 4, jnp.float32), 0.0
+        jax.block_until_ready(add(x))
+        for _ in range(5):
+            started = time.perf_counter()
+            out = None
+            for _ in range(10):
+                out = add(x)
+            jax.block_until_ready(out)
+            best = max(best, 10 * 2 * size / (time.perf_counter() - started))
+        return best
+
+    def cuda(self) -> dict[str, Any]:
+        """What PyTorch knows of its GPU; empty without one."""
+        import torch
+
+        if not torch.cuda.is_available():
+            return {}
+        found = torch.cuda.get_device_properties(0)
+        return {
+            "name": found.name, "cache_bytes": found.L2_cache_size,
+            "memory_bytes": found.total_memory, "cuda": torch.version.cuda,
+        }  # fmt: skip
 
     def device(self) -> str:
         if "jax" not in sys.modules:
@@ -179,7 +280,20 @@ def versions() -> dict[str, str]:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
+    project = pathlib.Path(__file__).parents[1] / "pyproject.toml"
+    if "gnnjit" not in found and project.exists():  # run from a checkout that is not installed
+        found["gnnjit"] = tomllib.loads(project.read_text())["project"]["version"]
     return found
+
+
+def driver() -> str | None:
+    """The version of NVIDIA's driver, None without one."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip().splitlines()[0]
 
 
 def machine(threads: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import report_gpu
 import workloads
 
 Record = dict[str, Any]
@@ -24,6 +25,8 @@ def text(records: Sequence[Record]) -> str:
     """What was run on, the table in Markdown, and why cases are missing."""
     if not records:
         return "no records"
+    if records[0]["benchmark"] == "gpu":
+        return report_gpu.text(records)
     first = records[0]
     lines = [_about(first), "", *table(records), "", _legend(first)]
     lines += [f"- {who}: {reason}" for reason, who in _skipped(records).items()]
@@ -36,7 +39,7 @@ def table(records: Iterable[Record]) -> list[str]:
     for r in records:
         who = (r["implementation"], r["configuration"])
         cases.setdefault((r["layer"], r["mode"]), {})[who] = r
-    rows = [HEADINGS]
+    rows: list[tuple[str, ...]] = [HEADINGS]
     for (layer, mode), found in cases.items():
         ok = [r for r in found.values() if r["status"] == "ok"]
         best = {

@@ -1,6 +1,6 @@
 """The layers of `bench_layers.py`, once per implementation, on the same parameters.
 
-Each module `with_*` has `build(layer, configuration, work, threads)`, which returns a `Case`. This
+Each module `with_*` has `build(layer, configuration, work, setting)`, which returns a `Case`. This
 file says what exists without loading any of the libraries.
 """
 
