@@ -92,8 +92,10 @@ def accumulator_dtype(dtype: Any) -> Any:
 # ------------------------------------------------------------------------- reading and writing
 
 
-def places(lead: Any, shape: tuple[int, ...], mask: Any) -> tuple[tuple[Any, ...], Any]:
-    """Index and mask of the elements `[lead, *shape]` of an array, as tiles.
+def places(
+    lead: Any, shape: tuple[int, ...], mask: Any, full: tuple[int, ...]
+) -> tuple[tuple[Any, ...], Any]:
+    """Index and mask of the elements `[lead, *shape]` of an array, as tiles of `[lanes, *full]`.
 
     lead: `int[lanes]`, mask: `bool[lanes]`; None where the array has no leading axis.
     """
@@ -102,10 +104,10 @@ def places(lead: Any, shape: tuple[int, ...], mask: Any) -> tuple[tuple[Any, ...
     if lead is not None:
         index.append(_along(lead, 0, rank))
         keep = _along(mask, 0, rank)
-    for axis, (size, full) in enumerate(zip(shape, padded(shape), strict=True), rank - len(shape)):
-        at = _along(jnp.arange(full), axis, rank)
+    for axis, (size, room) in enumerate(zip(shape, full, strict=True), rank - len(shape)):
+        at = _along(jnp.arange(room), axis, rank)
         index.append(at)
-        if full != size:
+        if room != size:
             inside = at < size
             keep = inside if keep is None else keep & inside
     return tuple(index), keep
@@ -121,7 +123,7 @@ def read(ref: Any, lead: Any, shape: tuple[int, ...], mask: Any) -> jax.Array:
     """The tile `[lanes, *padded(shape)]` (lanes 1 without `lead`), 0 where nothing is read."""
     if lead is None and not shape:
         return ref[...].reshape(1)
-    index, keep = places(lead, shape, mask)
+    index, keep = places(lead, shape, mask, padded(shape))
     tile = triton.load(ref, index, keep, _zero(ref.dtype) if keep is not None else None)
     return tile if lead is not None else tile[None]
 
@@ -131,12 +133,12 @@ def _zero(dtype: Any) -> Any:
 
 
 def write(ref: Any, lead: Any, shape: tuple[int, ...], mask: Any, tile: jax.Array) -> None:
+    """Write the entries of `tile` that belong to `shape` to `ref[lead]`, where `mask` is True."""
     # Lanes that write nothing point behind the array: interpreted, they would write back what was
     # there before, over what another lane has written.
     lead = jnp.where(mask, lead, jnp.full_like(lead, ref.shape[0]))
-    index, keep = places(lead, shape, mask)
-    full = (lead.shape[0], *padded(shape))
-    keep = jnp.broadcast_to(keep, full)
+    index, keep = places(lead, shape, mask, tile.shape[1:])
+    keep = jnp.broadcast_to(keep, (lead.shape[0], *tile.shape[1:]))
     triton.store(ref, index, keep, spread(tile, lead.shape[0]).astype(ref.dtype))
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from gnnjit.graph import Graph
 from gnnjit.graph.structure import Structure
-from gnnjit.ir.program import Program, Reduce
+from gnnjit.ir.program import Atom, Program, Reduce
 from gnnjit.ir.space import Space
 from gnnjit.lower.pallas import matmul, movement, tile
 from gnnjit.lower.pallas.config import choose_config
@@ -41,15 +41,18 @@ class Part:
 
 def why_not(body: Program, reductions: Reductions, by: Space) -> list[str]:
     """Reasons why `run` cannot be used for a traversal by the rows `by`."""
-    out = tile.reasons(body) + _reductions(body, reductions, by)
+    out = _reductions(body, reductions, by)
     if out:
         return out
-    try:
-        for part in parts(body, reductions, by):
-            tile.check(part.body, frozenset(_outer(part)))
-    except tile.Unsupported as reason:
-        return [str(reason)]
-    return []
+    for part in parts(body, reductions, by):
+        wanted = _wanted(part, _outer(part))
+        out += tile.reasons(part.body, wanted)
+        try:
+            if not out:
+                tile.check(part.body, wanted)
+        except tile.Unsupported as reason:
+            out.append(str(reason))
+    return list(dict.fromkeys(out))
 
 
 def _reductions(body: Program, reductions: Reductions, by: Space) -> list[str]:
@@ -81,14 +84,11 @@ def parts(body: Program, reductions: Reductions, by: Space) -> tuple[Part, ...]:
 
 def _part(body: Program, reductions: Reductions, at: tuple[int, ...], by_row: bool) -> Part:
     outputs = tuple(body.outputs[i] for i in at)
-    live, kept = set(outputs), []
-    for eqn in reversed(body.equations):
-        if live.intersection(eqn.outputs):
-            live.update(eqn.inputs)
-            kept.append(eqn)
+    kept = tile.needed(body, outputs)
+    live = {*outputs, *(a for e in kept for a in e.inputs)}
     inputs = tuple(i for i, v in enumerate(body.inputs) if v in live)
     read = tuple(body.inputs[i] for i in inputs)
-    program = Program(read, tuple(reversed(kept)), outputs, body.name)
+    program = Program(read, tuple(kept), outputs, body.name)
     return Part(program, tuple(_renumbered(reductions[i], at) for i in at), at, inputs, by_row)
 
 
@@ -150,6 +150,12 @@ def _outer(part: Part) -> dict[int, OuterProduct]:
     return {} if part.by_row else find_outer_products(part.body, part.reductions)
 
 
+def _wanted(part: Part, outer: dict[int, OuterProduct]) -> list[Atom]:
+    """What is computed on tiles: the outputs, of outer products their two vectors."""
+    plain = [o for i, o in enumerate(part.body.outputs) if i not in outer]
+    return [*plain, *(v for pair in outer.values() for v in (pair.left, pair.right))]
+
+
 def plan_of(structure: Structure) -> rows.Plan:
     """The tasks of a structure; each row a long one where nothing is known of the degrees."""
     found = structure.tasks
@@ -176,8 +182,10 @@ def _traversal(part: Part, by: Space, outer: dict[int, OuterProduct]) -> Travers
         for i, (o, r) in enumerate(zip(part.body.outputs, part.reductions, strict=True))
     )
 
+    wanted = _wanted(part, outer)
+
     def evaluate(tiles: Sequence[Any]) -> list[Any]:
-        env = tile.evaluate(part.body, tiles, skip=frozenset(outer))
+        env = tile.evaluate(part.body, tiles, wanted)
         return [
             outer[i].tiles(env) if i in outer else _full(tile.read(env, o), tuple(o.shape))
             for i, o in enumerate(part.body.outputs)

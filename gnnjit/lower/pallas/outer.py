@@ -12,7 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce, Value
+from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce
 from gnnjit.lower.pallas.tile import clear, read
 from gnnjit.pallas_kernels.traversal import DOT, padded
 
@@ -42,23 +42,37 @@ def find_outer_products(
     body: Program, reductions: tuple[Reduce | None, ...]
 ) -> dict[int, OuterProduct]:
     """The outputs that are sums of outer products of two vectors."""
-    made = {o: e for e in body.equations for o in e.outputs}
-    read_again = {a for e in body.equations for a in e.inputs}
+    made: dict[Atom, Equation] = {o: e for e in body.equations for o in e.outputs}
     found = {}
     for i, (atom, r) in enumerate(zip(body.outputs, reductions, strict=True)):
-        product = None
-        if isinstance(atom, Value) and atom not in read_again:
-            product = _match(made.get(atom))
+        product = _match(atom, made)
         if r is not None and r.kind == "sum" and product is not None:
             found[i] = product
     return found
 
 
-def _match(eqn: Equation | None) -> OuterProduct | None:
-    if eqn is None or not isinstance(eqn.op, Lax) or eqn.op.name != "dot_general":
+def _match(atom: Atom, made: dict[Atom, Equation]) -> OuterProduct | None:
+    eqn = made.get(atom)
+    if eqn is None or not isinstance(eqn.op, Lax) or len(atom.shape) != 2:
         return None
-    contracted, batch = eqn.op["dimension_numbers"]
-    a, b = eqn.inputs
-    if any(contracted) or any(batch) or len(a.shape) != 1 or len(b.shape) != 1:
+    if eqn.op.name == "transpose":
+        product = _match(eqn.inputs[0], made)
+        return product and OuterProduct(product.right, product.left)
+    if eqn.op.name == "mul":
+        vectors = {_axis_of(a, made): a for a in eqn.inputs}
+        if set(vectors) == {0, 1}:
+            return OuterProduct(*(made[vectors[axis]].inputs[0] for axis in (0, 1)))
+    if eqn.op.name == "dot_general":
+        a, b = eqn.inputs
+        if len(a.shape) == len(b.shape) == 1 and not any(eqn.op["dimension_numbers"][1]):
+            return OuterProduct(a, b)
+    return None
+
+
+def _axis_of(atom: Atom, made: dict[Atom, Equation]) -> int | None:
+    """The axis along which a matrix is a vector written again and again."""
+    eqn = made.get(atom)
+    if eqn is None or eqn.op.name != "broadcast_in_dim" or len(eqn.inputs[0].shape) != 1:
         return None
-    return OuterProduct(a, b)
+    assert isinstance(eqn.op, Lax)
+    return eqn.op["broadcast_dimensions"][0]

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gnnjit.ir.program import Equation, Lax, Literal, Program, Value
+from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Value
 from gnnjit.ir.space import Space
 from gnnjit.pallas_kernels.traversal import accumulator_dtype, padded
 
@@ -76,21 +76,26 @@ def working_dtype(dtype: Any) -> Any:
     return np.dtype(accumulator_dtype(dtype))
 
 
-def evaluate(
-    body: Program, tiles: Sequence[Any], skip: frozenset[int] = frozenset()
-) -> dict[Any, Any]:
-    """The tile of every value of `body`, but for the outputs numbered `skip`."""
-    skipped = {body.outputs[i] for i in skip}
+def evaluate(body: Program, tiles: Sequence[Any], wanted: Sequence[Atom]) -> dict[Any, Any]:
+    """The tiles of the atoms `wanted`, and of what they are computed from."""
     env: dict[Any, Any] = {}
     for value, tile in zip(body.inputs, tiles, strict=True):
         env[value] = tile.astype(working_dtype(value.dtype))
-    for eqn in body.equations:
-        if skipped.intersection(eqn.outputs):
-            continue
+    for eqn in needed(body, wanted):
         assert isinstance(eqn.op, Lax), eqn.op
         site = Site(eqn, tuple(read(env, a) for a in eqn.inputs))
         env.update(zip(eqn.outputs, RULES[eqn.op.name](site), strict=True))
     return env
+
+
+def needed(body: Program, wanted: Sequence[Atom]) -> list[Equation]:
+    """The equations that `wanted` are computed by, in order."""
+    live, out = set(wanted), []
+    for eqn in reversed(body.equations):
+        if live.intersection(eqn.outputs):
+            live.update(eqn.inputs)
+            out.append(eqn)
+    return out[::-1]
 
 
 def read(env: dict[Any, Any], atom: Any) -> Any:
@@ -99,17 +104,18 @@ def read(env: dict[Any, Any], atom: Any) -> Any:
     return env[atom]
 
 
-def reasons(body: Program) -> list[str]:
-    """Why `body` cannot be evaluated on tiles, as far as single equations tell."""
-    ops = [e.op for e in body.equations]
+def reasons(body: Program, wanted: Sequence[Atom]) -> list[str]:
+    """Why `wanted` cannot be evaluated on tiles, as far as single equations tell."""
+    equations = needed(body, wanted)
+    ops = [e.op for e in equations]
     names = {op.name for op in ops if not isinstance(op, Lax) or op.name not in RULES}
     out = [f"no GPU kernel code for the primitive {name}" for name in sorted(names)]
-    for v in body.values():
+    for v in (*body.inputs, *(o for e in equations for o in e.outputs)):
         if np.dtype(v.dtype).kind not in "fiub" and accumulator_dtype(v.dtype) is v.dtype:
             out.append(f"no GPU kernel code for values of type {v.dtype}")
         if v.size == 0:
             out.append("a value without scalars")
-        if math.prod(padded(v.shape)) > MAX_SCALARS:
+        if v.space is not Space.SHARED and math.prod(padded(v.shape)) > MAX_SCALARS:
             out.append(f"a value of {v.size} scalars an edge fits no tile")
     return list(dict.fromkeys(out))
 
@@ -271,7 +277,7 @@ def _horner(coefficients: Sequence[float], x: Any) -> Any:
     return total
 
 
-def check(body: Program, skip: frozenset[int], lanes: int = 16) -> None:
+def check(body: Program, wanted: Sequence[Atom], lanes: int = 16) -> None:
     """Raise Unsupported where a rule refuses its equation."""
     tiles = [
         jax.ShapeDtypeStruct(
@@ -279,4 +285,4 @@ def check(body: Program, skip: frozenset[int], lanes: int = 16) -> None:
         )
         for v in body.inputs
     ]
-    jax.eval_shape(lambda *xs: list(evaluate(body, xs, skip).values()), *tiles)
+    jax.eval_shape(lambda *xs: list(evaluate(body, xs, wanted).values()), *tiles)
