@@ -218,9 +218,10 @@ def _kernels(direction: str, program: Program, graph: Graph) -> list[Kernel]:
 def _chosen(direction: str, op: Aggregate, graph: Graph) -> list[Kernel]:
     """The traversals that one aggregate becomes when it is lowered."""
     found = []
-    for eqn in optimised(op.body, op.reductions).equations:
+    platform = jax.default_backend()
+    for eqn in optimised(op.body, op.reductions, platform).equations:
         if isinstance(eqn.op, Aggregate):
-            choice = choose(eqn.op.body, eqn.op.reductions, graph, jax.default_backend())
+            choice = choose(eqn.op.body, eqn.op.reductions, graph, platform)
             found.append(_kernel(direction, choice))
     return found
 

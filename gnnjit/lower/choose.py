@@ -18,7 +18,7 @@ from gnnjit.ir.space import Space
 from gnnjit.lower import bucketed, cpu, csr, segment
 from gnnjit.lower.aggregate import Reductions, aggregate_p
 from gnnjit.lower.execute import execute, spread
-from gnnjit.passes.pipeline import default_passes
+from gnnjit.passes.pipeline import lowering_passes
 from gnnjit.passes.pipeline import run as run_passes
 
 
@@ -78,9 +78,15 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
     raise AssertionError("the segment lowering takes everything")
 
 
-@functools.lru_cache(maxsize=1024)
-def optimised(body: Program, reductions: Reductions) -> Program:
+def optimised(body: Program, reductions: Reductions, platform: str) -> Program:
     """An aggregate as a program of its own, after the passes: nothing more is differentiated."""
+    # The CPU's other lowerings know a sum of neighbours by its form, without factors.
+    on_kernels = platform == "cpu" and cpu.available() and _preferred.value in (None, KERNELS[0])
+    return _optimised(body, reductions, on_kernels)
+
+
+@functools.lru_cache(maxsize=1024)
+def _optimised(body: Program, reductions: Reductions, on_kernels: bool) -> Program:
     inputs = tuple(Value(v.shape, v.dtype, v.space, v.name) for v in body.inputs)
     builder = Builder()
     builder.env.update(zip(body.inputs, inputs, strict=True))
@@ -94,7 +100,7 @@ def optimised(body: Program, reductions: Reductions) -> Program:
             (new,) = builder.emit(r, [new], [out])
         outs.append(new)
     program = Program(inputs, tuple(builder.equations), tuple(outs), "aggregate")
-    return run_passes(inline_custom_calls(program), default_passes())
+    return run_passes(inline_custom_calls(program), lowering_passes(scale_on_edges=on_kernels))
 
 
 def lower(
@@ -108,7 +114,7 @@ def lower(
     """The aggregate as plain JAX and kernel calls."""
     n = graph_def[1]
     graph = jax.tree.unflatten(graph_def[0], list(args[:n]))
-    program = optimised(body, reductions)
+    program = optimised(body, reductions, platform)
 
     def run(graph: Graph, eqn: Equation, operands: list[Any]) -> Sequence[Any]:
         assert isinstance(eqn.op, Aggregate)

@@ -13,6 +13,7 @@ from gnnjit.passes.fold_constants import FoldConstants
 from gnnjit.passes.fuse_scatter_apply_gather import FuseScatterApplyGather
 from gnnjit.passes.group_sums_by_space import GroupSumsBySpace
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
+from gnnjit.passes.scale_on_the_edges import ScaleOnTheEdges
 from gnnjit.passes.share_subexpressions import ShareSubexpressions
 from gnnjit.passes.split_concat_matmul import Score, SplitConcatMatmul
 
@@ -30,7 +31,20 @@ Observer = Callable[[Pass, Program, Program], None]
 
 
 def default_passes(score: Score | None = None) -> tuple[Pass, ...]:
-    """Every pass, in order. `score` (lower is better) decides where a rewrite may not pay."""
+    """Every pass, in order, for a layer that may be differentiated.
+
+    `score` (lower is better) decides where a rewrite may not pay.
+    """
+    return _passes(FactorOutOfReduce(keep_fixed=True), (ScaleOnTheEdges(),), score)
+
+
+def lowering_passes(*, scale_on_edges: bool) -> tuple[Pass, ...]:
+    """Every pass, for a traversal of which no derivative will be taken any more."""
+    last = (ScaleOnTheEdges(every=True),) if scale_on_edges else ()
+    return _passes(FactorOutOfReduce(), last, None)
+
+
+def _passes(factor: Pass, last: tuple[Pass, ...], score: Score | None) -> tuple[Pass, ...]:
     return (
         DropDead(),
         PlaceInSmallestSpace(),
@@ -38,10 +52,11 @@ def default_passes(score: Score | None = None) -> tuple[Pass, ...]:
         ShareSubexpressions(),
         SplitConcatMatmul(score),
         GroupSumsBySpace(),
-        FactorOutOfReduce(),
+        factor,
         PlaceInSmallestSpace(),
         ShareSubexpressions(),
         DropDead(),
+        *last,
         FuseScatterApplyGather(),
     )
 

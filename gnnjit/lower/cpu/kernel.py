@@ -94,6 +94,11 @@ def run(
     return list(call(*arrays[: 3 if spec.needs_edge else 2], *operands))
 
 
+def available() -> bool:
+    """Whether kernels can be generated and run on this machine."""
+    return not _unavailable()
+
+
 def why_no_product(left: int, right: int, dtype: Any) -> list[str]:
     """Reasons why `product` cannot be used, or should not; none means that it can."""
     if _unavailable():
