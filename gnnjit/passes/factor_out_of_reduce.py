@@ -8,8 +8,8 @@ division of softmax and the count of mean leave the edges, and what is left is o
 Legal: products distribute over sums (re-associated rounding). A factor of a vertex is replaced by
 1 where the vertex has no edges, so that `0 * inf` cannot arise there. Refuses sums into another
 space than the factor's, maxima and minima, integers, and denominators that live on the edges; with
-`keep_fixed`, also single numbers that no gradient reaches: they stay in the sum, so that its gradient
-multiplies by them in the traversal, and leave it when that is lowered.
+`keep_fixed`, also single numbers that no gradient reaches: they stay in the sum, so that its
+gradient multiplies by them in the traversal, and leave it when that is lowered.
 """
 
 from __future__ import annotations

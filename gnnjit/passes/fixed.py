@@ -8,7 +8,7 @@ from gnnjit.ir.program import Degree, Index, Lax, Literal, Program, Value
 
 
 def fixed_values(program: Program) -> set[Value]:
-    """Values made of integers, degrees and what `jax.lax.stop_gradient` gave, without reductions."""
+    """Values made, without reductions, of integers, degrees and what `stop_gradient` gave."""
     fixed = {v for v in program.inputs if not jnp.issubdtype(v.dtype, jnp.inexact)}
     for eqn in program.equations:
         match eqn.op:

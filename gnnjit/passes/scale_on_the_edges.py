@@ -1,4 +1,4 @@
-"""`scale-on-the-edges`: a vertex's features times its own number are multiplied where they are read.
+"""`scale-on-the-edges`: features are multiplied by their vertex's number where they are read.
 
 before:  a: f32[src, 8] = s * x; y = sum over (u -> v) of a[u]
 after:   a: f32[edge, 8] = s[u] * x[u]; y = sum over (u -> v) of a

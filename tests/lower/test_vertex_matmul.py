@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ unavailable = cpu.why_no_product(1, 1, np.dtype(np.float32))
 needs_kernels = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
 
 
-def draw(*shape, dtype=np.float32, seed=0):
+def draw(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
@@ -45,7 +46,7 @@ def test_product_is_reproducible():
 
 @needs_kernels
 def test_product_in_double_precision():
-    with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
+    with jax.enable_x64(True):
         a, b = draw(3000, 9, dtype=np.float64), draw(3000, 12, dtype=np.float64)
         got = np.asarray(jax.jit(cpu.product)(a, b))
     assert got.dtype == np.float64
