@@ -17,11 +17,13 @@ from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Program
 from gnnjit.ir.show import show
 from gnnjit.ir.space import Space
+from gnnjit.lower import cpu
 from gnnjit.lower.aggregate import aggregate_p
 from gnnjit.lower.choose import Choice, choose, traversals
 from gnnjit.lower.execute import size
+from gnnjit.lower.vertex_matmul import tall_p
 from gnnjit.passes.pipeline import layer_passes, run
-from gnnjit.stage import Staged, optimise, recording, stage
+from gnnjit.stage import Staged, recording, stage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,13 +75,14 @@ class LayerExplanation:
     program: str
     buffers: tuple[Buffer, ...]
     kernels: tuple[Kernel, ...]
+    products: tuple[str, ...] = ()
 
     def sections(self) -> list[tuple[str, str]]:
         """Title and text of each part, in order."""
         parts = [("as written", self.written)]
         parts += [(f"after {s.name}", s.after) for s in self.steps]
         parts.append(("buffers", _buffer_table(self.buffers)))
-        parts.append(("kernels", "\n\n".join(map(str, self.kernels))))
+        parts.append(("kernels", "\n\n".join(map(str, (*self.kernels, *self.products)))))
         return parts
 
     def __str__(self) -> str:
@@ -151,9 +154,11 @@ def explain_call(call: Staged, *, backward: bool = True) -> LayerExplanation:
             steps.append(Step(step.name, _text(before), _text(after)))
 
     program = run(call.program, layer_passes(call.padded), [observe])
-    kernels = _kernels("forward", program, call.graph)
+    kernels, products = _kernels("forward", program, call.graph), []
     if backward:
-        kernels += _backward_kernels(call)
+        gradient = _gradient(call)
+        kernels += _backward_kernels(call, program, gradient)
+        products = [_product(e) for e in _equations(gradient) if e.primitive is tall_p]
     return LayerExplanation(
         call.definition.name,
         call.definition.where,
@@ -163,6 +168,7 @@ def explain_call(call: Staged, *, backward: bool = True) -> LayerExplanation:
         _text(program),
         tuple(_buffers(program, call.graph)),
         tuple(kernels),
+        tuple(dict.fromkeys(products)),
     )
 
 
@@ -234,9 +240,9 @@ def _kernel(direction: str, choice: Choice) -> Kernel:
     return Kernel(direction, text, choice.kernel, rows, choice.refused)
 
 
-def _backward_kernels(call: Staged) -> list[Kernel]:
-    """The traversals of the gradient with respect to every floating-point input."""
-    program, operands = optimise(call.program, call.padded), call.traced.operands
+def _gradient(call: Staged) -> Any:
+    """The jaxpr of the gradient with respect to every floating-point input; None without any."""
+    operands = call.traced.operands
     moving = [i for i, x in enumerate(operands) if jnp.issubdtype(x.dtype, jnp.inexact)]
 
     def loss(some: list[Any]) -> Any:
@@ -252,17 +258,37 @@ def _backward_kernels(call: Staged) -> list[Kernel]:
     try:
         jaxpr = jax.make_jaxpr(jax.grad(loss))([operands[i] for i in moving])
     except TypeError:  # nothing to differentiate
-        return []
-    ops = list(_aggregates(_compat.open_jaxpr(jaxpr)[0]))
+        return None
+    return _compat.open_jaxpr(jaxpr)[0]
+
+
+def _backward_kernels(call: Staged, program: Program, gradient: Any) -> list[Kernel]:
+    """The traversals of the gradient that are not the forward's."""
+    ops = [
+        (e.params["body"], e.params["reductions"])
+        for e in _equations(gradient)
+        if e.primitive is aggregate_p
+    ]
     forward = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
     seen = {(op.body, op.reductions) for op in forward}
     fresh = dict.fromkeys(key for key in ops if key not in seen)
     return [k for body, r in fresh for k in _chosen("backward", Aggregate(body, r), call.graph)]
 
 
-def _aggregates(jaxpr: Any) -> Any:
-    for eqn in jaxpr.eqns:
-        if eqn.primitive is aggregate_p:
-            yield (eqn.params["body"], eqn.params["reductions"])
+def _product(eqn: Any) -> str:
+    """How the gradient of a matrix is computed."""
+    (left, right), dtype = eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype
+    text = f"a.T @ b over all vertices, {dtype}[{left}, {right}]"
+    if jax.default_backend() != "cpu":
+        return f"backward: xla, {text}"
+    reasons = cpu.why_no_product(left, right, dtype)
+    head = f"backward: {'xla' if reasons else 'cpu'}, {text}"
+    return "\n".join([head, *(f"  not cpu: {r}" for r in reasons)])
+
+
+def _equations(jaxpr: Any) -> Any:
+    """All equations, those of inner jaxprs too."""
+    for eqn in [] if jaxpr is None else jaxpr.eqns:
+        yield eqn
         for sub in _compat.subjaxprs(eqn):
-            yield from _aggregates(sub)
+            yield from _equations(sub)

@@ -19,7 +19,7 @@ from gnnjit.lower import bucketed, cpu, csr, pallas, segment
 from gnnjit.lower.aggregate import Reductions, aggregate_p
 from gnnjit.lower.execute import execute, spread
 from gnnjit.lower.expand import flat
-from gnnjit.passes.pipeline import default_passes
+from gnnjit.passes.pipeline import lowering_passes
 from gnnjit.passes.pipeline import run as run_passes
 
 
@@ -88,13 +88,16 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
 
 
 @functools.lru_cache(maxsize=1024)
-def optimised(body: Program, reductions: Reductions, *, online: bool) -> Program:
+def optimised(
+    body: Program, reductions: Reductions, *, online: bool, scale_on_edges: bool = False
+) -> Program:
     """An aggregate as a program of its own, after the passes: nothing more is differentiated.
 
-    `online`: `exp_sum` stays, for kernels that know it.
+    `online`: `exp_sum` stays, for kernels that know it. `scale_on_edges`: features are scaled
+    where edges read them, for kernels that do so at no cost.
     """
     program = inline_custom_calls(flat(body, reductions, online=online))
-    return run_passes(program, default_passes(online=online))
+    return run_passes(program, lowering_passes(online=online, scale_on_edges=scale_on_edges))
 
 
 def traversals(body: Program, reductions: Reductions, platform: str) -> Program:
@@ -105,7 +108,9 @@ def traversals(body: Program, reductions: Reductions, platform: str) -> Program:
         ops = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
         if not any(_refused(op) for op in ops):
             return program
-    return optimised(body, reductions, online=False)
+    # The CPU's other lowerings know a sum of neighbours by its form, without factors.
+    generated = platform == "cpu" and cpu.available() and _preferred.value in (None, "cpu")
+    return optimised(body, reductions, online=False, scale_on_edges=generated)
 
 
 def _refused(op: Aggregate) -> bool:

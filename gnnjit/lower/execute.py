@@ -23,6 +23,7 @@ from gnnjit.ir.program import (
     op_key,
 )
 from gnnjit.ir.space import Space
+from gnnjit.lower import vertex_matmul
 
 RunAggregate = Callable[[Graph, Equation, list[Any]], Sequence[Any]]
 
@@ -86,6 +87,9 @@ def _places(eqn: Equation, args: list[Any]) -> tuple[Hashable, ...]:
 def _apply(eqn: Equation, graph: Graph, args: list[Any]) -> list[Any]:
     batched = [a.space is not Space.SHARED for a in eqn.inputs]
     assert isinstance(eqn.op, Lax)
+    matmul = vertex_matmul.apply(eqn, args)
+    if matmul is not None:
+        return [matmul]
     outs = bind_in_space(eqn.op, args, batched)
     if eqn.space is not Space.SHARED and not any(batched):
         outs = [jnp.broadcast_to(o, (size(graph, eqn.space), *o.shape)) for o in outs]

@@ -50,13 +50,16 @@ class GCN(nnx.Module):
     @gnnjit.layer(static_argnames="weighted")
     def propagate(self, v: Any, e: Any, *, weighted: bool) -> jax.Array:
         (own, at_v), (h, at_u) = v, e.src
-        narrows = self.linear.in_features > self.linear.out_features
-        if narrows:  # fewer features to aggregate
+        if not weighted:  # degrees have no gradient
+            at_v, at_u = jax.lax.stop_gradient((at_v, at_u))
+        first = self.linear.in_features >= self.linear.out_features
+        if first:  # no more features to aggregate, and the bias is added with the vertex's own term
             own, h = self.linear(own), self.linear(h)
-        total = gnnjit.sum(e.data * (at_u * h) if weighted else at_u * h)
+        message = at_v * (at_u * h)
+        total = gnnjit.sum(e.data * message if weighted else message)
         if self.self_loops:
-            total = total + at_v * own
-        out = at_v * total if narrows else self.linear(at_v * total)
+            total = total + at_v * (at_v * own)
+        out = total if first else self.linear(total)
         return out if self.bias is None else out + self.bias
 
 

@@ -53,11 +53,19 @@ class SAGE(nnx.Module):
     @gnnjit.layer
     def __call__(self, v: Any, e: Any) -> jax.Array:
         """Called as `model(graph, x)`, `x: [N, F]` or a `Bipartite` of two; returns `[N, F']`."""
-        message = e.src if self.pool is None else jax.nn.relu(self.pool(e.src))
-        aggregate = {"mean": gnnjit.mean, "sum": gnnjit.sum}.get(self.aggregator, gnnjit.max)
-        out = self.own(v) + self.neighbors(aggregate(message))
+        out = self.own(v) + self._aggregate(e)
         if not self.normalize:
             return out
         square = jnp.sum(out * out)
         some = square > 0  # a row of zeros stays zero, with a zero gradient
         return jnp.where(some, out * jax.lax.rsqrt(jnp.where(some, square, 1)), out)
+
+    def _aggregate(self, e: Any) -> jax.Array:
+        """What the neighbours contribute, per vertex."""
+        aggregate = {"mean": gnnjit.mean, "sum": gnnjit.sum}.get(self.aggregator)
+        if aggregate is None:
+            message = e.src if self.pool is None else jax.nn.relu(self.pool(e.src))
+            return self.neighbors(gnnjit.max(message))
+        if self.neighbors.in_features > self.neighbors.out_features:
+            return aggregate(self.neighbors(e.src))  # fewer features to aggregate
+        return self.neighbors(aggregate(e.src))

@@ -7,7 +7,9 @@ division of softmax and the count of mean leave the edges, and what is left is o
 
 Legal: products distribute over sums (re-associated rounding). A factor of a vertex is replaced by
 1 where the vertex has no edges, so that `0 * inf` cannot arise there. Refuses sums into another
-space than the factor's, maxima and minima, integers, and denominators that live on the edges.
+space than the factor's, maxima and minima, integers, and denominators that live on the edges; with
+`keep_fixed`, also single numbers that no gradient reaches: they stay in the sum, so that its
+gradient multiplies by them in the traversal, and leave it when that is lowered.
 """
 
 from __future__ import annotations
@@ -22,17 +24,20 @@ from jax import lax
 from gnnjit.ir import build
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Literal, Program, Reduce, Value, rewrite
 from gnnjit.ir.space import Space
+from gnnjit.passes.fixed import fixed_values
 
 
 @dataclasses.dataclass(frozen=True)
 class FactorOutOfReduce:
+    keep_fixed: bool = False
     name: str = "factor-out-of-reduce"
 
     def __call__(self, program: Program) -> Program:
         made = {o: e for e in program.equations for o in e.outputs}
+        kept = {v for v in fixed_values(program) if v.size == 1} if self.keep_fixed else set()
 
         def rule(builder: Builder, eqn: Equation) -> bool:
-            return _Sum(builder, eqn, made).factor()
+            return _Sum(builder, eqn, made, kept).factor()
 
         return rewrite(program, rule)
 
@@ -51,8 +56,10 @@ class _Factor:
 class _Sum:
     """One reduction under consideration."""
 
-    def __init__(self, builder: Builder, eqn: Equation, made: dict[Value, Equation]):
-        self.builder, self.eqn, self.made = builder, eqn, made
+    def __init__(
+        self, builder: Builder, eqn: Equation, made: dict[Value, Equation], kept: set[Value]
+    ):
+        self.builder, self.eqn, self.made, self.kept = builder, eqn, made, kept
 
     def factor(self) -> bool:
         op, out = self.eqn.op, self.eqn.outputs[0]
@@ -62,6 +69,8 @@ class _Sum:
         factors = self.decompose(operand, (), operand.shape)
         outside = [f for f in factors if f.atom.space <= op.into and op.into is not Space.SHARED]
         outside += [f for f in factors if op.into is f.atom.space is Space.SHARED]
+        if out.size > 1:
+            outside = [f for f in outside if f.atom not in self.kept]
         inside = [f for f in factors if f not in outside]
         if not outside or not inside or all(f.inverse for f in inside):
             return False

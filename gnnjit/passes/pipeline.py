@@ -14,6 +14,7 @@ from gnnjit.passes.fuse_scatter_apply_gather import FuseScatterApplyGather
 from gnnjit.passes.group_sums_by_space import GroupSumsBySpace
 from gnnjit.passes.online_softmax import OnlineSoftmax
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
+from gnnjit.passes.scale_on_the_edges import ScaleOnTheEdges
 from gnnjit.passes.share_subexpressions import ShareSubexpressions
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.passes.split_concat_matmul import Score, SplitConcatMatmul
@@ -32,8 +33,23 @@ Observer = Callable[[Pass, Program, Program], None]
 
 
 def default_passes(score: Score | None = None, *, online: bool = True) -> tuple[Pass, ...]:
-    """Every pass, in order. `score` (lower is better) decides where a rewrite may not pay; not
-    `online`: without the reduction that only some kernels can do."""
+    """Every pass, in order, for a layer that may be differentiated.
+
+    `score` (lower is better) decides where a rewrite may not pay; not `online`: without the
+    reduction that only some kernels can do.
+    """
+    softmax = (OnlineSoftmax(),) if online else ()
+    return _passes(FactorOutOfReduce(keep_fixed=True), (*softmax, ScaleOnTheEdges()), score)
+
+
+def lowering_passes(*, online: bool, scale_on_edges: bool) -> tuple[Pass, ...]:
+    """Every pass, for a traversal of which no derivative will be taken any more."""
+    softmax = (OnlineSoftmax(),) if online else ()
+    scale = (ScaleOnTheEdges(every=True),) if scale_on_edges else ()
+    return _passes(FactorOutOfReduce(), (*softmax, *scale), None)
+
+
+def _passes(factor: Pass, last: tuple[Pass, ...], score: Score | None) -> tuple[Pass, ...]:
     return (
         DropDead(),
         PlaceInSmallestSpace(),
@@ -41,11 +57,11 @@ def default_passes(score: Score | None = None, *, online: bool = True) -> tuple[
         ShareSubexpressions(),
         SplitConcatMatmul(score),
         GroupSumsBySpace(),
-        FactorOutOfReduce(),
+        factor,
         PlaceInSmallestSpace(),
         ShareSubexpressions(),
         DropDead(),
-        *([OnlineSoftmax()] if online else []),
+        *last,
         FuseScatterApplyGather(),
     )
 

@@ -46,14 +46,14 @@ def _machine() -> llvm.TargetMachine:
     )
 
 
-def emit(spec: Spec, entry: str = "entry") -> str:
+def emit(spec: Spec, entry: str = "entry", kind: type[Handler] = Handler) -> str:
     """The kernel's LLVM IR; raises `Unsupported` where there is no code for something."""
     layout = abi.read_abi()
     assert isinstance(layout, abi.Abi), layout
     module = ir.Module("gnnjit")
     module.triple = _machine().triple
     module.data_layout = str(_machine().target_data)
-    Handler(spec, module).emit(layout, entry, save_mode=is_x86())
+    kind(spec, module).emit(layout, entry, save_mode=is_x86())
     return str(module)
 
 

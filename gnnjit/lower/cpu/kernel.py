@@ -22,7 +22,7 @@ except ImportError:  # an optional dependency
 else:
     HAVE_LLVM = True
     from gnnjit.lower.cpu import compile as compiler
-    from gnnjit.lower.cpu import movement
+    from gnnjit.lower.cpu import movement, tall
     from gnnjit.lower.cpu.elementwise import RULES, Unsupported
     from gnnjit.lower.cpu.spec import Config, Spec
     from gnnjit.lower.cpu.vectors import DTYPES
@@ -31,6 +31,9 @@ else:
 
 MAX_WORK = 16384
 """Vector operations per edge that are unrolled at most."""
+
+MAX_PRODUCT = 1 << 16
+"""Entries of a product of two tall arrays at most: each task has a copy of them."""
 
 _lock = threading.RLock()
 _emitted: dict[Hashable, str | list[str]] = {}
@@ -89,6 +92,39 @@ def run(
         shapes.append(jax.ShapeDtypeStruct((*lead, *out.shape), out.dtype))
     call = jax.ffi.ffi_call(name, shapes)
     return list(call(*arrays[: 3 if spec.needs_edge else 2], *operands))
+
+
+def available() -> bool:
+    """Whether kernels can be generated and run on this machine."""
+    return not _unavailable()
+
+
+def why_no_product(left: int, right: int, dtype: Any) -> list[str]:
+    """Reasons why `product` cannot be used, or should not; none means that it can."""
+    if _unavailable():
+        return _unavailable()
+    if dtype not in (np.float32, np.float64):
+        return [f"no CPU kernel code for a product of {dtype}"]
+    if not 0 < left * right <= MAX_PRODUCT:
+        return [f"{left} x {right} entries: XLA's own product is as good"]
+    return []
+
+
+def product(a: jax.Array, b: jax.Array) -> jax.Array:
+    """`a.T @ b`, for `a: [N, F]` and `b: [N, G]` with few features."""
+    (left, right), dtype = (a.shape[1], b.shape[1]), np.dtype(a.dtype)
+    name = _product_target(left, right, dtype)
+    count = jnp.array([0, a.shape[0]], jnp.int32)
+    # The kernel is a traversal without neighbours: of the first `a` it takes the length.
+    (out,) = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct((left, right), dtype)])(count, a, a, b)
+    return out
+
+
+@functools.cache
+def _product_target(left: int, right: int, dtype: np.dtype) -> str:
+    with _lock:
+        spec = tall.spec_of(left, right, dtype, default_config())
+        return compiler.register(compiler.emit(spec, kind=tall.TallProduct))
 
 
 def _unsupported(body: Program, reductions: Sequence[Reduce | None], rows: Space) -> list[str]:

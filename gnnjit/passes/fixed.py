@@ -1,0 +1,21 @@
+"""Which values no gradient reaches."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from gnnjit.ir.program import Degree, Index, Lax, Literal, Program, Value
+
+
+def fixed_values(program: Program) -> set[Value]:
+    """Values made, without reductions, of integers, degrees and what `stop_gradient` gave."""
+    fixed = {v for v in program.inputs if not jnp.issubdtype(v.dtype, jnp.inexact)}
+    for eqn in program.equations:
+        match eqn.op:
+            case Degree() | Index():
+                fixed.update(eqn.outputs)
+            case Lax(primitive) if primitive.name == "stop_gradient":
+                fixed.update(eqn.outputs)
+            case Lax() if all(isinstance(a, Literal) or a in fixed for a in eqn.inputs):
+                fixed.update(eqn.outputs)
+    return fixed

@@ -1,0 +1,129 @@
+"""A matrix on every vertex: the same numbers and derivatives as `x @ w`, and a quick gradient."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import gnnjit
+from gnnjit.lower import cpu, vertex_matmul
+
+SIZES = [(0, 3, 5), (1, 1, 1), (300, 64, 64), (5000, 33, 20), (9001, 7, 130), (2000, 300, 5)]
+unavailable = cpu.why_no_product(1, 1, np.dtype(np.float32))
+needs_kernels = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
+
+
+def draw(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+@needs_kernels
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_product(size):
+    n, f, g = size
+    a, b = draw(n, f), draw(n, g, seed=1)
+    assert cpu.why_no_product(f, g, a.dtype) == []
+    got = np.asarray(jax.jit(cpu.product)(a, b))
+    want = a.astype(np.float64).T @ b
+    bound = np.abs(a).astype(np.float64).T @ np.abs(b)
+    assert got.dtype == np.float32
+    np.testing.assert_array_less(np.abs(got - want), 1e-6 * bound + 1e-30)
+
+
+@needs_kernels
+def test_product_is_reproducible():
+    a, b = draw(50_000, 24), draw(50_000, 40, seed=1)
+    first, *others = (np.asarray(cpu.product(a, b)) for _ in range(5))
+    for other in others:
+        np.testing.assert_array_equal(first, other)
+
+
+@needs_kernels
+def test_product_in_double_precision():
+    with jax.enable_x64(True):
+        a, b = draw(3000, 9, dtype=np.float64), draw(3000, 12, dtype=np.float64)
+        got = np.asarray(jax.jit(cpu.product)(a, b))
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got, a.T @ b, rtol=1e-12, atol=1e-10)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("left", "right", "dtype", "reason"),
+    [
+        (1024, 1024, np.float32, "1024 x 1024 entries"),
+        (0, 4, np.float32, "0 x 4 entries"),
+        (4, 4, np.float16, "float16"),
+    ],
+)
+def test_product_says_why_not(left, right, dtype, reason):
+    (found,) = cpu.why_no_product(left, right, np.dtype(dtype))
+    assert reason in found
+
+
+@pytest.mark.parametrize("primitive", ["rows", "tall"])
+def test_derivatives_of_every_order(primitive):
+    n, f, g = 6, 3, 4
+    p = getattr(vertex_matmul, f"{primitive}_p")
+    args = (draw(n, f), draw(f, g, seed=1) if primitive == "rows" else draw(n, g, seed=1))
+    check_grads(lambda a, b: jnp.sin(p.bind(a, b)), args, order=3, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("dims", [d for d in itertools.product((None, 0, 1, 2), repeat=2) if any(
+    x is not None for x in d)], ids=str)  # fmt: skip
+@pytest.mark.parametrize("primitive", ["rows", "tall"])
+def test_batches(primitive, dims):
+    p = getattr(vertex_matmul, f"{primitive}_p")
+    shapes = ((6, 3), (3, 4)) if primitive == "rows" else ((6, 3), (6, 4))
+    args = [
+        draw(*s) if d is None else np.moveaxis(draw(2, *s), 0, d)
+        for s, d in zip(shapes, dims, strict=True)
+    ]
+    plain = jnp.matmul if primitive == "rows" else lambda a, b: a.T @ b
+    got, want = (jax.vmap(f, in_axes=dims)(*args) for f in (p.bind, plain))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def gradient(fn):
+    @gnnjit.layer
+    def layer(v, e, w):
+        return fn(v, gnnjit.sum(e.src), w)
+
+    graph = gnnjit.Graph.from_edges(np.array([0, 1, 2, 2]), np.array([1, 2, 0, 1]), num_nodes=3)
+    x, w = draw(3, 4), draw(4, 4, seed=1)
+    return jax.jit(jax.grad(lambda w: jnp.sum(jnp.sin(layer(graph, x, w))))), w
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [lambda v, h, w: h @ w, lambda v, h, w: w @ h, lambda v, h, w: h @ w.T],
+    ids=["right", "left", "transposed"],
+)
+def test_layers_use_it(fn):
+    grad, w = gradient(fn)
+    assert "tall_matmul" in str(jax.make_jaxpr(grad)(w))
+    with gnnjit.reference():
+        plain, _ = gradient(fn)
+        want = plain(w)
+    np.testing.assert_allclose(grad(w), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda v, h, w: jnp.dot(h, w, precision="highest"),
+        lambda v, h, w: h.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16),
+        lambda v, h, w: jnp.outer(h, v) @ w,
+    ],
+    ids=["precision", "half", "matrix"],
+)
+def test_what_asks_for_more_is_left_to_jax(fn):
+    grad, w = gradient(fn)
+    assert "tall_matmul" not in str(jax.make_jaxpr(grad)(w))
+    grad(w)
