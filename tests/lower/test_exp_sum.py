@@ -73,7 +73,7 @@ def kinds(ops: list[Aggregate]) -> set[str]:
 def test_written_out_it_is_the_code_that_the_pass_found(fn):
     program = written(fn).program
     before = lowered(run(program, default_passes(online=False)), online=False)
-    after = lowered(optimise(program), online=False)
+    after = lowered(optimise(program, False), online=False)
 
     def arithmetic(ops: list[Aggregate]) -> list[Any]:
         """Broadcasts apart: two in a row have become one."""
@@ -85,12 +85,12 @@ def test_written_out_it_is_the_code_that_the_pass_found(fn):
 
 
 def test_a_kernel_that_knows_it_gets_one_traversal():
-    (op,) = lowered(optimise(written(gat).program), online=True)
+    (op,) = lowered(optimise(written(gat).program, False), online=True)
     assert kinds([op]) == {"max", "exp_sum"}
 
 
 def test_every_lowering_refuses_it_with_a_reason():
-    (op,) = aggregates(optimise(written(gat).program))
+    (op,) = aggregates(optimise(written(gat).program, False))
     body, reductions, structure = op.body, op.reductions, GRAPH.in_structure
     assert Reduce("exp_sum", Space.DST, 2) in reductions
     assert cpu.why_not(body, reductions, Space.DST)
@@ -142,7 +142,7 @@ def test_the_interpreter_of_the_fused_program_has_the_same_derivatives():
 
         return jax.grad(f)(list(call.traced.operands))
 
-    close(loss(optimise(call.program)), loss(call.program))
+    close(loss(optimise(call.program, call.padded)), loss(call.program))
 
 
 @pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)], ids=str)
@@ -174,7 +174,7 @@ def test_extreme_scores(name):
     layer = gnnjit.layer(scored)
     want = by_hand(lambda: layer(GRAPH, X, edges=s))
     close(layer(GRAPH, X, edges=s), want)
-    close(call.interpret(optimise(call.program)), jax.tree.leaves(want))
+    close(call.interpret(optimise(call.program, call.padded)), jax.tree.leaves(want))
     assert np.isfinite(want[0][np.array([0, 2, 3, 4])]).all()
     assert not np.any(want[0][2]), "a vertex without edges"
 
@@ -188,7 +188,7 @@ def test_padding_does_not_matter():
     close(have, want)
     with recording() as calls:
         f(graph, X, edges=s)
-    close(calls[0].interpret(optimise(calls[0].program)), want[0])
+    close(calls[0].interpret(optimise(calls[0].program, calls[0].padded)), want[0])
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bf16", "f16"])
@@ -196,7 +196,7 @@ def test_half_precision_is_summed_in_float32(dtype):
     exact, x, s = written(scored), X.astype(dtype), S.astype(dtype)
     half = written(scored, x, s)
     want = exact.interpret(exact.program, [a.astype(jnp.float32) for a in half.traced.operands])
-    plain, fused = (half.interpret(p) for p in (half.program, optimise(half.program)))
+    plain, fused = (half.interpret(p) for p in (half.program, optimise(half.program, half.padded)))
     layer = gnnjit.layer(scored)(GRAPH, x, edges=s)
     for w, p, f, y in zip(want, plain, fused, layer, strict=True):
         floor = 2 * float(jnp.finfo(dtype).eps) * float(jnp.abs(w).max())
@@ -216,7 +216,7 @@ def test_the_tangent_of_the_maximum_costs_nothing(monkeypatch):
     """GAT runs two traversals forward and two backward, as without the pass."""
     have = traversals_run(jax.value_and_grad(loss_of(gat)), X, S)
     monkeypatch.setattr(
-        "gnnjit.stage.optimise", lambda program: run(program, default_passes(online=False))
+        "gnnjit.stage.optimise", lambda program, padded: run(program, default_passes(online=False))
     )
     assert have == traversals_run(jax.value_and_grad(loss_of(gat)), X + 0, S)
 
