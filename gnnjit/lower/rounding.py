@@ -23,6 +23,13 @@ _EXACT = frozenset(
 )
 """Operations that give back (or negate) what they were given."""
 
+_ARITHMETIC = frozenset(
+    "add add_any convert_element_type div integer_pow mul reduce_precision sqrt square sub".split()
+)
+"""Operations that are rounded correctly, or nearly; others are a few units off."""
+
+FEW = 4
+
 Error = Any
 """Per scalar, how far it may be off; None for what is not computed, and for integers."""
 
@@ -52,7 +59,8 @@ def _propagate(eqn: Equation, xs: list[Any], off: list[Error], outs: list[Any]) 
         return [_product(eqn, xs, off)]
     totals: list[Error] = [None] * len(outs)
     if eqn.op.name not in _EXACT:
-        totals = [_own(o, jnp.abs(o)) for o in outs]
+        units = 1 if eqn.op.name in _ARITHMETIC else FEW
+        totals = [_own(o, units * jnp.abs(o)) for o in outs]
     for i, e in enumerate(off):
         if e is not None:
             totals = [
@@ -73,14 +81,14 @@ def _move(eqn: Equation, xs: list[Any], i: int, error: Any) -> list[Any]:
 
 def _sum(eqn: Equation, x: Any, error: Error) -> Any:
     assert isinstance(eqn.op, Lax)
-    return bind(eqn.op, [_plus(error, _own(x, jnp.abs(x)))])[0]
+    return bind(eqn.op, [_plus(error, _own(x, 2 * jnp.abs(x)))])[0]
 
 
 def _product(eqn: Equation, xs: list[Any], off: list[Error]) -> Any:
     """`|a| (error of b) + (error of a) |b|`, and the rounding of the sum."""
     assert isinstance(eqn.op, Lax)
     a, b = map(jnp.abs, xs)
-    total = bind(eqn.op, [_plus(off[0], _own(a, a)), b])[0]
+    total = bind(eqn.op, [_plus(off[0], _own(a, 2 * a)), b])[0]  # a sum of many rounds often
     return total if off[1] is None else total + bind(eqn.op, [a, off[1]])[0]
 
 

@@ -110,15 +110,26 @@ def _concatenate(site: Site) -> Sequence[Any]:
     size = shapes[0][axis]
     if any(s[axis] != size for s in shapes) or padded((size,))[0] != size:
         raise Unsupported(f"concatenating sizes {[s[axis] for s in shapes]} on the edges")
-    shape = list(shapes[0])
-    stacked = (*shape[:axis], len(shapes), *shape[axis:])
+    total, shape = _stacked(site, axis)
+    return [reshape(total, shape, tuple(site.out.shape))]
+
+
+@rule("stack")
+def _stack(site: Site) -> Sequence[Any]:
+    return [_stacked(site, site.params["axis"])[0]]
+
+
+def _stacked(site: Site, axis: int) -> tuple[Any, tuple[int, ...]]:
+    """The arguments along a new axis, and the shape of the result."""
+    count, one = len(site.args), site.shapes[0]
+    shape = (*one[:axis], count, *one[axis:])
     lanes = max(x.shape[0] for x in site.args)
-    total = jnp.zeros((lanes, *padded(stacked)), site.dtype)
+    total = jnp.zeros((lanes, *padded(shape)), site.dtype)
     place = lax.broadcasted_iota(jnp.int32, total.shape, axis + 1)
     for k, x in enumerate(site.args):
         here = jnp.broadcast_to(jnp.expand_dims(x, axis + 1), total.shape)
         total = jnp.where(place == k, here, total)
-    return [reshape(total, stacked, tuple(site.out.shape))]
+    return total, shape
 
 
 @rule("slice")
