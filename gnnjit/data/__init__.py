@@ -1,8 +1,8 @@
 """Datasets: built in, generated, or read from files in their papers' own formats."""
 
+from gnnjit.config import cache_dir
 from gnnjit.data.citation import citation_full
 from gnnjit.data.communities import communities
-from gnnjit.data.files import cache_dir
 from gnnjit.data.karate import karate
 from gnnjit.data.planetoid import planetoid
 from gnnjit.data.registry import DATASETS, Entry, open_dataset

@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
-import tempfile
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnnjit.config import cache_dir, write_atomically
 from gnnjit.errors import DataError
 
 Fetch = Callable[[str, int], bytes]
@@ -40,12 +40,6 @@ def fetch_url(url: str, size: int) -> bytes:
         raise DataError(f"got the URL {url}, expected https.")
     with urllib.request.urlopen(url, timeout=60) as response:
         return response.read(size + 1)
-
-
-def cache_dir() -> Path:
-    """XDG_CACHE_HOME/gnnjit, or ~/.cache/gnnjit. It need not exist yet."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "gnnjit"
 
 
 def user_dir(data_dir: str | os.PathLike[str] | None) -> Path | None:
@@ -132,14 +126,7 @@ def _write(path: Path, raw: bytes) -> None:
     """Write atomically: other processes see the whole file or none."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(raw)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_atomically(path, raw)
     except OSError as error:
         raise DataError(
             f"{path}: cannot be written ({error.strerror}). Set XDG_CACHE_HOME to a directory "

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,25 +21,11 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from gnnjit.config import write_atomically
 from gnnjit.training.errors import CheckpointError
 
 _IDENTITY = "identity.json"
 _MISSING = "nothing"
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file atomically: others see the old file or the whole new one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 class Checkpoints:
@@ -68,7 +53,7 @@ class Checkpoints:
             )
         try:
             root.mkdir(parents=True, exist_ok=True)
-            write_text(root / _IDENTITY, json.dumps(identity, indent=2) + "\n")
+            write_atomically(root / _IDENTITY, (json.dumps(identity, indent=2) + "\n").encode())
         except OSError as error:
             raise CheckpointError(
                 f"{root} cannot be written ({error.strerror}): choose another --checkpoint "

@@ -11,8 +11,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from gnnjit.config import write_atomically
 from gnnjit.train import Result
-from gnnjit.training.checkpoint import write_text
 from gnnjit.training.errors import TrainError
 
 
@@ -37,7 +37,7 @@ def write_json(path: str, result: Result, out: Console) -> None:
         out.file.flush()
         return
     try:
-        write_text(Path(path).expanduser(), text)
+        write_atomically(Path(path).expanduser(), text.encode())
     except OSError as error:
         raise TrainError(f"--json {path} cannot be written ({error.strerror})") from error
 

@@ -4,7 +4,8 @@ import urllib.error
 
 import pytest
 
-from gnnjit.data.files import RemoteFile, cache_dir, fetch_url, find_local, locate
+from gnnjit.config import cache_dir
+from gnnjit.data.files import RemoteFile, fetch_url, find_local, locate
 from gnnjit.data.upstream import CITATION_FULL, PLANETOID, TU
 from gnnjit.errors import DataError
 

@@ -13,8 +13,7 @@ from gnnjit.graph import Graph
 from gnnjit.graph.structure import Structure
 from gnnjit.ir.program import Atom, Program, Reduce
 from gnnjit.ir.space import Space
-from gnnjit.lower.pallas import matmul, movement, tile
-from gnnjit.lower.pallas.config import choose_config
+from gnnjit.lower.pallas import matmul, movement, tile, trial, tune
 from gnnjit.lower.pallas.outer import OuterProduct, find_outer_products
 from gnnjit.pallas_kernels import edges, rows
 from gnnjit.pallas_kernels.traversal import Operand, Output, Traversal
@@ -124,14 +123,16 @@ def _by_row(
     part: Part, by: Space, graph: Graph, structure: Structure, operands: list[Any], interpret: bool
 ) -> list[Any]:
     t = _traversal(part, by, {})
+    plan, num_rows = plan_of(structure), structure.num_rows
+    timer = None if interpret else trial.rows_timer(plan, num_rows, graph.num_edges, operands)
     return rows.run(
         t,
-        plan_of(structure),
+        plan,
         structure.neighbor,
         structure.edge,
         operands,
-        structure.num_rows,
-        choose_config(t),
+        num_rows,
+        tune.choose(_kernel("rows", part, by, graph), t, timer),
         interpret=interpret,
         clear_edges=graph.mask is not None,
     )
@@ -142,8 +143,16 @@ def _by_edge(
 ) -> list[Any]:
     t = _traversal(part, by, _outer(part))
     row, neighbor = (graph.dst, graph.src) if by is Space.DST else (graph.src, graph.dst)
-    config = choose_config(t)
+    kernel = _kernel("edges", part, by, graph)
+    timer = None if interpret else trial.edges_timer(*kernel.sizes, operands)
+    config = tune.choose(kernel, t, timer)
     return edges.run(t, row, neighbor, graph.mask, operands, config, interpret=interpret)
+
+
+def _kernel(kind: str, part: Part, by: Space, graph: Graph) -> tune.Kernel:
+    """What the choice of tiles depends on."""
+    ends = (graph.num_dst, graph.num_src) if by is Space.DST else (graph.num_src, graph.num_dst)
+    return tune.Kernel(kind, part.body, part.reductions, (*ends, graph.num_edges))
 
 
 def _outer(part: Part) -> dict[int, OuterProduct]:

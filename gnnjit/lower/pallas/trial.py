@@ -1,0 +1,113 @@
+"""Made-up inputs of the right sizes, to time a kernel while the program that needs it is traced."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnnjit.graph.tasks import PIECE, SHORT
+from gnnjit.lower.pallas.tune import Timer, seconds
+from gnnjit.pallas_kernels import edges, rows
+from gnnjit.pallas_kernels.rows import Config
+from gnnjit.pallas_kernels.traversal import Traversal
+
+
+def rows_timer(
+    plan: rows.Plan, num_rows: int, num_edges: int, operands: Sequence[Any], interpret: bool = False
+) -> Callable[[Traversal], Timer]:
+    """Times the kernel of rows; `plan` and `operands` are traced, only their shapes count."""
+
+    def of(t: Traversal) -> Timer:
+        rng = np.random.default_rng(0)
+        arrays = made_up(operands, rng)
+        far = max([a.shape[0] for a, o in zip(arrays, t.operands, strict=True)
+                   if o.place == "neighbor"], default=1)  # fmt: skip
+        neighbor = rng.integers(0, max(far, 1), num_edges).astype(np.int32)
+        slots = np.arange(num_edges, dtype=np.int32)
+
+        def run(config: Config) -> float:
+            def call(plan: Any, neighbor: Any, edge: Any, arrays: Any) -> Any:
+                return rows.run(
+                    t, plan, neighbor, edge, arrays, num_rows, config, interpret=interpret
+                )
+
+            return _time(call, _plan_like(plan, num_rows, num_edges), neighbor, slots, arrays)
+
+        return run
+
+    return of
+
+
+def edges_timer(
+    num_rows: int, num_far: int, num_edges: int, operands: Sequence[Any], interpret: bool = False
+) -> Callable[[Traversal], Timer]:
+    """Times the kernel of all edges."""
+
+    def of(t: Traversal) -> Timer:
+        rng = np.random.default_rng(0)
+        arrays = made_up(operands, rng)
+        row = rng.integers(0, max(num_rows, 1), num_edges).astype(np.int32)
+        far = rng.integers(0, max(num_far, 1), num_edges).astype(np.int32)
+
+        def run(config: Config) -> float:
+            def call(row: Any, far: Any, arrays: Any) -> Any:
+                return edges.run(t, row, far, None, arrays, config, interpret=interpret)
+
+            return _time(call, row, far, arrays)
+
+        return run
+
+    return of
+
+
+def _time(call: Callable[..., Any], *args: Any) -> float:
+    """Compiled and run now, although something else is being traced: in a thread of its own, which
+    knows nothing of that."""
+    wide = jax.config.jax_enable_x64
+
+    def work() -> float:
+        with jax.enable_x64(wide):
+            on_device = jax.device_put(args)
+            compiled = jax.jit(call)
+            return seconds(lambda: compiled(*on_device))
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
+
+
+def made_up(operands: Sequence[Any], rng: np.random.Generator) -> list[Any]:
+    """Arrays like `operands`, floats random (zeros would be cheap to add up)."""
+    out = []
+    for x in operands:
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            out.append(rng.standard_normal(x.shape, np.float32).astype(x.dtype))
+        else:
+            out.append(np.zeros(x.shape, x.dtype))
+    return out
+
+
+def _plan_like(plan: rows.Plan, num_rows: int, num_edges: int) -> rows.Plan:
+    """As many tasks of each kind as `plan` has, each of about the average length."""
+    short, long, hubs = plan.short.count, plan.long.count, plan.hubs.count
+    few = min(SHORT, num_edges // max(short + long, 1))
+    many = min(PIECE, (num_edges - short * few) // max(long, 1))
+    number = np.arange(long)
+    piece = np.where(number < plan.pieces, number, -1) if plan.pieces else None
+    each = plan.pieces // max(hubs, 1)
+
+    def tasks(count: int, length: int, first: int, piece: Any = None) -> rows.Tasks:
+        at = np.arange(count)
+        start = at * length % max(num_edges - length + 1, 1)
+        columns: Any = [(first + at) % max(num_rows, 1), start, np.full(count, length)]
+        columns += [] if piece is None else [piece]
+        return rows.Tasks(*(c.astype(np.int32) for c in columns))
+
+    merged = tasks(hubs, each, 0)
+    return rows.Plan(
+        tasks(long, many, hubs, piece), tasks(short, few, hubs + long), merged, plan.pieces
+    )
