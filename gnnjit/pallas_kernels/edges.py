@@ -46,7 +46,7 @@ def run(
     shapes = [
         jax.ShapeDtypeStruct((num_edges, *o.shape), o.dtype)
         if o.reduction is None
-        else jax.ShapeDtypeStruct((programs, *o.shape), traversal.accumulator_dtype(o.dtype))
+        else jax.ShapeDtypeStruct((programs, *_part(o)), traversal.accumulator_dtype(o.dtype))
         for o in t.outputs
     ]
     inputs = [row, neighbor, *([] if mask is None else [mask]), *operands]
@@ -69,12 +69,18 @@ def run(
     return [_total(o, x, some) for o, x in zip(t.outputs, outs, strict=True)]
 
 
+def _part(o: Output) -> tuple[int, ...]:
+    """The shape of what one program leaves: a matrix product has a least size."""
+    wide = o.reduction == "outer_sum"
+    return tuple(max(n, traversal.DOT) for n in o.shape) if wide else o.shape
+
+
 def _total(o: Output, x: jax.Array, some: Any) -> jax.Array:
     """The second stage; 0 where there is no edge at all."""
     if o.reduction is None:
         return x
     whole = {"sum": jnp.sum, "outer_sum": jnp.sum, "max": jnp.max, "min": jnp.min}
-    total = whole[o.reduction](x, axis=0)
+    total = whole[o.reduction](x, axis=0)[tuple(slice(n) for n in o.shape)]
     return jnp.where(some, total, jnp.zeros_like(total)).astype(o.dtype)
 
 
@@ -111,7 +117,7 @@ class _Program:
         refs = [r for o, r in zip(self.t.outputs, self.outs, strict=True) if o.reduction]
         at, here = jnp.full((1,), self.number), jnp.ones((1,), jnp.bool_)
         for o, x, ref in zip(reduced, traversal.merge_lanes(reduced, state), refs, strict=True):
-            traversal.write(ref, at, o.shape, here, x)
+            traversal.write(ref, at, _part(o), here, x)
 
     def step(self, k: Any, state: Tiles) -> Tiles:
         edge = (k * self.programs + self.number) * self.lanes + jnp.arange(self.lanes)
