@@ -13,7 +13,7 @@ from gnnjit.graph import Graph
 from gnnjit.graph.structure import Structure
 from gnnjit.ir.program import Program, Reduce
 from gnnjit.ir.space import Space
-from gnnjit.lower.pallas import matmul, movement, tile
+from gnnjit.lower.pallas import matmul, movement, sizes, tile
 from gnnjit.lower.pallas.config import choose_config
 from gnnjit.lower.pallas.outer import OuterProduct, find_outer_products
 from gnnjit.pallas_kernels import edges, rows
@@ -39,9 +39,12 @@ class Part:
     by_row: bool
 
 
-def why_not(body: Program, reductions: Reductions, by: Space) -> list[str]:
-    """Reasons why `run` cannot be used for a traversal by the rows `by`."""
+def why_not(
+    body: Program, reductions: Reductions, by: Space, graph: Graph | None = None
+) -> list[str]:
+    """Reasons why `run` cannot be used for a traversal by the rows `by`, of `graph` if given."""
     out = tile.reasons(body) + _reductions(body, reductions, by)
+    out += [] if graph is None else sizes.reasons(body, reductions, by, graph)
     if out:
         return out
     try:
