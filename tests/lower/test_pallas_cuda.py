@@ -16,6 +16,7 @@ from flax import nnx
 
 import gnnjit
 from gnnjit import nn
+from gnnjit.lower import choose
 
 N, E, F = 200, 40_000, 32
 RNG = np.random.default_rng(0)
@@ -28,14 +29,12 @@ REAL = RNG.random(E) < 0.9
 class Case:
     """make: `fn(params, graph, x, data)` and `params`, by the dtype.
 
-    graph: keywords for `Graph.from_edges`; data: scalars on each edge; fallbacks: reasons against
-    a kernel that are known, by direction.
+    graph: keywords for `Graph.from_edges`; data: scalars on each edge.
     """
 
     make: Callable[[Any], tuple[Any, Any]]
     graph: dict[str, Any] = dataclasses.field(default_factory=lambda: {"num_nodes": N})
     data: int = 0
-    fallbacks: dict[str, set[str]] = dataclasses.field(default_factory=dict)
 
 
 def module(make: Callable[[nnx.Rngs], Any], data: int = 0, **call: Any) -> Case:
@@ -144,6 +143,11 @@ def example(case: Case, dtype: Any, tasks: bool) -> tuple[Any, tuple[Any, ...]]:
     return fn, (params, graph, x, data)
 
 
+def with_index(graph: gnnjit.Graph, dtype: Any) -> gnnjit.Graph:
+    """Large graphs have 64-bit indices."""
+    return jax.tree.map(lambda a: a.astype(dtype) if a.dtype.kind == "i" else a, graph)
+
+
 def derivative(fn: Any, order: int) -> Any:
     """`fn` itself, or the gradients of a sum over it, or those of a sum over these."""
 
@@ -162,8 +166,10 @@ def derivative(fn: Any, order: int) -> Any:
     return gradients if order == 1 else lambda *args: gradients(*args, loss=second)
 
 
-def check(case: Case, order: int, tasks: bool, dtype: Any) -> None:
+def check(case: Case, order: int, tasks: bool, dtype: Any, index: Any = None) -> None:
     fn, args = example(case, dtype, tasks)
+    if index is not None:
+        args = (args[0], with_index(args[1], index), *args[2:])
     traced = pallas.trace_for_cuda(derivative(fn, order), *args)
     chosen = pallas.choices_of(traced)
     assert [dict(c.refused) for c in chosen if c.kernel != "pallas"] == []
@@ -194,6 +200,66 @@ def test_a_layer_is_kernels(name, order, tasks, dtype):
     check(CASES[name], order, tasks, jnp.dtype(dtype))
 
 
-def test_float64(monkeypatch):
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_float64(index):
     with jax.enable_x64(True):
-        check(CASES["GAT"], 1, True, jnp.dtype("float64"))
+        check(CASES["SAGE"], 1, True, jnp.dtype("float64"), jnp.dtype(index))
+
+
+def test_int64_indices_of_float32():
+    with jax.enable_x64(True):
+        check(CASES["edge outputs"], 1, True, jnp.dtype("float32"), jnp.dtype("int64"))
+
+
+REFUSED = {
+    "exact gelu of float64": (
+        layer(_gelu), "float64", {"erf of float64 has no GPU kernel code",
+                                  "erfc of float64 has no GPU kernel code"}),
+    "a wide matrix": (
+        layer(lambda v, e, p: gnnjit.max(jnp.tanh(e.src + v) @ p["w"]), w=(F, 512)), "float32",
+        {"a value of 16384 scalars an edge fits no tile"}),
+    "a sort": (
+        layer(lambda v, e, p: gnnjit.sum(jnp.sort(e.src * v))), "float32",
+        {"no GPU kernel code for the primitive sort"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_kernel_says_why(name):
+    case, dtype, reasons = REFUSED[name]
+    with jax.enable_x64(dtype == "float64"):
+        fn, args = example(case, jnp.dtype(dtype), False)
+        (choice,) = pallas.choices_of(pallas.trace_for_cuda(fn, *args))
+    assert choice.kernel == "segment"
+    given = dict(choice.refused)["pallas"]
+    assert given
+    assert set(given) <= reasons
+
+
+def small(case: Case, dtype: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Arguments to compute with, of random numbers."""
+    rng = np.random.default_rng(0)
+
+    def draw(shape: tuple[int, ...]) -> Any:
+        return jnp.asarray(rng.normal(size=shape) / 4, dtype)
+
+    fn, params = case.make(dtype)
+    graph = gnnjit.Graph.from_edges(SRC[:300] % 20, DST[:300] % 18, num_nodes=20)
+    params = jax.tree.map(lambda a: draw(a.shape), params)
+    data = draw((300, case.data)) if case.data else None
+    return fn, (params, graph, draw((20, F)), data)
+
+
+@pallas.numeric
+@pytest.mark.parametrize(("name", "x64"), [("edge outputs", False), ("EdgeConv", True)])
+def test_gradients_of_matrices_on_the_edges(name, x64):
+    """Sums of outer products, of a side below 16 too, in the precision of the values."""
+    with jax.enable_x64(x64):
+        fn, args = small(CASES[name], jnp.float64 if x64 else jnp.float32)
+        with choose.prefer("segment"):
+            want = jax.jit(derivative(fn, 1))(*args)
+        with pallas.on_kernels():
+            have = jax.jit(derivative(fn, 1))(*args)
+        tolerance = 1e-12 if x64 else 1e-4 if pallas.INTERPRET else 1e-2
+        for a, b in zip(jax.tree.leaves(have), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * float(jnp.abs(b).max()))

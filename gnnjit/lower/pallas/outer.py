@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce, Value
-from gnnjit.lower.pallas.tile import clear, read
+from gnnjit.lower.pallas.tile import clear, read, working_dtype
 from gnnjit.pallas_kernels.traversal import DOT, padded
 
 
@@ -49,7 +49,8 @@ def find_outer_products(
         product = None
         if isinstance(atom, Value) and atom not in read_again:
             product = _match(made.get(atom))
-        if r is not None and r.kind == "sum" and product is not None:
+        single = working_dtype(atom.dtype) == jnp.float32  # what the matrix unit sums in
+        if r is not None and r.kind == "sum" and product is not None and single:
             found[i] = product
     return found
 
