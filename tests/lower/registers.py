@@ -164,6 +164,17 @@ def key(family: str, width: int, dtype: str) -> str:
     return f"{family} {width} {dtype}"
 
 
+def _written(version: str, table: dict[str, Any]) -> str:
+    """A line for each kernel."""
+    rows = [
+        f"  {json.dumps(name)}: {{"
+        + ",".join(f"\n   {json.dumps(k)}: {json.dumps(use)}" for k, use in uses.items())
+        + "}"
+        for name, uses in table.items()
+    ]
+    return f'{{"triton": {json.dumps(version)},\n "kernels": {{\n' + ",\n".join(rows) + "}}\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -182,8 +193,7 @@ def main() -> None:
                     row[name] = dataclasses.asdict(use)
                     print(f"{key(family, width, dtype):24} {name:22} {use} {use.resident} warps")
     if given.write and not given.only:
-        found = {"triton": triton.__version__, "kernels": table}
-        TABLE.write_text(json.dumps(found, indent=1) + "\n")
+        TABLE.write_text(_written(triton.__version__, table))
 
 
 if __name__ == "__main__":
