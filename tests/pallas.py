@@ -110,7 +110,8 @@ class Kernel:
 
         with ir.Context() as context:
             dialect.register_dialect(context)
-            return ir.Module.parse(self.code).operation.get_asm(enable_debug_info=False)
+            module = ir.Module.parse(self.code)
+            return str(module.operation.get_asm(enable_debug_info=False))
 
 
 def _operations(operation: Any) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,11 +28,11 @@ def reasons(
     """Why the kernels cannot run on a graph of this size."""
     spaces = [v.space for v in body.inputs]
     spaces += [Space.EDGE if r is None else r.into for r in reductions]
-    found = {
-        np.dtype(v.dtype).name: v.size * size(graph, space)
-        for v, space in zip([*body.inputs, *body.outputs], spaces, strict=True)
-        if space is not Space.SHARED and _wraps(np.dtype(v.dtype), v.size * size(graph, space))
-    }
+    found: dict[str, int] = {}
+    for v, space in zip([*body.inputs, *body.outputs], spaces, strict=True):
+        count = 0 if space is Space.SHARED else math.prod(v.shape) * size(graph, space)
+        if _wraps(np.dtype(v.dtype), count):
+            found[np.dtype(v.dtype).name] = count
     over_edges = any(r is None or r.into is Space.SHARED for r in reductions)  # reads the mask
     if over_edges and graph.mask is not None and _wraps(np.dtype(bool), graph.num_edges):
         found["bool"] = graph.num_edges
