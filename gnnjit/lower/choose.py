@@ -72,7 +72,7 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
     interpreted = _interprets(platform)
     no_gpu = [] if platform == "cuda" or interpreted else [f"the platform is {platform}"]
     tried = {
-        "pallas": lambda: no_gpu or pallas.why_not(body, tuple(reductions), rows),
+        "pallas": lambda: no_gpu or pallas.why_not(body, tuple(reductions), rows, graph),
         "cpu": lambda: off or cpu.why_not(body, tuple(reductions), rows),
         "csr": lambda: csr.why_not(body, reductions, rows, platform),
         "bucketed": lambda: bucketed.why_not(body, reductions, rows, structure),

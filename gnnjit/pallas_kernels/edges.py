@@ -94,7 +94,9 @@ class _Program:
         self.t, self.ends, self.lanes = t, ends, lanes
         self.operands, self.outs = refs[: len(t.operands)], refs[len(t.operands) :]
         self.num_edges, self.blocks, self.programs = num_edges, blocks, programs
-        self.number = triton.program_number()
+        # In the type of the indices: 32 bits do not count more than 2**31 edges.
+        self.index = ends[0].dtype
+        self.number = triton.program_number().astype(self.index)
         self.shared = {
             i: traversal.read(ref, None, o.shape, None)
             for i, (o, ref) in enumerate(zip(t.operands, self.operands, strict=True))
@@ -114,7 +116,8 @@ class _Program:
             traversal.write(ref, at, o.shape, here, x)
 
     def step(self, k: Any, state: Tiles) -> Tiles:
-        edge = (k * self.programs + self.number) * self.lanes + jnp.arange(self.lanes)
+        lane = jnp.arange(self.lanes, dtype=self.index)
+        edge = (k * self.programs + self.number) * self.lanes + lane
         inside = edge < self.num_edges
         keep = inside
         if len(self.ends) > 2:

@@ -201,12 +201,14 @@ class _Program:
     def __init__(self, t: Traversal, refs: _Refs, num_tasks: int, lanes: int, per_program: int):
         self.t, self.refs, self.lanes = t, refs, lanes
         self.edges_a_step = lanes // per_program
-        number = triton.program_number() * per_program + jnp.arange(per_program)
+        index = refs.tasks[0].dtype
+        number = triton.program_number().astype(index) * per_program
+        number = number + jnp.arange(per_program, dtype=index)
         self.here = number < num_tasks
         first = [triton.load(ref, (number,), self.here, 0) for ref in refs.tasks]
         self.row, self.start, self.length = first[:3]
         self.piece = first[3] if len(first) > 3 else None
-        self.lane = jnp.arange(lanes) % self.edges_a_step
+        self.lane = jnp.arange(lanes, dtype=index) % self.edges_a_step
         self.fixed = {
             i: traversal.read(ref, self.row if o.place == "row" else None, o.shape, self.here)
             for i, (o, ref) in enumerate(zip(t.operands, refs.operands, strict=True))

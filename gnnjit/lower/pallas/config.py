@@ -15,6 +15,8 @@ MAX_TILE = 8192
 """More spill into memory."""
 
 WARPS = 4
+HELD = 4096
+"""Scalars that take more registers than four warps have to spare."""
 
 
 def widest(t: Traversal) -> int:
@@ -23,9 +25,23 @@ def widest(t: Traversal) -> int:
     return max((math.prod(padded(s)) for s in shapes), default=1)
 
 
+def held(t: Traversal) -> int:
+    """Scalars that a program keeps while it runs: sums of outer products, shared matrices."""
+    sums = sum(math.prod(padded(o.shape)) for o in t.outputs if o.reduction == "outer_sum")
+    read = [math.prod(padded(o.shape)) for o in t.operands if o.place == "shared"]
+    return max([sums, *(n // 4 for n in read)])
+
+
 def static_config(t: Traversal) -> Config:
-    """The choice without a device to time on: lanes that fill a tile, four warps."""
-    return Config(lanes=max(DOT, min(64, TILE // widest(t))), warps=WARPS, stages=2)
+    """Lanes that fill a tile; four warps, or eight where they would spill what they hold.
+
+    Compiled for an H200, the sum of a 64 x 64 outer product takes 255 registers and spills 424
+    bytes with four warps, and takes 209 with eight; so does a product with a 128 x 128 matrix
+    (tests/lower/registers.py).
+    """
+    lanes = max(1, min(64, TILE // widest(t)))
+    warps = 2 * WARPS if held(t) >= HELD else WARPS
+    return Config(lanes=max(lanes, DOT), warps=warps, stages=2)
 
 
 def candidates(t: Traversal) -> list[Config]:

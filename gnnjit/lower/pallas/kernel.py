@@ -13,10 +13,10 @@ from gnnjit.graph import Graph
 from gnnjit.graph.structure import Structure
 from gnnjit.ir.program import Atom, Program, Reduce
 from gnnjit.ir.space import Space
-from gnnjit.lower.pallas import matmul, movement, tile, trial, tune
-from gnnjit.lower.pallas.outer import OuterProduct, find_outer_products
+from gnnjit.lower.pallas import matmul, movement, sizes, tile, trial, tune
+from gnnjit.lower.pallas.outer import MAX_SUM, OuterProduct, find_outer_products
 from gnnjit.pallas_kernels import edges, rows
-from gnnjit.pallas_kernels.traversal import Operand, Output, Traversal
+from gnnjit.pallas_kernels.traversal import Operand, Output, Traversal, padded
 
 assert matmul.rule is movement.rule  # importing them registers their rules
 
@@ -38,14 +38,18 @@ class Part:
     by_row: bool
 
 
-def why_not(body: Program, reductions: Reductions, by: Space) -> list[str]:
-    """Reasons why `run` cannot be used for a traversal by the rows `by`."""
+def why_not(
+    body: Program, reductions: Reductions, by: Space, graph: Graph | None = None
+) -> list[str]:
+    """Reasons why `run` cannot be used for a traversal by the rows `by`, of `graph` if given."""
     out = _reductions(body, reductions, by)
+    out += [] if graph is None else sizes.reasons(body, reductions, by, graph)
     if out:
         return out
     for part in parts(body, reductions, by):
-        wanted = _wanted(part, _outer(part))
-        out += tile.reasons(part.body, wanted)
+        outer = _outer(part)
+        wanted = _wanted(part, outer)
+        out += tile.reasons(part.body, wanted) + _too_large(outer)
         try:
             if not out:
                 tile.check(part.body, wanted)
@@ -157,6 +161,14 @@ def _kernel(kind: str, part: Part, by: Space, graph: Graph) -> tune.Kernel:
 
 def _outer(part: Part) -> dict[int, OuterProduct]:
     return {} if part.by_row else find_outer_products(part.body, part.reductions)
+
+
+def _too_large(outer: dict[int, OuterProduct]) -> list[str]:
+    return [
+        f"a sum of outer products of {a.shape[0]} x {b.shape[0]} is larger than a program holds"
+        for a, b in ((pair.left, pair.right) for pair in outer.values())
+        if padded(a.shape)[0] * padded(b.shape)[0] > MAX_SUM
+    ]
 
 
 def _wanted(part: Part, outer: dict[int, OuterProduct]) -> list[Atom]:

@@ -21,7 +21,8 @@ MAX_MATRIX = 128 * 128
 def _dot_general(site: Site) -> Sequence[Any]:
     (lc, rc), (lb, rb) = site.params["dimension_numbers"]
     (left, right), (sl, sr) = site.args, site.shapes
-    if not lb and len(lc) == 1:
+    # The matrix unit sums in float32, which is less than wider floats and integers need.
+    if not lb and len(lc) == 1 and site.dtype == jnp.float32:
         if _takes(right, sr, left, sl):
             x, shape = _last(left, sl, lc[0])
             matrix = right[0] if rc[0] == 0 else right[0].T

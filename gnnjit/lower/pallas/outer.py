@@ -13,8 +13,11 @@ from typing import Any
 import jax.numpy as jnp
 
 from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce
-from gnnjit.lower.pallas.tile import clear, read
+from gnnjit.lower.pallas.tile import clear, read, working_dtype
 from gnnjit.pallas_kernels.traversal import DOT, padded
+
+MAX_SUM = 8192
+"""Scalars of a sum of outer products that a program holds; more spill into memory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +49,8 @@ def find_outer_products(
     found = {}
     for i, (atom, r) in enumerate(zip(body.outputs, reductions, strict=True)):
         product = _match(atom, made)
-        if r is not None and r.kind == "sum" and product is not None:
+        single = working_dtype(atom.dtype) == jnp.float32  # what the matrix unit sums in
+        if r is not None and r.kind == "sum" and product is not None and single:
             found[i] = product
     return found
 

@@ -187,6 +187,14 @@ def _convert(site: Site) -> Sequence[Any]:
     return [x if x.dtype == site.dtype else x.astype(site.dtype)]
 
 
+@rule("bitcast_convert_type")
+def _bitcast(site: Site) -> Sequence[Any]:
+    (x,), (given,), made = site.args, site.eqn.inputs, site.out.dtype
+    if (x.dtype, site.dtype) != (given.dtype, made) or x.dtype.itemsize != made.itemsize:
+        raise Unsupported(f"the bits of {given.dtype} as {made} have no GPU kernel code")
+    return [lax.bitcast_convert_type(x, site.dtype)]
+
+
 @rule("log2")
 def _log2(site: Site) -> Sequence[Any]:
     (x,) = aligned(site)

@@ -68,7 +68,7 @@ def edges_timer(
 def _time(call: Callable[..., Any], *args: Any) -> float:
     """Compiled and run now, although something else is being traced: in a thread of its own, which
     knows nothing of that."""
-    wide = jax.config.jax_enable_x64
+    wide = jax.config.read("jax_enable_x64")
 
     def work() -> float:
         with jax.enable_x64(wide):
