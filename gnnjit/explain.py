@@ -225,7 +225,7 @@ def _chosen(direction: str, op: Aggregate, graph: Graph) -> list[Kernel]:
     """The traversals that one aggregate becomes when it is lowered."""
     found = []
     platform = jax.default_backend()
-    for eqn in traversals(op.body, op.reductions, platform).equations:
+    for eqn in traversals(op.body, op.reductions, graph, platform).equations:
         if isinstance(eqn.op, Aggregate):
             choice = choose(eqn.op.body, eqn.op.reductions, graph, platform)
             found.append(_kernel(direction, choice))

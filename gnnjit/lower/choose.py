@@ -100,23 +100,23 @@ def optimised(
     return run_passes(program, lowering_passes(online=online, scale_on_edges=scale_on_edges))
 
 
-def traversals(body: Program, reductions: Reductions, platform: str) -> Program:
+def traversals(body: Program, reductions: Reductions, graph: Graph, platform: str) -> Program:
     """The program that an aggregate is lowered to: an `exp_sum` stays one traversal where the GPU
     kernels take it, and is written out as several otherwise."""
     if platform == "cuda" or _interprets(platform):
         program = optimised(body, reductions, online=True)
         ops = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
-        if not any(_refused(op) for op in ops):
+        if not any(_refused(op, graph) for op in ops):
             return program
     # The CPU's other lowerings know a sum of neighbours by its form, without factors.
     generated = platform == "cpu" and cpu.available() and _preferred.value in (None, "cpu")
     return optimised(body, reductions, online=False, scale_on_edges=generated)
 
 
-def _refused(op: Aggregate) -> bool:
+def _refused(op: Aggregate, graph: Graph) -> bool:
     """Whether a traversal with an `exp_sum` has no kernel."""
     online = any(r is not None and r.kind == "exp_sum" for r in op.reductions)
-    return online and bool(pallas.why_not(op.body, op.reductions, rows_of(op.reductions)))
+    return online and bool(pallas.why_not(op.body, op.reductions, rows_of(op.reductions), graph))
 
 
 def _interprets(platform: str) -> bool:
@@ -134,7 +134,7 @@ def lower(
     """The aggregate as plain JAX and kernel calls."""
     n = graph_def[1]
     graph = jax.tree.unflatten(graph_def[0], list(args[:n]))
-    program = traversals(body, reductions, platform)
+    program = traversals(body, reductions, graph, platform)
 
     def run(graph: Graph, eqn: Equation, operands: list[Any]) -> Sequence[Any]:
         assert isinstance(eqn.op, Aggregate)

@@ -96,8 +96,9 @@ def _part(body: Program, reductions: Reductions, at: tuple[int, ...], by_row: bo
 
 
 def _renumbered(r: Reduce | None, at: tuple[int, ...]) -> Reduce | None:
-    score = getattr(r, "score", None)
-    return r if r is None or score is None else dataclasses.replace(r, score=at.index(score))
+    if r is None or r.score is None:
+        return r
+    return dataclasses.replace(r, score=at.index(r.score))
 
 
 def run(
@@ -198,7 +199,7 @@ def _traversal(part: Part, by: Space, outer: dict[int, OuterProduct]) -> Travers
             "outer_sum" if i in outer else r and r.kind,
             tuple(o.shape),
             o.dtype,
-            getattr(r, "score", None),
+            r and r.score,
         )
         for i, (o, r) in enumerate(zip(part.body.outputs, part.reductions, strict=True))
     )
