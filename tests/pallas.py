@@ -79,7 +79,7 @@ def choices_of(traced: Any) -> list[choose.Choice]:
     for eqn in _aggregates(traced.jaxpr):
         treedef, leaves = eqn.params["graph_def"]
         graph = jax.tree.unflatten(treedef, [v.aval for v in eqn.invars[:leaves]])
-        program = choose.optimised(eqn.params["body"], eqn.params["reductions"])
+        program = choose.traversals(eqn.params["body"], eqn.params["reductions"], graph, "cuda")
         ops = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
         found += [choose.choose(op.body, op.reductions, graph, "cuda") for op in ops]
     return found

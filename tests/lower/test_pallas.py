@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,30 +12,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from layer.cases import CASES, GRAPHS, F, features, layer_of
+from pallas import numeric, with_tasks
 from strategies import edge_lists, expressions
 from test_aggregate import close, value_and_grad
 
 import gnnjit
 from gnnjit.frontend.capture import capture
-from gnnjit.graph.tasks import build_tasks
 from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose, pallas
 
 F32 = np.dtype(np.float32)
-
-
-def with_tasks(graph: gnnjit.Graph, short: int = 2, piece: int = 4) -> gnnjit.Graph:
-    """`graph` with tasks so small that short rows, long rows and hubs all occur."""
-
-    def add(structure: Any) -> Any:
-        return dataclasses.replace(
-            structure, tasks=build_tasks(np.asarray(structure.indptr), short, piece)
-        )
-
-    return dataclasses.replace(
-        graph, in_structure=add(graph.in_structure), out_structure=add(graph.out_structure)
-    )
+pytestmark = numeric
 
 
 @contextlib.contextmanager
@@ -61,7 +48,7 @@ def test_layers_with_hubs_and_short_rows(name, monkeypatch):
     e = GRAPHS["hub"]
     want = value_and_grad(name, e, e.graph())
     with on_kernels(monkeypatch) as chosen:
-        have = value_and_grad(name, e, with_tasks(e.graph()))
+        have = value_and_grad(name, e, with_tasks(e.graph(), 2, 4))
     assert {c.kernel for c in chosen} == {"pallas"}
     close(have, want)
 
@@ -122,7 +109,7 @@ def test_half_precision(dtype, monkeypatch):
     cast = jax.tree.map(lambda a: a.astype(dtype), at)
     want = layer(e.graph(), at["dst"], at["p"], edges=at["data"])
     with on_kernels(monkeypatch) as chosen:
-        have = layer(with_tasks(e.graph()), cast["dst"], cast["p"], edges=cast["data"])
+        have = layer(with_tasks(e.graph(), 2, 4), cast["dst"], cast["p"], edges=cast["data"])
     assert {c.kernel for c in chosen} == {"pallas"}
     for a, b in zip(jax.tree.leaves(have), jax.tree.leaves(want), strict=True):
         assert a.dtype == dtype
@@ -141,7 +128,7 @@ def test_second_order(monkeypatch):
 
     want = second(e.graph())
     with on_kernels(monkeypatch) as chosen:
-        have = second(with_tasks(e.graph()))
+        have = second(with_tasks(e.graph(), 2, 4))
     assert {c.kernel for c in chosen} == {"pallas"}
     close(have, want)
 
@@ -149,7 +136,7 @@ def test_second_order(monkeypatch):
 def test_two_runs_give_the_same_bits(monkeypatch):
     e = GRAPHS["hub"]
     with on_kernels(monkeypatch):
-        one, two = (value_and_grad("graph_net", e, with_tasks(e.graph())) for _ in range(2))
+        one, two = (value_and_grad("graph_net", e, with_tasks(e.graph(), 2, 4)) for _ in range(2))
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
         np.testing.assert_array_equal(a, b)
 

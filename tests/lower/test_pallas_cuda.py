@@ -216,8 +216,8 @@ REFUSED = {
         layer(_gelu), "float64", {"erf of float64 has no GPU kernel code",
                                   "erfc of float64 has no GPU kernel code"}),
     "a wide matrix": (
-        layer(lambda v, e, p: gnnjit.max(jnp.tanh(e.src + v) @ p["w"]), w=(F, 512)), "float32",
-        {"a value of 16384 scalars an edge fits no tile"}),
+        layer(lambda v, e, p: gnnjit.max(jnp.tanh(e.src + v) @ p["w"]), w=(F, 1024)), "float32",
+        {"a matrix of 32 x 1024 on the edges is larger than a program holds"}),
     "a sort": (
         layer(lambda v, e, p: gnnjit.sum(jnp.sort(e.src * v))), "float32",
         {"no GPU kernel code for the primitive sort"}),

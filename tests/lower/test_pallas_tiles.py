@@ -11,11 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from pallas import numeric
 
 import gnnjit
 from gnnjit.lower import choose
 
 COUNT = 20
+pytestmark = numeric
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(COUNT, 3, 5)) * 2, jnp.float32)
 W = jnp.asarray(RNG.normal(size=(5, 20)), jnp.float32)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pallas import with_tasks
 
 import gnnjit
 from gnnjit.ir.program import Program, Reduce, Value
@@ -141,8 +142,6 @@ def test_the_timers_run_the_kernels(tasks):
     graph = gnnjit.Graph.from_edges([0, 1, 1, 2, 0, 0], [0, 0, 0, 0, 1, 2], 3)
     structure = graph.in_structure
     if tasks:
-        from test_pallas import with_tasks
-
         structure = with_tasks(graph, 1, 2).in_structure
     x = np.ones((3, 5), np.float32)
     plan = kernel.plan_of(structure)

@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from pallas import INTERPRET, numeric
 
 from gnnjit.pallas_kernels import edges
 from gnnjit.pallas_kernels.rows import Config
 from gnnjit.pallas_kernels.traversal import DOT, Operand, Output, Traversal
 
 F32 = np.dtype(np.float32)
-INTERPRET = jax.default_backend() != "gpu"
+pytestmark = numeric
 N, F, G = 7, 3, 20
 
 

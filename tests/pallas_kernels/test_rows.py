@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pallas import INTERPRET, numeric
 
 from gnnjit.graph.tasks import build_tasks
 from gnnjit.pallas_kernels import rows
 from gnnjit.pallas_kernels.traversal import Operand, Output, Traversal
 
 F32 = np.dtype(np.float32)
-INTERPRET = jax.default_backend() != "gpu"
+pytestmark = numeric
 SCORE, F = (), 3
 
 
