@@ -44,15 +44,19 @@ _preferred = jax.make_user_context(None)
 @contextlib.contextmanager
 def prefer(kernel: str) -> Iterator[None]:
     """Within it, traversals run on `kernel`, or on one tried after it where it has a reason
-    against itself: to test and to measure one lowering. On a CPU, `pallas` is interpreted."""
+    against itself: to test and to measure one lowering. On a CPU, `pallas` and `mosaic`
+    are interpreted if they are preferred themselves."""
     if kernel not in KERNELS:
         raise ValueError(f"prefer({kernel!r}): the lowerings are {', '.join(KERNELS)}")
     with _preferred(kernel):
         yield
 
 
-KERNELS = ("pallas", "cpu", "csr", "bucketed", "segment")
-"""In the order in which they are tried."""
+KERNELS = ("pallas", "mosaic", "cpu", "csr", "bucketed", "segment")
+"""In the order in which they are tried. `pallas` is its Triton backend, `mosaic` its Mosaic GPU
+backend."""
+
+ON_GPU = ("pallas", "mosaic")
 
 
 def rows_of(reductions: Sequence[Reduce | None]) -> Space:
@@ -68,10 +72,17 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
     refused: list[tuple[str, tuple[str, ...]]] = []
     off = [] if platform == "cpu" else [f"the platform is {platform}"]
     wanted = _preferred.value
-    interpreted = platform == "cpu" and wanted == "pallas"
-    no_gpu = [] if platform == "cuda" or interpreted else [f"the platform is {platform}"]
+    interpreted = {kernel: platform == "cpu" and wanted == kernel for kernel in ON_GPU}
+    no_gpu = {
+        kernel: [] if platform == "cuda" or interpreted[kernel] else [f"the platform is {platform}"]
+        for kernel in ON_GPU
+    }
     tried = {
-        "pallas": lambda: no_gpu or pallas.why_not(body, tuple(reductions), rows),
+        "pallas": lambda: no_gpu["pallas"] or pallas.why_not(body, tuple(reductions), rows),
+        "mosaic": lambda: (
+            no_gpu["mosaic"]
+            or pallas.mosaic.why_not(body, reductions, rows, interpret=interpreted["mosaic"])
+        ),
         "cpu": lambda: off or cpu.why_not(body, tuple(reductions), rows),
         "csr": lambda: csr.why_not(body, reductions, rows, platform),
         "bucketed": lambda: bucketed.why_not(body, reductions, rows, structure),
@@ -81,7 +92,8 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
     for number, kernel in enumerate(KERNELS):
         reasons = tried[kernel]() if number >= first else [f"{KERNELS[first]} is preferred"]
         if not reasons:
-            return Choice(kernel, rows, body, tuple(reductions), tuple(refused), interpreted)
+            alone = interpreted.get(kernel, False)
+            return Choice(kernel, rows, body, tuple(reductions), tuple(refused), alone)
         refused.append((kernel, tuple(reasons)))
     raise AssertionError("the segment lowering takes everything")
 
@@ -139,9 +151,9 @@ def run_choice(choice: Choice, graph: Graph, operands: Sequence[Any]) -> Sequenc
         structure = graph.in_structure if by_rows else graph.out_structure
         num_rows = graph.num_dst if by_rows else graph.num_src
         return cpu.run(body, reductions, rows, structure, num_rows, graph.num_edges, operands)
-    if choice.kernel == "pallas":
-        interpret = choice.interpreted
-        return pallas.run(body, reductions, rows, graph, operands, interpret=interpret)
+    if choice.kernel in ON_GPU:
+        call = {"pallas": pallas.run, "mosaic": pallas.mosaic.run}[choice.kernel]
+        return call(body, reductions, rows, graph, operands, interpret=choice.interpreted)
     module = {"csr": csr, "bucketed": bucketed, "segment": segment}[choice.kernel]
     return module.run(body, reductions, rows, graph, operands)
 

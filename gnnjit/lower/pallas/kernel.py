@@ -16,7 +16,7 @@ from gnnjit.ir.space import Space
 from gnnjit.lower.pallas import matmul, movement, tile
 from gnnjit.lower.pallas.config import choose_config
 from gnnjit.lower.pallas.outer import OuterProduct, find_outer_products
-from gnnjit.pallas_kernels import edges, rows
+from gnnjit.pallas_kernels import edges, rows, triton
 from gnnjit.pallas_kernels.traversal import Operand, Output, Traversal
 
 assert matmul.rule is movement.rule  # importing them registers their rules
@@ -41,7 +41,7 @@ class Part:
 
 def why_not(body: Program, reductions: Reductions, by: Space) -> list[str]:
     """Reasons why `run` cannot be used for a traversal by the rows `by`."""
-    out = tile.reasons(body) + _reductions(body, reductions, by)
+    out = triton.MISSING + tile.reasons(body) + _reductions(body, reductions, by)
     if out:
         return out
     try:
