@@ -44,8 +44,8 @@ _preferred = jax.make_user_context(None)
 @contextlib.contextmanager
 def prefer(kernel: str) -> Iterator[None]:
     """Within it, traversals run on `kernel`, or on one tried after it where it has a reason
-    against itself: to test and to measure one lowering. On a CPU, `pallas` and `mosaic`
-    are interpreted if they are preferred themselves."""
+    against itself: to test and to measure one lowering. On a CPU, `pallas` is interpreted;
+    `mosaic` cannot be: its interpreter orders side effects, which no primitive's rule may add."""
     if kernel not in KERNELS:
         raise ValueError(f"prefer({kernel!r}): the lowerings are {', '.join(KERNELS)}")
     with _preferred(kernel):
@@ -55,8 +55,6 @@ def prefer(kernel: str) -> Iterator[None]:
 KERNELS = ("pallas", "mosaic", "cpu", "csr", "bucketed", "segment")
 """In the order in which they are tried. `pallas` is its Triton backend, `mosaic` its Mosaic GPU
 backend."""
-
-ON_GPU = ("pallas", "mosaic")
 
 
 def rows_of(reductions: Sequence[Reduce | None]) -> Space:
@@ -72,17 +70,13 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
     refused: list[tuple[str, tuple[str, ...]]] = []
     off = [] if platform == "cpu" else [f"the platform is {platform}"]
     wanted = _preferred.value
-    interpreted = {kernel: platform == "cpu" and wanted == kernel for kernel in ON_GPU}
-    no_gpu = {
-        kernel: [] if platform == "cuda" or interpreted[kernel] else [f"the platform is {platform}"]
-        for kernel in ON_GPU
-    }
+    interpreted = platform == "cpu" and wanted == "pallas"
+    no_gpu = [] if platform == "cuda" else [f"the platform is {platform}"]
     tried = {
-        "pallas": lambda: no_gpu["pallas"] or pallas.why_not(body, tuple(reductions), rows),
-        "mosaic": lambda: (
-            no_gpu["mosaic"]
-            or pallas.mosaic.why_not(body, reductions, rows, interpret=interpreted["mosaic"])
+        "pallas": lambda: (
+            (no_gpu if not interpreted else []) or pallas.why_not(body, tuple(reductions), rows)
         ),
+        "mosaic": lambda: no_gpu or pallas.mosaic.why_not(body, reductions, rows),
         "cpu": lambda: off or cpu.why_not(body, tuple(reductions), rows),
         "csr": lambda: csr.why_not(body, reductions, rows, platform),
         "bucketed": lambda: bucketed.why_not(body, reductions, rows, structure),
@@ -92,7 +86,7 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
     for number, kernel in enumerate(KERNELS):
         reasons = tried[kernel]() if number >= first else [f"{KERNELS[first]} is preferred"]
         if not reasons:
-            alone = interpreted.get(kernel, False)
+            alone = interpreted and kernel == "pallas"
             return Choice(kernel, rows, body, tuple(reductions), tuple(refused), alone)
         refused.append((kernel, tuple(reasons)))
     raise AssertionError("the segment lowering takes everything")
@@ -151,10 +145,15 @@ def run_choice(choice: Choice, graph: Graph, operands: Sequence[Any]) -> Sequenc
         structure = graph.in_structure if by_rows else graph.out_structure
         num_rows = graph.num_dst if by_rows else graph.num_src
         return cpu.run(body, reductions, rows, structure, num_rows, graph.num_edges, operands)
-    if choice.kernel in ON_GPU:
-        call = {"pallas": pallas.run, "mosaic": pallas.mosaic.run}[choice.kernel]
-        return call(body, reductions, rows, graph, operands, interpret=choice.interpreted)
-    module = {"csr": csr, "bucketed": bucketed, "segment": segment}[choice.kernel]
+    if choice.kernel == "pallas":
+        interpret = choice.interpreted
+        return pallas.run(body, reductions, rows, graph, operands, interpret=interpret)
+    module = {
+        "mosaic": pallas.mosaic,
+        "csr": csr,
+        "bucketed": bucketed,
+        "segment": segment,
+    }[choice.kernel]
     return module.run(body, reductions, rows, graph, operands)
 
 

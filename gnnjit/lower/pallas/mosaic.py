@@ -34,21 +34,15 @@ CAPABILITY = 9.0
 """Hopper. Mosaic GPU names Ampere too, on which no project test has run."""
 
 
-def why_not(
-    body: Program, reductions: Sequence[Reduce | None], by: Space, *, interpret: bool = False
-) -> list[str]:
+def why_not(body: Program, reductions: Sequence[Reduce | None], by: Space) -> list[str]:
     """Reasons why `run` cannot be used for a traversal by the rows `by`."""
-    out = list(mosaic.MISSING)
-    if interpret and not out and not mosaic.can_interpret():
-        out.append(f"JAX {jax.__version__} cannot interpret Mosaic GPU kernels")
-    if not interpret:
-        out += _device()
-    out += _reductions(reductions, by)
+    out = mosaic.MISSING + _device() + _reductions(reductions, by)
     for v in (*body.values(), *(a for a in body.outputs if isinstance(a, Literal))):
         out += _value(v)
-    out += [r for v in body.inputs if v.dtype == jnp.bool_ for r in _dtype(v.dtype)]
-    out += [r for v in body.outputs if v.dtype == jnp.bool_ for r in _dtype(v.dtype)]
-    out += [r for e in body.equations for r in _equation(e)]
+    for v in (*body.inputs, *body.outputs):  # masks are for use between them
+        out += _dtype(v.dtype)
+    for eqn in body.equations:
+        out += _equation(eqn)
     return list(dict.fromkeys(out))
 
 
@@ -112,7 +106,10 @@ def run(
     *,
     interpret: bool = False,
 ) -> list[Any]:
-    """The outputs of one traversal; operands and outputs as `aggregate` has them."""
+    """The outputs of one traversal; operands and outputs as `aggregate` has them.
+
+    interpret: on a CPU, outside the rule of a primitive, if `mosaic.can_interpret()`.
+    """
     structure = graph.in_structure if by is Space.DST else graph.out_structure
     return mosaic.run(
         traversal_of(body, reductions, by),
@@ -168,6 +165,12 @@ def _same(eqn: Equation, args: Sequence[Any]) -> Any:
     return op.bind(*args, **op.get_bind_params(dict(eqn.op.params)))
 
 
+def _compare(eqn: Equation, args: Sequence[Any]) -> Any:
+    """Half precision is compared as rounded: the gradient of max looks for what was written."""
+    dtypes = [a.dtype for a in eqn.inputs]
+    return _same(eqn, [x.astype(d).astype(x.dtype) for x, d in zip(args, dtypes, strict=True)])
+
+
 def _simple(fn: Callable[..., Any]) -> Rule:
     return lambda eqn, args: fn(*args)
 
@@ -190,14 +193,20 @@ def _integer_pow(eqn: Equation, args: Sequence[Any]) -> Any:
     return whole if power > 0 else jnp.ones_like(x) / whole
 
 
+def _whole(fn: Callable[..., Any]) -> Rule:
+    """A vector to a scalar; a scalar, over no axes, to itself."""
+    return lambda eqn, args: fn(args[0]) if args[0].ndim else args[0]
+
+
 ELEMENTWISE: dict[str, Rule] = {
     **dict.fromkeys(
         (
-            "abs add and cos div eq exp exp2 ge gt le log log2 logistic lt max min mul ne neg or "
-            "round rsqrt select_n sign sin square sub tanh xor"
+            "abs add and cos div exp exp2 log log2 logistic max min mul neg or round rsqrt select_n "
+            "sign sin square sub tanh xor"
         ).split(),
         _same,
     ),
+    **dict.fromkeys("eq ge gt le lt ne".split(), _compare),
     **dict.fromkeys(
         ("copy", "copy_p", "optimization_barrier", "stop_gradient"), _simple(lambda x: x)
     ),
@@ -215,22 +224,14 @@ ELEMENTWISE: dict[str, Rule] = {
 RULES: dict[str, Rule] = {
     **ELEMENTWISE,
     "broadcast_in_dim": lambda eqn, args: full(args[0], tuple(eqn.outputs[0].shape)),
-    "reduce_sum": _simple(jnp.sum),
-    "reduce_max": _simple(jnp.max),
-    "reduce_min": _simple(jnp.min),
+    "reduce_sum": _whole(jnp.sum),
+    "reduce_max": _whole(jnp.max),
+    "reduce_min": _whole(jnp.min),
 }
 """Every primitive that Mosaic GPU kernels have code for."""
 
 
-def _whole(eqn: Equation) -> bool:
-    """Whether a vector is reduced to a scalar."""
-    return len(eqn.inputs[0].shape) == 1 and not eqn.outputs[0].shape
-
-
 _NEEDS: dict[str, Callable[[Equation], bool]] = {
     "broadcast_in_dim": lambda e: not e.inputs[0].shape or e.inputs[0].shape == e.outputs[0].shape,
-    "reduce_sum": _whole,
-    "reduce_max": _whole,
-    "reduce_min": _whole,
     "select_n": lambda e: e.inputs[0].dtype == jnp.bool_,
 }
