@@ -74,7 +74,8 @@ CASES = [
                  "a reduction into src in a traversal by dst", id="other rows"),
     pytest.param(*SAME, (Reduce("exp_sum", DST),),
                  "no Mosaic GPU kernel code for exp_sum", id="exp_sum"),
-    pytest.param(lambda i, x: jax.lax.select_n(i, x, x), ((EDGE, (), "int32"), (SRC, (), "float32")),
+    pytest.param(lambda i, x: jax.lax.select_n(i, x, x),
+                 ((EDGE, (), "int32"), (SRC, (), "float32")),
                  SUM, "no Mosaic GPU kernel code for this form of select_n (of [], [], [])",
                  id="select_n"),
     one("dot_general", lambda x: jnp.dot(x, x)),
@@ -106,7 +107,7 @@ def test_broadcasting_along_a_new_axis_is_refused():
 
 @pytest.mark.skipif(bool(mosaic.MISSING), reason="no Mosaic GPU")
 def test_nothing_against_a_sum():
-    assert lowering.why_not(program(*SAME), SUM, DST) == []
+    assert lowering.why_not(program(SAME[0], *SAME[1]), SUM, DST) == []
 
 
 def test_old_gpus_are_refused(monkeypatch):
@@ -115,16 +116,16 @@ def test_old_gpus_are_refused(monkeypatch):
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(jax, "local_devices", lambda: [Device()])
-    assert lowering.why_not(program(*SAME), SUM, DST) == [
+    assert lowering.why_not(program(SAME[0], *SAME[1]), SUM, DST) == [
         "the GPU's compute capability is 7.5, Mosaic GPU kernels are for 9.0 up"
     ]
     Device.compute_capability = "9.0"
-    assert lowering.why_not(program(*SAME), SUM, DST) == mosaic.MISSING
+    assert lowering.why_not(program(SAME[0], *SAME[1]), SUM, DST) == mosaic.MISSING
 
 
 def test_missing_names_are_reasons(monkeypatch):
     monkeypatch.setattr(mosaic, "MISSING", ["the Mosaic GPU backend of JAX 0.9 lacks load"])
-    assert lowering.why_not(program(*SAME), SUM, DST) == mosaic.MISSING
+    assert lowering.why_not(program(SAME[0], *SAME[1]), SUM, DST) == mosaic.MISSING
 
 
 # ------------------------------------------------------------------------------------ choice
@@ -139,22 +140,22 @@ def chosen(body: Program, platform: str = "cuda", reductions: Any = SUM) -> choo
 
 
 def test_triton_comes_first():
-    choice = chosen(program(*SAME))
+    choice = chosen(program(SAME[0], *SAME[1]))
     assert (choice.kernel, choice.refused) == ("pallas", ())
 
 
 def test_mosaic_comes_second(monkeypatch):
     monkeypatch.setattr(choose.pallas, "why_not", lambda *args: ["no"])
-    choice = chosen(program(*SAME))
+    choice = chosen(program(SAME[0], *SAME[1]))
     assert (choice.kernel, choice.refused) == ("mosaic", (("pallas", ("no",)),))
 
 
 def test_mosaic_is_preferred_on_a_gpu_alone():
     with choose.prefer("mosaic"):
-        choice = chosen(program(*SAME))
+        choice = chosen(program(SAME[0], *SAME[1]))
         assert choice.kernel == "mosaic"
         assert choice.refused == (("pallas", ("mosaic is preferred",)),)
-        refused = dict(chosen(program(*SAME), "cpu").refused)
+        refused = dict(chosen(program(SAME[0], *SAME[1]), "cpu").refused)
     assert refused["mosaic"] == ("the platform is cpu",)
 
 

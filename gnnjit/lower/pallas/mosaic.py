@@ -201,8 +201,8 @@ def _whole(fn: Callable[..., Any]) -> Rule:
 ELEMENTWISE: dict[str, Rule] = {
     **dict.fromkeys(
         (
-            "abs add and cos div exp exp2 log log2 logistic max min mul neg or round rsqrt select_n "
-            "sign sin square sub tanh xor"
+            "abs add and cos div exp exp2 log log2 logistic max min mul neg or round rsqrt "
+            "select_n sign sin square sub tanh xor"
         ).split(),
         _same,
     ),
