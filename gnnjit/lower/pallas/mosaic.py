@@ -189,7 +189,7 @@ def _integer_pow(eqn: Equation, args: Sequence[Any]) -> Any:
     (x,), power = args, eqn.op["y"]
     if power == 0:
         return jnp.ones_like(x)
-    whole = lax.integer_pow(x, abs(power))
+    whole = x if abs(power) == 1 else lax.integer_pow(x, abs(power))
     return whole if power > 0 else jnp.ones_like(x) / whole
 
 
