@@ -45,15 +45,17 @@ _preferred = jax.make_user_context(None)
 @contextlib.contextmanager
 def prefer(kernel: str) -> Iterator[None]:
     """Within it, traversals run on `kernel`, or on one tried after it where it has a reason
-    against itself: to test and to measure one lowering. On a CPU, `pallas` is interpreted."""
+    against itself: to test and to measure one lowering. On a CPU, `pallas` is interpreted;
+    `mosaic` cannot be: its interpreter orders side effects, which no primitive's rule may add."""
     if kernel not in KERNELS:
         raise ValueError(f"prefer({kernel!r}): the lowerings are {', '.join(KERNELS)}")
     with _preferred(kernel):
         yield
 
 
-KERNELS = ("pallas", "cpu", "csr", "bucketed", "segment")
-"""In the order in which they are tried."""
+KERNELS = ("pallas", "mosaic", "cpu", "csr", "bucketed", "segment")
+"""In the order in which they are tried. `pallas` is its Triton backend, `mosaic` its Mosaic GPU
+backend."""
 
 
 def rows_of(reductions: Sequence[Reduce | None]) -> Space:
@@ -70,9 +72,11 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
     off = [] if platform == "cpu" else [f"the platform is {platform}"]
     wanted = _preferred.value
     interpreted = _interprets(platform)
-    no_gpu = [] if platform == "cuda" or interpreted else [f"the platform is {platform}"]
+    no_gpu = [] if platform == "cuda" else [f"the platform is {platform}"]
+    no_triton = [] if interpreted else no_gpu
     tried = {
-        "pallas": lambda: no_gpu or pallas.why_not(body, tuple(reductions), rows, graph),
+        "pallas": lambda: no_triton or pallas.why_not(body, tuple(reductions), rows, graph),
+        "mosaic": lambda: no_gpu or pallas.mosaic.why_not(body, reductions, rows),
         "cpu": lambda: off or cpu.why_not(body, tuple(reductions), rows),
         "csr": lambda: csr.why_not(body, reductions, rows, platform),
         "bucketed": lambda: bucketed.why_not(body, reductions, rows, structure),
@@ -82,7 +86,8 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
     for number, kernel in enumerate(KERNELS):
         reasons = tried[kernel]() if number >= first else [f"{KERNELS[first]} is preferred"]
         if not reasons:
-            return Choice(kernel, rows, body, tuple(reductions), tuple(refused), interpreted)
+            alone = interpreted and kernel == "pallas"
+            return Choice(kernel, rows, body, tuple(reductions), tuple(refused), alone)
         refused.append((kernel, tuple(reasons)))
     raise AssertionError(f"no lowering takes this traversal: {refused}")
 
@@ -160,7 +165,12 @@ def run_choice(choice: Choice, graph: Graph, operands: Sequence[Any]) -> Sequenc
     if choice.kernel == "pallas":
         interpret = choice.interpreted
         return pallas.run(body, reductions, rows, graph, operands, interpret=interpret)
-    module = {"csr": csr, "bucketed": bucketed, "segment": segment}[choice.kernel]
+    module = {
+        "mosaic": pallas.mosaic,
+        "csr": csr,
+        "bucketed": bucketed,
+        "segment": segment,
+    }[choice.kernel]
     return module.run(body, reductions, rows, graph, operands)
 
 

@@ -3,5 +3,6 @@
 `rows.py`: each row of a compressed structure is owned by one program, which reduces over its
 edges. `edges.py`: all edges, reduced into values shared by the whole graph. Both evaluate a
 function of the caller on tiles; `traversal.py` says what such a function takes and gives.
-`triton.py` is the only file that names a backend of Pallas.
+`triton.py` has the operations of the backend that they are written for. `mosaic.py` has a kernel by
+row on the other backend, Mosaic GPU.
 """

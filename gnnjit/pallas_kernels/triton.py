@@ -14,7 +14,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as backend
+
+try:
+    from jax.experimental.pallas import triton as backend
+except ImportError as error:  # deprecated in 0.11, to be removed
+    backend: Any = None
+    MISSING = [f"JAX {jax.__version__} has no Triton backend of Pallas: {error}"]
+else:
+    MISSING: list[str] = []
+"""Why this module cannot be used with the installed JAX; empty if it can."""
 
 NAME = "triton"
 

@@ -234,7 +234,9 @@ def test_preferring_is_part_of_the_key_of_compiled_code(monkeypatch):
 
 def test_preferring_an_unknown_lowering():
     with (
-        pytest.raises(ValueError, match="the lowerings are pallas, cpu, csr, bucketed, segment"),
+        pytest.raises(
+            ValueError, match="the lowerings are pallas, mosaic, cpu, csr, bucketed, segment"
+        ),
         choose.prefer("cuda"),
     ):
         pass

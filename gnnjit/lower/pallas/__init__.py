@@ -1,5 +1,9 @@
-"""Lowering a traversal to the GPU kernels of `gnnjit.pallas_kernels`."""
+"""Lowering a traversal to the GPU kernels of `gnnjit.pallas_kernels`.
 
+`run` and `why_not` are those of the Triton backend of Pallas; `mosaic` has its own.
+"""
+
+from gnnjit.lower.pallas import mosaic
 from gnnjit.lower.pallas.kernel import run, why_not
 
-__all__ = ["run", "why_not"]
+__all__ = ["mosaic", "run", "why_not"]

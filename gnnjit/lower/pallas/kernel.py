@@ -15,7 +15,7 @@ from gnnjit.ir.program import Atom, Program, Reduce
 from gnnjit.ir.space import Space
 from gnnjit.lower.pallas import matmul, movement, sizes, tile, trial, tune
 from gnnjit.lower.pallas.outer import MAX_SUM, OuterProduct, find_outer_products
-from gnnjit.pallas_kernels import edges, rows
+from gnnjit.pallas_kernels import edges, rows, triton
 from gnnjit.pallas_kernels.traversal import Operand, Output, Traversal, padded
 
 assert matmul.rule is movement.rule  # importing them registers their rules
@@ -42,7 +42,7 @@ def why_not(
     body: Program, reductions: Reductions, by: Space, graph: Graph | None = None
 ) -> list[str]:
     """Reasons why `run` cannot be used for a traversal by the rows `by`, of `graph` if given."""
-    out = _reductions(body, reductions, by)
+    out = triton.MISSING + _reductions(body, reductions, by)
     out += [] if graph is None else sizes.reasons(body, reductions, by, graph)
     if out:
         return out
