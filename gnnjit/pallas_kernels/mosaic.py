@@ -10,7 +10,6 @@ JAX 0.12 interprets these kernels on a CPU, JAX 0.10.2 only lowers them (`can_in
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +20,14 @@ import numpy as np
 from jax import lax
 
 from gnnjit.pallas_kernels.rows import Plan, Tasks
-from gnnjit.pallas_kernels.traversal import Operand, Output, Traversal, accumulator_dtype, neutral
+from gnnjit.pallas_kernels.traversal import (
+    Operand,
+    Output,
+    Refs,
+    Traversal,
+    accumulator_dtype,
+    neutral,
+)
 
 try:
     from jax.experimental.pallas import mosaic_gpu as backend
@@ -140,7 +146,7 @@ def _launch(
 
     def kernel(*refs: Any) -> None:
         rest = refs[len(own) : inputs]
-        some = _Refs(refs[: len(own)], rest[0], rest[1], rest[2:], refs[inputs:])
+        some = Refs(refs[: len(own)], rest[0], rest[1], rest[2:], refs[inputs:])
         _Program(t, some, lax.axis_index("task"), *_access()).run()
 
     call = backend.kernel(
@@ -182,21 +188,10 @@ def _access() -> tuple[Load, Store]:
     return load, store
 
 
-@dataclasses.dataclass(frozen=True)
-class _Refs:
-    """The arrays of one launch."""
-
-    tasks: Sequence[Any]
-    neighbor: Any
-    edge: Any
-    operands: Sequence[Any]
-    outs: Sequence[Any]
-
-
 class _Program:
     """One task: its edges in order, then one store."""
 
-    def __init__(self, t: Traversal, refs: _Refs, number: Any, load: Load, store: Store):
+    def __init__(self, t: Traversal, refs: Refs, number: Any, load: Load, store: Store):
         self.t, self.refs, self.load, self.store = t, refs, load, store
         first = [ref[number] for ref in refs.tasks]
         self.row, self.start, self.length = first[:3]

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gnnjit.pallas_kernels import traversal, triton
-from gnnjit.pallas_kernels.traversal import Operand, Tiles, Traversal
+from gnnjit.pallas_kernels.traversal import Operand, Refs, Tiles, Traversal
 
 
 @functools.partial(
@@ -168,7 +168,7 @@ def _launch(
     def kernel(*refs: Any) -> None:
         ins, written = refs[: len(inputs)], refs[len(inputs) + len(given) :]
         mine, rest = ins[: len(own)], ins[len(own) :]
-        some = _Refs(mine, rest[0], rest[1], rest[2:], written)
+        some = Refs(mine, rest[0], rest[1], rest[2:], written)
         _Program(t, some, tasks.count, config.lanes, per_program).run()
 
     return triton.launch(
@@ -184,21 +184,10 @@ def _launch(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Refs:
-    """The arrays of one launch."""
-
-    tasks: Sequence[Any]
-    neighbor: Any
-    edge: Any
-    operands: Sequence[Any]
-    outs: Sequence[Any]
-
-
 class _Program:
     """One program: its tasks (one, or one a lane), edge by edge."""
 
-    def __init__(self, t: Traversal, refs: _Refs, num_tasks: int, lanes: int, per_program: int):
+    def __init__(self, t: Traversal, refs: Refs, num_tasks: int, lanes: int, per_program: int):
         self.t, self.refs, self.lanes = t, refs, lanes
         self.edges_a_step = lanes // per_program
         index = refs.tasks[0].dtype

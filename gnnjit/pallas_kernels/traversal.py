@@ -79,6 +79,17 @@ class Traversal:
         return read or any(o.reduction is None for o in self.outputs)
 
 
+@dataclasses.dataclass(frozen=True)
+class Refs:
+    """The arrays of one launch over tasks."""
+
+    tasks: Sequence[Any]
+    neighbor: Any
+    edge: Any
+    operands: Sequence[Any]
+    outs: Sequence[Any]
+
+
 def padded(shape: Sequence[int]) -> tuple[int, ...]:
     """Each size rounded up to a power of two."""
     return tuple(1 << max(n - 1, 0).bit_length() for n in shape)
