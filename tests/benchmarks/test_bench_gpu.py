@@ -36,12 +36,11 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_smoke(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "gpu.jsonl"
-    done = run("--smoke", "--peers", "default,segment,compiled", "--json", str(path))
+    done = run("--smoke", "--peers", "default,compiled", "--json", str(path))
     assert done.returncode == 0, done.stderr
     records = lines_of(path)
     ok = [r for r in records if r["status"] == "ok"]
-    assert len(records) == 12 * 3 * 2
-    assert {r["peer"] for r in ok} >= {"default", "segment"}
+    assert len(records) == 12 * 2 * 2
     assert len([r for r in ok if r["peer"] == "default"]) == 12 * 2
     assert all(len(r["seconds"]) == 2 and r["smoke"] and r["bits_identical"] for r in ok)
     assert all(r["reason"] for r in records if r["status"] == "skipped")

@@ -81,7 +81,7 @@ P = {"a": jnp.ones(F), "w": jnp.asarray(RNG.normal(size=(F, F)), jnp.float32)}
 
 
 @given(expressions(), edge_lists(N, E))
-@settings(max_examples=4)
+@settings(max_examples=3)
 def test_generated_functions(expression, edges):
     """Whatever layer, on the kernels or, where one refuses a traversal, beside them."""
     src, dst = edges

@@ -109,6 +109,7 @@ FUNCTIONS: dict[str, list[tuple[Any, ...]]] = {
     "concatenate": [(lambda x, y: lax.concatenate([x, y], 0), ONE, ONE)],
     "slice": [(lambda x: lax.slice(x, (2,), (4,)), ONE)],
     "split": [(lambda x: lax.split(x, (2, 2), 0), ONE)],
+    "stack": [(lambda x, y: jnp.stack([x, y], axis=1), ONE, ONE)],
     "dot_general": [
         (jnp.dot, ONE, ONE),
         (jnp.dot, ONE, ((4, 3), F32)),
