@@ -18,7 +18,7 @@ import sys
 import time
 import tomllib
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -313,3 +313,27 @@ def _processor() -> str:
         return platform.machine()
     found = re.search(r"model name\s*:\s*(.+)", text)
     return found[1].strip() if found else platform.machine()
+
+
+def in_turn(runs: Sequence[Callable[[], Any]], repeats: int, fill: float = 0.02) -> list[float]:
+    """Seconds of one call of each, in this process: the least of `repeats` turns, each a mean over
+    as many calls as fill a millisecond, or of more turns until they fill `fill` seconds."""
+    import jax
+
+    loops, best = [], [float("inf")] * len(runs)
+    for run in runs:
+        jax.block_until_ready(run())
+        started = time.perf_counter()
+        jax.block_until_ready(run())
+        loops.append(max(1, round(1e-3 / max(time.perf_counter() - started, 1e-7))))
+    spent, turn = 0.0, 0
+    while turn < repeats or (spent < fill * len(runs) and turn < 20 * repeats):
+        for i, run in enumerate(runs):
+            started = time.perf_counter()
+            for _ in range(loops[i]):
+                out = run()
+            jax.block_until_ready(out)
+            seconds = time.perf_counter() - started
+            best[i], spent = min(best[i], seconds / loops[i]), spent + seconds
+        turn += 1
+    return best

@@ -1,5 +1,6 @@
 """gnnjit: a compiler for graph neural networks in JAX."""
 
+from gnnjit.budget import memory_budget
 from gnnjit.check import check
 from gnnjit.explain import explain
 from gnnjit.frontend.vocabulary import (
@@ -29,6 +30,7 @@ __all__ = [
     "logsumexp",
     "max",
     "mean",
+    "memory_budget",
     "min",
     "random_uniform",
     "reference",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,7 +12,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from gnnjit import explain_command
+from gnnjit import calibrate_command, explain_command
+from gnnjit.config import version
 from gnnjit.data import DATASETS
 from gnnjit.errors import GnnjitError
 from gnnjit.training import command as train_command
@@ -59,6 +59,9 @@ def _run_data(args: argparse.Namespace) -> int:
 COMMANDS = (
     Command("train", train_command.SUMMARY, train_command.configure, train_command.run),
     Command("explain", explain_command.SUMMARY, explain_command.configure, explain_command.run),
+    Command(
+        "calibrate", calibrate_command.SUMMARY, calibrate_command.configure, calibrate_command.run
+    ),
     Command("data", "list the datasets", _configure_data, _run_data),
 )
 
@@ -68,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="gnnjit", description="A functional compiler for graph neural networks in JAX."
     )
-    top.add_argument("--version", action="version", version=f"gnnjit {_version()}")
+    top.add_argument("--version", action="version", version=f"gnnjit {version()}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         sub = commands.add_parser(
@@ -77,13 +80,6 @@ def parser() -> argparse.ArgumentParser:
         command.configure(sub)
         sub.set_defaults(run=command.run)
     return top
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("gnnjit")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 AUTOTUNE = os.environ.get("GNNJIT_AUTOTUNE", "") not in ("", "0")
 """Time the candidates for the tiles of each new GPU kernel once, and keep the fastest on disk."""
@@ -14,6 +17,27 @@ def cache_dir() -> Path:
     """XDG_CACHE_HOME/gnnjit, or ~/.cache/gnnjit. It need not exist yet."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "gnnjit"
+
+
+def cores() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def version(package: str = "gnnjit") -> str:
+    """Of an installed package."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def write_json(path: Path, data: Any) -> None:
+    """A table of the cache directory, atomically; its directory is made. Raises OSError, and
+    ValueError for a number that JSON has no word for."""
+    text = json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text.encode())
 
 
 def write_atomically(path: Path, raw: bytes) -> None:

@@ -20,6 +20,14 @@ class DataError(GnnjitError, ValueError):
     """A dataset file is missing, damaged or not what its name says."""
 
 
+class PlanError(GnnjitError, ValueError):
+    """A memory budget is no size, or no plan of a layer fits it."""
+
+
+class CostError(GnnjitError, ValueError):
+    """Work or weights that the cost model does not know, or a model that cannot be kept."""
+
+
 class VerifyError(GnnjitError, AssertionError):
     """A program of the IR is ill-formed: a bug in a pass, not in the user's code."""
 

@@ -1,4 +1,4 @@
-"""`explain`: a layer before and after each pass, its buffers, and the kernels chosen."""
+"""`explain`: a layer's plans, the program before and after each pass, its buffers, its kernels."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from gnnjit import _compat
+from gnnjit.budget import human
+from gnnjit.cost.machine import platform_here
 from gnnjit.errors import LayerError
+from gnnjit.explain_plans import Asked, PlanExplanation, Wrt, explain_plans
 from gnnjit.frontend.capture import inline_custom_calls
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Program
@@ -76,10 +78,12 @@ class LayerExplanation:
     buffers: tuple[Buffer, ...]
     kernels: tuple[Kernel, ...]
     products: tuple[str, ...] = ()
+    plans: tuple[PlanExplanation, ...] = ()
 
     def sections(self) -> list[tuple[str, str]]:
         """Title and text of each part, in order."""
         parts = [("as written", self.written)]
+        parts += [(plan.title, str(plan)) for plan in self.plans]
         parts += [(f"after {s.name}", s.after) for s in self.steps]
         parts.append(("buffers", _buffer_table(self.buffers)))
         parts.append(("kernels", "\n\n".join(map(str, (*self.kernels, *self.products)))))
@@ -93,8 +97,9 @@ class LayerExplanation:
     def _repr_html_(self) -> str:
         out = [f"<h4>{html.escape(self.name)} <small>{html.escape(self.where)}</small></h4>"]
         last = len(self.sections()) - 3
+        folded = range(1 + len(self.plans), last)  # the passes but the last
         for i, (title, text) in enumerate(self.sections()):
-            shown = " open" if i in (0, last) or title in ("buffers", "kernels") else ""
+            shown = "" if i in folded else " open"
             out.append(
                 f"<details{shown}><summary>{html.escape(title)}</summary>"
                 f"<pre>{html.escape(text)}</pre></details>"
@@ -122,42 +127,64 @@ class Explanation:
 
 
 def explain(
-    target: Callable[..., Any], *args: Any, backward: bool = True, **keywords: Any
+    target: Callable[..., Any],
+    *args: Any,
+    backward: bool = True,
+    wrt: Wrt = "all",
+    measure: bool = False,
+    learn: bool = False,
+    **keywords: Any,
 ) -> LayerExplanation | Explanation:
     """Explain `target(*args, **keywords)`: a layer, or any function or module that calls layers.
 
     A layer is only traced. Anything else is called once, and each layer it runs is explained (a
-    function that `jax.jit` has compiled before calls none). With `backward`, the traversals of
-    the gradient are listed too.
+    function that `jax.jit` has compiled before calls none). The passes and buffers shown are those
+    of inference.
+
+    Args:
+        backward: explain training too: its plan, and the traversals of the gradient.
+        wrt: what training takes gradients of: "all" floating-point inputs, or the "params" alone
+            (arrays that the whole graph shares), as in a first layer.
+        measure: compile each alternative (of many, the 16 fastest as predicted) and time it, the
+            layer alone, for seconds; the arguments must be arrays.
+        learn: keep what was measured for the cost model of this device, as `gnnjit calibrate`
+            does. This process goes on with the model that it has; the next one uses the new one.
 
     Raises:
-        LayerError: the call ran no layer.
+        LayerError: the call ran no layer, or is to be measured with arguments that are traced.
     """
+    options: dict[str, Any] = {"wrt": wrt if backward else None}
+    options |= {"measure": measure, "learn": learn}
     definition = getattr(target, "__gnnjit_layer__", None)
     if definition is not None:
         owner = getattr(target, "__self__", None)
         args = args if owner is None else (owner, *args)
         edges = keywords.pop("edges", None)
-        return explain_call(stage(definition, args, edges, keywords), backward=backward)
+        return explain_call(stage(definition, args, edges, keywords), **options)
     with recording() as calls:
         target(*args, **keywords)
     if not calls:
         raise LayerError("explain: the call ran no layer (was it compiled by jax.jit before?)")
-    return Explanation(tuple(explain_call(c, backward=backward) for c in calls))
+    return Explanation(tuple(explain_call(c, **options) for c in calls))
 
 
-def explain_call(call: Staged, *, backward: bool = True) -> LayerExplanation:
+def explain_call(
+    call: Staged, *, wrt: Wrt | None = "all", measure: bool = False, learn: bool = False
+) -> LayerExplanation:
+    """`wrt`: what gradients are taken of; None for inference alone."""
+    inference, *training = plans = explain_plans(call, wrt=wrt, measure=measure, learn=learn)
     steps: list[Step] = []
 
     def observe(step: Any, before: Program, after: Program) -> None:
         if before != after:
             steps.append(Step(step.name, _text(before), _text(after)))
 
-    program = run(call.program, layer_passes(call.padded), [observe])
+    passes = layer_passes(call.padded, inference.chosen.choices)
+    program = run(call.program, passes, [observe])
     kernels, products = _kernels("forward", program, call.graph), []
-    if backward:
-        gradient = _gradient(call)
-        kernels += _backward_kernels(call, program, gradient)
+    for plan in training:
+        gradient = _gradient(Asked.of(call, plan.wrt))
+        kernels += _backward_kernels(plan.program, gradient, call.graph)
         products = [_product(e) for e in _equations(gradient) if e.primitive is tall_p]
     return LayerExplanation(
         call.definition.name,
@@ -169,6 +196,7 @@ def explain_call(call: Staged, *, backward: bool = True) -> LayerExplanation:
         tuple(_buffers(program, call.graph)),
         tuple(kernels),
         tuple(dict.fromkeys(products)),
+        plans,
     )
 
 
@@ -203,16 +231,6 @@ def _buffer_table(buffers: Sequence[Buffer]) -> str:
     return "\n".join([*rows, f"all together, before XLA fuses and reuses them: {human(total)}"])
 
 
-def human(count: int) -> str:
-    """A number of bytes for people."""
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
-
-
 def _kernels(direction: str, program: Program, graph: Graph) -> list[Kernel]:
     found = []
     for eqn in program.equations:
@@ -224,7 +242,7 @@ def _kernels(direction: str, program: Program, graph: Graph) -> list[Kernel]:
 def _chosen(direction: str, op: Aggregate, graph: Graph) -> list[Kernel]:
     """The traversals that one aggregate becomes when it is lowered."""
     found = []
-    platform = jax.default_backend()
+    platform = platform_here()
     for eqn in traversals(op.body, op.reductions, graph, platform).equations:
         if isinstance(eqn.op, Aggregate):
             choice = choose(eqn.op.body, eqn.op.reductions, graph, platform)
@@ -240,30 +258,14 @@ def _kernel(direction: str, choice: Choice) -> Kernel:
     return Kernel(direction, text, choice.kernel, rows, choice.refused)
 
 
-def _gradient(call: Staged) -> Any:
-    """The jaxpr of the gradient with respect to every floating-point input; None without any."""
-    operands = call.traced.operands
-    moving = [i for i, x in enumerate(operands) if jnp.issubdtype(x.dtype, jnp.inexact)]
-
-    def loss(some: list[Any]) -> Any:
-        full = list(operands)
-        for i, x in zip(moving, some, strict=True):
-            full[i] = x
-        staged = dataclasses.replace(
-            call, traced=dataclasses.replace(call.traced, operands=tuple(full))
-        )
-        outs = jax.tree.leaves(staged.run())
-        return sum(jnp.sum(o) for o in outs if jnp.issubdtype(o.dtype, jnp.inexact))
-
-    try:
-        jaxpr = jax.make_jaxpr(jax.grad(loss))([operands[i] for i in moving])
-    except TypeError:  # nothing to differentiate
-        return None
-    return _compat.open_jaxpr(jaxpr)[0]
+def _gradient(training: Asked) -> Any:
+    """The jaxpr of the call and its gradients."""
+    function, arguments = training.function()
+    return _compat.open_jaxpr(jax.make_jaxpr(function)(*arguments))[0]
 
 
-def _backward_kernels(call: Staged, program: Program, gradient: Any) -> list[Kernel]:
-    """The traversals of the gradient that are not the forward's."""
+def _backward_kernels(program: Program, gradient: Any, graph: Graph) -> list[Kernel]:
+    """The traversals of the gradient that are not those of `program`, forward."""
     ops = [
         (e.params["body"], e.params["reductions"])
         for e in _equations(gradient)
@@ -272,7 +274,7 @@ def _backward_kernels(call: Staged, program: Program, gradient: Any) -> list[Ker
     forward = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
     seen = {(op.body, op.reductions) for op in forward}
     fresh = dict.fromkeys(key for key in ops if key not in seen)
-    return [k for body, r in fresh for k in _chosen("backward", Aggregate(body, r), call.graph)]
+    return [k for body, r in fresh for k in _chosen("backward", Aggregate(body, r), graph)]
 
 
 def _product(eqn: Any) -> str:
@@ -288,7 +290,7 @@ def _product(eqn: Any) -> str:
 
 def _equations(jaxpr: Any) -> Any:
     """All equations, those of inner jaxprs too."""
-    for eqn in [] if jaxpr is None else jaxpr.eqns:
+    for eqn in jaxpr.eqns:
         yield eqn
         for sub in _compat.subjaxprs(eqn):
             yield from _equations(sub)

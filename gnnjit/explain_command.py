@@ -10,7 +10,7 @@ from gnnjit.data import GraphDataset, open_dataset
 from gnnjit.explain import Explanation, explain
 from gnnjit.nn.recipes import MODELS, build
 
-SUMMARY = "print a model's layers before and after each pass, their buffers and kernels"
+SUMMARY = "print the plans of a model's layers, their passes, buffers and kernels"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--backward",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="list the traversals of the gradient too (default: yes)",
+        help="explain training too: plan and traversals of the gradient (default: yes)",
+    )
+    parser.add_argument(
+        "--wrt",
+        choices=["all", "params"],
+        default="all",
+        help="gradients of all floating-point inputs, or of parameters alone (default: all)",
+    )
+    parser.add_argument(
+        "--measure", action="store_true", help="time the alternatives of each layer, for seconds"
+    )
+    parser.add_argument(
+        "--learn",
+        action="store_true",
+        help="with --measure: keep the times for the cost model of this device",
     )
 
 
@@ -45,7 +59,15 @@ def run(args: argparse.Namespace) -> int:
         dropout=0.0,
         rngs=nnx.Rngs(0),
     )
-    found = explain(model, graph, dataset.x, backward=args.backward)
+    found = explain(
+        model,
+        graph,
+        dataset.x,
+        backward=args.backward,
+        wrt=args.wrt,
+        measure=args.measure,
+        learn=args.learn,
+    )
     assert isinstance(found, Explanation)
     print(found)
     return 0

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gnnjit.budget import parse_size
 from gnnjit.check import check
 from gnnjit.explain import explain
 from gnnjit.stage import Definition, location, reference, stage
@@ -14,7 +15,10 @@ __all__ = ["layer", "reference"]
 
 
 def layer(
-    fn: Callable[..., Any] | None = None, *, static_argnames: Sequence[str] | str = ()
+    fn: Callable[..., Any] | None = None,
+    *,
+    static_argnames: Sequence[str] | str = (),
+    memory_budget: int | str | None = None,
 ) -> Any:
     """Compile `fn(v, e, *params)`, which says what one vertex does with its incoming edges.
 
@@ -35,17 +39,27 @@ def layer(
 
     Args:
         static_argnames: keyword arguments that are Python values, as in `jax.jit`.
+        memory_budget: bytes of device memory ("256MiB", or a number) that one call may need at its
+            peak, alone: its arguments (the whole graph is one), results and temporaries; where a
+            gradient is taken, the cotangents and gradients too. It is what the compiled call's
+            `memory_analysis()` says: arguments + outputs + temporaries - aliases. The fastest plan
+            that fits runs. Under `vmap` it counts for one element of the batch, and without the
+            gradient if that is taken of the whole `vmap`. None: `gnnjit.memory_budget` decides.
 
     Raises:
         LayerError: the function cannot be compiled as it is written; the message names the line.
         GraphError: an array does not fit the graph.
+        PlanError: no plan fits the budget; the message names the smallest that one fits.
 
     NeuGraph's SAGA-NN (section 3.1) with user functions in JAX; DESIGN sections 1 to 3.
     """
     if fn is None:
-        return functools.partial(layer, static_argnames=static_argnames)
+        return functools.partial(
+            layer, static_argnames=static_argnames, memory_budget=memory_budget
+        )
     statics = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-    definition = Definition(fn, statics, location(fn))
+    budget = None if memory_budget is None else parse_size(memory_budget)
+    definition = Definition(fn, statics, location(fn), budget)
 
     @functools.wraps(fn)
     def call(*args: Any, edges: Any = None, **keywords: Any) -> Any:

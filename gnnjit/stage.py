@@ -11,29 +11,34 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
+from gnnjit.budget import default_budget
+from gnnjit.cost.machine import platform_here
 from gnnjit.errors import LayerError
 from gnnjit.frontend.trace import Arguments, Traced, call_once, leak_message, trace
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.ir.interpret import Incidence, interpret
-from gnnjit.ir.program import Aggregate, Equation, Program
+from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
+from gnnjit.layer_call import Call, bind
 from gnnjit.lower import choose  # noqa: F401  (registers the lowerings of aggregate)
-from gnnjit.lower.aggregate import aggregate
-from gnnjit.lower.execute import execute, spread
-from gnnjit.passes.pipeline import layer_passes, run
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
+from gnnjit.planner import Problem
+from gnnjit.run_program import outputs
 
 
 @dataclasses.dataclass(frozen=True)
 class Definition:
-    """A decorated function: what to trace, which keywords are static, where it stands."""
+    """A decorated function: what to trace, which keywords are static, where it stands.
+
+    budget: bytes that one call may need at its peak, if it has a limit of its own.
+    """
 
     fn: Callable[..., Any]
     statics: tuple[str, ...]
     where: str
+    budget: int | None = None
 
     @property
     def name(self) -> str:
@@ -73,10 +78,27 @@ class Staged:
             shield = ShieldUnreadVertices(self.padded)
             outs = self.interpret(PlaceInSmallestSpace()(shield(self.program)))
         else:
-            arrays, slots = _distinct(self.traced.operands)
-            program = optimise(self.program, self.padded)
-            outs = _run(program, self.given, slots, self.graph, arrays)
+            arrays, call = self.call()
+            outs = _run(call, self.graph, arrays)
         return jax.tree.unflatten(self.traced.out_tree, outs)
+
+    def call(self) -> tuple[list[Any], Call]:
+        """The distinct arrays of the call, and what is known of it."""
+        arrays, slots = _distinct(self.traced.operands)
+        own = self.definition
+        budget = default_budget() if own.budget is None else own.budget
+        label = f"{own.where}: {own.name}"
+        return arrays, Call(self.program, self.given, slots, self.padded, budget, label)
+
+    def problem(self, moving: Any = None) -> Problem:
+        """What a plan is made for, on the default backend: with gradients of the arrays in the tree
+        `moving`, or none."""
+        arrays, call = self.call()
+        wanted = None
+        if moving is not None:
+            ids = {id(x) for x in jax.tree.leaves(moving)}
+            wanted = tuple(id(x) in ids for x in arrays)
+        return call.problem(self.graph, arrays, wanted, platform_here())
 
     def run_recorded(self) -> Any:
         """`run`, seen by `recording`, with the error of a leaked tracer in the user's terms."""
@@ -187,26 +209,6 @@ def _check_sizes(definition: Definition, graph: Graph, x: Any, edges: Any) -> No
     graph.check(edges, Space.EDGE, where + "edges")
 
 
-@functools.lru_cache(maxsize=4096)
-def optimise(program: Program, padded: bool) -> Program:
-    return run(program, layer_passes(padded))
-
-
-def outputs(
-    graph: Graph, program: Program, given: Sequence[Space], outs: Sequence[Any]
-) -> list[Any]:
-    """What the user gets: a value returned on the edges has one row per edge, 0 on padding, in
-    whichever smaller space it was computed; a vertex value one row per destination."""
-    result = []
-    for x, atom, space in zip(outs, program.outputs, given, strict=True):
-        if space in (Space.EDGE, Space.SRC):
-            x = spread(graph, x, atom.space)
-        elif space is Space.DST and atom.space is Space.SHARED:
-            x = jnp.broadcast_to(x, (graph.num_dst, *jnp.shape(x)))
-        result.append(x)
-    return result
-
-
 def _distinct(operands: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
     """The different arrays among `operands`, and which one each operand is: `v` and `e.src` are
     often the same array, and what is done to both is then done once."""
@@ -219,15 +221,6 @@ def _distinct(operands: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
     return arrays, tuple(number[id(x)] for x in operands)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _run(
-    program: Program, given: tuple[Space, ...], slots: tuple[int, ...], graph: Graph, arrays: Any
-) -> list[Any]:
-    """The optimised program on `arrays`; operand `i` is array `slots[i]`."""
-    operands = [arrays[i] for i in slots]
-
-    def bind(graph: Graph, eqn: Equation, args: list[Any]) -> list[Any]:
-        assert isinstance(eqn.op, Aggregate)
-        return aggregate(graph, eqn.op.body, eqn.op.reductions, args)
-
-    return outputs(graph, program, given, execute(program, graph, operands, bind))
+@functools.partial(jax.jit, static_argnums=0)
+def _run(call: Call, graph: Graph, arrays: Any) -> list[Any]:
+    return bind(call, graph, arrays)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import re
 import warnings
@@ -16,9 +17,11 @@ import numpy as np
 import pytest
 
 import gnnjit
+from gnnjit import layer_call
 from gnnjit._compat import open_jaxpr, subjaxprs
 from gnnjit.graph.tasks import build_tasks
 from gnnjit.ir.program import Aggregate
+from gnnjit.layer_call import layer_p
 from gnnjit.lower import choose
 from gnnjit.lower.aggregate import aggregate_p
 from gnnjit.lower.pallas import kernel
@@ -86,9 +89,13 @@ def choices_of(traced: Any) -> list[choose.Choice]:
 
 
 def _aggregates(jaxpr: Any) -> Iterator[Any]:
+    """Those of a layer's call too, as its lowering for a GPU plans it."""
     for eqn in open_jaxpr(jaxpr)[0].eqns:
         if eqn.primitive is aggregate_p:
             yield eqn
+        if eqn.primitive is layer_p:
+            planned = functools.partial(layer_call._lower, platform="cuda", **eqn.params)
+            yield from _aggregates(jax.make_jaxpr(planned)(*(v.aval for v in eqn.invars)))
         for inner in subjaxprs(eqn):
             yield from _aggregates(inner)
 

@@ -18,6 +18,33 @@ def test_explain_lists_the_gradient(capsys):
     assert "backward: " in capsys.readouterr().out
 
 
+def test_plans_for_inference_and_training(capsys):
+    assert main(["explain", "--model", "gcn", "--wrt", "params"]) == 0
+    text = capsys.readouterr().out
+    assert "--- plan for inference" in text
+    assert "--- plan for training, gradients of the parameters" in text
+    assert "measured" not in text
+
+
+def test_measured_plans(capsys):
+    assert main(["explain", "--model", "gcn", "--measure", "--no-backward"]) == 0
+    text = capsys.readouterr().out
+    assert "predicted  measured  choices" in text
+    assert "plan for training" not in text
+
+
+def test_learning_is_stored(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert main(["explain", "--model", "gcn", "--measure", "--learn", "--no-backward"]) == 0
+    assert "plan for inference" in capsys.readouterr().out
+    assert [f.suffix for f in (tmp_path / "gnnjit" / "cost-model").iterdir()] == [".json"]
+
+
+def test_learning_without_measuring_exits_with_2(capsys):
+    assert main(["explain", "--model", "gcn", "--learn"]) == 2
+    assert "give both" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("model", ["nothing"])
 def test_unknown_model_exits_with_2(model, capsys):
     assert main(["explain", "--model", model]) == 2

@@ -31,7 +31,8 @@ def signature(fn: Any) -> str:
 def test_names() -> None:
     assert names(gnnjit) == [
         "Bipartite", "Graph", "check", "degree", "dropout", "explain", "layer", "logsumexp", "max",
-        "mean", "min", "random_uniform", "reference", "softmax", "std", "sum", "var",
+        "mean", "memory_budget", "min", "random_uniform", "reference", "softmax", "std", "sum",
+        "var",
     ]  # fmt: skip
 
 
@@ -69,11 +70,14 @@ FUNCTIONS = {
     "check": "(target, *args, rtol=None, seed=0, **keywords)",
     "degree": "()",
     "dropout": "(value, rate, key)",
-    "explain": "(target, *args, backward=True, **keywords)",
-    "layer": "(fn=None, *, static_argnames=())",
+    "explain": (
+        "(target, *args, backward=True, wrt='all', measure=False, learn=False, **keywords)"
+    ),
+    "layer": "(fn=None, *, static_argnames=(), memory_budget=None)",
     "logsumexp": "(value, *, initial=None)",
     "max": "(value, *, initial=None)",
     "mean": "(value, *, initial=None)",
+    "memory_budget": "(size)",
     "min": "(value, *, initial=None)",
     "random_uniform": "(key, like)",
     "reference": "()",

@@ -13,7 +13,15 @@ import gnnjit
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-NOT_SAID_IN_A_LAYER = {"Bipartite", "Graph", "check", "explain", "layer", "reference"}
+NOT_SAID_IN_A_LAYER = {
+    "Bipartite",
+    "Graph",
+    "check",
+    "explain",
+    "layer",
+    "memory_budget",
+    "reference",
+}
 
 
 class Console(code.InteractiveConsole):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -18,16 +20,41 @@ def emit_jax(
     inputs: list[Atom],
     where: Location | None = None,
     space: Space | None = None,
+    key: Hashable = None,
 ) -> Value:
-    """Append `fn(*inputs)`, one JAX primitive, in the join of the inputs' spaces (or `space`)."""
-    jaxpr = jax.make_jaxpr(fn)(*[a.aval for a in inputs])
-    (eqn,) = jaxpr.eqns
-    if len(eqn.invars) != len(inputs):
+    """Append `fn(*inputs)`, one JAX primitive, in the join of the inputs' spaces (or `space`).
+
+    Tracing takes a third of a millisecond, so it is done once for a named function without captured
+    values, and for one that `key` names with all that it captures.
+    """
+    kinds = tuple((tuple(a.shape), a.dtype) for a in inputs)
+    if key is None and getattr(fn, "__closure__", 0) is None and fn.__name__ != "<lambda>":
+        key = fn
+    op, shape, dtype = _trace(fn, kinds) if key is None else _traced_once(_Keyed(key, fn), kinds)
+    at = space or join(*(a.space for a in inputs))
+    return builder.emit(op, inputs, [Value(shape, dtype, at)], where)[0]
+
+
+def _trace(fn: Callable[..., Any], kinds: tuple[Any, ...]) -> tuple[Lax, tuple[int, ...], Any]:
+    """The operation that `fn` is on arguments of these shapes and dtypes; its result's."""
+    (eqn,) = jax.make_jaxpr(fn)(*[jax.ShapeDtypeStruct(*kind) for kind in kinds]).eqns
+    if len(eqn.invars) != len(kinds):
         raise ValueError(f"{eqn.primitive.name} does not take exactly the inputs given")
     out = eqn.outvars[0].aval
-    at = space or join(*(a.space for a in inputs))
-    op = Lax(eqn.primitive, tuple(sorted(eqn.params.items())))
-    return builder.emit(op, inputs, [Value(tuple(out.shape), out.dtype, at)], where)[0]
+    return Lax(eqn.primitive, tuple(sorted(eqn.params.items()))), tuple(out.shape), out.dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class _Keyed:
+    """A function, equal to another of the same key."""
+
+    key: Hashable
+    fn: Callable[..., Any] = dataclasses.field(compare=False)
+
+
+@functools.lru_cache(maxsize=4096)
+def _traced_once(keyed: _Keyed, kinds: tuple[Any, ...]) -> tuple[Lax, tuple[int, ...], Any]:
+    return _trace(keyed.fn, kinds)
 
 
 def mul(builder: Builder, a: Atom, b: Atom, where: Location | None = None) -> Value:
@@ -58,14 +85,19 @@ def has_edges(builder: Builder, space: Space, shape: tuple[int, ...], where: Any
 def convert(builder: Builder, a: Value, dtype: Any, where: Location | None = None) -> Value:
     if a.dtype == dtype:
         return a
-    return emit_jax(builder, lambda x: jax.lax.convert_element_type(x, dtype), [a], where)
+    fn = functools.partial(jax.lax.convert_element_type, new_dtype=dtype)
+    return emit_jax(builder, fn, [a], where, key=("convert_element_type", np.dtype(dtype)))
 
 
 def broadcast_op(atom: Atom, shape: tuple[int, ...]) -> Lax:
     """The operation that brings `atom`, a scalar or with axes of length 1, to `shape`."""
-    axes = tuple(range(len(shape))) if atom.shape else ()
-    eqn = jax.make_jaxpr(lambda x: jax.lax.broadcast_in_dim(x, shape, axes))(atom.aval).eqns[0]
-    return Lax(eqn.primitive, tuple(sorted(eqn.params.items())))
+    return _broadcast_op((tuple(atom.shape), atom.dtype), shape)
+
+
+@functools.lru_cache(maxsize=4096)
+def _broadcast_op(kind: tuple[Any, ...], shape: tuple[int, ...]) -> Lax:
+    axes = tuple(range(len(shape))) if kind[0] else ()
+    return _trace(lambda x: jax.lax.broadcast_in_dim(x, shape, axes), (kind,))[0]
 
 
 def broadcast(builder: Builder, a: Atom, shape: tuple[int, ...], where: Any = None) -> Any:

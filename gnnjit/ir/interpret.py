@@ -23,6 +23,7 @@ from gnnjit.ir.program import (
     Literal,
     Program,
     Reduce,
+    Store,
     Value,
 )
 from gnnjit.ir.space import Space
@@ -137,6 +138,8 @@ def _equation(eqn: Equation, inc: Incidence, args: list[Any]) -> list[Any]:
             if eqn.op.kind == "exp_sum":
                 return [inc.exp_sum(eqn.op.into, *on_edges)]
             return [inc.reduce(eqn.op, on_edges[0])]
+        case Store():
+            return args
         case Degree():
             ids = inc.endpoint(out.space)
             return [inc.degree_of(ids, inc.size(out.space)).astype(out.dtype)]

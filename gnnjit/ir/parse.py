@@ -113,6 +113,9 @@ class _Parser:
             return self.reduction(scope)
         if line.peek(1).text == "of" and line.peek().text in ("degree", "index"):
             return self.vertex_number(outputs[0]), []
+        if line.sees("store") and line.peek(1).text == "(":
+            line.expect("store", "(")
+            return ir.Store(), line.listed(lambda: self.atom(scope), ")")
         if line.sees("-") and line.peek(1).kind == "name" and line.peek(1).text not in _WORDS:
             line.next()
             primitive, operands, params = jax_primitives()["neg"], [self.atom(scope)], {}

@@ -106,6 +106,16 @@ class Reduce:
 
 
 @dataclasses.dataclass(frozen=True)
+class Store:
+    """The value of its operand, which lies on the edges, as an array in memory.
+
+    It is computed once; the traversals that need it read it, and so do their derivatives.
+    """
+
+    name: str = "store"
+
+
+@dataclasses.dataclass(frozen=True)
 class Degree:
     """Number of edges at each element of the output's space (`SRC` or `DST`)."""
 
@@ -138,7 +148,7 @@ class Aggregate:
         return *score, outputs[i]
 
 
-Op = Lax | Reduce | Degree | Index | Aggregate
+Op = Lax | Reduce | Store | Degree | Index | Aggregate
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -225,6 +235,15 @@ def _param_key(param: Any) -> Hashable:
     except TypeError:
         return (type(param).__name__, id(param))
     return (type(param).__name__, param)
+
+
+def depends(program: Program, roots: set[int]) -> list[bool]:
+    """Which outputs depend on the inputs numbered `roots`."""
+    live: set[Atom] = {v for i, v in enumerate(program.inputs) if i in roots}
+    for eqn in program.equations:
+        if live.intersection(eqn.inputs):
+            live.update(eqn.outputs)
+    return [o in live for o in program.outputs]
 
 
 class Builder:

@@ -28,6 +28,7 @@ JAX's own: they are numbered in a list beside the text.
     sum over all edges of x    one shared value
     sum over (u -> v) of exp(s - max s) * x    a score s shifted by its maximum at v, in one go
     degree of v, index of u    number of edges at v; number of the element itself
+    store(x)                   the edge value x, written to memory once
 
 *Traversals* (`Aggregate`) name what they read, then their equations, then their outputs in order:
 
@@ -67,6 +68,7 @@ from gnnjit.ir.program import (
     Literal,
     Program,
     Reduce,
+    Store,
     Value,
 )
 from gnnjit.ir.space import Space
@@ -178,6 +180,8 @@ class Printer:
                 return self.reduction(eqn.op, eqn.inputs)
             case Degree() | Index():
                 return f"{eqn.op.name} of {eqn.space.index or eqn.space.value}"
+            case Store():
+                return f"store({', '.join(self.atom(a, Space.EDGE) for a in eqn.inputs)})"
             case Lax():
                 return self.lax(eqn, eqn.op)
         raise AssertionError(eqn.op)

@@ -5,6 +5,7 @@
   in one space, and their shapes and dtypes are those of the primitive.
 - `Reduce` writes the space it names and keeps shape and dtype of its operand; an `exp_sum` those of
   its value, whose first axes are its score's, both of them floating.
+- `Store` keeps one edge value as it is.
 - `Degree` is `int32[]` per source or destination; `Index` is `int32[]` per source, destination or
   edge.
 - `Aggregate` holds only `Lax` equations. Its body's inputs are its operands one for one, its
@@ -33,6 +34,7 @@ from gnnjit.ir.program import (
     Lax,
     Program,
     Reduce,
+    Store,
     Value,
     op_key,
 )
@@ -92,6 +94,8 @@ def _broken_rule(eqn: Equation) -> str | None:
             return _lax(eqn, eqn.op)
         case Reduce():
             return _reduce(eqn, eqn.op)
+        case Store():
+            return _store(eqn)
         case Degree():
             return _vertex_number(eqn, _VERTICES)
         case Index():
@@ -128,6 +132,15 @@ def _reduce(eqn: Equation, op: Reduce) -> str | None:
     else:
         wrong = _reduction(op, eqn.outputs[0])
     return wrong or _compare(eqn.outputs, [_aval(eqn.inputs[-1])], op.kind)
+
+
+def _store(eqn: Equation) -> str | None:
+    if len(eqn.inputs) != 1 or len(eqn.outputs) != 1:
+        return "store has one operand and one output"
+    for what, atom in (("operand", eqn.inputs[0]), ("output", eqn.outputs[0])):
+        if atom.space is not Space.EDGE:
+            return f"store keeps values on the edges, but its {what} lies in {atom.space.value}"
+    return _compare(eqn.outputs, [_aval(eqn.inputs[0])], "store")
 
 
 def _scored(op: Reduce, score: Atom, value: Atom) -> str | None:

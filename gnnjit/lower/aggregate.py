@@ -1,10 +1,11 @@
 """`aggregate`: the one JAX primitive of gnnjit, closed under differentiation (DESIGN section 3).
 
-    outputs = aggregate(graph, operands; body, reductions)
+    outputs = aggregate(graph, operands; body, reductions, limit)
 
 applies `body` on every edge, each operand read in its space, and reduces each output. Its jvp,
 transpose and batching rules are aggregates again, so derivatives of every order are fused too and
-the only residuals are the operands.
+the only residuals are the operands. They keep `limit`, which bounds the memory of the lowering that
+works in chunks and means nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gnnjit.errors import LayerError
 from gnnjit.frontend.capture import capture
 from gnnjit.graph import Graph
 from gnnjit.ir.evaluate import evaluate_element, finite_or_zero, times
-from gnnjit.ir.program import Atom, Program, Reduce, Value
+from gnnjit.ir.program import Atom, Program, Reduce, Value, depends
 from gnnjit.ir.space import Space
 from gnnjit.lower.execute import size
 from gnnjit.lower.rounding import error_bounds
@@ -36,13 +37,19 @@ Reductions = tuple[Reduce | None, ...]
 
 
 def aggregate(
-    graph: Graph, body: Program, reductions: Reductions, operands: Sequence[Any]
+    graph: Graph,
+    body: Program,
+    reductions: Reductions,
+    operands: Sequence[Any],
+    limit: int | None = None,
 ) -> list[Any]:
-    """Bind the primitive. `operands[i]` is `[size(space), *shape]` as `body.inputs[i]` says."""
+    """Bind the primitive. `operands[i]` is `[size(space), *shape]` as `body.inputs[i]` says.
+
+    `limit`: scalars of the widest value in one chunk of edges, where edges are taken in chunks;
+    None leaves it to the lowering.
+    """
     leaves, treedef = jax.tree.flatten(graph)
-    return aggregate_p.bind(
-        *leaves, *operands, body=body, reductions=reductions, graph_def=(treedef, len(leaves))
-    )
+    return _Call(leaves, list(operands), (treedef, len(leaves)), body, reductions, limit).rebind()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,19 +61,30 @@ class _Call:
     graph_def: Any
     body: Program
     reductions: Reductions
+    limit: int | None
 
     @staticmethod
-    def of(args: Sequence[Any], body: Program, reductions: Reductions, graph_def: Any) -> _Call:
+    def of(args: Sequence[Any], *, graph_def: Any, **params: Any) -> _Call:
         n = graph_def[1]
-        return _Call(list(args[:n]), list(args[n:]), graph_def, body, reductions)
+        return _Call(list(args[:n]), list(args[n:]), graph_def, **params)
 
     @property
     def graph(self) -> Graph:
         return jax.tree.unflatten(self.graph_def[0], self.leaves)
 
+    def rebind(self) -> list[Any]:
+        """The same application again."""
+        return self.bind(self.body, self.reductions, self.operands)
+
     def bind(self, body: Program, reductions: Reductions, operands: Sequence[Any]) -> list[Any]:
+        """Another application on this graph, with this limit."""
         return aggregate_p.bind(
-            *self.leaves, *operands, body=body, reductions=reductions, graph_def=self.graph_def
+            *self.leaves,
+            *operands,
+            body=body,
+            reductions=reductions,
+            graph_def=self.graph_def,
+            limit=self.limit,
         )
 
     def capture(
@@ -93,7 +111,9 @@ def out_shape(graph: Graph, atom: Atom, reduction: Reduce | None) -> tuple[int, 
 
 
 @aggregate_p.def_abstract_eval
-def _abstract(*args: Any, body: Program, reductions: Reductions, graph_def: Any) -> Any:
+def _abstract(
+    *args: Any, body: Program, reductions: Reductions, graph_def: Any, limit: int | None
+) -> Any:
     graph = jax.tree.unflatten(graph_def[0], list(args[: graph_def[1]]))
     return [
         _compat.shaped_array(out_shape(graph, atom, r), atom.dtype)
@@ -105,30 +125,22 @@ def _fresh(values: Sequence[Atom]) -> list[Value]:
     return [Value(tuple(v.shape), v.dtype, v.space, getattr(v, "name", "")) for v in values]
 
 
-def _depends(body: Program, roots: set[int]) -> list[bool]:
-    """Which outputs depend on the inputs numbered `roots`."""
-    live: set[Atom] = {v for i, v in enumerate(body.inputs) if i in roots}
-    for eqn in body.equations:
-        if live.intersection(eqn.inputs):
-            live.update(eqn.outputs)
-    return [o in live for o in body.outputs]
-
-
 # ---------------------------------------------------------------------------------------- jvp
 
 
 def _jvp(
-    args: Sequence[Any], tangents: Sequence[Any], *, body: Program, reductions: Any, graph_def: Any
+    args: Sequence[Any], tangents: Sequence[Any], **params: Any
 ) -> tuple[list[Any], list[Any]]:
-    call = _Call.of(args, body, reductions, graph_def)
-    outs = call.bind(body, reductions, call.operands)
+    call = _Call.of(args, **params)
+    body, reductions, after = call.body, call.reductions, len(call.leaves)
+    outs = call.rebind()
     moving = [
         i
-        for i, t in enumerate(tangents[graph_def[1] :])
+        for i, t in enumerate(tangents[after:])
         if type(t) is not ad.Zero and jnp.issubdtype(body.inputs[i].dtype, jnp.inexact)
     ]
-    given = [tangents[graph_def[1] + i] for i in moving]
-    touched, scores = _depends(body, set(moving)), _scores(reductions)
+    given = [tangents[after + i] for i in moving]
+    touched, scores = depends(body, set(moving)), _scores(reductions)
     live = [
         k
         for k, o in enumerate(body.outputs)
@@ -253,10 +265,9 @@ ad.primitive_jvps[aggregate_p] = _jvp
 # ---------------------------------------------------------------------------------- transpose
 
 
-def _transpose(
-    cts: Sequence[Any], *args: Any, body: Program, reductions: Reductions, graph_def: Any
-) -> list[Any]:
-    call = _Call.of(args, body, reductions, graph_def)
+def _transpose(cts: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
+    call = _Call.of(args, **params)
+    body, reductions = call.body, call.reductions
     linear = [i for i, x in enumerate(call.operands) if ad.is_undefined_primal(x)]
     given = [k for k, ct in enumerate(cts) if type(ct) is not ad.Zero]
     known = [i for i in range(len(call.operands)) if i not in linear]
@@ -288,7 +299,7 @@ def _transpose(
         operands = [call.operands[i] for i in known] + [cts[k] for k in given]
         for i, ct in zip(reach, call.capture(backward, inputs, into, operands), strict=True):
             result[i] = ct
-    return [None] * graph_def[1] + result
+    return [None] * len(call.leaves) + result
 
 
 def _into(space: Space) -> Reduce | None:
@@ -297,7 +308,7 @@ def _into(space: Space) -> Reduce | None:
 
 def _reached(body: Program, linear: list[int], given: list[int]) -> list[int]:
     """The linear operands that some cotangent flows to."""
-    return [i for i in linear if any(_depends(body, {i})[k] for k in given)]
+    return [i for i in linear if any(depends(body, {i})[k] for k in given)]
 
 
 ad.primitive_transposes[aggregate_p] = _transpose
@@ -306,13 +317,11 @@ ad.primitive_transposes[aggregate_p] = _transpose
 # ----------------------------------------------------------------------------------- batching
 
 
-def _batch(
-    args: Sequence[Any], dims: Sequence[Any], *, body: Program, reductions: Any, graph_def: Any
-) -> tuple[list[Any], list[Any]]:
-    n = graph_def[1]
+def _batch(args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[list[Any], list[Any]]:
+    call = _Call.of(args, **params)
+    n, body, reductions = len(call.leaves), call.body, call.reductions
     if any(d is not None for d in dims[:n]):
-        return _batch_of_graphs(args, dims, body, reductions, graph_def)
-    call = _Call.of(args, body, reductions, graph_def)
+        return _batch_of_graphs(args, dims, params)
     (width,) = {x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None}
     operands, inputs, axes = [], [], []
     for x, d, v in zip(call.operands, dims[n:], body.inputs, strict=True):
@@ -333,7 +342,7 @@ def _batch(
 
 
 def _batch_of_graphs(
-    args: Sequence[Any], dims: Sequence[Any], body: Program, reductions: Any, graph_def: Any
+    args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]
 ) -> tuple[list[Any], list[Any]]:
     """Each batch element has edges of its own: one after the other."""
     moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(args, dims, strict=True)]
@@ -342,7 +351,7 @@ def _batch_of_graphs(
     def one(some: list[Any]) -> list[Any]:
         rest = iter(some)
         full = [x if d is None else next(rest) for x, d in zip(moved, dims, strict=True)]
-        return aggregate_p.bind(*full, body=body, reductions=reductions, graph_def=graph_def)
+        return aggregate_p.bind(*full, **params)
 
     outs = lax.map(one, mapped)
     return list(outs), [0] * len(outs)

@@ -13,11 +13,11 @@ import jax
 from gnnjit._compat import mlir
 from gnnjit.frontend.capture import inline_custom_calls
 from gnnjit.graph import Graph
-from gnnjit.ir.program import Aggregate, Equation, Program, Reduce
+from gnnjit.ir.program import Aggregate, Atom, Equation, Program, Reduce
 from gnnjit.ir.space import Space
 from gnnjit.lower import bucketed, cpu, csr, pallas, segment
 from gnnjit.lower.aggregate import Reductions, aggregate_p
-from gnnjit.lower.execute import execute, spread
+from gnnjit.lower.execute import execute, size, spread
 from gnnjit.lower.expand import flat
 from gnnjit.passes.pipeline import lowering_passes
 from gnnjit.passes.pipeline import run as run_passes
@@ -53,6 +53,11 @@ def prefer(kernel: str) -> Iterator[None]:
         yield
 
 
+def preferred() -> str | None:
+    """What `prefer` says, if anything."""
+    return _preferred.value
+
+
 KERNELS = ("pallas", "mosaic", "cpu", "csr", "bucketed", "segment")
 """In the order in which they are tried. `pallas` is its Triton backend, `mosaic` its Mosaic GPU
 backend."""
@@ -76,7 +81,7 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
     no_triton = [] if interpreted else no_gpu
     tried = {
         "pallas": lambda: no_triton or pallas.why_not(body, tuple(reductions), rows, graph),
-        "mosaic": lambda: no_gpu or pallas.mosaic.why_not(body, reductions, rows),
+        "mosaic": lambda: no_gpu or pallas.mosaic.why_not(body, reductions, rows, graph),
         "cpu": lambda: off or cpu.why_not(body, tuple(reductions), rows),
         "csr": lambda: csr.why_not(body, reductions, rows, platform),
         "bucketed": lambda: bucketed.why_not(body, reductions, rows, structure),
@@ -94,28 +99,49 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
 
 @functools.lru_cache(maxsize=1024)
 def optimised(
-    body: Program, reductions: Reductions, *, online: bool, scale_on_edges: bool = False
+    body: Program,
+    reductions: Reductions,
+    *,
+    online: bool,
+    scale_on_edges: bool = False,
+    keep: frozenset[Space] = frozenset(),
 ) -> Program:
     """An aggregate as a program of its own, after the passes: nothing more is differentiated.
 
     `online`: `exp_sum` stays, for kernels that know it. `scale_on_edges`: features are scaled
-    where edges read them, for kernels that do so at no cost.
+    where edges read them, for kernels that do so at no cost. `keep`: as `crowded` says.
     """
-    program = inline_custom_calls(flat(body, reductions, online=online))
-    return run_passes(program, lowering_passes(online=online, scale_on_edges=scale_on_edges))
+    program = inline_custom_calls(flat(body, reductions, online=online, keep=keep))
+    passes = lowering_passes(online=online, scale_on_edges=scale_on_edges, keep=keep)
+    return run_passes(program, passes)
+
+
+def crowded(body: Program, graph: Graph) -> frozenset[Space]:
+    """The vertex spaces that have more elements than the graph has edges, if a matmul of `body`
+    reads them: all work of `body` on them is done on the edges. Without a matmul, it is cheap."""
+    reads: dict[Atom, set[Space]] = {v: {v.space} for v in body.inputs}
+    found: set[Space] = set()
+    for eqn in body.equations:
+        below: set[Space] = set().union(*(reads.get(a, set()) for a in eqn.inputs))
+        reads.update(dict.fromkeys(eqn.outputs, below))
+        if eqn.op.name == "dot_general":
+            found |= below
+    vertices = found & {Space.SRC, Space.DST}
+    return frozenset(s for s in vertices if size(graph, s) > graph.num_edges)
 
 
 def traversals(body: Program, reductions: Reductions, graph: Graph, platform: str) -> Program:
     """The program that an aggregate is lowered to: an `exp_sum` stays one traversal where the GPU
     kernels take it, and is written out as several otherwise."""
+    keep = crowded(body, graph)
     if platform == "cuda" or _interprets(platform):
-        program = optimised(body, reductions, online=True)
+        program = optimised(body, reductions, online=True, keep=keep)
         ops = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
         if not any(_refused(op, graph) for op in ops):
             return program
     # The CPU's other lowerings know a sum of neighbours by its form, without factors.
     generated = platform == "cpu" and cpu.available() and _preferred.value in (None, "cpu")
-    return optimised(body, reductions, online=False, scale_on_edges=generated)
+    return optimised(body, reductions, online=False, scale_on_edges=generated, keep=keep)
 
 
 def _refused(op: Aggregate, graph: Graph) -> bool:
@@ -133,6 +159,7 @@ def lower(
     body: Program,
     reductions: Reductions,
     graph_def: Any,
+    limit: int | None,
     platform: str,
     choices: list[Choice] | None = None,
 ) -> list[Any]:
@@ -146,7 +173,7 @@ def lower(
         choice = choose(eqn.op.body, eqn.op.reductions, graph, platform)
         if choices is not None:
             choices.append(choice)
-        return run_choice(choice, graph, operands)
+        return run_choice(choice, graph, operands, limit)
 
     outs = execute(program, graph, args[n:], run)
     return [
@@ -155,7 +182,10 @@ def lower(
     ]
 
 
-def run_choice(choice: Choice, graph: Graph, operands: Sequence[Any]) -> Sequence[Any]:
+def run_choice(
+    choice: Choice, graph: Graph, operands: Sequence[Any], limit: int | None = None
+) -> Sequence[Any]:
+    """The outputs of one traversal; `limit` bounds the chunks of `segment`."""
     body, reductions, rows = choice.body, choice.reductions, choice.rows
     if choice.kernel == "cpu":
         by_rows = rows is Space.DST
@@ -165,12 +195,9 @@ def run_choice(choice: Choice, graph: Graph, operands: Sequence[Any]) -> Sequenc
     if choice.kernel == "pallas":
         interpret = choice.interpreted
         return pallas.run(body, reductions, rows, graph, operands, interpret=interpret)
-    module = {
-        "mosaic": pallas.mosaic,
-        "csr": csr,
-        "bucketed": bucketed,
-        "segment": segment,
-    }[choice.kernel]
+    if choice.kernel == "segment":
+        return segment.run(body, reductions, rows, graph, operands, limit=limit)
+    module = {"mosaic": pallas.mosaic, "csr": csr, "bucketed": bucketed}[choice.kernel]
     return module.run(body, reductions, rows, graph, operands)
 
 

@@ -10,17 +10,33 @@ from gnnjit.ir.space import Space
 from gnnjit.lower.aggregate import Reductions
 
 
-def flat(body: Program, reductions: Reductions, *, online: bool) -> Program:
+def flat(
+    body: Program,
+    reductions: Reductions,
+    *,
+    online: bool,
+    keep: frozenset[Space] = frozenset(),
+) -> Program:
     """The edge equations, then one reduction for each output.
 
     Not `online`: an `exp_sum` is written as what it was made of, the maximum, the exponential and
-    a sum, for kernels that do not know it.
+    a sum, for kernels that do not know it. Equations of the vertex spaces in `keep` (a body made by
+    differentiation has such) are equations of edges, as all of a body are by its meaning. Nothing
+    is differentiated any more: what a `stop_gradient` gave is what it was given.
     """
     inputs = tuple(Value(v.shape, v.dtype, v.space, v.name) for v in body.inputs)
     builder = Builder()
     builder.env.update(zip(body.inputs, inputs, strict=True))
     for eqn in body.equations:
-        builder.copy(eqn)
+        if eqn.op.name == "stop_gradient":
+            builder.env[eqn.outputs[0]] = builder[eqn.inputs[0]]
+            continue
+        if eqn.space not in keep:
+            builder.copy(eqn)
+            continue
+        outs = [Value(v.shape, v.dtype, Space.EDGE, v.name) for v in eqn.outputs]
+        builder.emit(eqn.op, [builder[a] for a in eqn.inputs], outs, eqn.location)
+        builder.env.update(zip(eqn.outputs, outs, strict=True))
     values = [builder[atom] for atom in body.outputs]
     outs = list(values)
     for i, r in enumerate(reductions):

@@ -1,11 +1,15 @@
 """The lowering that can do everything: edges in sorted order, in chunks of bounded size.
 
 Works for traced structure and any edge function, matmuls on the edges included; no buffer is
-larger than `CHUNK_SCALARS` scalars or one row per vertex.
+larger than `limit` scalars (by default `CHUNK_SCALARS`) or one row per vertex, except values
+that stay on the edges. Products that are only summed over all edges, as the gradients of shared
+matrices are, become one product for a chunk: the terms are never written.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,15 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from gnnjit.cost.memory import CHUNK_SCALARS
 from gnnjit.graph import Graph
 from gnnjit.graph.structure import Structure
 from gnnjit.ir.evaluate import evaluate_element
 from gnnjit.ir.interpret import extreme
-from gnnjit.ir.program import Program, Reduce
+from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce
 from gnnjit.ir.space import Space
 from gnnjit.lower.execute import size
-
-CHUNK_SCALARS = 1 << 20
+from gnnjit.passes.drop_dead import DropDead
 
 
 def accumulator_dtype(dtype: Any) -> Any:
@@ -36,10 +40,86 @@ def neutral(reduction: Reduce, dtype: Any) -> Any:
     return extreme(dtype, -1 if reduction.kind == "max" else 1)
 
 
-def chunk_size(body: Program, num_edges: int) -> int:
-    """Edges a step, so that its largest value has at most `CHUNK_SCALARS` scalars."""
-    widest = max([1, *(v.size for v in body.values())])
-    return int(np.clip(CHUNK_SCALARS // widest, 1, max(num_edges, 1)))
+Reductions = tuple[Reduce | None, ...]
+
+
+def chunk_size(
+    body: Program, num_edges: int, limit: int | None = None, reductions: Reductions = ()
+) -> int:
+    """Edges a step, so that its largest value has at most `limit` scalars (or one edge)."""
+    widths = [v.size for v in _split(body, reductions).body.values() if v.space is not Space.SHARED]
+    scalars = CHUNK_SCALARS if limit is None else limit
+    return int(np.clip(scalars // max([1, *widths]), 1, max(num_edges, 1)))
+
+
+def temporary_bytes(
+    body: Program, num_edges: int, limit: int | None = None, reductions: Reductions = ()
+) -> int:
+    """An upper estimate of the bytes of one step: every value of the body, for each edge of a
+    chunk, as if XLA fused none into another. Shared values are counted once."""
+    chunk = chunk_size(body, num_edges, limit, reductions)
+    of = {True: 0, False: 0}
+    for v in _split(body, reductions).body.values():
+        of[v.space is Space.SHARED] += v.size * getattr(v.dtype, "itemsize", 4)
+    return of[True] + of[False] * chunk
+
+
+@dataclasses.dataclass(frozen=True)
+class _Split:
+    """An edge function without the products that are only summed over all edges.
+
+    products: per output of the whole function, the product and its transpositions, or None.
+    at: where its operands (or the output itself) are among the outputs of `body`.
+    """
+
+    body: Program
+    products: tuple[tuple[Equation, ...] | None, ...]
+    at: tuple[tuple[int, ...], ...]
+
+
+@functools.lru_cache(maxsize=1024)
+def _split(body: Program, reductions: Reductions) -> _Split:
+    made = {o: e for e in body.equations for o in e.outputs}
+    outputs: list[Atom] = []
+    products, at = [], []
+    for atom, r in zip(body.outputs, reductions or [None] * len(body.outputs), strict=True):
+        found = _product(atom, made) if r == Reduce("sum", Space.SHARED) else None
+        parts = (atom,) if found is None else found[0].inputs
+        products.append(found)
+        at.append(tuple(range(len(outputs), len(outputs) + len(parts))))
+        outputs += parts
+    rest = dataclasses.replace(body, outputs=tuple(outputs))
+    return _Split(DropDead()(rest), tuple(products), tuple(at))
+
+
+def _product(atom: Atom, made: dict[Any, Equation]) -> tuple[Equation, ...] | None:
+    """The product of two values per edge that `atom` is, and what transposes it."""
+    after: list[Equation] = []
+    while atom in made and made[atom].op.name == "transpose":
+        after.append(made[atom])
+        atom = made[atom].inputs[0]
+    eqn = made.get(atom)
+    if eqn is None or eqn.op.name != "dot_general":
+        return None
+    per_edge = all(a.space is not Space.SHARED and a.dtype == eqn.outputs[0].dtype
+                   for a in eqn.inputs)  # fmt: skip
+    return (eqn, *after[::-1]) if per_edge else None
+
+
+def _summed(product: tuple[Equation, ...], a: Any, b: Any, dtype: Any) -> Any:
+    """The sum over the edges of a product, as one product over them."""
+    op = product[0].op
+    assert isinstance(op, Lax)
+    (left, right), batched = op["dimension_numbers"]
+    contracted = [0, *(i + 1 for i in left)], [0, *(i + 1 for i in right)]
+    batches = [i + 1 for i in batched[0]], [i + 1 for i in batched[1]]
+    # XLA's CPU code has no batched product of half precision into float32.
+    a, b = a.astype(dtype), b.astype(dtype)
+    out = lax.dot_general(a, b, (contracted, batches), op["precision"])
+    for eqn in product[1:]:
+        assert isinstance(eqn.op, Lax)
+        out = jnp.transpose(out, eqn.op["permutation"])
+    return out
 
 
 def why_not(reductions: Sequence[Reduce | None]) -> list[str]:
@@ -55,19 +135,21 @@ def run(
     rows: Space,
     graph: Graph,
     operands: Sequence[Any],
+    *,
+    limit: int | None = None,
 ) -> list[Any]:
-    """The outputs of one traversal over the rows of `rows`."""
+    """The outputs of one traversal over the rows of `rows`; `limit` as in `aggregate`."""
     structure = graph.in_structure if rows is Space.DST else graph.out_structure
-    chunk = chunk_size(body, graph.num_edges)
+    chunk = chunk_size(body, graph.num_edges, limit, tuple(reductions))
     step = _Step(body, tuple(reductions), rows, graph, structure, list(operands), chunk)
     start = step.accumulators()
     count = -(-graph.num_edges // chunk)
-    if count <= 1:
-        state, written = step(start, 0)
-        stacked = [w[None] for w in written]
-    else:
-        state, stacked = lax.scan(step, start, jnp.arange(count, dtype=structure.indptr.dtype))
-    return step.finish(state, stacked)
+    if count == 0:
+        return step.finish(start)
+    if count == 1:
+        return step.finish(step(start, 0))
+    numbers = jnp.arange(count, dtype=structure.indptr.dtype)
+    return step.finish(lax.scan(lambda state, i: (step(state, i), None), start, numbers)[0])
 
 
 class _Step:
@@ -83,39 +165,37 @@ class _Step:
     ):
         self.body, self.reductions, self.rows, self.chunk = body, reductions, rows, chunk
         self.graph, self.structure, self.operands = graph, structure, operands
+        self.split = _split(body, reductions)
         self.row_of_edge = graph.dst if rows is Space.DST else graph.src
 
     def accumulators(self) -> list[Any]:
         out = []
         for atom, r in zip(self.body.outputs, self.reductions, strict=True):
             if r is None:
+                out.append(jnp.zeros((self.graph.num_edges, *atom.shape), atom.dtype))
                 continue
             dtype = accumulator_dtype(atom.dtype)
             n = 1 if r.into is Space.SHARED else size(self.graph, r.into)
             out.append(jnp.full((n, *atom.shape), neutral(r, dtype), dtype))
         return out
 
-    def __call__(self, state: list[Any], number: Any) -> tuple[list[Any], list[Any]]:
-        first = number * self.chunk
+    def __call__(self, state: list[Any], number: Any) -> list[Any]:
         last = self.graph.num_edges - 1
-        slot = first + jnp.arange(self.chunk, dtype=self.structure.indptr.dtype)
+        slot = number * self.chunk + jnp.arange(self.chunk, dtype=self.structure.indptr.dtype)
         valid = slot < self.structure.indptr[-1]
-        slot = jnp.minimum(slot, max(last, 0))
-        if self.graph.num_edges == 0:
-            return state, [
-                jnp.zeros((self.chunk, *a.shape), a.dtype)
-                for a, r in zip(self.body.outputs, self.reductions, strict=True)
-                if r is None
-            ]
+        slot = jnp.minimum(slot, last)
         values = self.values(slot, valid)
-        some = iter(state)
-        new, written = [], []
-        for x, r in zip(values, self.reductions, strict=True):
+        new, split = [], self.split
+        each = zip(state, split.at, split.products, self.reductions, strict=True)
+        for total, at, product, r in each:
             if r is None:
-                written.append(_mask(x, valid, 0))
+                new.append(self.write(total, values[at[0]], slot, valid))
+            elif product is not None:
+                a, b = (_mask(values[i], valid, 0) for i in at)
+                new.append(total + _summed(product, a, b, total.dtype))
             else:
-                new.append(self.reduce(next(some), x, r, slot, valid))
-        return new, written
+                new.append(self.reduce(total, values[at[0]], r, slot, valid))
+        return new
 
     def values(self, slot: Any, valid: Any) -> list[Any]:
         edge = self.structure.edge[slot]
@@ -127,10 +207,11 @@ class _Step:
             shared = v.space is Space.SHARED
             args.append(x if shared else x[index[v.space]])
             axes.append(None if shared else 0)
+        body = self.split.body
         if all(a is None for a in axes):
-            outs = evaluate_element(self.body, args)
+            outs = evaluate_element(body, args)
             return [jnp.broadcast_to(o, (self.chunk, *jnp.shape(o))) for o in outs]
-        return jax.vmap(lambda *xs: evaluate_element(self.body, xs), in_axes=axes)(*args)
+        return jax.vmap(lambda *xs: evaluate_element(body, xs), in_axes=axes)(*args)
 
     def reduce(self, total: Any, x: Any, r: Reduce, slot: Any, valid: Any) -> Any:
         x = _mask(x.astype(total.dtype), valid, neutral(r, total.dtype))
@@ -144,26 +225,25 @@ class _Step:
         how = {"sum": at.add, "max": at.max, "min": at.min}[r.kind]
         return how(x, indices_are_sorted=True, mode="drop")
 
-    def finish(self, state: list[Any], stacked: list[Any]) -> list[Any]:
-        totals, edges = iter(state), iter(stacked)
+    def write(self, written: Any, x: Any, slot: Any, valid: Any) -> Any:
+        """With the values of one chunk, in the order in which the edges were given."""
+        beyond = self.graph.num_edges + jnp.arange(self.chunk, dtype=slot.dtype)
+        at = written.at[jnp.where(valid, self.structure.edge[slot], beyond)]
+        return at.set(x.astype(written.dtype), mode="drop", unique_indices=True)
+
+    def finish(self, state: list[Any]) -> list[Any]:
         degree = jnp.diff(self.structure.indptr)
         out = []
-        for atom, r in zip(self.body.outputs, self.reductions, strict=True):
+        for total, atom, r in zip(state, self.body.outputs, self.reductions, strict=True):
             if r is None:
-                out.append(self.unsort(next(edges), atom.shape))
+                out.append(total)
                 continue
-            total = next(totals)
             count = self.structure.indptr[-1:] if r.into is Space.SHARED else degree
             if r.kind != "sum":
                 total = _mask(total, count > 0, 0)
             total = total.astype(atom.dtype)
             out.append(total[0] if r.into is Space.SHARED else total)
         return out
-
-    def unsort(self, stacked: Any, shape: tuple[int, ...]) -> Any:
-        """Values by slot, back in the order in which the edges were given."""
-        flat = stacked.reshape(-1, *shape)[: self.graph.num_edges]
-        return jnp.zeros_like(flat).at[self.structure.edge].set(flat, unique_indices=True)
 
 
 def _mask(x: Any, keep: Any, otherwise: Any) -> Any:

@@ -52,14 +52,11 @@ class GCN(nnx.Module):
         (own, at_v), (h, at_u) = v, e.src
         if not weighted:  # degrees have no gradient
             at_v, at_u = jax.lax.stop_gradient((at_v, at_u))
-        first = self.linear.in_features >= self.linear.out_features
-        if first:  # no more features to aggregate, and the bias is added with the vertex's own term
-            own, h = self.linear(own), self.linear(h)
         message = at_v * (at_u * h)
         total = gnnjit.sum(e.data * message if weighted else message)
         if self.self_loops:
             total = total + at_v * (at_v * own)
-        out = total if first else self.linear(total)
+        out = self.linear(total)
         return out if self.bias is None else out + self.bias
 
 

@@ -66,6 +66,4 @@ class SAGE(nnx.Module):
         if aggregate is None:
             message = e.src if self.pool is None else jax.nn.relu(self.pool(e.src))
             return self.neighbors(gnnjit.max(message))
-        if self.neighbors.in_features > self.neighbors.out_features:
-            return aggregate(self.neighbors(e.src))  # fewer features to aggregate
         return self.neighbors(aggregate(e.src))

@@ -9,7 +9,8 @@ Legal: products distribute over sums (re-associated rounding). A factor of a ver
 1 where the vertex has no edges, so that `0 * inf` cannot arise there. Refuses sums into another
 space than the factor's, maxima and minima, integers, and denominators that live on the edges; with
 `keep_fixed`, also single numbers that no gradient reaches: they stay in the sum, so that its
-gradient multiplies by them in the traversal, and leave it when that is lowered.
+gradient multiplies by them in the traversal, and leave it when that is lowered. Refuses what a
+matmul gave vertices in `keep` too: their work shall be done on the edges.
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ from gnnjit.passes.fixed import fixed_values
 @dataclasses.dataclass(frozen=True)
 class FactorOutOfReduce:
     keep_fixed: bool = False
+    keep: frozenset[Space] = frozenset()
     name: str = "factor-out-of-reduce"
 
     def __call__(self, program: Program) -> Program:
         made = {o: e for e in program.equations for o in e.outputs}
         kept = {v for v in fixed_values(program) if v.size == 1} if self.keep_fixed else set()
+        multiplied = _multiplied(program, self.keep)
 
         def rule(builder: Builder, eqn: Equation) -> bool:
-            return _Sum(builder, eqn, made, kept).factor()
+            return _Sum(builder, eqn, made, kept, multiplied).factor()
 
         return rewrite(program, rule)
 
@@ -57,9 +60,15 @@ class _Sum:
     """One reduction under consideration."""
 
     def __init__(
-        self, builder: Builder, eqn: Equation, made: dict[Value, Equation], kept: set[Value]
+        self,
+        builder: Builder,
+        eqn: Equation,
+        made: dict[Value, Equation],
+        kept: set[Value],
+        multiplied: set[Atom],
     ):
         self.builder, self.eqn, self.made, self.kept = builder, eqn, made, kept
+        self.multiplied = multiplied
 
     def factor(self) -> bool:
         op, out = self.eqn.op, self.eqn.outputs[0]
@@ -71,6 +80,7 @@ class _Sum:
         outside += [f for f in factors if op.into is f.atom.space is Space.SHARED]
         if out.size > 1:
             outside = [f for f in outside if f.atom not in self.kept]
+        outside = [f for f in outside if f.atom not in self.multiplied]
         inside = [f for f in factors if f not in outside]
         if not outside or not inside or all(f.inverse for f in inside):
             return False
@@ -145,6 +155,16 @@ class _Sum:
                 self.builder, lambda x, op=op, p=params: op.primitive.bind(x, **p), [atom], where
             )
         return atom
+
+
+def _multiplied(program: Program, spaces: frozenset[Space]) -> set[Atom]:
+    """What vertices of `spaces` compute with matmuls."""
+    found: set[Atom] = set()
+    for eqn in program.equations:
+        matmul = eqn.op.name == "dot_general" or not found.isdisjoint(eqn.inputs)
+        if isinstance(eqn.op, Lax) and eqn.space in spaces and matmul:
+            found.update(eqn.outputs)
+    return found
 
 
 def _inexact(value: Value) -> bool:

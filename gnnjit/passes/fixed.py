@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from gnnjit.ir.program import Degree, Index, Lax, Literal, Program, Value
+from gnnjit.ir.program import Degree, Index, Lax, Literal, Program, Store, Value
 
 
 def fixed_values(program: Program) -> set[Value]:
@@ -16,6 +16,6 @@ def fixed_values(program: Program) -> set[Value]:
                 fixed.update(eqn.outputs)
             case Lax(primitive) if primitive.name == "stop_gradient":
                 fixed.update(eqn.outputs)
-            case Lax() if all(isinstance(a, Literal) or a in fixed for a in eqn.inputs):
+            case Lax() | Store() if all(isinstance(a, Literal) or a in fixed for a in eqn.inputs):
                 fixed.update(eqn.outputs)
     return fixed

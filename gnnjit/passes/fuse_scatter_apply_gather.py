@@ -5,11 +5,22 @@ before:  s: f32[edge] = a[u] + b[v]        after:  y, t = aggregate over (u -> v
          y: f32[dst] = sum of w                        sum of w; sum of w * x[u]
          t: f32[dst, 8] = sum of w * x[u]
 
-No edge value is stored: a value that two traversals need is computed in both (NeuGraph 3.4's fused
-scatter-apply-gather). Reductions share a traversal when they own the same rows (destinations or
-sources) and stand at the same *level*: as many reductions lie before each of them. Values returned
-on the edges are written by the traversal of their level. An `exp_sum` brings the maximum of its
-score into its traversal. Always legal.
+A value that two traversals need is computed in both (NeuGraph 3.4's fused scatter-apply-gather),
+unless a `store` says otherwise: then a traversal writes it on the edges, and those that need it
+come later and read it, as do the derivatives of what they compute. Reductions share a traversal
+when they own the same rows (destinations or sources) and stand at the same *level*: as many
+reductions and stores lie before each of them. Values returned on the edges are written by the
+traversal of their level. An `exp_sum` brings the maximum of its score into its traversal. Always
+legal.
+
+With `split`, every reduction into vertices is a traversal of its own (an `exp_sum` still with the
+maximum of its score): for bodies that are too large for a kernel's registers, or reductions whose
+neighbours in a traversal have no fast kernel. What is left on the edges, or reduced over all of
+them, joins one of these.
+
+split:   y = aggregate over (u -> v)          t = aggregate over (u -> v)
+                 s = a[u] + b[v]; w = exp(s)           s = a[u] + b[v]; w = exp(s)
+                 sum of w                              sum of w * x[u]
 """
 
 from __future__ import annotations
@@ -18,24 +29,27 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from gnnjit.ir.program import Aggregate, Atom, Builder, Equation, Lax, Program, Reduce, Value
+from gnnjit.ir.program import Aggregate, Atom, Builder, Equation, Lax, Program, Reduce, Store, Value
 from gnnjit.ir.space import Space
 
 
 @dataclasses.dataclass(frozen=True)
 class FuseScatterApplyGather:
+    """`split`: one traversal for each reduction into vertices."""
+
+    split: bool = False
     name: str = "fuse-scatter-apply-gather"
 
     def __call__(self, program: Program) -> Program:
-        return _Fusion(program).run()
+        return _Fusion(program, self.split).run()
 
 
 def levels(inputs: Iterable[Value], equations: Iterable[Equation]) -> dict[Value, int]:
-    """How many reductions, one after the other, lie before each value."""
+    """How many reductions and stores, one after the other, lie before each value."""
     level: dict[Value, int] = dict.fromkeys(inputs, 0)
     for eqn in equations:
         below = [level[a] for a in eqn.inputs if isinstance(a, Value)]
-        reduces = isinstance(eqn.op, Reduce | Aggregate)
+        reduces = isinstance(eqn.op, Reduce | Store | Aggregate)
         for out in eqn.outputs:
             level[out] = max(below, default=0) + reduces
     return level
@@ -52,9 +66,13 @@ class _Output:
     score: Atom | None = None
 
 
+_Group = tuple[int, Space, int]
+"""Level and rows of a traversal; with `split`, also the number of its first reduction."""
+
+
 class _Fusion:
-    def __init__(self, program: Program):
-        self.program = program
+    def __init__(self, program: Program, split: bool):
+        self.program, self.split = program, split
         self.made = {o: e for e in program.equations for o in e.outputs}
         self.level = levels(program.inputs, program.equations)
         self.builder = Builder(program.inputs)
@@ -62,7 +80,7 @@ class _Fusion:
     def run(self) -> Program:
         groups = self.group()
         fused: dict[int, list[Equation]] = collections.defaultdict(list)
-        for (level, _), outputs in groups.items():
+        for (level, *_), outputs in groups.items():
             fused[level].append(self.aggregate(_with_maxima(outputs)))
         kept = [e for e in self.program.equations if not self.is_edge_work(e)]
         top = max([*fused, *(self.level[e.outputs[0]] for e in kept)], default=0)
@@ -74,13 +92,17 @@ class _Fusion:
         return dataclasses.replace(self.program, equations=tuple(equations), outputs=outputs)
 
     def is_edge_work(self, eqn: Equation) -> bool:
-        return isinstance(eqn.op, Reduce) or (isinstance(eqn.op, Lax) and eqn.space is Space.EDGE)
+        on_edges = isinstance(eqn.op, Lax) and eqn.space is Space.EDGE
+        return on_edges or isinstance(eqn.op, Reduce | Store)
 
-    def group(self) -> dict[tuple[int, Space], list[_Output]]:
-        groups: dict[tuple[int, Space], list[_Output]] = {}
+    def group(self) -> dict[_Group, list[_Output]]:
+        groups: dict[_Group, list[_Output]] = {}
         loose: list[tuple[int, _Output]] = []
         self.results: dict[Atom, Value] = {}
         for eqn in self.program.equations:
+            if isinstance(eqn.op, Store):
+                output = _Output(eqn.inputs[0], None, eqn.outputs[0], eqn)
+                loose.append((self.level[eqn.outputs[0]] - 1, output))
             if isinstance(eqn.op, Reduce):
                 level = self.level[eqn.outputs[0]] - 1
                 *score, atom = eqn.inputs
@@ -88,7 +110,7 @@ class _Fusion:
                 if eqn.op.into is Space.SHARED:
                     loose.append((level, output))
                 else:
-                    groups.setdefault((level, eqn.op.into), []).append(output)
+                    groups.setdefault(self.key(level, output), []).append(output)
         for atom in dict.fromkeys(self.program.outputs):
             if isinstance(atom, Value) and self.must_be_written(atom):
                 result = Value(atom.shape, atom.dtype, Space.EDGE)
@@ -97,8 +119,26 @@ class _Fusion:
         for level, output in loose:
             here = [k for k in groups if k[0] == level]
             key = next((k for k in here if k[1] is Space.DST), here[0] if here else None)
-            groups.setdefault(key or (level, Space.DST), []).append(output)
+            groups.setdefault(key or (level, Space.DST, 0), []).append(output)
         return groups
+
+    def key(self, level: int, output: _Output) -> _Group:
+        """The traversal of a reduction; that of a maximum is the `exp_sum`'s that needs it."""
+        assert output.reduction is not None
+        assert output.eqn is not None
+        into, owner = output.reduction.into, output.eqn
+        if not self.split:
+            return level, into, 0
+        if output.reduction.kind == "max":
+            owner = next((e for e in self.program.equations if self.needs(e, output)), owner)
+        return level, into, self.program.equations.index(owner)
+
+    def needs(self, eqn: Equation, top: _Output) -> bool:
+        """Whether `eqn` is an `exp_sum` with the maximum `top`, of the same level."""
+        assert top.reduction is not None
+        assert top.eqn is not None
+        same = eqn.op == Reduce("exp_sum", top.reduction.into) and eqn.inputs[0] is top.atom
+        return same and self.level[eqn.outputs[0]] == self.level[top.eqn.outputs[0]]
 
     def must_be_written(self, atom: Value) -> bool:
         eqn = self.made.get(atom)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gnnjit.ir.program import Program
+from gnnjit.ir.space import Space
 from gnnjit.ir.verify import verify
 from gnnjit.passes.drop_dead import DropDead
 from gnnjit.passes.factor_out_of_reduce import FactorOutOfReduce
@@ -14,10 +16,15 @@ from gnnjit.passes.fuse_scatter_apply_gather import FuseScatterApplyGather
 from gnnjit.passes.group_sums_by_space import GroupSumsBySpace
 from gnnjit.passes.online_softmax import OnlineSoftmax
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
+from gnnjit.passes.place_on_the_edges import PlaceOnTheEdges
+from gnnjit.passes.reorder_aggregate_combine import Order, ReorderAggregateCombine
+from gnnjit.passes.repeat_on_the_edges import RepeatOnTheEdges
 from gnnjit.passes.scale_on_the_edges import ScaleOnTheEdges
+from gnnjit.passes.scores_as_products import MOST, ScoresAsProducts
 from gnnjit.passes.share_subexpressions import ShareSubexpressions
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
-from gnnjit.passes.split_concat_matmul import Score, SplitConcatMatmul
+from gnnjit.passes.split_concat_matmul import SplitConcatMatmul
+from gnnjit.passes.store_edge_values import StoreEdgeValues
 
 
 class Pass(Protocol):
@@ -32,50 +39,120 @@ class Pass(Protocol):
 Observer = Callable[[Pass, Program, Program], None]
 
 
-def default_passes(score: Score | None = None, *, online: bool = True) -> tuple[Pass, ...]:
-    """Every pass, in order, for a layer that may be differentiated.
+NOWHERE: frozenset[Space] = frozenset()
 
-    `score` (lower is better) decides where a rewrite may not pay; not `online`: without the
-    reduction that only some kernels can do.
+
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """What a planner decides about one layer; by default, what the user wrote.
+
+    orders: for each of `reorder_aggregate_combine.sites`, on which side of its sums the matrix is.
+    twins: pairs of inputs that are the same array: no choice, but part of what an order means.
+    products: attention scores of several heads are products with a matrix.
+    stored: which of `store_edge_values.candidates` are stored for later traversals.
+    split: one traversal for each reduction.
+    on_edges: vertex spaces whose work is done on the edges instead.
+    limit: scalars of the widest value in one chunk of edges, where edges are taken in chunks.
+    """
+
+    orders: tuple[Order | None, ...] = ()
+    twins: tuple[tuple[int, int], ...] = ()
+    products: bool = False
+    stored: tuple[int, ...] = ()
+    split: bool = False
+    on_edges: frozenset[Space] = NOWHERE
+    limit: int | None = None
+
+
+AS_WRITTEN = Choices()
+
+
+def layer_prefix(padded: bool, on_edges: frozenset[Space] = NOWHERE) -> tuple[Pass, ...]:
+    """The passes of a layer as the user wrote it that come before most choices."""
+    return (ShieldUnreadVertices(padded), *_prefix(on_edges))
+
+
+def layer_middle(choices: Choices = AS_WRITTEN) -> tuple[Pass, ...]:
+    """The passes between the prefix and `store-edge-values`."""
+    orders, twins = choices.orders, choices.twins
+    order = (ReorderAggregateCombine(orders, twins=twins),) if any(orders) else ()
+    score = ScoresAsProducts(MOST if choices.products else 1)
+    place = (PlaceOnTheEdges(choices.on_edges),) if choices.on_edges else ()
+    return (*order, score, ShareSubexpressions(), DropDead(), *place)
+
+
+def layer_suffix(choices: Choices = AS_WRITTEN, *, online: bool = True) -> tuple[Pass, ...]:
+    """The rest, for a layer that may be differentiated; not `online`: without the reduction that
+    only some kernels can do."""
+    store = (StoreEdgeValues(choices.stored),) if choices.stored else ()
+    softmax = (OnlineSoftmax(),) if online else ()
+    last = (RepeatOnTheEdges(), ScaleOnTheEdges(), FuseScatterApplyGather(choices.split))
+    return (*store, *softmax, *last)
+
+
+def default_passes(choices: Choices = AS_WRITTEN, *, online: bool = True) -> tuple[Pass, ...]:
+    """Every pass but `shield-unread-vertices`; `online` as in `layer_suffix`."""
+    prefix = _prefix(choices.on_edges)
+    return (*prefix, *layer_middle(choices), *layer_suffix(choices, online=online))
+
+
+def layer_passes(padded: bool, choices: Choices = AS_WRITTEN) -> tuple[Pass, ...]:
+    """Every pass, in order, for a layer as the user wrote it."""
+    prefix = layer_prefix(padded, choices.on_edges)
+    return (*prefix, *layer_middle(choices), *layer_suffix(choices))
+
+
+def lowering_passes(
+    *, online: bool, scale_on_edges: bool, keep: frozenset[Space] = NOWHERE
+) -> tuple[Pass, ...]:
+    """Every pass, for a traversal of which no derivative will be taken any more.
+
+    `online`: with the reduction that only some kernels can do. `keep`: the vertex spaces whose work
+    stays on the edges, or goes back there.
     """
     softmax = (OnlineSoftmax(),) if online else ()
-    return _passes(FactorOutOfReduce(keep_fixed=True), (*softmax, ScaleOnTheEdges()), score)
-
-
-def lowering_passes(*, online: bool, scale_on_edges: bool) -> tuple[Pass, ...]:
-    """Every pass, for a traversal of which no derivative will be taken any more."""
-    softmax = (OnlineSoftmax(),) if online else ()
     scale = (ScaleOnTheEdges(every=True),) if scale_on_edges else ()
-    return _passes(FactorOutOfReduce(), (*softmax, *scale), None)
+    back = (PlaceOnTheEdges(keep),) if keep else ()
+    matmuls = SplitConcatMatmul(None, keep)
+    simplify = _simplify(PlaceInSmallestSpace(keep), matmuls, FactorOutOfReduce())
+    return (*simplify, *back, *softmax, RepeatOnTheEdges(), *scale, FuseScatterApplyGather())
 
 
-def _passes(factor: Pass, last: tuple[Pass, ...], score: Score | None) -> tuple[Pass, ...]:
+def _prefix(on_edges: frozenset[Space]) -> tuple[Pass, ...]:
+    factor = FactorOutOfReduce(keep_fixed=True, keep=on_edges)
+    return _simplify(PlaceInSmallestSpace(), SplitConcatMatmul(None, on_edges), factor)
+
+
+def _simplify(place: Pass, matmuls: Pass, factor: Pass) -> tuple[Pass, ...]:
     return (
         DropDead(),
-        PlaceInSmallestSpace(),
+        place,
         FoldConstants(),
         ShareSubexpressions(),
-        SplitConcatMatmul(score),
+        matmuls,
         GroupSumsBySpace(),
         factor,
-        PlaceInSmallestSpace(),
+        place,
         ShareSubexpressions(),
         DropDead(),
-        *last,
-        FuseScatterApplyGather(),
     )
 
 
-def layer_passes(padded: bool) -> tuple[Pass, ...]:
-    """The passes of a layer as the user wrote it, which is yet to be differentiated."""
-    return (ShieldUnreadVertices(padded), *default_passes())
+def run(
+    program: Program,
+    passes: Sequence[Pass],
+    observers: Sequence[Observer] = (),
+    *,
+    verified: bool = True,
+) -> Program:
+    """Apply `passes` in order, verifying after each; observers see every step.
 
-
-def run(program: Program, passes: Sequence[Pass], observers: Sequence[Observer] = ()) -> Program:
-    """Apply `passes` in order, verifying after each; observers see every step."""
+    Not `verified`: for programs that are only weighed, most of which never run.
+    """
     for step in passes:
         after = step(program)
-        verify(after)
+        if verified:
+            verify(after)
         for observe in observers:
             observe(step, program, after)
         program = after

@@ -5,42 +5,60 @@ before:  h: f32[edge, 8] = x[u] @ w        after:  h: f32[src, 8] = x @ w
 Every value moves to the join of its operands' spaces; that inference is NeuGraph's elimination of
 redundant computation (section 3.4). A reduction of a value that is the same on all edges of an
 element becomes a product with the degree (sum), or the value itself where there are edges
-(max, min). Always legal. Refuses `exp_sum`, which is made after this pass; what truly depends on
-both endpoints stays on the edges.
+(max, min). A `store` of what leaves the edges is dropped. Always legal. Refuses `exp_sum`, which is
+made after this pass; what truly depends on both endpoints stays on the edges, and so does work of
+the vertices in `keep` (that `place-on-the-edges` put there).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 
 from gnnjit.ir import build
-from gnnjit.ir.program import Builder, Equation, Lax, Program, Reduce, Value, rewrite
+from gnnjit.ir.program import Atom, Builder, Equation, Lax, Program, Reduce, Store, Value, rewrite
 from gnnjit.ir.space import Space, join
 
 
 @dataclasses.dataclass(frozen=True)
 class PlaceInSmallestSpace:
+    """`keep`: vertex spaces (`src`, `dst`) whose work does not leave the edges."""
+
+    keep: frozenset[Space] = frozenset()
     name: str = "place-in-smallest-space"
 
     def __call__(self, program: Program) -> Program:
-        return rewrite(program, _place)
+        return rewrite(program, functools.partial(_place, self.keep))
 
 
-def _place(builder: Builder, eqn: Equation) -> bool:
+def _place(keep: frozenset[Space], builder: Builder, eqn: Equation) -> bool:
     inputs = [builder[a] for a in eqn.inputs]
     if isinstance(eqn.op, Reduce):
         return _reduce_of_constant(builder, eqn)
+    if isinstance(eqn.op, Store) and inputs[0].space is not Space.EDGE:
+        builder.env[eqn.outputs[0]] = inputs[0]
+        return True
     if not isinstance(eqn.op, Lax):
         return False
     space = join(*(a.space for a in inputs)) if inputs else Space.SHARED
-    if space is eqn.space:
+    if space is eqn.space or (space in keep and eqn.space is Space.EDGE):
         return False
     outs = [Value(v.shape, v.dtype, space, v.name) for v in eqn.outputs]
     builder.emit(eqn.op, inputs, outs, eqn.location)
     builder.env.update(zip(eqn.outputs, outs, strict=True))
     return True
+
+
+def homes(program: Program) -> dict[Atom, Space]:
+    """The space that the pass gives each value, where it keeps nothing on the edges."""
+    home: dict[Atom, Space] = {v: v.space for v in program.inputs}
+    for eqn in program.equations:
+        operands = join(*(home.get(a, Space.SHARED) for a in eqn.inputs))
+        for out in eqn.outputs:
+            home[out] = operands if isinstance(eqn.op, Lax | Store) else out.space
+    return home
 
 
 def _reduce_of_constant(builder: Builder, eqn: Equation) -> bool:

@@ -19,9 +19,10 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from gnnjit.ir.program import Atom, Builder, Equation, Lax, Program, Reduce, Value, rewrite
+from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.passes.fixed import fixed_values
+from gnnjit.passes.to_the_edges import to_the_edges
 
 _VERTICES = (Space.SRC, Space.DST)
 _BROADCASTS = ("broadcast_in_dim", "reshape")
@@ -35,17 +36,7 @@ class ScaleOnTheEdges:
     name: str = "scale-on-the-edges"
 
     def __call__(self, program: Program) -> Program:
-        moved = _moved(program, None if self.every else fixed_values(program))
-
-        def rule(builder: Builder, eqn: Equation) -> bool:
-            if eqn not in moved:
-                return False
-            outs = [Value(v.shape, v.dtype, Space.EDGE, v.name) for v in eqn.outputs]
-            builder.emit(eqn.op, map(builder.__getitem__, eqn.inputs), outs, eqn.location)
-            builder.env.update(zip(eqn.outputs, outs, strict=True))
-            return True
-
-        return rewrite(program, rule)
+        return to_the_edges(program, _moved(program, None if self.every else fixed_values(program)))
 
 
 def _moved(program: Program, fixed: set[Value] | None) -> set[Equation]:

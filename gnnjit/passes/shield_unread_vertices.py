@@ -28,7 +28,8 @@ from jax import lax
 from gnnjit import _compat
 from gnnjit.ir import build
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Literal, Program, Reduce, Value
-from gnnjit.ir.space import Space, join
+from gnnjit.ir.space import Space
+from gnnjit.passes.place_in_smallest_space import homes
 
 _SINGULAR = frozenset(
     "acos acosh asin atan2 atanh cbrt cosh digamma div erf_inv exp exp2 expm1 integer_pow lgamma "
@@ -53,7 +54,7 @@ class _Shield:
         self.program = program
         self.builder = Builder(program.inputs)
         self.made = {o: e for e in program.equations for o in e.outputs}
-        self.home = _homes(program)
+        self.home = homes(program)
         self.at_reads = padded and any(map(self.may_be_hoisted, program.equations))
 
     def run(self) -> Program:
@@ -113,13 +114,3 @@ class _Shield:
         some = build.has_edges(builder, home, atom.shape, where)
         otherwise = build.constant(builder, value, atom.shape, atom.dtype)
         return build.emit_jax(builder, lax.select_n_p.bind, [some, otherwise, atom], where)
-
-
-def _homes(program: Program) -> dict[Atom, Space]:
-    """The space that `place-in-smallest-space` will give each value."""
-    home: dict[Atom, Space] = {v: v.space for v in program.inputs}
-    for eqn in program.equations:
-        operands = join(*(home.get(a, Space.SHARED) for a in eqn.inputs))
-        for out in eqn.outputs:
-            home[out] = operands if isinstance(eqn.op, Lax) else out.space
-    return home

@@ -8,7 +8,8 @@ by one number per edge. W is sliced, so the parameter keeps its shape and checkp
 This is the split that GraphCast's newest code makes by hand, and what GNS and EdgeConv need.
 
 Legal: matmul is linear; sums are re-associated. Refuses unless fewer columns are left to multiply
-on the edges than before; with a `score(program) -> float`, unless the score falls.
+on the edges than before (work of the vertices in `keep` counts as being on the edges); with a
+`score(program) -> float`, unless the score falls.
 """
 
 from __future__ import annotations
@@ -28,25 +29,28 @@ Score = Callable[[Program], float]
 
 @dataclasses.dataclass(frozen=True)
 class SplitConcatMatmul:
+    """`keep`: vertex spaces whose work `place-on-the-edges` moves (or has moved) to the edges."""
+
     score: Score | None = None
+    keep: frozenset[Space] = frozenset()
     name: str = "split-concat-matmul"
 
     def __call__(self, program: Program) -> Program:
         split = program
-        while (after := _split_each(split)) is not None:  # a split may reveal a sum to the next
-            split = after
+        while (after := _split_each(split, self.keep)) is not None:
+            split = after  # which may reveal a sum to the next matmul
         if self.score is not None and self.score(split) > self.score(program):
             return program
         return split
 
 
-def _split_each(program: Program) -> Program | None:
+def _split_each(program: Program, keep: frozenset[Space]) -> Program | None:
     """Every matmul split that can be; None if there is none."""
     made = {o: e for e in program.equations for o in e.outputs}
     fired: list[Equation] = []
 
     def rule(builder: Builder, eqn: Equation) -> bool:
-        matmul = _Matmul.match(eqn)
+        matmul = _Matmul.match(eqn, keep)
         if matmul is None or not matmul.split(builder, made):
             return False
         fired.append(eqn)
@@ -75,9 +79,10 @@ class _Matmul:
     edge_first: bool
     axis: int
     weight_axis: int
+    keep: frozenset[Space]
 
     @staticmethod
-    def match(eqn: Equation) -> _Matmul | None:
+    def match(eqn: Equation, keep: frozenset[Space]) -> _Matmul | None:
         if not isinstance(eqn.op, Lax) or eqn.op.name != "dot_general":
             return None
         (contract, batch) = eqn.op["dimension_numbers"]
@@ -90,7 +95,7 @@ class _Matmul:
             return None
         first = spaces[0] is Space.EDGE
         axes = [c[0] for c in contract]
-        return _Matmul(eqn, first, axes[0 if first else 1], axes[1 if first else 0])
+        return _Matmul(eqn, first, axes[0 if first else 1], axes[1 if first else 0], keep)
 
     @property
     def edge(self) -> Value:
@@ -104,8 +109,7 @@ class _Matmul:
         width = self.edge.shape[self.axis]
         terms = self.expand(_Term(self.edge, 0, width), made)
         terms.sort(key=lambda t: (t.value.space.value, t.negative))  # one sum for each endpoint
-        left = sum(t.stop - t.start for t in terms if t.value.space is Space.EDGE)
-        if left >= width:
+        if self.width_on_edges(terms) >= width:
             return False
         sums: dict[Space, Value] = {}
         for term in terms:
@@ -140,8 +144,13 @@ class _Matmul:
             case _:
                 return [term]
         terms = [t for part in parts for t in self.expand(part, made)]
-        width = sum(t.stop - t.start for t in terms if t.value.space is Space.EDGE)
-        return terms if parts and width < term.stop - term.start else [term]
+        helps = parts and self.width_on_edges(terms) < term.stop - term.start
+        return terms if helps else [term]
+
+    def width_on_edges(self, terms: list[_Term]) -> int:
+        """The columns that are left to multiply for each edge."""
+        spaces = {Space.EDGE, *self.keep}
+        return sum(t.stop - t.start for t in terms if t.value.space in spaces)
 
     def concatenated(self, term: _Term, inputs: list[Value]) -> list[_Term]:
         if term.stop - term.start != term.value.shape[self.axis]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import resource
 import statistics
@@ -14,6 +13,7 @@ from typing import Any
 
 import jax
 
+from gnnjit.config import cores
 from gnnjit.layer import reference
 from gnnjit.training.loop import Epoch, evaluate, train_epoch
 from gnnjit.training.steps import Compiled, Program
@@ -86,10 +86,5 @@ def device() -> dict[str, Any]:
         "kind": first.device_kind,
         "count": jax.local_device_count(),
         "machine": platform.machine(),
-        "cpus": _usable_cpus(),
+        "cpus": cores(),
     }
-
-
-def _usable_cpus() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import gnnjit
 from gnnjit.ir.interpret import interpret
 from gnnjit.ir.parse import ParseError, parse
-from gnnjit.ir.program import Aggregate, Equation, Lax, Literal, Location, Program, Reduce
+from gnnjit.ir.program import Aggregate, Equation, Lax, Literal, Location, Program, Reduce, Store
 from gnnjit.ir.show import show
 from gnnjit.ir.space import Space
 from gnnjit.ir.verify import verify
@@ -281,3 +281,13 @@ def test_errors_name_the_line(text: str, message: str) -> None:
     with pytest.raises(ParseError) as error:
         parse(text)
     assert message in str(error.value)
+
+
+def test_a_stored_value() -> None:
+    text = """\
+layer f(x: f32[edge, 2], store: f32[edge, 2])
+  a: f32[edge, 2] = x + store
+  b: f32[edge, 2] = store(a)
+  return b"""
+    assert show(parse(text)) == text
+    assert isinstance(parse(text).equations[1].op, Store)

@@ -51,6 +51,9 @@ INPUTS = "x: f32[src, 3], y: f32[dst, 3], w: f32[3], k: i32[]"
          "it reduces into dst, but its output lies in src"),
         ("a: f32[edge, 3] = sum over each edge of x[u]",
          "a reduction goes into src, dst or shared, not into edge"),
+        ("a: f32[edge, 3] = store(x[u])",
+         "store keeps values on the edges, but its operand lies in src"),
+        ("a: f32[edge, 3] = store(x[u], y[v])", "store has one operand and one output"),
         ("a: f32[dst, 3] = mean over (u -> v) of x[u]",
          "unknown reduction 'mean'; known are sum, max, min, exp_sum"),
         ("a: f32[dst, 2] = sum over (u -> v) of x[u]",
@@ -237,3 +240,10 @@ def test_operands_of_an_exp_sum() -> None:
     ]:
         eqn = Equation(op, inputs, (y,))
         assert message in error(Program((x,), (eqn,), (y,)))
+
+
+def test_a_stored_value_keeps_its_type() -> None:
+    text = "layer f(x: f32[edge, 3])\n  a: f32[edge, 2] = store(x)\n  return a"
+    assert "output 0 is f32[edge, 2], but store gives f32[edge, 3]" in error(parse(text))
+    message = "store keeps values on the edges, but its output lies in dst"
+    assert message in error(parse(text.replace("edge, 2", "dst, 3")))

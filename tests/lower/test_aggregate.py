@@ -38,9 +38,9 @@ def forced(kernel: str, monkeypatch: Any, chunk: int | None = None) -> Any:
         monkeypatch.setattr(segment, "CHUNK_SCALARS", chunk)
     for name, module in modules.items():
 
-        def spy(*args: Any, name: str = name, run: Any = module.run) -> Any:
+        def spy(*args: Any, name: str = name, run: Any = module.run, **kw: Any) -> Any:
             ran.append(name)
-            return run(*args)
+            return run(*args, **kw)
 
         monkeypatch.setattr(module, "run", spy)
     with choose.prefer(kernel):

@@ -19,8 +19,9 @@ from gnnjit.ir.program import Aggregate, Program, Reduce
 from gnnjit.ir.space import Space
 from gnnjit.lower import bucketed, cpu, csr, segment
 from gnnjit.lower.choose import optimised
-from gnnjit.passes.pipeline import default_passes, run
-from gnnjit.stage import optimise, recording
+from gnnjit.passes.pipeline import Choices, default_passes, run
+from gnnjit.planner import force, optimise
+from gnnjit.stage import recording
 
 N, E, H = 5, 9, 2
 RNG = np.random.default_rng(3)
@@ -214,11 +215,18 @@ def traversals_run(f: Any, *args: Any) -> int:
 
 def test_the_tangent_of_the_maximum_costs_nothing(monkeypatch):
     """GAT runs two traversals forward and two backward, as without the pass."""
-    have = traversals_run(jax.value_and_grad(loss_of(gat)), X, S)
-    monkeypatch.setattr(
-        "gnnjit.stage.optimise", lambda program, padded: run(program, default_passes(online=False))
-    )
-    assert have == traversals_run(jax.value_and_grad(loss_of(gat)), X + 0, S)
+    with force(Choices()):
+        have = traversals_run(jax.value_and_grad(loss_of(gat)), X, S)
+    asked = []
+
+    def without_the_pass(program: Program, padded: bool, choices: Choices) -> Program:
+        asked.append(choices)
+        return run(program, default_passes(online=False))
+
+    monkeypatch.setattr("gnnjit.planner.optimise", without_the_pass)
+    with force(Choices(limit=1 << 30)):  # a plan of its own
+        assert have == traversals_run(jax.value_and_grad(loss_of(gat)), X, S)
+    assert asked
 
 
 @given(expressions(), expressions(), edge_lists(N, E))

@@ -8,12 +8,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pallas
 import pytest
 
 import gnnjit
 from gnnjit.graph import Graph
+from gnnjit.ir.program import Program, Reduce, Value
+from gnnjit.ir.space import Space
 from gnnjit.lower import choose
+from gnnjit.lower.pallas import mosaic as kernel_mosaic
 
 MANY = 2**31 + 8
 Array = jax.ShapeDtypeStruct
@@ -141,3 +145,12 @@ def test_one_byte_outside_of_the_range(count, dtype):
         (kernel,) = kernels(weighted, graph, x, data)
     at = [i for i, t in enumerate(inputs_of(kernel)) if t in ("i8", "i1")]
     assert [offset_bits(kernel)[i] for i in at] == [{64 if count > 2**32 else 32}]
+
+
+@pytest.mark.parametrize(("nodes", "refused"), [(2**24, True), (2**20, False)])
+def test_mosaic_takes_no_array_of_more_than_32_bits(nodes: int, refused: bool) -> None:
+    x = Value((128,), np.dtype(np.float32), Space.SRC)
+    body, reductions = Program((x,), (), (x,)), (Reduce("sum", Space.DST),)
+    graph = abstract_graph(nodes, 1000, np.int32)
+    reasons = kernel_mosaic.why_not(body, reductions, Space.DST, graph)
+    assert (f"an array of {128 * nodes} elements" in reasons) == refused

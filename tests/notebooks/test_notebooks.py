@@ -29,8 +29,8 @@ def read(script: pathlib.Path) -> Any:
     return nbformat.read(script.with_suffix(".ipynb"), as_version=4)
 
 
-def test_there_are_two() -> None:
-    assert [s.stem for s in SCRIPTS] == ["01_first_layer", "02_watch_a_layer_compile"]
+def test_there_are_three() -> None:
+    assert [s.stem for s in SCRIPTS] == ["01_first_layer", "02_watch_a_layer_compile", "03_plans"]
 
 
 @scripts

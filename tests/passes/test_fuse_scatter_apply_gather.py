@@ -1,8 +1,19 @@
 """`fuse-scatter-apply-gather`: one traversal a level, nothing left on the edges outside."""
 
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+from hypothesis import given, settings
+from strategies import expressions
+
+from gnnjit.ir.program import Aggregate
+from gnnjit.ir.space import Space
+from gnnjit.passes import pipeline
 from gnnjit.passes.fuse_scatter_apply_gather import FuseScatterApplyGather
 
-from .golden import fires, refuses
+from .golden import fires, program, refuses, same
+from .test_pipeline import written
 
 
 def test_fires_with_several_outputs_in_one_traversal():
@@ -55,3 +66,77 @@ def test_refuses_where_nothing_is_on_the_edges():
           return a
         """,
     )
+
+
+TWO_SUMS = """\
+    layer f(x: f32[src], y: f32[dst])
+      a: f32[edge] = x[u] * y[v]
+      b: f32[dst] = sum over (u -> v) of a
+      c: f32[dst] = max over (u -> v) of a
+      d: f32[src] = sum over (v <- u) of a
+      return b, c, d, a
+    """
+
+
+def test_split_fires_on_several_reductions():
+    fires(FuseScatterApplyGather(split=True), TWO_SUMS, """\
+        layer f(x: f32[src], y: f32[dst])
+          for each edge (u -> v) of x[u], y[v]
+            a: f32[edge] = x[u] * y[v]
+            b: f32[dst] = sum over (u -> v) of a
+            c: f32[edge] = on each edge a
+          for each edge (u -> v) of x[u], y[v]
+            d: f32[edge] = x[u] * y[v]
+            f: f32[dst] = max over (u -> v) of d
+          for each edge (u -> v) of x[u], y[v]
+            g: f32[edge] = x[u] * y[v]
+            h: f32[src] = sum over (v <- u) of g
+          return b, f, h, c
+        """)  # fmt: skip
+
+
+def test_split_leaves_an_exp_sum_its_maximum():
+    fires(FuseScatterApplyGather(split=True), """\
+        layer f(s: f32[edge], x: f32[src, 2])
+          a: f32[dst] = max over (u -> v) of s[e]
+          b: f32[dst] = sum over (u -> v) of exp(s - max s) * s
+          c: f32[dst, 2] = sum over (u -> v) of exp(s - max s) * x[u]
+          return a, b, c
+        """, """\
+        layer f(s: f32[edge], x: f32[src, 2])
+          for each edge (u -> v) of s
+            a: f32[dst] = max over (u -> v) of s
+            b: f32[dst] = sum over (u -> v) of exp(s - max s) * s
+          for each edge (u -> v) of x[u], s
+            c: f32[dst, 2] = sum over (u -> v) of exp(s - max s) * x[u]
+            d: f32[dst] = max over (u -> v) of s
+          return a, b, c
+        """)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["sum", "max"])
+def test_split_refuses_one_reduction_and_its_edge_value(kind):
+    before = program(f"""\
+        layer f(x: f32[src], y: f32[dst])
+          a: f32[edge] = x[u] * y[v]
+          b: f32[dst] = {kind} over (u -> v) of a
+          return b, a
+        """)
+    assert FuseScatterApplyGather(split=True)(before) == FuseScatterApplyGather()(before)
+
+
+@given(expressions())
+@settings(max_examples=10)
+def test_split_keeps_the_meaning_of_generated_functions(fn):
+    def layer(g: Any, v: Any, e: Any, p: Any) -> Any:
+        m = jnp.tanh(fn(g, v, e, p)) * e.data
+        return g.sum(m), g.max(m), g.softmax(m)
+
+    before = written(layer)
+    last = FuseScatterApplyGather(split=True)
+    after = pipeline.run(before, (*pipeline.default_passes()[:-1], last))
+    same(before, after, 1e-3, ["padding"])
+    for eqn in after.equations:
+        if isinstance(eqn.op, Aggregate):
+            into = [r for r in eqn.op.reductions if r is not None and r.into is not Space.SHARED]
+            assert len(into) - sum(r.kind == "exp_sum" for r in into) <= 1

@@ -17,6 +17,7 @@ from gnnjit.errors import VerifyError
 from gnnjit.ir.program import Lax, Program
 from gnnjit.ir.space import Space
 from gnnjit.passes import pipeline
+from gnnjit.passes.scores_as_products import ScoresAsProducts
 
 from .golden import same
 
@@ -105,3 +106,37 @@ def test_observers_see_every_step_and_the_verifier_runs():
 
     with pytest.raises(VerifyError):
         pipeline.run(program, [Broken()])
+
+
+ASKED = pipeline.Choices(
+    orders=("aggregate-first",), products=True, stored=(0,), split=True,
+    on_edges=frozenset({Space.SRC, Space.DST}),
+)  # fmt: skip
+
+
+def test_what_a_planner_may_ask_for_is_off():
+    usual = [p.name for p in pipeline.default_passes()]
+    asked = [p.name for p in pipeline.default_passes(ASKED)]
+    extra = ["reorder-aggregate-combine", "place-on-the-edges", "store-edge-values"]
+    assert not set(extra) & set(usual)
+    assert [n for n in asked if n not in extra] == usual
+    always = ["scores-as-products", "share-subexpressions", "drop-dead"]
+    middle = [extra[0], *always, *extra[1:], "online-softmax"]
+    at = asked.index(extra[0])
+    assert asked[at : at + len(middle)] == middle
+
+
+def test_scores_of_several_heads_are_products_only_when_asked():
+    def heads(choices: pipeline.Choices) -> int:
+        passes = pipeline.default_passes(choices)
+        return next(p.most for p in passes if isinstance(p, ScoresAsProducts))
+
+    assert heads(pipeline.AS_WRITTEN) == 1
+    assert heads(ASKED) > 1
+
+
+@pytest.mark.parametrize("name", ["edge_mlp", "graph_net", "gat_concat"])
+def test_all_that_a_planner_may_ask_for_keeps_the_meaning(name):
+    program = written(CASES[name].fn)
+    passes = pipeline.default_passes(ASKED)
+    same(program, pipeline.run(program, passes), 1e-3, ["graph", "padding"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gnnjit.config import cores
 from gnnjit.ir.program import Lax, Program, Reduce, Value
 from gnnjit.ir.space import Space
 
@@ -42,8 +42,7 @@ _registered: dict[Hashable, str] = {}
 
 def default_config(**changes: Any) -> Config:
     """The configuration for this machine."""
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    base = {"threads": threads or 1, "lanes_bytes": compiler.vector_bytes()}
+    base = {"threads": cores(), "lanes_bytes": compiler.vector_bytes()}
     return Config(**(base | changes))
 
 

@@ -48,3 +48,13 @@ def _wraps(dtype: np.dtype, count: int) -> bool:
     """Types of one byte alone have offsets that 32 bits do not hold in arrays that Pallas counts
     into so."""
     return count > LAST and count * dtype.itemsize <= WIDE
+
+
+def too_many(body: Program, reductions: Sequence[Reduce | None], graph: Graph) -> list[str]:
+    """Why kernels whose offsets nobody has seen beyond 32 bits cannot run on a graph."""
+    spaces = [v.space for v in body.inputs]
+    spaces += [Space.EDGE if r is None else r.into for r in reductions]
+    atoms = zip([*body.inputs, *body.outputs], spaces, strict=True)
+    counts = [math.prod(v.shape) * size(graph, s) for v, s in atoms if s is not Space.SHARED]
+    most = max([graph.num_edges, *counts])
+    return [f"an array of {most} elements"] if most >= LAST - MARGIN else []

@@ -160,8 +160,7 @@ def _store(file: Path, where: str, best: Config) -> None:
     tiles = {**_load(file), where: best}
     data = {"format": FORMAT, "tiles": {k: dataclasses.asdict(c) for k, c in tiles.items()}}
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        config.write_atomically(file, (json.dumps(data, indent=1, sort_keys=True) + "\n").encode())
+        config.write_json(file, data)
     except OSError as error:
         warnings.warn(
             f"{file}: cannot be written ({error.strerror}); the tiles are timed again next time. "

@@ -1,0 +1,127 @@
+"""How well does the cost model predict, and what do its choices cost?
+
+    python benchmarks/bench_cost.py --smoke
+    python benchmarks/bench_cost.py --json benchmarks/results/cost.jsonl
+
+Random layers on random graphs, other ones than those of `gnnjit calibrate`; every alternative that
+the planner weighs is compiled and timed. See benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import measure
+import numpy as np
+
+from gnnjit.calibrate import calibrate
+from gnnjit.calibration_grid import calibration_points
+from gnnjit.calibration_layers import cases, prepare
+from gnnjit.cost.current import current
+from gnnjit.cost.model import CostModel
+
+SEED = 1_000_003
+"""Unlike the calibration's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One alternative of one layer. Times in seconds; `rank` is 0 for the planner's choice."""
+
+    case: str
+    group: str
+    rank: int
+    choices: str
+    predicted: float
+    seconds: float
+
+    @property
+    def error(self) -> float:
+        return abs(self.predicted / self.seconds - 1)
+
+
+def measure_all(model: CostModel, count: int, seed: int, repeats: int) -> list[Row]:
+    rows: list[Row] = []
+    for number, case in enumerate(cases(seed, count)):
+        ready = prepare(case, model)
+        runs = [ready.compiled(a.choices) for a in ready.alternatives]
+        times = measure.in_turn(runs, repeats)
+        for rank, (a, seconds) in enumerate(zip(ready.alternatives, times, strict=True)):
+            rows.append(Row(str(case), f"{case.model}, {case.direction}", rank, str(a.choices),
+                            a.seconds, seconds))  # fmt: skip
+        if number % 10 == 9:
+            jax.clear_caches()
+            if sys.stderr.isatty():
+                print(f"\r{number + 1}/{count}", end="", file=sys.stderr)
+    return rows
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """Mean error, and how much slower the planner's choices are than the fastest alternatives."""
+    errors = np.array([r.error for r in rows])
+    best: dict[str, float] = {}
+    for r in rows:
+        best[r.case] = min(best.get(r.case, np.inf), r.seconds)
+    several = {r.case for r in rows if r.rank == 1}
+    regret = np.array([r.seconds / best[r.case] for r in rows if r.rank == 0 and r.case in several])
+    return {
+        "points": len(rows),
+        "layers": len(best),
+        "mean_error": float(errors.mean()),
+        "median_error": float(np.median(errors)),
+        "layers_with_a_choice": len(regret),
+        "within_5_percent": float((regret <= 1.05).mean()),
+        "within_10_percent": float((regret <= 1.10).mean()),
+        "worst": float(regret.max()),
+    }
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Errors by model and direction, then the summary."""
+    lines = [f"{'':24}{'points':>8}{'mean error':>12}"]
+    for group in sorted({r.group for r in rows}):
+        errors = [r.error for r in rows if r.group == group]
+        lines.append(f"{group:24}{len(errors):8}{np.mean(errors):12.1%}")
+    s = summary(rows)
+    lines += [
+        f"{'all':24}{s['points']:8}{s['mean_error']:12.1%}  (median {s['median_error']:.1%})",
+        f"chosen within 5 % of the best: {s['within_5_percent']:.1%} of "
+        f"{s['layers_with_a_choice']} layers; within 10 %: {s['within_10_percent']:.1%}; "
+        f"worst {s['worst']:.2f} times",
+    ]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=220, help="random layers (default: 220)")
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--repeats", type=int, default=9, help="turns (default: 9)")
+    parser.add_argument("--calibrate", action="store_true", help="calibrate in this process first")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="append JSON lines")
+    parser.add_argument("--smoke", action="store_true", help="three layers: does it run?")
+    args = parser.parse_args(argv)
+    facts = {"machine": measure.machine(measure.usable_cpus()), "versions": measure.versions()}
+    model = current()
+    if args.calibrate:
+        model = calibrate(calibration_points(quick=args.smoke)).model
+    rows = measure_all(model, 3 if args.smoke else args.layers, args.seed, args.repeats)
+    print(table(rows))
+    if args.json is not None:
+        found = {"benchmark": "cost", "model": model.source, **facts, **summary(rows)}
+        with args.json.open("a", encoding="utf-8") as stream:
+            for r in rows:
+                stream.write(json.dumps(dataclasses.asdict(r)) + "\n")
+            stream.write(json.dumps(found) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

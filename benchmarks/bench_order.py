@@ -1,0 +1,158 @@
+"""What does it bring to choose the order of aggregation and combination by cost?
+
+    python benchmarks/bench_order.py --smoke
+    python benchmarks/bench_order.py --json benchmarks/results/order.jsonl
+
+GCN and GAT over widths and graphs, in inference and in training, beside the same layers with one
+order always. GRANII's question. See benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import measure
+import numpy as np
+
+from gnnjit.calibrate import calibrate
+from gnnjit.calibration_grid import calibration_points
+from gnnjit.calibration_layers import Case, prepare
+from gnnjit.cost.current import current
+from gnnjit.cost.model import CostModel
+from gnnjit.planner import Alternative
+
+GRAPHS = {
+    "sparse": (60_000, 180_000, False),
+    "uniform": (20_000, 300_000, False),
+    "power law": (30_000, 900_000, True),
+    "small": (2_700, 10_500, True),
+}
+"""Vertices, edges, and whether degrees follow a power law."""
+
+WIDTHS = (16, 64, 256)
+MODELS = ("gcn", "gat")
+DIRECTIONS = ("inference", "first layer", "inner layer")
+ORDERS = ("aggregate-first", "combine-first")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Milliseconds with the planner's choice, and with each order always."""
+
+    model: str
+    direction: str
+    graph: str
+    f_in: int
+    f_out: int
+    chosen: str
+    planner_ms: float
+    aggregate_first_ms: float
+    combine_first_ms: float
+
+    @property
+    def fixed(self) -> tuple[float, float]:
+        return self.aggregate_first_ms, self.combine_first_ms
+
+
+def measure_all(model: CostModel, names: Sequence[str], widths: Sequence[int], repeats: int
+                ) -> list[Row]:  # fmt: skip
+    rows = []
+    grid = itertools.product(names, MODELS, DIRECTIONS, widths, widths)
+    for graph, layer, direction, f_in, f_out in grid:
+        case = Case(layer, direction, *GRAPHS[graph][:2], f_in, f_out, GRAPHS[graph][2], 0)
+        ready = prepare(case, model)
+        # The other decisions of a fixed order are the planner's, so that orders are compared.
+        fixed = [_first(ready.alternatives, order) for order in ORDERS]
+        chosen = ready.alternatives[0]
+        runs = {a.choices: ready.compiled(a.choices) for a in (chosen, *fixed)}
+        times = dict(zip(runs, measure.in_turn(list(runs.values()), repeats), strict=True))
+        first, second = (1e3 * times[a.choices] for a in fixed)
+        rows.append(Row(layer, direction, graph, f_in, f_out, chosen.choices.orders[0] or "",
+                        1e3 * times[chosen.choices], first, second))  # fmt: skip
+        if len(rows) % 20 == 0:
+            jax.clear_caches()
+    return rows
+
+
+def _first(alternatives: Sequence[Alternative], order: str) -> Alternative:
+    return next(a for a in alternatives if a.choices.orders == (order,))
+
+
+def summary(rows: Sequence[Row]) -> dict[str, float]:
+    """Geometric means of speedups; the least share of the better order's speed."""
+
+    def mean(ratios: list[float]) -> float:
+        return float(np.exp(np.mean(np.log(ratios))))
+
+    return {
+        "points": len(rows),
+        "over_worse_order": mean([max(r.fixed) / r.planner_ms for r in rows]),
+        "over_aggregate_first": mean([r.aggregate_first_ms / r.planner_ms for r in rows]),
+        "over_combine_first": mean([r.combine_first_ms / r.planner_ms for r in rows]),
+        "least_of_better_order": min(min(r.fixed) / r.planner_ms for r in rows),
+    }
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Times in milliseconds, then geometric means for inference and training."""
+    head = f"{'model':6}{'direction':13}{'graph':11}{'widths':12}{'chosen':17}"
+    lines = [head + f"{'planner':>10}{'aggr. first':>13}{'comb. first':>13}"]
+    for r in rows:
+        where = f"{r.model:6}{r.direction:13}{r.graph:11}{f'{r.f_in} -> {r.f_out}':12}{r.chosen:17}"
+        times = f"{r.planner_ms:10.2f}{r.aggregate_first_ms:13.2f}{r.combine_first_ms:13.2f}"
+        lines.append(where + times)
+    for title, some in groups(rows).items():
+        s = summary(some)
+        lines.append(
+            f"{title}, {s['points']} points: {s['over_worse_order']:.2f} times the worse order, "
+            f"{s['over_aggregate_first']:.2f} aggregate-first, {s['over_combine_first']:.2f} "
+            f"combine-first; at least {s['least_of_better_order']:.2f} of the better"
+        )
+    return "\n".join(lines)
+
+
+def groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    inference = [r for r in rows if r.direction == "inference"]
+    training = [r for r in rows if r.direction != "inference"]
+    return {"inference": inference, "training": training}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--graphs", default=",".join(GRAPHS), help="default: all")
+    parser.add_argument("--widths", default=",".join(map(str, WIDTHS)))
+    parser.add_argument("--repeats", type=int, default=9, help="turns (default: 9)")
+    parser.add_argument("--calibrate", action="store_true", help="calibrate in this process first")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="append JSON lines")
+    parser.add_argument("--smoke", action="store_true", help="one graph, two widths: does it run?")
+    args = parser.parse_args(argv)
+    graphs = ["small"] if args.smoke else args.graphs.split(",")
+    widths = [8, 16] if args.smoke else [int(w) for w in args.widths.split(",")]
+    facts: dict[str, Any] = {
+        "machine": measure.machine(measure.usable_cpus()), "versions": measure.versions()
+    }  # fmt: skip
+    model = current()
+    if args.calibrate:
+        model = calibrate(calibration_points(quick=args.smoke)).model
+    rows = measure_all(model, graphs, widths, args.repeats)
+    print(table(rows))
+    if args.json is not None:
+        with args.json.open("a", encoding="utf-8") as stream:
+            for r in rows:
+                stream.write(json.dumps(dataclasses.asdict(r)) + "\n")
+            for title, some in groups(rows).items():
+                line = {"benchmark": "order", "group": title, "model": model.source, **facts}
+                stream.write(json.dumps({**line, **summary(some)}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""`gnnjit calibrate`: measure this device, and keep the weights of its cost model."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from gnnjit.calibrate import REPEATS, Report, calibrate
+from gnnjit.calibration_grid import calibration_points
+from gnnjit.cost.store import Key, Stored, check_writable, save
+
+SUMMARY = "measure this device once, for the choices that the compiler makes by cost"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gnnjit calibrate`."""
+    parser.add_argument("--quick", action="store_true", help="measure fewer points")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object: device, weights, predicted and measured seconds (all else "
+        "then goes to standard error)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="measure, but store nothing")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the measured arrays (default: 0)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, report, and store; the exit code."""
+    people = Console(file=sys.stderr if args.json else sys.stdout)
+    if not args.dry_run:
+        check_writable()
+    key = Key.here()
+    report = _measure(args.quick, args.seed, people)
+    people.print(f"{key.device}, {key.cores} cores, JAX {key.jax}", highlight=False, soft_wrap=True)
+    people.print(_table(report))
+    file: Path | None = None
+    if not args.dry_run:
+        file = save(key, Stored(report.model, report.learner, report.error))
+    where = f"stored in {file}" if file else "not stored (--dry-run)"
+    people.print(where, highlight=False, soft_wrap=True)
+    if args.json:
+        found: dict[str, Any] = {"key": dataclasses.asdict(key), "seed": args.seed}
+        found |= {"quick": args.quick, "file": file and str(file), **report.to_json()}
+        print(json.dumps(found, indent=2, allow_nan=False))
+    return 0
+
+
+def _measure(quick: bool, seed: int, console: Console) -> Report:
+    """With a bar on a terminal, and silently elsewhere."""
+    points = calibration_points(quick=quick, seed=seed)
+    bar = Progress(
+        TextColumn("calibrate"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with bar:
+        task = bar.add_task("", total=len(points))
+
+        def progress(name: str) -> None:
+            bar.update(task, advance=1, description=name)
+
+        return calibrate(points, repeats=REPEATS, progress=progress)
+
+
+def _table(report: Report) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("kind")
+    table.add_column("points", justify="right")
+    table.add_column("cost of one, or rate", overflow="fold")
+    table.add_column("mean error", justify="right")
+    for kind, weights in report.model.to_json().items():
+        count, error = report.of_kind(kind)
+        shown = "\n".join(f"{feature} {readable(w)}" for feature, w in weights.items())
+        table.add_row(kind, str(count or "shipped"), shown, f"{error:.0%}" if count else "")
+    table.add_section()
+    table.add_row("all", str(len(report.points)), "", f"{report.error:.0%}")
+    return table
+
+
+def readable(weight: float) -> str:
+    """Seconds per unit for people: as a time from a nanosecond on, below as units per second."""
+    if weight == 0:
+        return "free"
+    if weight < 1e-9:
+        rate = 1 / weight
+        scale, prefix = (1e12, "T") if rate >= 1e12 else (1e9, "G")
+        return f"{rate / scale:.3g} {prefix}/s"
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if weight >= scale:
+            return f"{weight / scale:.3g} {unit}"
+    return f"{weight / 1e-9:.3g} ns"

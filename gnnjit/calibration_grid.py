@@ -1,0 +1,65 @@
+"""What `gnnjit calibrate` measures: layers at random sizes, and the products inside them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnnjit.calibrate import Point, Run
+from gnnjit.calibration_layers import Case, prepare, random_case
+from gnnjit.cost.model import Work
+from gnnjit.lower.vertex_matmul import rows_p, tall_p
+
+CASES, QUICK_CASES = 50, 16
+MATRICES = ((2000, 16, 16), (2000, 256, 64), (20000, 8, 128), (20000, 128, 8), (20000, 128, 128))
+"""Rows, and both widths, of products measured alone."""
+MOST_BYTES = 2.4e7
+"""Of one array of a calibration's layers, for which seconds must do."""
+
+
+def calibration_points(*, quick: bool = False, seed: int = 0) -> list[Point]:
+    """The points in the order in which they are measured, drawn from `seed`; fewer if `quick`.
+
+    Of each layer one alternative is measured, a random one: more layers say more than more
+    alternatives.
+    """
+    rng = np.random.default_rng(seed)
+    points = [_product(kind, size) for size in MATRICES for kind in ("matmul", "tall")]
+    for _ in range(QUICK_CASES if quick else CASES):
+        points.append(_layer(random_case(rng, MOST_BYTES), int(rng.integers(1 << 30))))
+    return points
+
+
+def _layer(case: Case, pick: int) -> Point:
+    """One alternative of a layer; its arrays are made when it is measured."""
+    ready = functools.cache(lambda: prepare(case))
+
+    def chosen() -> Any:
+        alternatives = ready().alternatives
+        return alternatives[pick % len(alternatives)]
+
+    return Point(str(case), lambda: chosen().work, lambda: ready().compiled(chosen().choices))
+
+
+def _product(kind: str, size: tuple[int, int, int]) -> Point:
+    n, f, g = size
+    flops, bytes_ = 2.0 * n * f * g, 4.0 * n * (f + g)
+    if kind == "matmul":
+        work = Work.of("matmul", count=1, flops=flops, bytes=bytes_) + Work.of("call", calls=1)
+        return Point(f"matmul {size}", lambda: work, _compiled(rows_p.bind, (n, f), (f, g)))
+    work = Work.of("tall", count=1, flops=flops, bytes=bytes_) + Work.of("call", calls=1)
+    return Point(f"tall {size}", lambda: work, _compiled(tall_p.bind, (n, f), (n, g)))
+
+
+def _compiled(fn: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[], Run]:
+    def prepare() -> Run:
+        arrays = [jnp.ones(s, jnp.float32) for s in shapes]
+        run = jax.jit(fn).lower(*arrays).compile()
+        return lambda: run(*arrays)
+
+    return prepare

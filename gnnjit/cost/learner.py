@@ -1,0 +1,127 @@
+"""Weights from measured runs: non-negative least squares that needs no old points.
+
+ROC (section 4.1, equation 7) minimises the squared error over all points, kept for ever. Here the
+error is relative, (predicted - measured) / measured, since runs of 10 us and of 1 s must both
+be ranked well; and only its second moments are kept, which hold all that the minimum depends on.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cholesky, solve_triangular
+from scipy.optimize import nnls
+
+from gnnjit.cost.kinds import NAMES
+from gnnjit.cost.model import CostModel, Work
+from gnnjit.errors import CostError
+
+RIDGE = 1e-11
+"""Pull towards the prior, as a share of what the points say of a feature: it decides between
+weights that fit equally well, and no more. Well above the rounding of the moments, some 1e-15."""
+
+Array = NDArray[np.float64]
+
+
+class Learner:
+    """A cost model that learns. With x the features of a point and t its seconds:
+
+    Attributes:
+        prior: the weights of features that no point had.
+        forgetting: what the old points count for at each new one, in (0, 1].
+        gram: float64[k, k], sum of x x^T / t^2, k = len(NAMES).
+        moment: float64[k], sum of x / t.
+        points: the number of points observed, however long ago.
+    """
+
+    def __init__(self, prior: CostModel, forgetting: float = 1.0) -> None:
+        """Raises CostError for a forgetting factor outside (0, 1]."""
+        if not 0 < forgetting <= 1:
+            raise CostError(f"forgetting is {forgetting}, expected more than 0 and at most 1")
+        self.prior = prior
+        self.forgetting = forgetting
+        self.gram: Array = np.zeros((len(NAMES), len(NAMES)))
+        self.moment: Array = np.zeros(len(NAMES))
+        self.points = 0
+
+    @classmethod
+    def from_prior(
+        cls, model: CostModel, strength: float = 0.0, forgetting: float = 1.0
+    ) -> Learner:
+        """Starts from `model`, as if `strength` points had measured each feature of a weight
+        above 0 alone and found that weight. Raises CostError for a strength below 0."""
+        if not (math.isfinite(strength) and strength >= 0):
+            raise CostError(f"strength is {strength}, expected a finite number >= 0")
+        learner = cls(model, forgetting)
+        known = model.weights > 0
+        inverse = np.divide(1.0, model.weights, out=np.zeros(len(NAMES)), where=known)
+        learner.gram = np.diag(strength * inverse**2)
+        learner.moment = strength * inverse
+        return learner
+
+    def observe(self, work: Work, seconds: float, weight: float = 1.0) -> None:
+        """Learn that `work` took `seconds`; it counts for `weight` points.
+
+        Raises:
+            CostError: no work, seconds that are not positive, or a negative weight.
+        """
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise CostError(f"a run took {seconds} s, expected a finite number > 0")
+        if not (math.isfinite(weight) and weight >= 0):
+            raise CostError(f"a point counts for {weight}, expected a finite number >= 0")
+        if not work:
+            raise CostError(f"a run took {seconds:g} s without any work: there is nothing to learn")
+        row = work.vector / seconds
+        self.gram = self.forgetting * self.gram + weight * np.outer(row, row)
+        self.moment = self.forgetting * self.moment + weight * row
+        self.points += 1
+
+    def model(self, source: str = "") -> CostModel:
+        """The weights >= 0 of the least mean squared relative error."""
+        weights = self.prior.weights.copy()
+        scale = np.sqrt(np.diag(self.gram))
+        seen = scale > 0
+        if seen.any():
+            s = scale[seen]
+            # Unknowns u = s * w: then the diagonal is 1, whatever the units of the features.
+            gram = self.gram[np.ix_(seen, seen)] / np.outer(s, s) + RIDGE * np.eye(s.size)
+            moment = self.moment[seen] / s + RIDGE * s * weights[seen]
+            root = cholesky(gram, lower=True)  # |root^T u - rhs|^2 is the error, less a constant
+            rhs = solve_triangular(root, moment, lower=True)
+            weights[seen] = nnls(root.T, rhs, maxiter=100 * s.size)[0] / s
+        return CostModel(weights, source)
+
+    def to_json(self) -> dict[str, Any]:
+        """All that learning goes on from."""
+        return {
+            "prior": self.prior.to_json(),
+            "forgetting": self.forgetting,
+            "gram": self.gram.tolist(),
+            "moment": self.moment.tolist(),
+            "points": self.points,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Learner:
+        """The inverse of `to_json`. Raises CostError where `data` is not from it."""
+        try:
+            learner = cls(CostModel.from_json(data["prior"]), float(data["forgetting"]))
+            learner.gram = _moments(data["gram"], learner.gram.shape)
+            learner.moment = _moments(data["moment"], learner.moment.shape)
+            learner.points = int(data["points"])
+            learner.model()
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            if isinstance(error, CostError):
+                raise
+            raise CostError(f"the learner is damaged ({type(error).__name__}: {error})") from error
+        return learner
+
+
+def _moments(values: Any, shape: tuple[int, ...]) -> Array:
+    out = np.array(values, np.float64)
+    if out.shape != shape or not np.isfinite(out).all() or (out < 0).any():
+        raise CostError(f"the learner is damaged (expected finite numbers >= 0 of shape {shape})")
+    return out

@@ -1,0 +1,65 @@
+"""Bytes that a sketch needs beside what every plan needs, bounded from above."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gnnjit.cost.machine import Machine
+from gnnjit.cost.sketch import EdgeNode, Sketch, Traversal
+from gnnjit.cost.work import bytes_of
+from gnnjit.ir.space import Space
+
+CHUNK_SCALARS = 1 << 20
+"""As the lowering in chunks takes them where nothing limits it."""
+
+_KERNELS = ("cpu", "cuda", "gpu")
+_LARGER = 1.02
+_SMALL = 1 << 16
+"""Padding between buffers, small constants, values of one row: a share, and so many bytes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scratch:
+    """bytes: an upper bound of everything written, as if no buffer were used again.
+    steps: chunks of edges, in all traversals that go in chunks.
+    """
+
+    bytes: float
+    steps: int
+
+
+def scratch_of(sketch: Sketch, machine: Machine, limit: int | None, results: int) -> Scratch:
+    """Arrays that are written, and what the traversals in chunks of `limit` hold beside them.
+
+    results: how many of the outputs are results of the call; the others are gradients, which do
+    not count here.
+    """
+    gradients = {id(n): n for n in sketch.outputs[results:] if n.op != "leaf" and n.place > 1}
+    total = bytes_of(sketch, machine) - sum(n.place * n.bytes for n in gradients.values())
+    steps = 0
+    for t in sketch.traversals:
+        nodes = t.nodes()
+        total += sum(n.bytes for n in nodes if n.place is Space.SHARED)
+        if _goes_in_chunks(nodes, machine):
+            held, chunk = _chunk(t, nodes, sketch.sizes.edges, limit)
+            total += held
+            steps += -(-sketch.sizes.edges // chunk)
+    return Scratch(total * _LARGER + _SMALL, steps)
+
+
+def _goes_in_chunks(nodes: list[EdgeNode], machine: Machine) -> bool:
+    """No kernel takes large products and half precision; some platforms have no kernels."""
+    if machine.platform not in _KERNELS or any(n.itemsize == 2 for n in nodes):
+        return True
+    return any(n.op == "dot_general" and n.place is Space.EDGE
+               and n.width * n.inner > machine.product for n in nodes)  # fmt: skip
+
+
+def _chunk(t: Traversal, nodes: list[EdgeNode], edges: int, limit: int | None) -> tuple[float, int]:
+    """Bytes of one step if nothing in it is fused, and its edges."""
+    summed = {id(n) for n, into in t.outputs if into is Space.SHARED and n.op == "dot_general"}
+    held = [n for n in nodes if n.place is not Space.SHARED and id(n) not in summed]
+    widest = max([1, *(n.width for n in held)])
+    scalars = CHUNK_SCALARS if limit is None else limit
+    chunk = max(1, min(scalars // widest, edges))
+    return float(chunk * sum(n.bytes for n in held)), chunk

@@ -1,0 +1,91 @@
+"""What one JAX primitive costs per scalar, and what its derivative needs.
+
+A table by name. An operation that is not in it is an error, never free: whoever asks then decides
+without the model and says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+
+from gnnjit import _compat
+from gnnjit.errors import GnnjitError
+
+
+class UnknownOperation(GnnjitError):
+    """The cost model has no figure for an operation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Of one operation, per scalar of its result (of its operand, for `sum`).
+
+    rule: how it is differentiated: `view` (moves or repeats scalars), `linear`, `mul`, `div`,
+        `select`, `sum` (within an element), `dot`, `smooth` (times a derivative made of operand and
+        result), `none`.
+    arithmetic, transcendental: instructions, and evaluations of exp, log and their like.
+    """
+
+    rule: str
+    arithmetic: float = 0.0
+    transcendental: float = 0.0
+
+
+def _table() -> dict[str, Cost]:
+    rows: dict[Cost, str] = {
+        Cost("view"): "broadcast_in_dim reshape squeeze expand_dims transpose copy copy_p slice "
+        "rev concatenate pad gather split dynamic_slice reduce_precision convert_element_type "
+        "optimization_barrier stack tile unstack",
+        Cost("none"): "stop_gradient iota",
+        Cost("linear", 1): "add sub add_any neg",
+        Cost("mul", 1): "mul",
+        Cost("div", 4): "div",
+        Cost("select", 1): "select_n",
+        Cost("sum", 1): "reduce_sum cumsum",
+        Cost("dot"): "dot_general",
+        Cost("smooth", 1): "max min abs sign square floor ceil round clamp rem nextafter "
+        "reduce_max reduce_min cummax cummin real imag",
+        Cost("smooth", 2): "integer_pow one_minus_square reduce_prod cumprod",
+        Cost("smooth", 6): "sqrt rsqrt",
+        Cost("smooth", 16): "polynomial",
+        Cost("smooth", 0, 1): "exp exp2 expm1 log log1p log2 tanh logistic erf erfc sin cos tan "
+        "sinh cosh asin acos atan asinh acosh atanh cbrt",
+        Cost("smooth", 0, 2): "pow atan2 erf_inv lgamma digamma",
+        Cost("none", 1): "eq ne lt le gt ge and or not xor is_finite shift_left "
+        "shift_right_logical shift_right_arithmetic bitcast_convert_type population_count "
+        "argmax argmin reduce_and reduce_or reduce_xor sort random_bits random_wrap "
+        "random_unwrap threefry2x32 clz mulhi",
+    }
+    return {name: cost for cost, names in rows.items() for name in names.split()}
+
+
+TABLE = _table()
+_CALLS = ("custom_jvp_call", "custom_vjp_call", "cond", "while", "scan", "jit", "pjit")
+
+
+def cost(op: Any, dtype: Any) -> Cost:
+    """Of one equation. Raises UnknownOperation for a primitive that the table does not have."""
+    name = op.name
+    known = TABLE.get(name)
+    if known is None:
+        known = _inside(op)
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return dataclasses.replace(known, rule="none")
+    return known
+
+
+def _inside(op: Any) -> Cost:
+    """A call (a custom derivative, a condition): all that is inside it, once."""
+    names = list(_compat.primitive_names(op)) if op.name in _CALLS else []
+    names = [n for n in names if n not in _CALLS]
+    missing = sorted({n for n in names if n not in TABLE} or ({op.name} if not names else ()))
+    if missing:
+        raise UnknownOperation(
+            f"the cost model has no figure for {', '.join(missing)}: add it to "
+            "gnnjit/cost/operations.py"
+        )
+    arithmetic = sum(TABLE[n].arithmetic for n in names)
+    return Cost("smooth", arithmetic, sum(TABLE[n].transcendental for n in names))

@@ -1,0 +1,397 @@
+"""The operations that a layer runs, forward and backward, from its optimised program alone.
+
+The gradient of an aggregate is sketched as it is made (DESIGN section 3): the transposed edge
+function, one traversal for each space whose elements own a result, factors of the row taken out of
+the sum, work on one endpoint moved to the vertices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from gnnjit.cost.nodes import Node, Tape, pull_back, scalars
+from gnnjit.cost.operations import TABLE, Cost, cost
+from gnnjit.ir.program import (
+    Aggregate,
+    Atom,
+    Degree,
+    Equation,
+    Index,
+    Lax,
+    Literal,
+    Program,
+    Reduce,
+    Value,
+)
+from gnnjit.ir.space import Space, join
+
+EdgeNode = Node[Space]
+ArrayNode = Node[int]
+_VERTICES = (Space.SRC, Space.DST)
+_TIES = Cost("none", 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Number of sources, destinations and edges (with padding)."""
+
+    src: int
+    dst: int
+    edges: int
+
+    def __getitem__(self, space: Space) -> int:
+        every = {Space.SRC: self.src, Space.DST: self.dst, Space.EDGE: self.edges}
+        return every.get(space, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Traversal:
+    """One pass over the edges: what it reduces into which space (None: written on the edges)."""
+
+    rows: Space
+    outputs: tuple[tuple[EdgeNode, Space | None], ...]
+    backward: bool
+
+    def nodes(self) -> list[EdgeNode]:
+        """Everything that the outputs are made of, leaves included."""
+        seen: dict[int, EdgeNode] = {}
+        stack = [n for n, _ in self.outputs]
+        while stack:
+            node = stack.pop()
+            if id(node) not in seen:
+                seen[id(node)] = node
+                stack += node.inputs
+        return list(seen.values())
+
+
+@dataclasses.dataclass
+class Sketch:
+    """Whole-array operations and traversals, in order.
+
+    outputs: what the call returns, then the gradients.
+    """
+
+    sizes: Sizes
+    operations: list[ArrayNode]
+    traversals: list[Traversal]
+    outputs: list[ArrayNode]
+
+
+def sketch(
+    program: Program,
+    slots: Sequence[int],
+    sizes: Sizes,
+    moving: Sequence[bool] | None,
+    *,
+    online: bool = False,
+) -> Sketch:
+    """Of a program after `fuse-scatter-apply-gather`.
+
+    slots: which array each input is; moving: which arrays need gradients (None: no gradient is
+    taken). `online`: the platform's kernels do an `exp_sum` in one traversal.
+
+    Raises:
+        UnknownOperation: there is no figure for an operation.
+    """
+    return _Sketcher(sizes, online).run(program, slots, moving)
+
+
+class _Sketcher:
+    def __init__(self, sizes: Sizes, online: bool):
+        self.sizes, self.online = sizes, online
+        self.tape: Tape[int] = Tape(max)
+        self.calls: dict[int, _Call] = {}
+        self.traversals: list[Traversal] = []
+
+    def run(self, program: Program, slots: Sequence[int], moving: Sequence[bool] | None) -> Sketch:
+        env: dict[Atom, ArrayNode] = {}
+        for v, slot in zip(program.inputs, slots, strict=True):
+            live = bool(moving and moving[slot]) and jnp.issubdtype(v.dtype, jnp.inexact)
+            n = self.sizes[v.space]
+            env[v] = self.tape.leaf((slot, n), n, v.size, _itemsize(v), live)
+        for eqn in program.equations:
+            self.equation(eqn, env)
+        outs = [self.read(o, env) for o in program.outputs]
+        every = outs + (self.reverse(outs) if moving else [])
+        return Sketch(self.sizes, self.needed(every), self.traversals, every)
+
+    def needed(self, outs: Sequence[ArrayNode]) -> list[ArrayNode]:
+        """The operations that something is made of, in order."""
+        live = {id(o) for o in outs}
+        found = []
+        for node in reversed(self.tape.nodes):
+            if id(node) in live:
+                live.update(id(i) for i in node.inputs)
+                found.append(node)
+        return found[::-1]
+
+    def read(self, atom: Atom, env: dict[Atom, ArrayNode]) -> ArrayNode:
+        if isinstance(atom, Literal):
+            return self.tape.leaf(("literal", str(atom.value)), 1, 1, 4)
+        return env[atom]
+
+    def equation(self, eqn: Equation, env: dict[Atom, ArrayNode]) -> None:
+        inputs = [self.read(a, env) for a in eqn.inputs]
+        match eqn.op:
+            case Lax():
+                n = self.sizes[eqn.space]
+                for k, out in enumerate(eqn.outputs):
+                    env[out] = _lax(self.tape, eqn, inputs, out, place=n, number=k)
+            case Degree() | Index():
+                (out,) = eqn.outputs
+                env[out] = self.tape.leaf((eqn.op.name, out.space), self.sizes[out.space], 1, 4)
+            case Aggregate():
+                call = _Call(self, eqn.op, inputs, len(self.calls))
+                env.update(zip(eqn.outputs, call.results, strict=True))
+            case _:
+                raise AssertionError(f"{eqn.op} is left after fuse-scatter-apply-gather")
+
+    def reverse(self, outs: Sequence[ArrayNode]) -> list[ArrayNode]:
+        """The gradients of the live leaves."""
+        cts: dict[int, list[ArrayNode]] = {}
+        for k, out in enumerate(outs):
+            if out.live:
+                seed = self.tape.leaf(("cotangent", k), out.place, out.width, out.itemsize)
+                cts.setdefault(id(out), []).append(seed)
+        for node in reversed(list(self.tape.nodes)):
+            for to, ct in self.back(node, cts):
+                cts.setdefault(id(to), []).append(self.fit(ct, to))
+        leaves = [n for n in self.tape.nodes if n.op == "leaf" and n.live and id(n) in cts]
+        return [self.sum_of(cts, n) for n in leaves]
+
+    def back(
+        self, node: ArrayNode, cts: dict[int, list[ArrayNode]]
+    ) -> list[tuple[ArrayNode, ArrayNode]]:
+        """What the cotangent of `node` adds to those of its inputs."""
+        arrived = node.live and id(node) in cts
+        call = self.calls.get(id(node))
+        if call is None:
+            plain = arrived and node.op != "leaf"
+            return pull_back(self.tape, node, self.sum_of(cts, node)) if plain else []
+        if arrived:
+            call.arrived(node, self.sum_of(cts, node))
+        first = call.results[0] is node  # of its results, met last
+        return call.transpose() if first and call.cts else []
+
+    def sum_of(self, cts: dict[int, list[ArrayNode]], node: ArrayNode) -> ArrayNode:
+        cts[id(node)] = [self.tape.total(cts[id(node)])]
+        return cts[id(node)][0]
+
+    def fit(self, ct: ArrayNode, to: ArrayNode) -> ArrayNode:
+        """A cotangent of a shared value is summed over the vertices."""
+        if ct.place <= to.place or to.place != 1:
+            return ct
+        if ct.op == "dot_general":  # a.T @ b: the sum is the product's
+            inner = ct.inner
+            return self.tape.add("tall", TABLE["dot_general"], ct.inputs, to.width, to.itemsize,
+                                 inner=inner, place=1)  # fmt: skip
+        return self.tape.add("total", TABLE["reduce_sum"], [ct], to.width, to.itemsize, place=1)
+
+
+class _Call:
+    """One aggregate: its results among the arrays, and its edge function."""
+
+    def __init__(self, owner: _Sketcher, op: Aggregate, inputs: list[ArrayNode], number: int):
+        self.owner, self.op, self.inputs = owner, op, inputs
+        self.tape: Tape[Space] = Tape(lambda places: join(*places) if places else Space.SHARED)
+        self.env: dict[Atom, EdgeNode] = {}
+        for i, (v, x) in enumerate(zip(op.body.inputs, inputs, strict=True)):
+            self.env[v] = self.tape.leaf(i, v.space, v.size, _itemsize(v), x.live)
+        for eqn in op.body.equations:
+            ins = [self.read(a) for a in eqn.inputs]
+            for k, out in enumerate(eqn.outputs):
+                self.env[out] = _lax(self.tape, eqn, ins, out, place=eqn.space, number=k)
+        self.results = [self.result(i, number) for i in range(len(op.reductions))]
+        self.cts: dict[int, ArrayNode] = {}
+        for node in self.results:
+            owner.calls[id(node)] = self
+        self.forward()
+
+    def read(self, atom: Atom) -> EdgeNode:
+        if isinstance(atom, Literal):
+            return self.tape.leaf(("literal", str(atom.value)), Space.SHARED, 1, 4)
+        return self.env[atom]
+
+    def result(self, i: int, number: int) -> ArrayNode:
+        r, atom = self.op.reductions[i], self.op.body.outputs[i]
+        n = self.owner.sizes[Space.EDGE if r is None else r.into]
+        tape, width = self.owner.tape, scalars(atom.shape)
+        node = tape.add("aggregate", Cost("smooth"), self.inputs, width, _itemsize(atom),
+                        detail=(number, i), place=n)  # fmt: skip
+        used = [self.read(a) for a in self.op.operands(i)]
+        node.live = any(u.live for u in used) and jnp.issubdtype(atom.dtype, jnp.inexact)
+        return node
+
+    def forward(self) -> None:
+        """The traversals of the aggregate itself."""
+        rows = rows_of(self.op.reductions)
+        plain, scored = [], []
+        for r, atom in zip(self.op.reductions, self.op.body.outputs, strict=True):
+            into = None if r is None else r.into
+            if r is not None and r.score is not None:
+                weight = self.weight(r)
+                scored.append((self.tape.binary("mul", self.read(atom), weight), into))
+            elif r is not None and r.kind == "sum":
+                inside, _ = split_factors(self.tape, self.read(atom), r.into)
+                plain.append((self.read(atom) if inside is None else inside, into))
+            else:
+                plain.append((self.read(atom), into))
+        parts = [plain + scored] if self.owner.online else [plain, scored]
+        for outputs in parts:
+            if outputs:
+                self.owner.traversals.append(Traversal(rows, tuple(outputs), backward=False))
+
+    def weight(self, r: Reduce) -> EdgeNode:
+        """`exp(score - max)` of an exp_sum."""
+        assert r.score is not None
+        score = self.read(self.op.body.outputs[r.score])
+        top = self.tape.leaf(("max", r.score), r.into, score.width, score.itemsize)
+        apart = self.tape.binary("sub", score, top)
+        return self.tape.add("exp", TABLE["exp"], [apart], score.width, score.itemsize)
+
+    def arrived(self, node: ArrayNode, ct: ArrayNode) -> None:
+        self.cts[self.results.index(node)] = ct
+
+    def transpose(self) -> list[tuple[ArrayNode, ArrayNode]]:
+        """The backward traversals; what they add to the cotangents of the operands."""
+        cts: dict[int, list[EdgeNode]] = {}
+        given: dict[int, ArrayNode] = {}
+        for i, array in self.cts.items():
+            self.seed(i, array, cts, given)
+        for node in reversed(list(self.tape.nodes)):
+            if node.live and id(node) in cts and node.op != "leaf":
+                for to, ct in pull_back(self.tape, node, self.tape.total(cts[id(node)])):
+                    cts.setdefault(id(to), []).append(ct)
+        wanted = [
+            (self.env[v], x, self.tape.total(cts[id(self.env[v])]))
+            for v, x in zip(self.op.body.inputs, self.inputs, strict=True)
+            if x.live and id(self.env[v]) in cts
+        ]
+        return self.reduce(wanted, given)
+
+    def seed(
+        self, i: int, array: ArrayNode, cts: dict[int, list[EdgeNode]], given: dict[int, ArrayNode]
+    ) -> None:
+        r, atom = self.op.reductions[i], self.op.body.outputs[i]
+        into = Space.EDGE if r is None else r.into
+        value, tape = self.read(atom), self.tape
+        ct = tape.leaf(("ct", i), into, value.width, value.itemsize)
+        given[id(ct)] = array
+        if r is not None and r.kind in ("max", "min"):
+            best = tape.leaf(("best", i), into, value.width, value.itemsize)
+            attained = tape.add("attains", _TIES, [value, best], value.width, value.itemsize)
+            count = Traversal(into, ((attained, into),), backward=True)
+            self.owner.traversals.append(count)
+            ct = tape.binary("mul", attained, ct)
+        if r is not None and r.score is not None:
+            weight = self.weight(r)
+            score = self.read(self.op.body.outputs[r.score])
+            term = tape.binary("mul", value, weight)
+            if score.live:
+                share = tape.fold(tape.binary("mul", term, ct), score.width)
+                cts.setdefault(id(score), []).append(share)
+            ct = tape.binary("mul", weight, ct)
+        if value.live:
+            cts.setdefault(id(value), []).append(ct)
+
+    def reduce(
+        self,
+        wanted: Sequence[tuple[EdgeNode, ArrayNode, EdgeNode]],
+        given: dict[int, ArrayNode],
+    ) -> list[tuple[ArrayNode, ArrayNode]]:
+        """Sums of the cotangents into the spaces of their operands, one traversal for each."""
+        found: list[tuple[ArrayNode, ArrayNode]] = []
+        groups: dict[Space, list[tuple[EdgeNode, Space | None]]] = {}
+        loose: list[tuple[EdgeNode, Space | None]] = []
+        arrays = list(given.values())
+        for leaf, x, ct in wanted:
+            into = leaf.place
+            inside, outside = split_factors(self.tape, ct, into)
+            n = self.owner.sizes[into]
+            if inside is None:  # the same on all edges of a row
+                made = self.owner.tape.add("scale", TABLE["mul"], arrays, x.width, x.itemsize,
+                                           place=n)  # fmt: skip
+                found.append((x, made))
+                continue
+            inside = self.tape.fold(inside, leaf.width)
+            made = self.owner.tape.add("aggregate", Cost("none"), [*self.inputs, *arrays], x.width,
+                                       x.itemsize, detail=(id(leaf), len(found)),
+                                       place=n)  # fmt: skip
+            if outside:
+                made = self.owner.tape.add("mul", TABLE["mul"], [made, *arrays], x.width,
+                                           x.itemsize, place=n)  # fmt: skip
+            found.append((x, made))
+            if into in _VERTICES:
+                groups.setdefault(into, []).append((inside, into))
+            else:
+                loose.append((inside, None if into is Space.EDGE else into))
+        if loose:
+            home = Space.DST if Space.DST in groups or not groups else Space.SRC
+            groups.setdefault(home, []).extend(loose)
+        for rows, outputs in groups.items():
+            self.owner.traversals.append(Traversal(rows, tuple(outputs), backward=True))
+        return found
+
+
+def rows_of(reductions: Sequence[Reduce | None]) -> Space:
+    """The space whose elements own the rows of a traversal."""
+    owners = {r.into for r in reductions if r is not None} - {Space.SHARED}
+    return owners.pop() if owners else Space.DST
+
+
+def split_factors(
+    tape: Tape[Space], ct: EdgeNode, into: Space
+) -> tuple[EdgeNode | None, list[EdgeNode]]:
+    """What stays in the sum, and the factors that leave it (`factor-out-of-reduce`)."""
+    if into not in _VERTICES:
+        return ct, []
+    factors = list(_factors(ct))
+    outside = [f for f in factors if f.place in (into, Space.SHARED)]
+    inside = [f for f in factors if f not in outside]
+    if not inside:
+        return None, outside
+    if not outside:
+        return ct, []
+    product = inside[0]
+    for f in inside[1:]:
+        product = tape.binary("mul", product, f)
+    return product, outside
+
+
+def _factors(node: EdgeNode) -> Iterator[EdgeNode]:
+    if node.op == "mul" and node.place is Space.EDGE:
+        for i in node.inputs:
+            yield from _factors(i)
+    elif (
+        node.op in ("view", "neg", "copy", "broadcast_in_dim", "reshape") and len(node.inputs) == 1
+    ):
+        yield from _factors(node.inputs[0])
+    else:
+        yield node
+
+
+def _lax(
+    tape: Tape[Any], eqn: Equation, inputs: Sequence[Any], out: Value, *, place: Any, number: int
+) -> Any:
+    assert isinstance(eqn.op, Lax)
+    known = cost(eqn.op, out.dtype)
+    inner = 0
+    if eqn.op.name == "dot_general":
+        axes = eqn.op["dimension_numbers"][0][0]
+        inner = scalars([eqn.inputs[0].shape[a] for a in axes])
+    detail = (eqn.op.name, number, out.shape)
+    return tape.add(eqn.op.name, known, inputs, out.size, _itemsize(out), inner=inner,
+                    detail=detail, place=place)  # fmt: skip
+
+
+def _itemsize(atom: Atom) -> int:
+    return int(getattr(np.dtype(atom.dtype), "itemsize", 4)) if _is_plain(atom) else 4
+
+
+def _is_plain(atom: Atom) -> bool:
+    return isinstance(atom.dtype, np.dtype)

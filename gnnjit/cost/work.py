@@ -1,0 +1,317 @@
+"""From a sketch to features: how much of what each kind of operation has to do."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from gnnjit.cost.kinds import CACHES, INDEX, NAMES
+from gnnjit.cost.machine import Machine
+from gnnjit.cost.model import Work
+from gnnjit.cost.nodes import Node
+from gnnjit.cost.sketch import ArrayNode, EdgeNode, Sketch, Traversal
+from gnnjit.ir.space import Space
+
+_VERTICES = (Space.SRC, Space.DST)
+
+
+def work_of(sketch: Sketch, machine: Machine) -> Work:
+    """All the work of a sketch."""
+    counter = _Counter(sketch, machine)
+    for t in sketch.traversals:
+        counter.traversal(t)
+    counter.arrays()
+    return counter.total()
+
+
+def bytes_of(sketch: Sketch, machine: Machine) -> float:
+    """Bytes of all arrays that a sketch writes, an upper bound of what is held at once."""
+    kept = _materialised(sketch.operations, sketch.outputs)
+    arrays = [n for n in sketch.operations if n.op != "leaf" and id(n) in kept and n.place > 1]
+    hoisted = [n for t in sketch.traversals for n in _Edges(t, machine).hoisted]
+    return sum(map(_bytes, arrays)) + sum(sketch.sizes[n.place] * n.bytes for n in hoisted)
+
+
+class _Counter:
+    def __init__(self, sketch: Sketch, machine: Machine):
+        self.sketch, self.machine = sketch, machine
+        self.sums: collections.defaultdict[tuple[str, str], float] = collections.defaultdict(float)
+        self.kept = _materialised(sketch.operations, sketch.outputs)
+
+    def add(self, kind: str, **features: float) -> None:
+        for name, amount in features.items():
+            self.sums[kind, name] += amount
+
+    def total(self) -> Work:
+        self.add("call", calls=1)
+        self.fresh()
+        vector = np.zeros(len(NAMES))
+        for name, amount in self.sums.items():
+            vector[INDEX[name]] = amount
+        return Work(vector)
+
+    def fresh(self) -> None:
+        """Memory that the C library asks of the system in every call, since it gives back blocks of
+        that size: results each, and the one block of all temporaries. Its pages are zeroed."""
+        results = {id(o): _bytes(o) for o in self.sketch.outputs if o.op != "leaf"}
+        blocks = [*results.values(), self.temporaries(set(results))]
+        self.add("memory", fresh=sum(b for b in blocks if b > self.machine.fresh))
+
+    def temporaries(self, results: set[int]) -> float:
+        """Bytes of the arrays, but for results, that are alive at the same time at most. A loop
+        writes over an operand of the same size that nobody reads any more."""
+        nodes = [n for n in self.sketch.operations if n.op != "leaf" and id(n) in self.kept]
+        last = {id(i): k for k, node in enumerate(nodes) for i in self.reads(node)}
+        home = set(results)
+        for k, node in reversed(list(enumerate(nodes))):
+            if id(node) in home and _is_loop(node):
+                home.update(id(i) for i in self.dying(node, k, last))
+        dead: dict[int, float] = {}
+        alive = peak = 0.0
+        for k, node in enumerate(nodes):
+            if id(node) not in home:
+                over = self.dying(node, k, last) if _is_loop(node) else []
+                reused = any(id(i) not in home for i in over)
+                peak = max(peak, alive + (0.0 if reused else _bytes(node)))
+                alive += _bytes(node)
+                end = last.get(id(node), k)
+                dead[end] = dead.get(end, 0.0) + _bytes(node)
+            alive -= dead.pop(k, 0.0)
+        return peak
+
+    def dying(self, node: ArrayNode, k: int, last: dict[int, int]) -> list[ArrayNode]:
+        """The first operand whose place the result of node number `k` may take."""
+        same = (i for i in self.reads(node) if i.op != "leaf" and _bytes(i) == _bytes(node))
+        return [i for i in same if last.get(id(i)) == k][:1]
+
+    def reads(self, node: ArrayNode) -> list[ArrayNode]:
+        """The written arrays that a node reads, through what is fused into it."""
+        return _boundary(node, self.kept) if id(node) in self.kept else []
+
+    # ------------------------------------------------------------------ whole arrays
+
+    def arrays(self) -> None:
+        nodes = self.sketch.operations
+        kept = self.kept
+        for node in nodes:
+            if node.op == "leaf":
+                continue
+            if node.op == "dot_general" and _is_matmul(node):
+                self.matmul(node)
+            elif node.op == "tall":
+                self.tall(node)
+            elif node.op == "total":
+                self.reduce(node, kept)
+            elif node.cost.rule == "sum" and node.place > 1:
+                self.reduce(node, kept)
+            elif node.op != "aggregate" and id(node) in kept:
+                self.elementwise(node, kept)
+
+    def matmul(self, node: ArrayNode) -> None:
+        n, flops = node.place, 2.0 * node.place * node.width * node.inner
+        moved = sum(_bytes(i) for i in node.inputs) + _bytes(node)
+        batched = max(node.inputs, key=lambda i: i.place).width != node.inner
+        kind = "batched_matmul" if batched else "matmul"
+        padded = 2.0 * n * node.inner * 16 * math.ceil(node.width / 16)
+        self.add(kind, count=1, flops=flops, padded=padded - flops, bytes=moved)
+
+    def tall(self, node: ArrayNode) -> None:
+        ct, other = node.inputs
+        n = max(ct.place, other.place)
+        flops = 2.0 * n * node.width * max(1, ct.width * other.width // max(1, node.width))
+        self.add("tall", count=1, flops=flops, bytes=_bytes(ct) + _bytes(other))
+
+    def reduce(self, node: ArrayNode, kept: set[int]) -> None:
+        """A sum over vertices, or within each; of products with one number per vertex, or to one,
+        XLA's loop on a CPU is several times as slow."""
+        read = sum(_bytes(i) for i in _boundary(node, kept))
+        slow = (node.op == "total" and _scaled_by_number(node.inputs[0])) or (
+            node.op != "total" and node.width == 1
+        )
+        kind = "total" if node.op == "total" else "reduce"
+        self.add(kind, count=1, bytes=0.0 if slow else read, single=read if slow else 0.0)
+
+    def elementwise(self, node: ArrayNode, kept: set[int]) -> None:
+        if node.place == 1:
+            self.add("elementwise", count=1)
+            return
+        moved = _bytes(node) + sum(_bytes(i) for i in _boundary(node, kept))
+        functions = node.place * node.width * node.cost.transcendental
+        repeats = _bytes(node) if _repeats_heads(node) else 0.0
+        self.add("elementwise", count=1, bytes=moved, repeats=repeats, transcendentals=functions)
+
+    # ------------------------------------------------------------------ traversals
+
+    def traversal(self, t: Traversal) -> None:
+        nodes = _Edges(t, self.machine)
+        for node in nodes.hoisted:
+            n = self.sketch.sizes[node.place]
+            moved = n * (node.bytes + sum(i.bytes for i in node.inputs if i.place == node.place))
+            self.add("elementwise", count=1, bytes=moved)
+        product = any(n.op == "dot_general" and n.width * n.inner > self.machine.product
+                      for n in nodes.computed)  # fmt: skip
+        if product:
+            self.chunks(t, nodes)
+        else:
+            self.kernel(t, nodes)
+
+    def kernel(self, t: Traversal, nodes: _Edges) -> None:
+        sizes, m = self.sketch.sizes, self.machine
+        edges, rows = sizes.edges, sizes[t.rows]
+        vectors = sum(_vectors(n, m.vector) for n in nodes.computed)
+        width = sum(math.ceil(n.bytes / m.vector) for n, _ in t.outputs)
+        vectors += width
+        functions = sum(
+            n.cost.transcendental * math.ceil(n.bytes / m.vector) for n in nodes.computed
+        )
+        products = sum(_product(n, m.vector) for n in nodes.computed)
+        outer = sum(_product(n, m.vector) for n, into in t.outputs if into is Space.SHARED)
+        far = [n for n in nodes.read if n.place in _VERTICES and n.place is not t.rows]
+        near = sum(n.bytes for n in nodes.read if n.place is t.rows)
+        # Edges have the order in which they were given, so theirs are random reads and writes too.
+        far += [n for n in nodes.read if n.place is Space.EDGE]
+        far += [n for n, into in t.outputs if into is None]
+        lines = sum(_lines(n.bytes, m.line) for n in far)
+        table = sum(n.bytes * sizes[n.place] for n in far)
+        written = sum(n.bytes for n, into in t.outputs if into is t.rows)
+        self.add(
+            "traversal", count=1, edges=edges, rows=rows, vectors=edges * vectors,
+            functions=edges * functions, products=edges * products, outer=edges * outer,
+            reads=edges * len(far), wide=edges * max(0, width - m.registers),
+            lines=edges * lines,  row_bytes=rows * (near + written),
+            **{f"lines_{c}m": edges * lines * _miss(table, c << 20) for c in CACHES},
+        )  # fmt: skip
+
+    def chunks(self, t: Traversal, nodes: _Edges) -> None:
+        edges = self.sketch.sizes.edges
+        flops = sum(2 * n.width * n.inner for n in nodes.computed if n.op == "dot_general")
+        moved = sum(n.bytes for n in (*nodes.computed, *nodes.read) if n.place is not Space.SHARED)
+        scattered = sum(n.bytes for n, into in t.outputs if into in _VERTICES)
+        functions = sum(n.cost.transcendental * n.width for n in nodes.computed)
+        self.add(
+            "chunks", count=1, edges=edges, flops=edges * flops, bytes=edges * moved,
+            scattered=edges * scattered, functions=edges * functions,
+        )  # fmt: skip
+
+
+class _Edges:
+    """The nodes of one traversal: computed on the edges, read, and hoisted to the vertices."""
+
+    def __init__(self, t: Traversal, machine: Machine):
+        self.computed: list[EdgeNode] = []
+        self.read: list[EdgeNode] = []
+        self.hoisted: list[EdgeNode] = []
+        seen: set[int] = set()
+        stack = [n for n, _ in t.outputs]
+        while stack:
+            node = stack.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if node.op == "leaf" or node.place is Space.SHARED:
+                self.read.append(node)
+            elif node.place is Space.EDGE or _is_scaled(node, machine):
+                self.computed.append(node)
+                stack += node.inputs
+            else:
+                self.read.append(node)
+                if node.op != "view":
+                    self.hoisted.append(node)
+
+
+def _is_scaled(node: EdgeNode, machine: Machine) -> bool:
+    """`scale-on-the-edges`: features times one number are multiplied where edges read them."""
+    if node.op == "view":
+        return True
+    numbers = [i for i in node.inputs if _source(i).width == 1]
+    return machine.platform == "cpu" and node.op == "mul" and len(numbers) == 1
+
+
+def _source(node: EdgeNode) -> EdgeNode:
+    while node.op in ("view", "broadcast_in_dim", "reshape") and node.inputs:
+        node = node.inputs[0]
+    return node
+
+
+def _product(node: EdgeNode, vector: int) -> int:
+    """Vector multiplications of a product on one edge."""
+    if node.op != "dot_general":
+        return 0
+    return math.ceil(node.width * node.inner * node.itemsize / vector)
+
+
+def _vectors(node: EdgeNode, vector: int) -> float:
+    """Vector instructions of one node on one edge."""
+    if node.cost.rule == "view":
+        return 0.0
+    if node.op == "dot_general":
+        return 0.0
+    wide = max([node.bytes, *(i.bytes for i in node.inputs)])
+    return node.cost.arithmetic * math.ceil(wide / vector)
+
+
+def _lines(count: int, line: int) -> float:
+    """Cache lines of a row of `count` bytes, rows being packed."""
+    return count / line if count % line == 0 else 1 + (count - 4) / line
+
+
+def _miss(table: float, cache: float) -> float:
+    """Share of random reads of a table that miss a cache."""
+    return max(0.0, 1.0 - cache / table) if table else 0.0
+
+
+def _repeats_heads(node: ArrayNode) -> bool:
+    """Whether it reads one number for several scalars of an element, not for all."""
+    sources = [i.inputs[0] for i in node.inputs if i.op in ("view", "broadcast_in_dim")]
+    return any(1 < i.width < node.width and i.place == node.place for i in sources)
+
+
+def _is_loop(node: ArrayNode) -> bool:
+    """Whether it is computed element by element."""
+    return node.op not in ("aggregate", "tall", "total", "dot_general") and node.cost.rule != "sum"
+
+
+def _scaled_by_number(node: ArrayNode) -> bool:
+    """Whether it is a product with one number per element."""
+    sources = [i.inputs[0] if i.op == "view" else i for i in node.inputs]
+    return node.op == "mul" and node.width > 1 and any(i.width == 1 for i in sources)
+
+
+def _bytes(node: ArrayNode) -> float:
+    return float(node.place * node.bytes)
+
+
+def _is_matmul(node: ArrayNode) -> bool:
+    """Whether it applies a shared matrix; else it is a product within each element."""
+    return node.place > 1 and any(i.place == 1 for i in node.inputs)
+
+
+def _materialised(nodes: Sequence[ArrayNode], outputs: Iterable[ArrayNode]) -> set[int]:
+    """Arrays that are written: what XLA cannot fuse into its reader."""
+    kept = {id(o) for o in outputs}
+    for node in nodes:
+        own = node.op in ("aggregate", "tall") or (node.op == "dot_general" and _is_matmul(node))
+        if own:
+            kept.add(id(node))
+            kept.update(id(i) for i in node.inputs)
+        elif node.op in ("leaf", "total") or node.cost.rule == "sum":
+            kept.add(id(node))
+    return kept
+
+
+def _boundary(node: ArrayNode, kept: set[int]) -> list[ArrayNode]:
+    """The written arrays that a fused loop reads."""
+    found: dict[int, Node[int]] = {}
+    stack = list(node.inputs)
+    while stack:
+        i = stack.pop()
+        if id(i) in found:
+            continue
+        if id(i) in kept:
+            found[id(i)] = i
+        else:
+            stack += i.inputs
+    return [i for i in found.values() if i.place > 1]

@@ -1,0 +1,122 @@
+"""What one plan needs at its peak, from the compiled program's own memory analysis."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnnjit.ir.program import Program
+from gnnjit.ir.space import Space
+from gnnjit.lower.choose import preferred
+from gnnjit.run_program import run_program
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Shapes and dtypes of a call's graph and arrays, and the spaces of its outputs."""
+
+    graph_def: Any
+    graph: tuple[jax.ShapeDtypeStruct, ...]
+    arrays: tuple[jax.ShapeDtypeStruct, ...]
+    given: tuple[Space, ...]
+
+    @staticmethod
+    def of(
+        graph_def: Any, leaves: Sequence[Any], arrays: Sequence[Any], given: tuple[Space, ...]
+    ) -> Layout:
+        return Layout(graph_def, tuple(map(_shape, leaves)), tuple(map(_shape, arrays)), given)
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """One plan of a call: an optimised program and the limit of its chunks. `slots` and `moving`
+    as in `Problem`."""
+
+    program: Program
+    limit: int | None
+    slots: tuple[int, ...]
+    moving: tuple[bool, ...] | None
+    layout: Layout
+
+
+SPARE = 1 << 10
+"""Bytes added to what was measured, for the loss that a caller makes of the results."""
+
+
+def is_available(platform: str) -> bool:
+    """Whether what is compiled here is what runs on `platform`."""
+    here = jax.default_backend()
+    return here == platform or (here == "gpu" and platform in ("cuda", "rocm"))
+
+
+def peak(candidate: Candidate) -> int | None:
+    """Bytes of arguments, results and temporaries of the call alone; with its gradient if one is
+    taken. None where the compiler does not tell."""
+    return _peak(candidate, preferred())
+
+
+@functools.lru_cache(maxsize=4096)
+def _peak(candidate: Candidate, lowering: str | None) -> int | None:
+    layout = candidate.layout
+    run = functools.partial(_run, candidate)
+    compiled = jax.jit(run, keep_unused=True).lower(layout.graph, layout.arrays, _cts(candidate))
+    found = compiled.compile().memory_analysis()
+    if found is None:
+        return None
+    return int(
+        found.argument_size_in_bytes
+        + found.output_size_in_bytes
+        + found.temp_size_in_bytes
+        - found.alias_size_in_bytes
+        + SPARE
+    )
+
+
+def _shape(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+
+def _forward(candidate: Candidate, leaves: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
+    layout = candidate.layout
+    graph = jax.tree.unflatten(layout.graph_def, leaves)
+    operands = [arrays[i] for i in candidate.slots]
+    return run_program(candidate.program, layout.given, graph, operands, candidate.limit)
+
+
+def _cts(candidate: Candidate) -> list[jax.ShapeDtypeStruct]:
+    """Shapes of the cotangents that arrive."""
+    if candidate.moving is None:
+        return []
+    outs = jax.eval_shape(
+        functools.partial(_forward, candidate), candidate.layout.graph, candidate.layout.arrays
+    )
+    return [_shape(o) for o in outs if jnp.issubdtype(o.dtype, jnp.inexact)]
+
+
+def _run(candidate: Candidate, leaves: Any, arrays: Any, cts: Any) -> Any:
+    """The outputs, and the gradients of what is moving."""
+    if candidate.moving is None:
+        return _forward(candidate, leaves, arrays)
+    at = [i for i, moves in enumerate(candidate.moving) if moves]
+
+    def f(*some: Any) -> list[Any]:
+        every = list(arrays)
+        for i, x in zip(at, some, strict=True):
+            every[i] = x
+        return _forward(candidate, leaves, every)
+
+    outs, pull = jax.vjp(f, *(arrays[i] for i in at))
+    given = iter(cts)
+    every = [
+        next(given)
+        if jnp.issubdtype(o.dtype, jnp.inexact)
+        else np.zeros(o.shape, jax.dtypes.float0)
+        for o in outs
+    ]
+    return outs, pull(every)

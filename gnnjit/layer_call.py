@@ -1,0 +1,170 @@
+"""A layer's call as one JAX primitive: planned when it is known what is asked of it.
+
+`layer(graph, x, ...)` binds `layer_call` with the program as the user wrote it. What becomes of it:
+
+- lowered as it is (inference): the plan that is fastest forward;
+- differentiated: its jvp rule sees which inputs have a tangent, so the plan is the fastest for
+  forward and backward together and for these gradients (GraphTensor V-A has this for the first
+  layer, whose features need none), and runs as plain JAX around `aggregate`, which is closed under
+  differentiation;
+- batched: the plan of inference, batched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gnnjit import _compat
+from gnnjit._compat import ad, batching, mlir
+from gnnjit.cost.machine import platform_here
+from gnnjit.cost.sketch import Sizes
+from gnnjit.errors import PlanError
+from gnnjit.graph import Graph
+from gnnjit.ir.program import Program, depends
+from gnnjit.ir.space import Space
+from gnnjit.judge import Layout
+from gnnjit.planner import Problem, plan
+from gnnjit.run_program import num_bytes, run_program, shape_of
+
+layer_p = _compat.Primitive("layer_call")
+layer_p.multiple_results = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What is known of a call when it is traced.
+
+    program: as the user wrote it.
+    given: the spaces in which the outputs were returned.
+    slots: which of the arrays each operand is (`v` and `e.src` are often the same).
+    padded: whether some edges are padding.
+    budget: bytes that the call may need at its peak, if limited.
+    label: where the layer stands and its name, for errors; of equal calls, that of any.
+    """
+
+    program: Program
+    given: tuple[Space, ...]
+    slots: tuple[int, ...]
+    padded: bool
+    budget: int | None = None
+    label: str = dataclasses.field(default="layer", compare=False)
+
+    def problem(
+        self,
+        graph: Graph,
+        arrays: Sequence[Any],
+        moving: tuple[bool, ...] | None,
+        platform: str,
+    ) -> Problem:
+        sizes = Sizes(graph.num_src, graph.num_dst, graph.num_edges)
+        leaves, treedef = jax.tree.flatten(graph)
+        outs = [
+            shape_of(graph, a, s) for a, s in zip(self.program.outputs, self.given, strict=True)
+        ]
+        least = sum(map(num_bytes, [*leaves, *arrays, *outs]))
+        if moving is not None:
+            least += sum(num_bytes(x) for x, moves in zip(arrays, moving, strict=True) if moves)
+            least += sum(num_bytes(x) for x in outs if jnp.issubdtype(x.dtype, jnp.inexact))
+        layout = None
+        if self.budget is not None:
+            layout = Layout.of(treedef, leaves, arrays, self.given)
+        return Problem(
+            self.program, self.slots, self.padded, sizes, moving, self.budget, platform, least,
+            layout,
+        )  # fmt: skip
+
+
+def bind(call: Call, graph: Graph, arrays: Sequence[Any]) -> list[Any]:
+    """The outputs of the call, as the user gets them."""
+    leaves, treedef = jax.tree.flatten(graph)
+    return layer_p.bind(*leaves, *arrays, call=call, graph_def=(treedef, len(leaves)))
+
+
+def _split(args: Sequence[Any], graph_def: Any) -> tuple[Graph, list[Any]]:
+    treedef, n = graph_def
+    return jax.tree.unflatten(treedef, list(args[:n])), list(args[n:])
+
+
+def _run(
+    call: Call, graph: Graph, arrays: Sequence[Any], moving: tuple[bool, ...] | None, platform: str
+) -> list[Any]:
+    try:
+        chosen = plan(call.problem(graph, arrays, moving, platform))
+    except PlanError as error:
+        raise PlanError(f"{call.label}: {error}") from None
+    operands = [arrays[i] for i in call.slots]
+    return run_program(chosen.program, call.given, graph, operands, chosen.chosen.choices.limit)
+
+
+@layer_p.def_abstract_eval
+def _shapes(*args: Any, call: Call, graph_def: Any) -> list[Any]:
+    graph, _ = _split(args, graph_def)
+    return [
+        _compat.shaped_array(x.shape, x.dtype)
+        for x in map(functools.partial(shape_of, graph), call.program.outputs, call.given)
+    ]
+
+
+def _jvp(
+    args: Sequence[Any], tangents: Sequence[Any], *, call: Call, graph_def: Any
+) -> tuple[list[Any], list[Any]]:
+    graph, arrays = _split(args, graph_def)
+    given = tangents[graph_def[1] :]
+    moving = tuple(
+        type(t) is not ad.Zero and jnp.issubdtype(jax.typeof(x).dtype, jnp.inexact)
+        for x, t in zip(arrays, given, strict=True)
+    )
+    at = [i for i, moves in enumerate(moving) if moves]
+
+    def f(*some: Any) -> list[Any]:
+        every = list(arrays)
+        for i, x in zip(at, some, strict=True):
+            every[i] = x
+        return _run(call, graph, every, moving, platform_here())
+
+    outs, steps = jax.jvp(f, [arrays[i] for i in at], [given[i] for i in at])
+    touched = depends(call.program, {k for k, i in enumerate(call.slots) if moving[i]})
+    return outs, [
+        step if live and jnp.issubdtype(out.dtype, jnp.inexact) else _compat.zero_tangent(out)
+        for out, step, live in zip(outs, steps, touched, strict=True)
+    ]
+
+
+def _batch(
+    args: Sequence[Any], dims: Sequence[Any], *, call: Call, graph_def: Any
+) -> tuple[list[Any], list[int]]:
+    def f(*some: Any) -> list[Any]:
+        graph, arrays = _split(some, graph_def)
+        return _run(call, graph, arrays, None, platform_here())
+
+    outs = jax.vmap(f, in_axes=tuple(dims))(*args)
+    return outs, [0] * len(outs)
+
+
+def _lower(*args: Any, call: Call, graph_def: Any, platform: str) -> list[Any]:
+    graph, arrays = _split(args, graph_def)
+    return _run(call, graph, arrays, None, platform)
+
+
+ad.primitive_jvps[layer_p] = _jvp
+batching.primitive_batchers[layer_p] = _batch
+layer_p.def_impl(lambda *args, **params: jax.jit(functools.partial(layer_p.bind, **params))(*args))
+
+
+def _register(platform: str | None) -> None:
+    rule = functools.partial(_lower, platform=platform or "other")
+    lowering = mlir.lower_fun(rule, multiple_results=True)
+    if platform is None:
+        mlir.register_lowering(layer_p, lowering)
+    else:
+        mlir.register_lowering(layer_p, lowering, platform=platform)
+
+
+for _platform in (None, "cpu", "cuda", "rocm", "tpu"):
+    _register(_platform)

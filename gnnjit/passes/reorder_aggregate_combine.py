@@ -1,0 +1,191 @@
+"""`reorder-aggregate-combine`: a shared matrix is applied before the sums over edges, or after.
+
+aggregate-first:  t: f32[dst, 32] = sum over (u -> v) of x[u]
+                  y: f32[dst, 64] = t @ W
+
+combine-first:    h: f32[src, 64] = x @ W
+                  y: f32[dst, 64] = sum over (u -> v) of h[u]
+
+Which is cheaper depends on the widths and on the graph (GraphTensor, section V-A; GRANII), so the
+pass is told: one order for each of `sites(program)`. Between the matrix and its sums there may be
+sums and differences, and factors that are one number per element: of the edge, of either end, of
+the whole graph; and choices between such a value and 0. A vertex's own term takes part. A sum of
+`h[u] + b`, with b the same on all edges of the row, counts as `sum of h[u] + count * b`.
+
+Heads: features of shape `[G]` that are looked at as `[H, C]` may be scaled by one number per head.
+Aggregated first, they are `[H, F]`, and the matrix is applied to each head with its own columns.
+Attention scores `reduce_sum(h * a)`, or `h @ a`, with a shared are then products of the features
+with `W a`, if that leaves no other use of `h`.
+
+Where one site lies inside another, the outer one, which comes later, is written from the values
+below both: the inner one's order then holds for its other readers alone.
+
+Legal: matmul is linear; sums are re-associated. A product that moves from the edges
+to a vertex space reads 0 at vertices without edges, so that a NaN which nobody read stays out of
+the gradient of W. Refuses maxima and minima, factors that vary along the features (gates), what
+has another dtype than the matrix or another precision than the default, matrices that are not
+shared, and more than 64 values between a matrix and its features.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from gnnjit.ir.program import Atom, Builder, Equation, Location, Program, Reduce, Value, rewrite
+from gnnjit.ir.show import kind
+from gnnjit.ir.space import Space
+from gnnjit.passes.attention_scores import product_per_head, replaceable_scores
+from gnnjit.passes.drop_dead import DropDead
+from gnnjit.passes.linear_forms import VERTICES, Rebuild, reshape, where_edges
+from gnnjit.passes.store_edge_values import parameter_name
+from gnnjit.passes.weight_sites import Analysis, Found, Order, Tree
+
+__all__ = ["Order", "ReorderAggregateCombine", "Site", "sites"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """One matrix whose place among the sums is free."""
+
+    written: Order
+    """How the program has it now."""
+    location: Location | None
+    """Of the product, or of the first of them."""
+    description: str
+    name: str
+    """What the user calls the matrix; nothing, if it has no name."""
+    kind: str
+    """Of the matrix: `f32[64, 32]`."""
+
+
+def sites(program: Program) -> tuple[Site, ...]:
+    """The matrices that could be moved, in program order."""
+    analysis = Analysis(program)
+    return tuple(_described(found, analysis.made) for found in analysis.sites)
+
+
+def _described(found: Found, made: Mapping[Value, Equation]) -> Site:
+    sums = "1 sum" if found.sums == 1 else f"{found.sums} sums"
+    matrix = found.matmul.matrix
+    text = f"{kind(matrix)} with {sums}"
+    name = parameter_name(matrix, made)
+    return Site(found.written, found.matmul.eqn.location, text, name, kind(matrix))
+
+
+@dataclasses.dataclass(frozen=True)
+class ReorderAggregateCombine:
+    """`orders`: one for each site; None, or none at all, leaves it as it is written.
+
+    `twins`: pairs of inputs, by number, that are the same array, as the features of sources and of
+    destinations often are. Where a vertex's own term reads the twin, its product is the same as the
+    one that edges read, NaN or not, and is shared.
+    """
+
+    orders: tuple[Order | None, ...] = ()
+    name: str = "reorder-aggregate-combine"
+    twins: tuple[tuple[int, int], ...] = ()
+
+    def __call__(self, program: Program) -> Program:
+        if not any(self.orders):
+            return program
+        analysis = Analysis(program)
+        orders = zip(analysis.sites, self.orders, strict=False)
+        chosen = [s for s, order in orders if order is not None and order != s.written]
+        if not chosen:
+            return program
+        inputs = program.inputs
+        same = {(inputs[i], inputs[j]) for i, j in self.twins}
+        rule = _Rule(analysis, chosen, same | {(b, a) for a, b in same})
+        return DropDead()(rewrite(analysis.program, rule))
+
+
+class _Rule:
+    """Writes the roots of the chosen sites anew, and the scores that read their products."""
+
+    def __init__(self, analysis: Analysis, chosen: list[Found], same: set[tuple[Value, Value]]):
+        self.analysis, self.same = analysis, same
+        self.made = analysis.made
+        self.roots = {site.root: site for site in chosen}
+        self.moved = {value for site in chosen for value in site.tree}
+        self.scores = replaceable_scores(analysis, chosen)
+
+    def __call__(self, builder: Builder, eqn: Equation) -> bool:
+        out = eqn.outputs[0]
+        total, written = self.analysis.split.get(out, (None, eqn))
+        if out in self.roots:
+            builder.env[out] = self.root(builder, self.roots[out])
+        elif out in self.scores:
+            builder.env[out] = self.scores[out].write(builder, self.features(builder, out))
+        elif total is not None and total not in self.moved:
+            builder.copy(written)
+        else:
+            return False
+        return True
+
+    def root(self, builder: Builder, site: Found) -> Atom:
+        if site.written == "combine-first":
+            return self.aggregate_first(builder, site)
+        matmul, own = site.matmul, self.own_features(site)
+
+        def product(x: Value, on_edges: bool) -> Atom:
+            new: Atom = builder[x]
+            twin = any((x, y) in self.same for y in own)
+            if on_edges and not twin and self.may_be_unread(x):
+                new = where_edges(builder, new, x.space, matmul.eqn.location)
+            return matmul.applied(builder, new, x.space)
+
+        rebuild = Rebuild(self.analysis.algebra, builder, site.tree, matmul.width, product)
+        return rebuild(matmul.features)
+
+    def own_features(self, site: Found) -> list[Value]:
+        """What the matrix is applied to at every vertex, not through edges alone."""
+        found, stack = [], [site.matmul.features]
+        while stack:
+            value = stack.pop()
+            eqn = self.made.get(value)
+            if value not in site.tree:
+                found.append(value)
+            elif eqn is not None and not isinstance(eqn.op, Reduce):
+                stack += [v for i in site.tree[value] if isinstance(v := eqn.inputs[i], Value)]
+        return found
+
+    def may_be_unread(self, x: Value) -> bool:
+        """Whether `x` has rows that no edge reads and that hold what they like."""
+        if x.space not in VERTICES:
+            return False
+        chosen = self.made.get(x)
+        if chosen is None or chosen.op.name != "select_n":
+            return True
+        if chosen.inputs[1].space is not Space.SHARED:  # what the rows without edges get
+            return True
+        mask: Atom = chosen.inputs[0]
+        for name in ("broadcast_in_dim", "gt"):
+            eqn = self.made.get(mask)  # type: ignore[arg-type]
+            mask = eqn.inputs[0] if eqn is not None and eqn.op.name == name else mask
+        eqn = self.made.get(mask)  # type: ignore[arg-type]
+        return eqn is None or eqn.op.name != "degree"
+
+    def aggregate_first(self, builder: Builder, site: Found) -> Atom:
+        matmul, root = site.matmul, site.root
+        x = self.rebuilt(builder, site.tree, matmul.features.size)(root)
+        where = matmul.eqn.location
+        if len(x.shape) == 2 and x.shape[0] > 1:
+            y: Atom = product_per_head(builder, matmul, x, root.space)
+        else:
+            x = reshape(builder, x, x.shape[-1:], where)
+            y = matmul.applied(builder, x, root.space)
+        return reshape(builder, y, root.shape, where)
+
+    def features(self, builder: Builder, score: Value) -> Atom:
+        found = self.scores[score]
+        width = found.form.matmul.features.size
+        return self.rebuilt(builder, found.tree, width)(found.product)
+
+    def rebuilt(self, builder: Builder, tree: Tree, width: int) -> Rebuild:
+        """On the features that were multiplied."""
+
+        def features(h: Value, on_edges: bool) -> Atom:
+            return builder[self.analysis.forms[h].matmul.features]
+
+        return Rebuild(self.analysis.algebra, builder, tree, width, features)

@@ -1,0 +1,49 @@
+"""`repeat-on-the-edges`: a vertex's value is repeated where edges read it, not in memory.
+
+before:  h: f32[src, 4, 8] = broadcast_in_dim(x)      after:  h: f32[edge, 4, 8] =
+         m: f32[edge, 4, 8] = alpha * h[u]                        broadcast_in_dim(x[u])
+                                                              m: f32[edge, 4, 8] = alpha * h
+
+`place-in-smallest-space` hoists every operation on one endpoint; hoisting this one would only make
+edges read the same numbers from several places. Features that are summed per head before their
+matrix is applied are such values.
+
+Legal: nothing is computed. Refuses what something besides edges and their reductions reads, and
+broadcasts that repeat nothing or single numbers (those belong to `scale-on-the-edges`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce, Value
+from gnnjit.ir.space import Space
+from gnnjit.passes.to_the_edges import to_the_edges
+
+_VERTICES = (Space.SRC, Space.DST)
+
+
+@dataclasses.dataclass(frozen=True)
+class RepeatOnTheEdges:
+    name: str = "repeat-on-the-edges"
+
+    def __call__(self, program: Program) -> Program:
+        return to_the_edges(program, _moved(program))
+
+
+def _moved(program: Program) -> set[Equation]:
+    elsewhere: set[Atom] = set(program.outputs)
+    moved: set[Equation] = set()
+    for eqn in reversed(program.equations):
+        if _repeats(eqn) and elsewhere.isdisjoint(eqn.outputs):
+            moved.add(eqn)
+        elif not isinstance(eqn.op, Reduce) and eqn.space is not Space.EDGE:
+            elsewhere.update(eqn.inputs)
+    return moved
+
+
+def _repeats(eqn: Equation) -> bool:
+    if not isinstance(eqn.op, Lax) or eqn.op.name != "broadcast_in_dim":
+        return False
+    x, out = eqn.inputs[0], eqn.outputs[0]
+    return out.space in _VERTICES and isinstance(x, Value) and 1 < x.size < out.size

@@ -1,0 +1,218 @@
+"""`store-edge-values`: edge values that are expensive are written to memory, not computed again.
+
+before:  a: f32[edge, 8] = x[u] @ w        after:  a: f32[edge, 8] = x[u] @ w
+         b: f32[edge, 8] = tanh(a)                 s: f32[edge, 8] = store(a)
+                                                   b: f32[edge, 8] = tanh(s)
+
+Every reader reads the stored value, and so do the traversals of the gradient: the operands of a
+traversal are all that it keeps. The price is an array over the edges, and a traversal that writes
+it before others can read it. `stored` says which of `candidates(program)` are stored, by number.
+
+Candidates are the matmuls on the edges that would be computed again, by a derivative or by a second
+traversal; the largest contractions, if there are many. A program without any matmul on the edges
+has others: narrow values behind an exponential or the like, as attention weights, where wider
+values are multiplied with them or a sum reads them.
+
+Always legal. Refuses what is no candidate: matmuls that only sums read (their gradient does not
+need them), values that are stored already, and values as wide as the widest on the edges, unless
+they are matmuls.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+
+from gnnjit import _compat
+from gnnjit.ir.program import (
+    Atom,
+    Builder,
+    Equation,
+    Lax,
+    Location,
+    Program,
+    Reduce,
+    Store,
+    Value,
+    rewrite,
+)
+from gnnjit.ir.show import identifier, kind
+from gnnjit.ir.space import Space
+from gnnjit.passes.fuse_scatter_apply_gather import levels
+
+MOST = 3
+"""Candidates of one program, at most."""
+
+_TRANSCENDENTAL = frozenset(
+    "acos acosh asin asinh atan atan2 atanh cos cosh digamma erf erf_inv erfc exp exp2 expm1 "
+    "lgamma log log1p logistic pow sin sinh tan tanh".split()
+)
+_LINEAR = frozenset(
+    "add add_any broadcast_in_dim concatenate convert_element_type copy neg reduce_sum reshape "
+    "slice squeeze sub transpose".split()
+)
+_COPIES = ("broadcast_in_dim", "reshape", "squeeze")
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreEdgeValues:
+    """`stored`: numbers of candidates of the program that the pass is given."""
+
+    stored: tuple[int, ...] = ()
+    name: str = "store-edge-values"
+
+    def __call__(self, program: Program) -> Program:
+        if not self.stored:
+            return program
+        every = candidates(program)
+        wrong = [i for i in self.stored if not 0 <= i < len(every)]
+        if wrong:
+            raise ValueError(
+                f"store-edge-values: {program.name} has {len(every)} candidates, but number "
+                f"{wrong[0]} is to be stored. See candidates(program)"
+            )
+        chosen = {every[i].value for i in self.stored}
+
+        def rule(builder: Builder, eqn: Equation) -> bool:
+            if chosen.isdisjoint(eqn.outputs):
+                return False
+            for out in builder.copy(eqn):
+                if out in chosen:
+                    kept = Value(out.shape, out.dtype, Space.EDGE, out.name)
+                    builder.env[out] = builder.emit(Store(), [out], [kept], eqn.location)[0]
+            return True
+
+        return rewrite(program, rule)
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """An edge value worth storing; `width` is in bytes an edge."""
+
+    location: Location | None
+    description: str
+    width: int
+    value: Value
+
+
+def candidates(program: Program) -> tuple[Candidate, ...]:
+    """The edge values of `program` (before it is fused) that are worth storing, in order."""
+    search = _Search(program)
+    found = search.matmuls() if any(map(_is_matmul, program.equations)) else search.narrow()
+    return tuple(_described(search.made[value], search.made) for value in found)
+
+
+def _described(eqn: Equation, made: dict[Value, Equation]) -> Candidate:
+    value, what = eqn.outputs[0], eqn.op.name
+    if _is_matmul(eqn):
+        names = [parameter_name(a, made) for a in eqn.inputs if a.space is Space.SHARED]
+        what = f"matmul with {names[0]}" if any(names) else "matmul"
+    width = value.size * value.dtype.itemsize
+    return Candidate(eqn.location, f"{what}: {kind(value)}", width, value)
+
+
+def parameter_name(atom: Atom, made: Mapping[Value, Equation]) -> str:
+    """What the user calls the parameter that `atom` is a part of."""
+    while atom in made and made[atom].op.name in ("slice", "convert_element_type"):  # type: ignore[index]
+        atom = made[atom].inputs[0]  # type: ignore[index]
+    return identifier(atom.name) if isinstance(atom, Value) else ""
+
+
+def _is_on_edges(eqn: Equation) -> bool:
+    return isinstance(eqn.op, Lax) and eqn.space is Space.EDGE
+
+
+def _is_matmul(eqn: Equation) -> bool:
+    return _is_on_edges(eqn) and eqn.op.name == "dot_general"
+
+
+def _contracted(eqn: Equation) -> int:
+    """Products that are summed for each scalar of the result."""
+    assert isinstance(eqn.op, Lax)
+    (axes, _), _ = eqn.op["dimension_numbers"]
+    count = 1
+    for axis in axes:
+        count *= eqn.inputs[0].shape[axis]
+    return count
+
+
+class _Search:
+    def __init__(self, program: Program):
+        self.program = program
+        self.made = {o: e for e in program.equations for o in e.outputs}
+        self.level = levels(program.inputs, program.equations)
+        self.readers: dict[Atom, list[Equation]] = collections.defaultdict(list)
+        for eqn in program.equations:
+            for atom in dict.fromkeys(eqn.inputs):
+                self.readers[atom].append(eqn)
+
+    def matmuls(self) -> list[Value]:
+        found = [e for e in self.program.equations if _is_matmul(e)]
+        found = [e for e in found if self.is_computed_again(e.outputs[0])]
+        most = sorted(found, key=_contracted, reverse=True)[:MOST]
+        return [e.outputs[0] for e in found if e in most]
+
+    def is_computed_again(self, value: Value) -> bool:
+        """Whether a derivative needs `value`, or traversals of several levels do."""
+        traversals: set[int] = set()
+        waiting, seen = [value], {value}
+        while waiting:
+            atom = waiting.pop()
+            if atom in self.program.outputs:
+                traversals.add(self.level[atom])
+            for eqn in self.readers[atom]:
+                if isinstance(eqn.op, Store):
+                    return False
+                if eqn.op == Reduce("sum", eqn.space):
+                    traversals.add(self.level[eqn.outputs[0]] - 1)
+                elif eqn.op.name not in _LINEAR:
+                    return True
+                new = [o for o in eqn.outputs if _is_on_edges(eqn) and o not in seen]
+                waiting += new
+                seen.update(new)
+        return len(traversals) > 1
+
+    def narrow(self) -> list[Value]:
+        """Values behind a transcendental function where something wider, or a sum, reads them."""
+        on_edges = [e for e in self.program.equations if _is_on_edges(e)]
+        read = [a for e in on_edges for a in (*e.inputs, *e.outputs) if a.space is not Space.SHARED]
+        widest = max((a.size for a in read if isinstance(a, Value)), default=0)
+        behind: set[Atom] = set()
+        for eqn in on_edges:
+            if _is_transcendental(eqn) or not behind.isdisjoint(eqn.inputs):
+                behind.update(o for o in eqn.outputs if o.size < widest and _is_float(o))
+        found = {
+            self.origin(o, behind): None
+            for e in on_edges
+            for o in e.outputs
+            if o in behind and any(_weighs(reader, o) for reader in self.readers[o])
+        }
+        stored = {a for e in self.program.equations if isinstance(e.op, Store) for a in e.inputs}
+        return [v for v in found if v not in stored][:MOST]
+
+    def origin(self, value: Value, behind: set[Atom]) -> Value:
+        """What `value` is a copy of."""
+        eqn = self.made[value]
+        while eqn.op.name in _COPIES and eqn.inputs[0] in behind:
+            value = eqn.inputs[0]  # type: ignore[assignment]
+            eqn = self.made[value]
+        return value
+
+
+def _is_transcendental(eqn: Equation) -> bool:
+    names = {eqn.op.name, *_compat.primitive_names(eqn.op)}
+    return not _TRANSCENDENTAL.isdisjoint(names)
+
+
+def _is_float(value: Value) -> bool:
+    return jnp.issubdtype(value.dtype, jnp.floating)
+
+
+def _weighs(reader: Equation, value: Value) -> bool:
+    """Whether `reader` sums `value`, or brings it to something wider."""
+    if isinstance(reader.op, Reduce):
+        return reader.op.kind == "sum"
+    return _is_on_edges(reader) and reader.outputs[0].size > value.size

@@ -1,0 +1,60 @@
+"""Running an optimised program on the arrays of a call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gnnjit.graph import Graph
+from gnnjit.ir.program import Aggregate, Atom, Equation, Program
+from gnnjit.ir.space import Space
+from gnnjit.lower.aggregate import aggregate
+from gnnjit.lower.execute import execute, size, spread
+
+
+def run_program(
+    program: Program,
+    given: Sequence[Space],
+    graph: Graph,
+    operands: Sequence[Any],
+    limit: int | None = None,
+) -> list[Any]:
+    """What the user gets, returned in the spaces `given`; `limit` as in `aggregate`."""
+
+    def run(graph: Graph, eqn: Equation, args: list[Any]) -> list[Any]:
+        assert isinstance(eqn.op, Aggregate)
+        return aggregate(graph, eqn.op.body, eqn.op.reductions, args, limit)
+
+    return outputs(graph, program, given, execute(program, graph, operands, run))
+
+
+def outputs(
+    graph: Graph, program: Program, given: Sequence[Space], outs: Sequence[Any]
+) -> list[Any]:
+    """What the user gets: a value returned on the edges has one row per edge, 0 on padding, in
+    whichever smaller space it was computed; a vertex value one row per destination."""
+    result = []
+    for x, atom, space in zip(outs, program.outputs, given, strict=True):
+        if space in (Space.EDGE, Space.SRC):
+            x = spread(graph, x, atom.space)
+        elif space is Space.DST and atom.space is Space.SHARED:
+            x = jnp.broadcast_to(x, (graph.num_dst, *jnp.shape(x)))
+        result.append(x)
+    return result
+
+
+def shape_of(graph: Graph, atom: Atom, given: Space) -> jax.ShapeDtypeStruct:
+    """Of an output that was returned in the space `given`: the user gets it there, or on the edges
+    instead of on the sources."""
+    rows = {Space.SHARED: (), Space.DST: (size(graph, Space.DST),)}
+    shape = rows.get(given, (size(graph, Space.EDGE),))
+    return jax.ShapeDtypeStruct((*shape, *atom.shape), atom.dtype)
+
+
+def num_bytes(x: Any) -> int:
+    """Of an array, or of what describes one."""
+    return math.prod(x.shape) * x.dtype.itemsize

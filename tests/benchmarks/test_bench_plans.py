@@ -1,0 +1,57 @@
+"""The benchmarks of the planner run at smoke size, and sum up what they measured."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.mark.parametrize("name", ["cost", "order"])
+def test_smoke(name: str, tmp_path: pathlib.Path) -> None:
+    lines = tmp_path / "lines.jsonl"
+    command = [sys.executable, str(FOLDER / f"bench_{name}.py"), "--smoke", "--json", str(lines)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    *rows, last = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert last["benchmark"] == name
+    assert len(rows) >= 3
+    assert all(value > 0 for row in rows for key, value in row.items() if key.endswith("_ms"))
+
+
+def test_the_summary_of_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    bench = importlib.import_module("bench_cost")
+    rows = [
+        bench.Row("a", "gcn", 0, "", predicted=1.1, seconds=1.0),
+        bench.Row("a", "gcn", 1, "", predicted=1.2, seconds=0.8),
+        bench.Row("b", "gat", 0, "", predicted=0.9, seconds=1.0),
+        bench.Row("b", "gat", 1, "", predicted=2.0, seconds=2.0),
+        bench.Row("c", "gat", 0, "", predicted=3.0, seconds=2.0),
+    ]
+    found = bench.summary(rows)
+    assert found["mean_error"] == pytest.approx((0.1 + 0.5 + 0.1 + 0.0 + 0.5) / 5)
+    assert found["layers_with_a_choice"] == 2
+    assert found["within_5_percent"] == 0.5
+    assert found["worst"] == pytest.approx(1.25)
+
+
+def test_the_summary_of_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    bench = importlib.import_module("bench_order")
+    rows = [
+        bench.Row("gcn", "inference", "small", 8, 8, "aggregate-first", 1.0, 1.0, 4.0),
+        bench.Row("gcn", "inner layer", "small", 8, 8, "combine-first", 2.0, 4.0, 1.0),
+    ]
+    found = bench.summary(rows)
+    assert found["over_worse_order"] == pytest.approx((4.0 * 2.0) ** 0.5)
+    assert found["over_aggregate_first"] == pytest.approx(2.0**0.5)
+    assert found["over_combine_first"] == pytest.approx(2.0**0.5)
+    assert found["least_of_better_order"] == 0.5
+    assert [len(g) for g in bench.groups(rows).values()] == [1, 1]

@@ -1,0 +1,44 @@
+"""Layers run with passes and limits that nothing chooses yet, as `gnnjit.stage` runs its own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from gnnjit.graph import Graph
+from gnnjit.ir.program import Aggregate, Equation, Program
+from gnnjit.lower.aggregate import aggregate
+from gnnjit.lower.execute import execute
+from gnnjit.passes.pipeline import Pass, default_passes, run
+from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
+from gnnjit.stage import Definition, Staged, outputs, stage
+
+
+def staged(fn: Callable[..., Any], graph: Graph, *args: Any, edges: Any = None) -> Staged:
+    return stage(Definition(fn, (), "test.py:1"), (graph, *args), edges, {})
+
+
+def optimised(call: Staged, passes: Sequence[Pass]) -> Program:
+    return run(call.program, (ShieldUnreadVertices(call.padded), *passes))
+
+
+def planned(
+    fn: Callable[..., Any], passes: Sequence[Pass] | None = None, limit: int | None = None
+) -> Callable[..., Any]:
+    """`layer(graph, x, *params, edges=)`, after `passes` (by default, the usual ones)."""
+
+    def bind(graph: Graph, eqn: Equation, args: list[Any]) -> list[Any]:
+        assert isinstance(eqn.op, Aggregate)
+        return aggregate(graph, eqn.op.body, eqn.op.reductions, args, limit)
+
+    @functools.wraps(fn)
+    def layer(graph: Graph, *args: Any, edges: Any = None) -> Any:
+        call = staged(fn, graph, *args, edges=edges)
+        program = optimised(call, default_passes() if passes is None else passes)
+        outs = execute(program, graph, call.traced.operands, bind)
+        return jax.tree.unflatten(call.traced.out_tree, outputs(graph, program, call.given, outs))
+
+    return layer

@@ -1,0 +1,187 @@
+"""`gnnjit calibrate`: what it measures, prints and stores."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from gnnjit import calibrate_command, cli
+from gnnjit.calibrate import Point, calibrate, seconds
+from gnnjit.calibrate_command import readable
+from gnnjit.calibration_grid import calibration_points
+from gnnjit.cost.current import current, forget
+from gnnjit.cost.defaults import default_model
+from gnnjit.cost.kinds import KINDS
+from gnnjit.cost.model import Work
+from gnnjit.cost.store import Key
+from gnnjit.errors import CostError
+
+KIND, FEATURE = next((k, f[0]) for k, f in KINDS.items())
+OTHER = next(k for k in KINDS if k != KIND)
+
+
+def tiny(**keywords) -> list[Point]:
+    """Sleeps, so that what is measured is nearly known."""
+
+    def point(n: int) -> Point:
+        work = Work.of(KIND, **{FEATURE: n})
+        return Point(f"sleep {n}", lambda: work, lambda: lambda: time.sleep(1e-3 * n))
+
+    return [point(1), point(3)]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    forget()
+    yield tmp_path / "gnnjit" / "cost-model"
+    forget()
+
+
+@pytest.fixture
+def gnnjit(capsys, monkeypatch):
+    """Runs the command on the tiny grid; (exit code, standard output, standard error)."""
+    monkeypatch.setattr(calibrate_command, "calibration_points", tiny)
+
+    def run(*arguments: str):
+        code = cli.main(["calibrate", *arguments])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_help(gnnjit):
+    code, out, _ = gnnjit("--help")
+    assert code == 0
+    for option in ("--quick", "--json", "--dry-run", "--seed N"):
+        assert option in out
+
+
+def test_a_calibration_is_stored_and_used(gnnjit):
+    code, out, err = gnnjit()
+    file = Key.here().path()
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == f"stored in {file}"
+    assert "calibrate" not in out.splitlines()[0], "a bar, though this is no terminal"
+    assert current().source.startswith("calibrated: ")
+    assert current().source.split(", ")[-2] == "2 points"
+    assert current().seconds(Work.of(KIND, **{FEATURE: 1})) >= 0.5e-3
+
+
+def test_json_on_standard_output(gnnjit):
+    code, out, err = gnnjit("--json", "--quick", "--seed", "3")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["seed"], found["quick"]) == (3, True)
+    assert found["file"] == str(Key.here().path())
+    assert found["key"]["platform"] == jax.default_backend()
+    assert [p["name"] for p in found["points"]] == ["sleep 1", "sleep 3"]
+    for p in found["points"]:
+        assert p["error"] == pytest.approx(abs(p["predicted"] / p["seconds"] - 1))
+    assert found["error"] == pytest.approx(np.mean([p["error"] for p in found["points"]]))
+    assert list(found["kinds"]) == list(KINDS)
+    assert found["kinds"][KIND]["points"] == 2
+    shipped = default_model(jax.default_backend()).to_json()
+    assert found["kinds"][OTHER] == {"points": 0, "error": None, "weights": shipped[OTHER]}
+    assert "mean error" in err
+    assert f"stored in {Key.here().path()}" in err
+
+
+def test_dry_run_stores_nothing(gnnjit, cache):
+    code, out, _ = gnnjit("--dry-run")
+    assert code == 0
+    assert out.splitlines()[-1] == "not stored (--dry-run)"
+    assert not cache.exists()
+
+
+def test_a_cache_that_cannot_be_written_is_known_before_measuring(gnnjit, cache, monkeypatch):
+    monkeypatch.setattr(calibrate_command, "calibrate", None)
+    cache.parent.write_text("a file in the way")
+    code, out, err = gnnjit()
+    assert (code, out) == (2, "")
+    assert err == (
+        f"gnnjit: error: {cache}: the cost model cannot be stored there (Not a directory); set "
+        "XDG_CACHE_HOME to a directory that can be written, or pass --dry-run to store nothing\n"
+    )
+
+
+def test_a_cache_that_cannot_be_written_is_no_matter_in_a_dry_run(gnnjit, cache):
+    cache.parent.write_text("a file in the way")
+    assert gnnjit("--dry-run")[0] == 0
+
+
+def test_points_are_measured_in_order():
+    done: list[str] = []
+    report = calibrate(tiny(), repeats=2, progress=done.append)
+    assert done == [p.name for p in report.points] == ["sleep 1", "sleep 3"]
+    assert report.of_kind(KIND) == (2, report.error)
+    assert report.of_kind(OTHER) == (0, 0.0)
+    assert report.learner.points == 2
+
+
+def test_what_calibrate_refuses():
+    with pytest.raises(CostError, match="there are no points to calibrate with"):
+        calibrate([])
+    with pytest.raises(CostError, match="repeats is 0, expected at least 1"):
+        calibrate(tiny(), repeats=0)
+
+
+@pytest.mark.parametrize(
+    ("each", "calls"),
+    [
+        (1e-6, 4 + 150 * 100),  # readings of 100 us, for 15 ms
+        (1e-3, 4 + 15),
+        (1.0, 4 + 5),
+        (1e-9, 4 + 500 * 1000),  # no more than that, though it is not 15 ms
+    ],
+)
+def test_a_run_is_called_often_enough(each, calls, monkeypatch):
+    clock = [0.0, 0]
+
+    def run() -> None:
+        clock[0] += each
+        clock[1] += 1
+
+    monkeypatch.setattr("gnnjit.calibrate.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("gnnjit.calibrate.jax.block_until_ready", lambda x: x)
+    assert seconds(run, repeats=5) == pytest.approx(each)
+    assert clock[1] == pytest.approx(calls, rel=0.02)
+
+
+def test_the_grid_runs_and_is_the_same_each_time():
+    points, quick = calibration_points(seed=1), calibration_points(quick=True, seed=1)
+    names = [p.name for p in points]
+    assert len(names) > len(quick)
+    assert [p.name for p in quick] == names[: len(quick)]
+    assert names != [p.name for p in calibration_points(seed=2)]
+    for point, again in zip(quick[9:12], points[9:12], strict=True):
+        assert point.work()
+        assert point.work() == again.work()
+        for x, y in zip(*(jax.tree.leaves(p.prepare()()) for p in (point, again)), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_the_grid_measures_every_kind():
+    found = {kind for p in calibration_points() for kind in p.work()}
+    assert found | {"memory"} == set(KINDS), "arrays of a calibration are too small for that one"
+
+
+@pytest.mark.parametrize(
+    ("weight", "text"),
+    [
+        (0.0, "free"),
+        (2.0, "2 s"),
+        (4e-6, "4 us"),
+        (2.5e-3, "2.5 ms"),
+        (5e-9, "5 ns"),
+        (2.5e-11, "40 G/s"),
+        (2.5e-15, "400 T/s"),
+    ],
+)
+def test_readable_weights(weight, text):
+    assert readable(weight) == text
