@@ -21,6 +21,7 @@ import jax
 import measure
 import numpy as np
 
+import gnnjit
 from gnnjit.calibrate import calibrate
 from gnnjit.calibration_grid import calibration_points
 from gnnjit.calibration_layers import cases, prepare
@@ -29,6 +30,9 @@ from gnnjit.cost.model import CostModel
 
 SEED = 1_000_003
 """Unlike the calibration's."""
+
+TOGETHER = 110
+"""Layers that are held at once: some 6 GB."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,19 +51,21 @@ class Row:
         return abs(self.predicted / self.seconds - 1)
 
 
-def measure_all(model: CostModel, count: int, seed: int, repeats: int) -> list[Row]:
+def measure_all(
+    model: CostModel, count: int, seed: int, repeats: int, passes: int
+) -> list[Row]:
     rows: list[Row] = []
-    for number, case in enumerate(cases(seed, count)):
-        ready = prepare(case, model)
-        runs = [ready.compiled(a.choices) for a in ready.alternatives]
-        times = measure.in_turn(runs, repeats)
-        for rank, (a, seconds) in enumerate(zip(ready.alternatives, times, strict=True)):
-            rows.append(Row(str(case), f"{case.model}, {case.direction}", rank, str(a.choices),
-                            a.seconds, seconds))  # fmt: skip
-        if number % 10 == 9:
-            jax.clear_caches()
-            if sys.stderr.isatty():
-                print(f"\r{number + 1}/{count}", end="", file=sys.stderr)
+    layers = cases(seed, count)
+    for some in [layers[i : i + TOGETHER] for i in range(0, count, TOGETHER)]:
+        ready = [prepare(case, model) for case in some]
+        runs = [[r.compiled(a.choices) for a in r.alternatives] for r in ready]
+        for r, times in zip(ready, measure.in_passes(runs, repeats, passes), strict=True):
+            group = f"{r.case.model}, {r.case.direction}"
+            for rank, (a, seconds) in enumerate(zip(r.alternatives, times, strict=True)):
+                rows.append(Row(str(r.case), group, rank, str(a.choices), a.seconds, seconds))
+        jax.clear_caches()
+        if sys.stderr.isatty():
+            print(f"\r{len(rows)} alternatives", end="", file=sys.stderr)
     return rows
 
 
@@ -103,19 +109,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=220, help="random layers (default: 220)")
     parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--repeats", type=int, default=9, help="turns (default: 9)")
+    parser.add_argument("--repeats", type=int, default=5, help="turns of a pass (default: 5)")
+    parser.add_argument("--passes", type=int, default=4, help="over all layers (default: 4)")
     parser.add_argument("--calibrate", action="store_true", help="calibrate in this process first")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="append JSON lines")
+    parser.add_argument("--give-back", action="store_true", help="do not keep memory")
     parser.add_argument("--smoke", action="store_true", help="three layers: does it run?")
     args = parser.parse_args(argv)
+    kept = not args.give_back and gnnjit.keep_memory()
     facts = {"machine": measure.machine(measure.usable_cpus()), "versions": measure.versions()}
     model = current()
     if args.calibrate:
         model = calibrate(calibration_points(quick=args.smoke)).model
-    rows = measure_all(model, 3 if args.smoke else args.layers, args.seed, args.repeats)
+    rows = measure_all(
+        model, 3 if args.smoke else args.layers, args.seed, args.repeats, args.passes
+    )
     print(table(rows))
     if args.json is not None:
-        found = {"benchmark": "cost", "model": model.source, **facts, **summary(rows)}
+        found = {"benchmark": "cost", "model": model.source, "kept": kept, **facts, **summary(rows)}
         with args.json.open("a", encoding="utf-8") as stream:
             for r in rows:
                 stream.write(json.dumps(dataclasses.asdict(r)) + "\n")

@@ -15,18 +15,20 @@ import itertools
 import json
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import measure
 import numpy as np
 
+import gnnjit
 from gnnjit.calibrate import calibrate
 from gnnjit.calibration_grid import calibration_points
 from gnnjit.calibration_layers import Case, prepare
 from gnnjit.cost.current import current
 from gnnjit.cost.model import CostModel
+from gnnjit.passes.pipeline import Choices
 from gnnjit.planner import Alternative
 
 GRAPHS = {
@@ -62,24 +64,49 @@ class Row:
         return self.aggregate_first_ms, self.combine_first_ms
 
 
-def measure_all(model: CostModel, names: Sequence[str], widths: Sequence[int], repeats: int
-                ) -> list[Row]:  # fmt: skip
+def measure_all(
+    model: CostModel, names: Sequence[str], widths: Sequence[int], repeats: int, passes: int
+) -> list[Row]:
     rows = []
-    grid = itertools.product(names, MODELS, DIRECTIONS, widths, widths)
-    for graph, layer, direction, f_in, f_out in grid:
-        case = Case(layer, direction, *GRAPHS[graph][:2], f_in, f_out, GRAPHS[graph][2], 0)
-        ready = prepare(case, model)
-        # The other decisions of a fixed order are the planner's, so that orders are compared.
-        fixed = [_first(ready.alternatives, order) for order in ORDERS]
-        chosen = ready.alternatives[0]
-        runs = {a.choices: ready.compiled(a.choices) for a in (chosen, *fixed)}
-        times = dict(zip(runs, measure.in_turn(list(runs.values()), repeats), strict=True))
-        first, second = (1e3 * times[a.choices] for a in fixed)
-        rows.append(Row(layer, direction, graph, f_in, f_out, chosen.choices.orders[0] or "",
-                        1e3 * times[chosen.choices], first, second))  # fmt: skip
-        if len(rows) % 20 == 0:
-            jax.clear_caches()
+    for graph, layer in itertools.product(names, MODELS):
+        vertices, edges, skewed = GRAPHS[graph]
+        cases = [
+            Case(layer, direction, vertices, edges, f_in, f_out, skewed, 0)
+            for direction, f_in, f_out in itertools.product(DIRECTIONS, widths, widths)
+        ]
+        points = [_point(case, model) for case in cases]
+        runs = [list(p.runs.values()) for p in points]
+        for p, times in zip(points, measure.in_passes(runs, repeats, passes), strict=True):
+            rows.append(p.row(graph, times))
+        jax.clear_caches()
     return rows
+
+
+@dataclasses.dataclass(frozen=True)
+class _Point:
+    """One layer: the planner's choice, each order with the planner's other decisions, so that
+    orders are compared, and a compiled function for each of these choices."""
+
+    case: Case
+    chosen: Alternative
+    fixed: tuple[Alternative, ...]
+    runs: dict[Choices, Callable[[], Any]]
+
+    def row(self, graph: str, times: Sequence[float]) -> Row:
+        took = {choices: 1e3 * t for choices, t in zip(self.runs, times, strict=True)}
+        first, second = (took[a.choices] for a in self.fixed)
+        c, (order,) = self.case, self.chosen.choices.orders
+        return Row(c.model, c.direction, graph, c.f_in, c.f_out, order or "",
+                   took[self.chosen.choices], first, second)  # fmt: skip
+
+
+def _point(case: Case, model: CostModel) -> _Point:
+    ready = prepare(case, model)
+    fixed = tuple(_first(ready.alternatives, order) for order in ORDERS)
+    chosen = ready.alternatives[0]
+    return _Point(
+        case, chosen, fixed, {a.choices: ready.compiled(a.choices) for a in (chosen, *fixed)}
+    )
 
 
 def _first(alternatives: Sequence[Alternative], order: str) -> Alternative:
@@ -129,20 +156,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--graphs", default=",".join(GRAPHS), help="default: all")
     parser.add_argument("--widths", default=",".join(map(str, WIDTHS)))
-    parser.add_argument("--repeats", type=int, default=9, help="turns (default: 9)")
+    parser.add_argument("--repeats", type=int, default=5, help="turns of a pass (default: 5)")
+    parser.add_argument("--passes", type=int, default=3, help="over a graph (default: 3)")
     parser.add_argument("--calibrate", action="store_true", help="calibrate in this process first")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="append JSON lines")
+    parser.add_argument("--give-back", action="store_true", help="do not keep memory")
     parser.add_argument("--smoke", action="store_true", help="one graph, two widths: does it run?")
     args = parser.parse_args(argv)
+    kept = not args.give_back and gnnjit.keep_memory()
     graphs = ["small"] if args.smoke else args.graphs.split(",")
     widths = [8, 16] if args.smoke else [int(w) for w in args.widths.split(",")]
     facts: dict[str, Any] = {
-        "machine": measure.machine(measure.usable_cpus()), "versions": measure.versions()
-    }  # fmt: skip
+        "machine": measure.machine(measure.usable_cpus()),
+        "versions": measure.versions(),
+        "kept": kept,
+    }
     model = current()
     if args.calibrate:
         model = calibrate(calibration_points(quick=args.smoke)).model
-    rows = measure_all(model, graphs, widths, args.repeats)
+    rows = measure_all(model, graphs, widths, args.repeats, args.passes)
     print(table(rows))
     if args.json is not None:
         with args.json.open("a", encoding="utf-8") as stream:

@@ -1,18 +1,21 @@
 """Makes the weights that gnnjit ships (`gnnjit/cost/weights.json`).
 
-    gnnjit calibrate --json > calibration.json      # on an idle machine
-    python benchmarks/ship_weights.py calibration.json
+    python benchmarks/ship_weights.py                   # after a change of gnnjit/cost/kinds.py
+    python benchmarks/ship_weights.py --layers 360      # "cpu" anew; on an idle machine, 15 minutes
 
-"cpu" is taken from the calibration; "gpu" is derived from the rates of one H200 until one has been
-calibrated. Run it after a change of `gnnjit.cost.kinds`, too.
+"cpu" is fitted to random layers, measured several times as bench_cost.py does, with another seed;
+"gpu" is derived from the rates of one H200 until one has been calibrated.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import pathlib
+import subprocess
 import sys
+from collections.abc import Sequence
 
 COST = pathlib.Path(__file__).parents[1] / "gnnjit" / "cost"
 LAUNCH = 5e-6
@@ -20,8 +23,8 @@ LAUNCH = 5e-6
 
 H200: dict[str, dict[str, float]] = {
     "call": {"calls": LAUNCH},
-    "matmul": {"count": LAUNCH, "flops": 1 / 3e14, "padded": 1 / 3e14, "bytes": 1 / 4e12},
-    "batched_matmul": {"count": LAUNCH, "flops": 1 / 3e14, "padded": 1 / 3e14, "bytes": 1 / 4e12},
+    "matmul": {"count": LAUNCH, "flops": 1 / 3e14, "bytes": 1 / 4e12},
+    "heads": {"count": LAUNCH, "flops": 1 / 3e14, "bytes": 1 / 4e12},
     "tall": {"count": LAUNCH, "flops": 1 / 2e14, "bytes": 1 / 4e12},
     "elementwise": {"count": LAUNCH, "bytes": 1 / 4e12, "transcendentals": 1 / 2e12},
     "reduce": {"count": LAUNCH, "bytes": 1 / 4e12, "single": 1 / 4e12},
@@ -32,10 +35,15 @@ H200: dict[str, dict[str, float]] = {
         "lines": 1 / 8e10, "lines_64m": 1 / 6e10, "row_bytes": 1 / 4e12,
     },
     "chunks": {
-        "count": 10 * LAUNCH, "edges": 1 / 2e10, "flops": 1 / 1e14, "bytes": 1 / 2e12,
-        "scattered": 1 / 1e12, "functions": 1 / 5e11,
+        "count": 10 * LAUNCH, "bytes": 1 / 2e12, "scattered": 1 / 1e12, "functions": 1 / 5e11,
     },
 }  # fmt: skip
+
+SEED = 7
+TOGETHER = 110
+"""Layers that are held at once."""
+
+Weights = dict[str, dict[str, float]]
 
 
 def kinds() -> dict[str, tuple[str, ...]]:
@@ -48,18 +56,73 @@ def kinds() -> dict[str, tuple[str, ...]]:
     return module.KINDS
 
 
-def main(calibration: str | None = None) -> None:
-    known = kinds()
-    cpu: dict[str, dict[str, float]] = {}
-    if calibration is not None:
-        found = json.loads(pathlib.Path(calibration).read_text(encoding="utf-8"))["kinds"]
-        cpu = {kind: found[kind]["weights"] for kind in known}
+def fit(layers: int, passes: int) -> Weights:
+    """The weights of this machine's CPU."""
+    import jax
+    import measure
+    import numpy as np
+
+    import gnnjit
+    from gnnjit.calibration_layers import cases, prepare
+    from gnnjit.cost.learner import Learner
+    from gnnjit.cost.model import CostModel
+
+    assert gnnjit.keep_memory(), "without it, times depend on what was freed before"
+    learner = Learner.from_prior(CostModel(np.zeros(sum(map(len, kinds().values())))))
+    every = cases(SEED, layers)
+    for some in [every[i : i + TOGETHER] for i in range(0, layers, TOGETHER)]:
+        ready = [prepare(case) for case in some]
+        runs = [[r.compiled(a.choices) for a in r.alternatives] for r in ready]
+        for r, times in zip(ready, measure.in_passes(runs, 5, passes), strict=True):
+            for a, seconds in zip(r.alternatives, times, strict=True):
+                learner.observe(a.work, seconds)
+        jax.clear_caches()
+    weights = learner.model().to_json()
+    weights["memory"]["fresh"] = seconds_of_new_byte()
+    return weights
+
+
+FRESH = """
+import sys, time
+import gnnjit
+if sys.argv[1] == "keep":
+    gnnjit.keep_memory()
+import jax, jax.numpy as jnp
+double = jax.jit(lambda x: x + x)
+x = jnp.ones((16 << 20,), jnp.float32)
+def once():
+    start = time.perf_counter()
+    double(x).block_until_ready()
+    return time.perf_counter() - start
+print(min(once() for _ in range(20)))
+"""
+
+
+def seconds_of_new_byte() -> float:
+    """What memory costs that the system has to clear: with and without it, in two processes."""
+    command = [sys.executable, "-c", FRESH]
+    new, kept = (
+        float(subprocess.run([*command, how], check=True, capture_output=True, text=True).stdout)
+        for how in ("give back", "keep")
+    )
+    return max(0.0, new - kept) / (64 << 20)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=0, help="to be measured (default: none)")
+    parser.add_argument("--passes", type=int, default=4, help="over the layers (default: 4)")
+    args = parser.parse_args(argv)
+    path, known = COST / "weights.json", kinds()
+    cpu: Weights = json.loads(path.read_text(encoding="utf-8"))["cpu"]
+    if args.layers:
+        cpu = fit(args.layers, args.passes)
     shipped = {
         name: {k: {f: float(f"{w.get(k, {}).get(f, 0):.4g}") for f in known[k]} for k in known}
         for name, w in (("cpu", cpu), ("gpu", H200))
     }
-    (COST / "weights.json").write_text(json.dumps(shipped, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(shipped, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

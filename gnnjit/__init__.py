@@ -1,5 +1,6 @@
 """gnnjit: a compiler for graph neural networks in JAX."""
 
+from gnnjit.allocator import keep_memory
 from gnnjit.budget import memory_budget
 from gnnjit.check import check
 from gnnjit.explain import explain
@@ -26,6 +27,7 @@ __all__ = [
     "degree",
     "dropout",
     "explain",
+    "keep_memory",
     "layer",
     "logsumexp",
     "max",

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from gnnjit import calibrate_command, explain_command
-from gnnjit.config import version
+from gnnjit.allocator import keep_memory
+from gnnjit.config import KEEP_MEMORY, version
 from gnnjit.data import DATASETS
 from gnnjit.errors import GnnjitError
 from gnnjit.training import command as train_command
@@ -104,5 +105,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
 
 
+def console() -> int:
+    """`main` in a process of its own, whose memory is ours to keep."""
+    if KEEP_MEMORY:
+        keep_memory()
+    return main()
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(console())

@@ -12,6 +12,9 @@ from typing import Any
 AUTOTUNE = os.environ.get("GNNJIT_AUTOTUNE", "") not in ("", "0")
 """Time the candidates for the tiles of each new GPU kernel once, and keep the fastest on disk."""
 
+KEEP_MEMORY = os.environ.get("GNNJIT_KEEP_MEMORY", "1") not in ("", "0")
+"""Whether the command `gnnjit` calls `gnnjit.keep_memory()`."""
+
 
 def cache_dir() -> Path:
     """XDG_CACHE_HOME/gnnjit, or ~/.cache/gnnjit. It need not exist yet."""

@@ -36,6 +36,9 @@ Wrt = Literal["all", "params"]
 SHOWN = 16
 """Alternatives that a table has and that are measured, at most: the fastest as predicted."""
 
+FAULTS = 0.1
+"""Share of a call that new memory may take without a word about it."""
+
 _PLURAL = {Space.SRC: "sources", Space.DST: "destinations"}
 
 
@@ -120,7 +123,10 @@ class PlanExplanation:
             return f"{self.table()}\nnothing is predicted: {self.why}"
         kinds = sorted(self.by_kind.items(), key=lambda pair: -pair[1])
         parts = ", ".join(f"{kind} {duration(x)}" for kind, x in kinds)
-        return f"{self.table()}\nthe one that runs, predicted: {parts}\ncost model: {self.model}"
+        lines = [self.table(), f"the one that runs, predicted: {parts}"]
+        if self.by_kind.get("memory", 0.0) > FAULTS * sum(self.by_kind.values()):
+            lines.append("memory: asked of the system anew in every call; see gnnjit.keep_memory()")
+        return "\n".join([*lines, f"cost model: {self.model}"])
 
     def _repr_html_(self) -> str:
         return f"<b>{html.escape(self.title)}</b><pre>{html.escape(str(self))}</pre>"

@@ -22,7 +22,7 @@ import jax
 from gnnjit import judge
 from gnnjit.budget import human
 from gnnjit.cost.current import current
-from gnnjit.cost.machine import machine_of
+from gnnjit.cost.machine import Machine, machine_of
 from gnnjit.cost.memory import scratch_of
 from gnnjit.cost.model import CostModel, Work
 from gnnjit.cost.operations import UnknownOperation
@@ -172,7 +172,8 @@ def plan(problem: Problem) -> Plan:
         PlanError: none fits; the message names the smallest budget that would do.
     """
     lowering = None if problem.budget is None else preferred()
-    return _plan(problem, current(problem.platform), _forced.value, lowering)
+    machine, model = machine_of(problem.platform), current(problem.platform)
+    return _plan(problem, machine, model, _forced.value, lowering)
 
 
 def weigh(problem: Problem, model: CostModel | None = None) -> tuple[Alternative, ...]:
@@ -181,13 +182,20 @@ def weigh(problem: Problem, model: CostModel | None = None) -> tuple[Alternative
     Raises:
         UnknownOperation: there is no figure for an operation.
     """
-    return tuple(_Planner(problem, model or current(problem.platform)).ranked())
+    machine = machine_of(problem.platform)
+    return tuple(_Planner(problem, machine, model or current(problem.platform)).ranked())
 
 
 @functools.lru_cache(maxsize=8192)
-def _plan(problem: Problem, model: CostModel, forced: Choices | None, lowering: str | None) -> Plan:
+def _plan(
+    problem: Problem,
+    machine: Machine,
+    model: CostModel,
+    forced: Choices | None,
+    lowering: str | None,
+) -> Plan:
     """`lowering`: what measured plans are compiled with."""
-    planner = _Planner(problem, model)
+    planner = _Planner(problem, machine, model)
     try:
         every, why = planner.fitting(forced), ""
     except UnknownOperation as error:
@@ -202,9 +210,8 @@ def _unlimited(problem: Problem, choices: Choices) -> Program:
 
 
 class _Planner:
-    def __init__(self, problem: Problem, model: CostModel):
-        self.problem, self.model = problem, model
-        self.machine = machine_of(problem.platform)
+    def __init__(self, problem: Problem, machine: Machine, model: CostModel):
+        self.problem, self.machine, self.model = problem, machine, model
         self.seen: dict[Choices, Alternative] = {}
 
     def alternative(self, choices: Choices) -> Alternative:

@@ -14,26 +14,33 @@ CACHES = (1, 4, 16, 64)
 
 KINDS: dict[str, tuple[str, ...]] = {
     "call": ("calls",),
-    "matmul": ("count", "flops", "padded", "bytes"),
-    "batched_matmul": ("count", "flops", "padded", "bytes"),
-    "tall": ("count", "flops", "bytes"),
+    "matmul": ("count", "flops", "passes", "rows", "bytes", "far"),
+    "heads": ("count", "flops", "bytes"),
+    "tall": ("count", "flops", "entries", "bytes", "far"),
     "elementwise": ("count", "bytes", "repeats", "transcendentals"),
     "reduce": ("count", "bytes", "single"),
     "total": ("count", "bytes", "single"),
     "traversal": (
-        "count", "edges", "rows", "vectors", "wide", "products", "outer", "functions", "reads",
-        "row_bytes", "lines", *(f"lines_{c}m" for c in CACHES),
+        "count", "edges", "rows", "scalars", "vectors", "wide", "products", "outer", "functions",
+        "reads", "row_bytes", "lines", *(f"lines_{c}m" for c in CACHES),
     ),
-    "chunks": ("count", "edges", "flops", "bytes", "scattered", "functions"),
+    "chunks": ("count", "bytes", "scattered", "functions"),
     "memory": ("fresh",),
 }  # fmt: skip
 """Operation kind -> the names of its features.
 
-launch: compiled programs started. matmul: products, their multiplications and additions, bytes
-read and written. tall: the same of products of two tall arrays. elementwise: loops, bytes read and
-written. traversal: fused kernels, output rows, edges, scalar operations and transcendental
-functions on edges, bytes gathered that are in a cache or are not, bytes written. segment: segment
-reductions, edges, bytes read and written. memory: bytes of buffers allocated anew.
+call: compiled programs started.
+matmul: products with a shared matrix, on vertices or on chunks of edges: multiplications and
+    additions, passes over the left operand and over its rows for groups of columns, bytes read and
+    written, those of them that no cache holds.
+heads: products with a matrix for each head, beside the products of few heads: slices read and
+    results put together.
+tall: products of two tall arrays, entries of the result.
+elementwise, reduce, total: loops, sums within elements and over them, bytes read and written.
+traversal: fused kernels, edges, output rows, values of one number, vector instructions and
+    functions on edges, cache lines read at random, and how many of them miss caches.
+chunks: passes over chunks of edges, beside their products.
+memory: bytes asked of the system anew.
 """
 
 NAMES: tuple[tuple[str, str], ...] = tuple((k, f) for k, names in KINDS.items() for f in names)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax
+
+from gnnjit.allocator import keeps_memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,7 +16,10 @@ class Machine:
 
     line: bytes of a cache line. vector: bytes of a vector register. registers: of them, those that
         hold the sums of a row.
-    fresh: blocks above this many bytes are asked of the system anew in every call.
+    fresh: blocks above this many bytes are asked of the system anew in every call, unless
+        `gnnjit.keep_memory()` was called.
+    cache: bytes that a product finds again in a cache.
+    heads: of a product with a matrix for each head, those that are products of their own.
     product: multiplications of a product on an edge that a traversal kernel takes at most; larger
         ones are done in chunks of edges.
     """
@@ -23,11 +29,13 @@ class Machine:
     vector: int
     registers: int
     fresh: float
+    cache: float
+    heads: int
     product: int
 
 
-_CPU = Machine("cpu", 64, 64, 16, 32 << 20, 8192)
-_GPU = Machine("cuda", 128, 128, 64, float("inf"), 16384)
+_CPU = Machine("cpu", 64, 64, 16, 32 << 20, 16 << 20, 16, 8192)
+_GPU = Machine("cuda", 128, 128, 64, math.inf, math.inf, 16, 16384)
 """One H200."""
 
 
@@ -40,4 +48,6 @@ def platform_here() -> str:
 
 def machine_of(platform: str) -> Machine:
     """The machine of a platform; every one but a CPU is taken for an H200."""
-    return _CPU if platform == "cpu" else dataclasses.replace(_GPU, platform=platform)
+    if platform != "cpu":
+        return dataclasses.replace(_GPU, platform=platform)
+    return dataclasses.replace(_CPU, fresh=math.inf) if keeps_memory() else _CPU

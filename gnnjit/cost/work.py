@@ -111,18 +111,36 @@ class _Counter:
                 self.elementwise(node, kept)
 
     def matmul(self, node: ArrayNode) -> None:
-        n, flops = node.place, 2.0 * node.place * node.width * node.inner
-        moved = sum(_bytes(i) for i in node.inputs) + _bytes(node)
-        batched = max(node.inputs, key=lambda i: i.place).width != node.inner
-        kind = "batched_matmul" if batched else "matmul"
-        padded = 2.0 * n * node.inner * 16 * math.ceil(node.width / 16)
-        self.add(kind, count=1, flops=flops, padded=padded - flops, bytes=moved)
+        n, moved = node.place, sum(_bytes(i) for i in node.inputs) + _bytes(node)
+        heads = max(node.inputs, key=lambda i: i.place).width // max(1, node.inner)
+        if heads == 1:
+            self.product(n, node.inner, node.width, moved)
+        elif heads <= self.machine.heads:  # a product for each, of slices, put together
+            for _ in range(heads):
+                self.product(n, node.inner, node.width // heads, 0.0)
+            self.add("heads", count=heads, bytes=moved)
+        else:
+            flops = 2.0 * n * node.width * node.inner
+            self.add("heads", count=1, flops=flops, bytes=moved)
+
+    def product(self, rows: int, inner: int, columns: int, moved: float) -> None:
+        """Of `[rows, inner]` with a matrix `[inner, columns]`."""
+        groups = _column_groups(columns)
+        self.add(
+            "matmul", count=1, flops=2.0 * rows * inner * columns, passes=rows * inner * groups,
+            rows=rows * groups, bytes=moved, far=self.far(moved),
+        )  # fmt: skip
+
+    def far(self, moved: float) -> float:
+        """Bytes that come from memory and go there."""
+        return moved * _miss(moved, self.machine.cache)
 
     def tall(self, node: ArrayNode) -> None:
         ct, other = node.inputs
         n = max(ct.place, other.place)
         flops = 2.0 * n * node.width * max(1, ct.width * other.width // max(1, node.width))
-        self.add("tall", count=1, flops=flops, bytes=_bytes(ct) + _bytes(other))
+        moved = _bytes(ct) + _bytes(other)
+        self.add("tall", count=1, flops=flops, entries=node.width, bytes=moved, far=self.far(moved))
 
     def reduce(self, node: ArrayNode, kept: set[int]) -> None:
         """A sum over vertices, or within each; of products with one number per vertex, or to one,
@@ -167,6 +185,7 @@ class _Counter:
         functions = sum(
             n.cost.transcendental * math.ceil(n.bytes / m.vector) for n in nodes.computed
         )
+        scalars = sum(n.width == 1 and n.cost.rule != "view" for n in nodes.computed)
         products = sum(_product(n, m.vector) for n in nodes.computed)
         outer = sum(_product(n, m.vector) for n, into in t.outputs if into is Space.SHARED)
         far = [n for n in nodes.read if n.place in _VERTICES and n.place is not t.rows]
@@ -178,23 +197,24 @@ class _Counter:
         table = sum(n.bytes * sizes[n.place] for n in far)
         written = sum(n.bytes for n, into in t.outputs if into is t.rows)
         self.add(
-            "traversal", count=1, edges=edges, rows=rows, vectors=edges * vectors,
+            "traversal", count=1, edges=edges, rows=rows, scalars=edges * scalars,
+            vectors=edges * vectors,
             functions=edges * functions, products=edges * products, outer=edges * outer,
             reads=edges * len(far), wide=edges * max(0, width - m.registers),
-            lines=edges * lines,  row_bytes=rows * (near + written),
+            lines=edges * lines, row_bytes=rows * (near + written),
             **{f"lines_{c}m": edges * lines * _miss(table, c << 20) for c in CACHES},
         )  # fmt: skip
 
     def chunks(self, t: Traversal, nodes: _Edges) -> None:
         edges = self.sketch.sizes.edges
-        flops = sum(2 * n.width * n.inner for n in nodes.computed if n.op == "dot_general")
+        for n in nodes.computed:
+            if n.op == "dot_general":
+                self.product(edges, n.inner, n.width, moved=0.0)
         moved = sum(n.bytes for n in (*nodes.computed, *nodes.read) if n.place is not Space.SHARED)
         scattered = sum(n.bytes for n, into in t.outputs if into in _VERTICES)
         functions = sum(n.cost.transcendental * n.width for n in nodes.computed)
-        self.add(
-            "chunks", count=1, edges=edges, flops=edges * flops, bytes=edges * moved,
-            scattered=edges * scattered, functions=edges * functions,
-        )  # fmt: skip
+        self.add("chunks", count=1, bytes=edges * moved, scattered=edges * scattered,
+                 functions=edges * functions)  # fmt: skip
 
 
 class _Edges:
@@ -234,6 +254,11 @@ def _source(node: EdgeNode) -> EdgeNode:
     while node.op in ("view", "broadcast_in_dim", "reshape") and node.inputs:
         node = node.inputs[0]
     return node
+
+
+def _column_groups(columns: int) -> int:
+    """Parts in which XLA's CPU library takes the columns of a product: of 32, then of 16, 8, ..."""
+    return columns // 32 + (columns % 32).bit_count()
 
 
 def _product(node: EdgeNode, vector: int) -> int:

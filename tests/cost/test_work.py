@@ -1,0 +1,110 @@
+"""What is counted, in numbers that can be checked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gnnjit
+from gnnjit.cost.kinds import KINDS
+from gnnjit.cost.machine import machine_of
+from gnnjit.cost.model import Work
+from gnnjit.cost.sketch import Sizes, sketch
+from gnnjit.cost.work import _column_groups, work_of
+from gnnjit.passes.pipeline import Choices
+from gnnjit.planner import _weighed
+
+from .traversals import arrays_of, staged
+
+N, E = 6, 20
+RNG = np.random.default_rng(0)
+GRAPH = gnnjit.Graph.from_edges(*RNG.integers(0, N, (2, E)), num_nodes=N)
+
+
+def work(
+    layer: Callable[..., Any], shapes: list[tuple[int, ...]], vertices: int = N, edges: int = E
+) -> Work:
+    """Of inference, with the widths of `shapes`, as if the graph had so many vertices and edges."""
+    call = staged(lambda *a: layer(GRAPH, *a), *(jnp.zeros(s, jnp.float32) for s in shapes))
+    program = _weighed(call.program, call.padded, Choices(), False)
+    sizes = Sizes(vertices, vertices, edges)
+    return work_of(sketch(program, arrays_of(call)[1], sizes, None), machine_of("cpu"))
+
+
+def features(found: Work, kind: str) -> dict[str, float]:
+    return dict(zip(KINDS[kind], found[kind].tolist(), strict=True))
+
+
+@gnnjit.layer
+def linear(v: Any, e: Any, w: Any) -> Any:
+    return gnnjit.sum(e.src @ w)
+
+
+@gnnjit.layer
+def per_head(v: Any, e: Any, w: Any) -> Any:
+    return jnp.einsum("hf,hfc->hc", gnnjit.sum(e.src), w)
+
+
+@gnnjit.layer
+def network(v: Any, e: Any, w: Any, u: Any) -> Any:
+    return gnnjit.sum(jax.nn.relu(e.src @ w + v @ w) @ u)
+
+
+@pytest.mark.parametrize(
+    ("columns", "groups"), [(1, 1), (8, 1), (13, 3), (16, 1), (28, 3), (32, 1), (40, 2), (75, 5)]
+)
+def test_column_groups(columns: int, groups: int) -> None:
+    assert _column_groups(columns) == groups
+
+
+def test_a_product() -> None:
+    found = features(work(linear, [(N, 24), (24, 40)]), "matmul")
+    assert found == {
+        "count": 1, "flops": 2 * N * 24 * 40, "passes": N * 24 * 2, "rows": N * 2,
+        "bytes": 4 * (N * 24 + 24 * 40 + N * 40), "far": 0,
+    }  # fmt: skip
+
+
+def test_what_no_cache_holds() -> None:
+    many = 1 << 20
+    found = features(work(linear, [(N, 24), (24, 40)], vertices=many), "matmul")
+    assert found["bytes"] == 4 * (many * 64 + 24 * 40)
+    assert found["far"] == pytest.approx(found["bytes"] - (16 << 20))
+
+
+def test_a_product_for_each_head() -> None:
+    found = work(per_head, [(N, 4, 24), (4, 24, 40)])
+    assert features(found, "matmul")["flops"] == 4 * 2 * N * 24 * 40
+    assert features(found, "matmul")["count"] == 4
+    assert features(found, "heads")["count"] == 4
+    assert features(found, "heads")["flops"] == 0
+
+
+def test_many_heads_are_one_product() -> None:
+    found = work(per_head, [(N, 20, 3), (20, 3, 2)])
+    assert "matmul" not in found
+    assert features(found, "heads")["count"] == 1
+    assert features(found, "heads")["flops"] == 2 * N * 20 * 3 * 2
+
+
+def test_products_on_chunks_of_edges() -> None:
+    found = work(network, [(N, 8), (8, 128), (128, 96)])
+    assert "traversal" not in found
+    assert features(found, "chunks")["count"] == 1
+    on_vertices = 2 * 2 * N * 8 * 128
+    assert features(found, "matmul")["flops"] == on_vertices + 2 * E * 128 * 96
+
+
+def test_numbers_on_edges() -> None:
+    @gnnjit.layer
+    def attention(v: Any, e: Any) -> Any:
+        return gnnjit.sum(jax.nn.sigmoid(e.src[0] + v[0]) * e.src)
+
+    found = features(work(attention, [(N, 16)]), "traversal")
+    assert found["scalars"] == 2 * E  # the sum, its sigmoid; not the products with it
+    assert found["functions"] == E
