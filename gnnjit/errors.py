@@ -28,6 +28,10 @@ class CostError(GnnjitError, ValueError):
     """Work or weights that the cost model does not know, or a model that cannot be kept."""
 
 
+class StoreError(GnnjitError, ValueError):
+    """A file of a vertex store is missing, damaged, foreign, or has no room."""
+
+
 class VerifyError(GnnjitError, AssertionError):
     """A program of the IR is ill-formed: a bug in a pass, not in the user's code."""
 

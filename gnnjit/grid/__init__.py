@@ -1,0 +1,1 @@
+"""Graphs larger than the device: chunks of vertices and edges, streamed."""

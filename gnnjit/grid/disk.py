@@ -1,0 +1,397 @@
+"""A vertex store in a folder: one `.npy` file an array, and a manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import io
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnjit.config import write_atomically
+from gnnjit.errors import StoreError
+from gnnjit.grid.store import DTYPES, NAME, ArrayInfo, VertexStore
+
+KIND = "gnnjit vertex store"
+FORMAT = 1
+MANIFEST = "manifest.json"
+LOCK = ".gnnjit-store.lock"
+
+_CALL = 1 << 30  # Bytes of one system call: macOS refuses 2 GiB, Linux does less than asked.
+
+
+@dataclasses.dataclass(frozen=True)
+class _File:
+    """One generation of an array. `stream`: open for reading and writing; None where the run
+    stopped before the array was sealed."""
+
+    path: Path
+    info: ArrayInfo
+    stream: io.FileIO | None
+
+    @property
+    def fd(self) -> int:
+        assert self.stream is not None
+        return self.stream.fileno()
+
+    def close(self) -> None:
+        if self.stream is not None:
+            self.stream.close()
+
+    def remove(self) -> None:
+        self.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+
+
+class DiskStore(VertexStore):
+    """Arrays in the files of a folder, made by `DiskStore.create` or `DiskStore.open`.
+
+    Rows are read and written at their positions (preadv, pwritev), not through memory maps: the
+    pages of a map count as memory of the process, and a store is there to keep that below a budget.
+    The system may still cache the files, in memory that it takes back when it is needed. Anyone may
+    map a sealed array with `np.load(file, mmap_mode="r")`; one of bfloat16 comes as two-byte
+    `void`, for `.view(ml_dtypes.bfloat16)`.
+
+    After a crash at any moment, `open` gives a store in which every array is as it was when it was
+    last sealed, or is known to be unsealed, so that reading it is an error. `seal` waits until the
+    array is on the disk. A sealed array is never written over: `add` with `replace` writes another
+    file, and the sealed one stays, for `open` to find, until the new one is sealed too. `unseal`
+    gives that up: after a crash the array is lost.
+
+    One process at a time may have the store open, by a lock on a file in the folder. StoreError
+    tells what the disk refuses, and what in the folder is not as the manifest says.
+    """
+
+    def __init__(self, folder: Path, identity: str) -> None:
+        super().__init__(str(folder))
+        self._folder = folder
+        self._identity = identity
+        self._files: dict[str, _File] = {}
+        self._kept: dict[str, _File] = {}  # the sealed generation behind an unsealed replacement
+        self._lock = _lock(folder)
+
+    @classmethod
+    def create(cls, folder: str | Path) -> DiskStore:
+        """A store without arrays, in a folder that is made if need be, and may hold other files."""
+        folder = Path(folder).absolute()
+        with _failures(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as undo:
+            store = undo.enter_context(cls(folder, secrets.token_hex(4)))
+            if (folder / MANIFEST).exists():
+                raise StoreError(
+                    f"{folder}: the folder has a {MANIFEST}; open the store with DiskStore.open, "
+                    "or choose another folder"
+                )
+            store._commit({}, {})
+            undo.pop_all()
+            return store
+
+    @classmethod
+    def open(cls, folder: str | Path) -> DiskStore:
+        """The store in `folder`, its sealed arrays checked for their files, sizes and headers.
+        Files that a crash left of it are removed, and no others."""
+        folder = Path(folder).absolute()
+        _read_manifest(folder)  # Without one of ours, not even a lock is put into the folder.
+        with contextlib.ExitStack() as undo:
+            store = undo.enter_context(cls(folder, ""))
+            store._identity, arrays = _read_manifest(folder)
+            for name, (path, info) in arrays.items():
+                stream = _open_sealed(path, info) if info.sealed else None
+                store._files[name] = _File(path, info, stream)
+            store._remove_leftovers()
+            undo.pop_all()
+            return store
+
+    def add(
+        self, name: str, num_rows: int, shape: Sequence[int], dtype: Any, *, replace: bool = False
+    ) -> None:
+        """A new array of zeros, `[num_rows, *shape]`, with its room on the disk reserved."""
+        info = self._new(name, num_rows, shape, dtype, replace)
+        old = self._files.get(name)
+        kept = {**self._kept, name: old} if old is not None and old.info.sealed else self._kept
+        file = self._make(name, info)
+        try:
+            self._commit({**self._files, name: file}, kept)
+        except BaseException:
+            if self._files.get(name) is not file:
+                file.remove()
+            raise
+        if old is not None and not old.info.sealed:
+            old.remove()
+
+    def seal(self, name: str) -> None:
+        """The array is complete, and on the disk: `open` will find it as it is now."""
+        self._usable(name)
+        file = self._files[name]
+        if file.info.sealed:
+            return
+        with _failures(file.path, file.info.bytes):
+            os.fsync(file.fd)
+        sealed = dataclasses.replace(file, info=dataclasses.replace(file.info, sealed=True))
+        old = self._kept.get(name)
+        self._commit({**self._files, name: sealed}, _without(self._kept, name))
+        if old is not None:
+            old.remove()
+
+    def unseal(self, name: str) -> None:
+        """The array may be written again; until it is sealed, a crash loses it."""
+        self._usable(name)
+        file = self._files[name]
+        if file.info.sealed:
+            info = dataclasses.replace(file.info, sealed=False)
+            self._commit({**self._files, name: dataclasses.replace(file, info=info)}, self._kept)
+
+    def drop(self, name: str) -> None:
+        self.info(name)
+        old = [files[name] for files in (self._files, self._kept) if name in files]
+        self._commit(_without(self._files, name), _without(self._kept, name))
+        for file in old:
+            file.remove()
+
+    def close(self) -> None:
+        if self._lock.closed:
+            return
+        for file in (*self._files.values(), *self._kept.values()):
+            file.close()
+        # A process that was forked from this one would keep the lock with its copy of the file.
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+        self._lock.close()
+
+    def _infos(self) -> Mapping[str, ArrayInfo]:
+        if self._lock.closed:
+            raise self._closed()
+        return {name: file.info for name, file in self._files.items()}
+
+    def _usable(self, name: str) -> ArrayInfo:
+        info = self.info(name)
+        if self._files[name].stream is None:
+            raise StoreError(
+                f"{self._where}: the array {name!r} is not complete, the run stopped while writing "
+                "it: add it with replace=True and write it anew, or drop it"
+            )
+        return info
+
+    def _read(self, name: str, start: int, out: np.ndarray) -> None:
+        file = self._files[name]
+        view = out.reshape(-1).view(np.uint8).data
+        at = file.info.begin + start * file.info.row_bytes
+        with _failures(file.path):
+            while view:
+                done = os.preadv(file.fd, [view[:_CALL]], at)
+                if not done:
+                    raise _truncated(file.path, os.fstat(file.fd).st_size, file.info.file_bytes)
+                view, at = view[done:], at + done
+
+    def _write(self, name: str, start: int, rows: np.ndarray) -> None:
+        file = self._files[name]
+        at = file.info.begin + start * file.info.row_bytes
+        _write_at(file, rows.reshape(-1).view(np.uint8).data, at)
+
+    def _make(self, name: str, info: ArrayInfo) -> _File:
+        """A file of the whole length. Where that fails, none is left."""
+        path = self._folder / f"{name}.{self._identity}{secrets.token_hex(4)}.npy"
+        with _failures(path, info.file_bytes):
+            file = _File(path, info, io.FileIO(path, "x+"))
+            try:
+                _reserve(file.fd, info.file_bytes, self._folder)
+                _write_at(file, memoryview(info.header()), 0)
+            except BaseException:
+                file.remove()
+                raise
+        return file
+
+    def _commit(self, files: dict[str, _File], kept: dict[str, _File]) -> None:
+        """From here on these are the arrays, also after a crash."""
+        arrays = {name: _entry(file) for name, file in {**files, **kept}.items()}
+        data = {"kind": KIND, "format": FORMAT, "id": self._identity, "arrays": arrays}
+        raw = (json.dumps(data, indent=1, sort_keys=True) + "\n").encode()
+        with _failures(self._folder / MANIFEST, len(raw)):
+            write_atomically(self._folder / MANIFEST, raw)
+            self._files, self._kept = files, kept
+            _sync_folder(self._folder)
+
+    def _remove_leftovers(self) -> None:
+        known = {file.path.name for file in self._files.values()}
+        # The identity, which is random, tells our files from those of others and of other stores.
+        ours = re.compile(
+            rf"{NAME}\.{self._identity}[0-9a-f]{{8}}\.npy|\.{re.escape(MANIFEST)}\.[a-z0-9_]{{8}}"
+        )
+        for path in self._folder.iterdir():
+            if path.name not in known and ours.fullmatch(path.name):
+                os.unlink(path)
+
+
+def _entry(file: _File) -> dict[str, Any]:
+    info = file.info
+    return {
+        "file": file.path.name,
+        "rows": info.rows,
+        "shape": list(info.shape),
+        "dtype": str(info.dtype),
+        "bytes": info.file_bytes,
+        "sealed": info.sealed,
+    }
+
+
+def _read_manifest(folder: Path) -> tuple[str, dict[str, tuple[Path, ArrayInfo]]]:
+    """The identity of the store in `folder`; per array its file and what it is."""
+    path = folder / MANIFEST
+    with _failures(path):
+        try:
+            data: Any = json.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            raise StoreError(
+                f"{folder}: no vertex store, it has no {MANIFEST}; DiskStore.create makes one"
+            ) from None
+        except (ValueError, RecursionError) as error:
+            raise _damaged(path, f"not JSON, {type(error).__name__}") from error
+    if not isinstance(data, dict) or data.get("kind") != KIND:
+        raise StoreError(f"{path}: not the manifest of a vertex store; choose another folder")
+    if data.get("format") != FORMAT:
+        raise StoreError(
+            f"{path}: a vertex store of the format {data.get('format')!r}, expected {FORMAT}: open "
+            "it with the version of gnnjit that wrote it, or create a new one"
+        )
+    identity, arrays = str(data.get("id")), data.get("arrays")
+    if not re.fullmatch("[0-9a-f]{8}", identity) or not isinstance(arrays, dict):
+        raise _damaged(path, "no id, or no arrays")
+    return identity, {name: _parse(path, identity, name, entry) for name, entry in arrays.items()}
+
+
+def _parse(path: Path, identity: str, name: str, entry: Any) -> tuple[Path, ArrayInfo]:
+    match entry:
+        case {
+            "file": str(file),
+            "rows": int(rows),
+            "shape": [*shape],
+            "dtype": str(dtype),
+            "bytes": int(size),
+            "sealed": bool(sealed),
+        } if (
+            re.fullmatch(NAME, name)
+            and re.fullmatch(rf"{re.escape(name)}\.{identity}[0-9a-f]{{8}}\.npy", file)
+            and dtype in DTYPES
+            and all(type(n) is int and n >= 0 for n in (rows, *shape))
+        ):
+            info = ArrayInfo(rows, tuple(shape), DTYPES[dtype], sealed)
+            if size == info.file_bytes:
+                return path.parent / file, info
+    raise _damaged(path, f"the entry of {name!r}")
+
+
+def _open_sealed(path: Path, info: ArrayInfo) -> io.FileIO:
+    with contextlib.ExitStack() as undo, _failures(path):
+        try:
+            stream = undo.enter_context(io.FileIO(path, "r+"))
+        except FileNotFoundError:
+            raise StoreError(
+                f"{path}: the file of a sealed array, {info}, is missing: put it back, or create "
+                "the store anew"
+            ) from None
+        actual, header = os.fstat(stream.fileno()).st_size, info.header()
+        if actual != info.file_bytes:
+            raise _truncated(path, actual, info.file_bytes)
+        found = stream.read(len(header))
+        if found != header:
+            raise StoreError(
+                f"{path}: the header {found[10:].rstrip()!r}, expected "
+                f"{header[10:].rstrip()!r}: put the right file back, or create the store anew"
+            )
+        undo.pop_all()
+        return stream
+
+
+def _write_at(file: _File, view: memoryview, at: int) -> None:
+    with _failures(file.path, len(view)):
+        while view:
+            done = os.pwritev(file.fd, [view[:_CALL]], at)
+            view, at = view[done:], at + done
+
+
+def _reserve(fd: int, size: int, folder: Path) -> None:
+    """Give a new file its length, and room on the disk as far as the file system can promise it:
+    a full disk is an error now, not in the middle of an epoch. Raises OSError."""
+    allocate = getattr(os, "posix_fallocate", None)  # macOS has none
+    if allocate is not None:
+        try:
+            allocate(fd, 0, size)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+    if shutil.disk_usage(folder).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.ftruncate(fd, size)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Which files it has is on the disk."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _lock(folder: Path) -> io.FileIO:
+    """The lock file with this process's number in it, locked until it is closed."""
+    path = folder / LOCK
+    with contextlib.ExitStack() as undo, _failures(path):
+        stream = undo.enter_context(io.FileIO(path, "a+"))
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.seek(0)
+            holder = stream.read(32).decode(errors="replace").strip()
+            raise StoreError(
+                f"{folder}: process {holder or 'unknown'} has this store open, and only one "
+                "may: close it there first"
+            ) from None
+        stream.truncate(0)
+        stream.write(b"%d\n" % os.getpid())
+        undo.pop_all()
+        return stream
+
+
+def _without(files: dict[str, _File], name: str) -> dict[str, _File]:
+    return {other: file for other, file in files.items() if other != name}
+
+
+def _truncated(path: Path, actual: int, expected: int) -> StoreError:
+    return StoreError(
+        f"{path}: {actual:,} bytes, expected {expected:,}: the file was truncated or changed: put "
+        "the right one back, or create the store anew"
+    )
+
+
+def _damaged(path: Path, what: str) -> StoreError:
+    return StoreError(f"{path}: the manifest is damaged ({what}): create the store anew")
+
+
+@contextlib.contextmanager
+def _failures(path: Path, needed: int = 0) -> Iterator[None]:
+    """What the disk refuses, as StoreError. `needed`: bytes that were to be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreError(
+                f"{path}: {error.strerror}: check the disk, and the rights on the folder"
+            ) from error
+        free = shutil.disk_usage(path.parent).free
+        raise StoreError(
+            f"{path}: {error.strerror}: {needed:,} bytes were needed, and the disk has {free:,} "
+            "bytes free: make room, or create the store on another disk"
+        ) from error

@@ -1,0 +1,367 @@
+"""Where the vertex data of a streamed graph lives: named arrays, read and written by rows.
+
+NeuGraph (sections 3.1 and 3.2) cuts the vertices into contiguous chunks and swaps vertex data and
+activations between the device and host memory; ROC (section 5) keeps in host memory what it does
+not cache on the device. We also keep them on disk (`gnnjit.grid.disk`), behind the same interface.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import math
+import operator
+import re
+import struct
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gnnjit.errors import StoreError
+
+DTYPES = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "int32": np.dtype(np.int32),
+    "bool": np.dtype(np.bool_),
+}
+NAME = "[A-Za-z0-9_.-]{1,200}"
+
+GAP = 16 << 10
+"""Bytes between two wanted rows that are read along rather than skipped with a further call."""
+PIECE = 1 << 20
+"""Bytes that a gather holds beside its result, unless one row is larger."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayInfo:
+    """What an array of a store is: `[rows, *shape]` of `dtype`. `sealed`: it cannot be written."""
+
+    rows: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    sealed: bool = False
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def bytes(self) -> int:
+        """Of all rows."""
+        return self.rows * self.row_bytes
+
+    @property
+    def file_bytes(self) -> int:
+        """Of a `.npy` file with all rows."""
+        return self.begin + self.bytes
+
+    @functools.cached_property
+    def begin(self) -> int:
+        """Where the rows begin in such a file."""
+        return len(self.header())
+
+    def header(self) -> bytes:
+        """What such a file begins with, in version 1.0 of the format. Written here, so that it is
+        the same in all versions of NumPy: where the rows begin follows from what the array is."""
+        shape = (self.rows, *self.shape)
+        text = f"{{'descr': {self.dtype.str!r}, 'fortran_order': False, 'shape': {shape}, }}"
+        length = -(len(text) + 11) % 64 + len(text) + 1
+        line = text.ljust(length - 1) + "\n"
+        return b"\x93NUMPY\x01\x00" + struct.pack("<H", length) + line.encode()
+
+    def __str__(self) -> str:
+        return _type(self.dtype, (self.rows, *self.shape))
+
+
+class VertexStore(abc.ABC):
+    """Named arrays `[rows, *shape]`, of float32, float16, bfloat16, int32 or bool.
+
+    An array is made by `add`, written, and closed against writing by `seal`, which is also what
+    makes it outlive the process where the store does. Every array that is returned is a copy.
+
+    `read`, `write` and `gather` may run in several threads at once, on different rows where one
+    writes; nothing else may run beside another call.
+
+    Every method raises StoreError for a name that the store does not know, for rows that do not
+    fit, and where the store is closed.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._counting = threading.Lock()
+        self._bytes_read = self._bytes_written = 0
+
+    @abc.abstractmethod
+    def add(
+        self, name: str, num_rows: int, shape: Sequence[int], dtype: Any, *, replace: bool = False
+    ) -> None:
+        """A new array of zeros, `[num_rows, *shape]`.
+
+        With `replace` the name may exist: from then on it means the new array. Raises StoreError
+        for a name other than 1 to 200 of the characters A-Z a-z 0-9 _ . -, and without room.
+        """
+
+    @abc.abstractmethod
+    def seal(self, name: str) -> None:
+        """The array is complete: writing is refused from now on. Sealing twice does nothing."""
+
+    @abc.abstractmethod
+    def unseal(self, name: str) -> None:
+        """The array may be written again; it counts as incomplete until it is sealed."""
+
+    @abc.abstractmethod
+    def drop(self, name: str) -> None:
+        """Forget the array, sealed or not, and free its room."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Nothing can be read or written any more. It does not seal. Closing twice is allowed."""
+
+    @abc.abstractmethod
+    def _infos(self) -> Mapping[str, ArrayInfo]:
+        """Of all arrays. Raises StoreError where the store is closed."""
+
+    @abc.abstractmethod
+    def _read(self, name: str, start: int, out: np.ndarray) -> None: ...
+
+    @abc.abstractmethod
+    def _write(self, name: str, start: int, rows: np.ndarray) -> None: ...
+
+    def _usable(self, name: str) -> ArrayInfo:
+        """What `name` is, where its rows can be read."""
+        return self.info(name)
+
+    def read(self, name: str, start: int, stop: int, out: np.ndarray | None = None) -> np.ndarray:
+        """Rows start to stop, `[stop - start, *shape]`; in `out`, where that is given."""
+        info = self._usable(name)
+        start, stop = operator.index(start), operator.index(stop)
+        if not 0 <= start <= stop <= info.rows:
+            raise StoreError(
+                f"{self._where}: read({name!r}, {start}, {stop}) of an array of {info.rows} rows, "
+                f"expected 0 <= start <= stop <= {info.rows}"
+            )
+        shape = (stop - start, *info.shape)
+        if out is None:
+            out = np.empty(shape, info.dtype)
+        elif not _fits(out, shape, info.dtype):
+            raise StoreError(
+                f"{self._where}: read({name!r}, {start}, {stop}) into {_what(out)}, expected a "
+                f"C-contiguous, writable NumPy array {_type(info.dtype, shape)}"
+            )
+        self._read(name, start, out)
+        self._count(read=out.nbytes)
+        return out
+
+    def write(self, name: str, start: int, rows: Any) -> None:
+        """Set the rows from `start` on to `rows`, `[n, *shape]` of the array's dtype. Raises
+        StoreError for a sealed array: add it anew with `replace`, or unseal it."""
+        info = self._usable(name)
+        start, rows = operator.index(start), np.asarray(rows)
+        if info.sealed:
+            raise StoreError(
+                f"{self._where}: write({name!r}) to a sealed array: add it anew with replace=True, "
+                f"or call unseal({name!r}) to write into it"
+            )
+        if rows.ndim == 0 or rows.shape[1:] != info.shape or rows.dtype != info.dtype:
+            raise StoreError(
+                f"{self._where}: write({name!r}) of rows {_type(rows.dtype, rows.shape)}, expected "
+                f"{_type(info.dtype, ('n', *info.shape))}: nothing is cast or reshaped here"
+            )
+        if not 0 <= start <= start + len(rows) <= info.rows:
+            raise StoreError(
+                f"{self._where}: write({name!r}) of rows {start} to {start + len(rows)} of an "
+                f"array of {info.rows} rows, expected rows of 0 to {info.rows}"
+            )
+        self._write(name, start, np.ascontiguousarray(rows))
+        self._count(written=rows.nbytes)
+
+    def gather(self, name: str, rows: Any) -> np.ndarray:
+        """`[len(rows), *shape]`: the rows of these numbers, `int[n]`, in any order, also twice."""
+        info = self._usable(name)
+        rows = np.asarray(rows)
+        if rows.ndim != 1 or rows.dtype.kind not in "iu":
+            raise StoreError(
+                f"{self._where}: gather({name!r}) of row numbers {_type(rows.dtype, rows.shape)}, "
+                "expected integers in one dimension"
+            )
+        rows = rows.astype(np.int64, copy=False)
+        outside = rows[(rows < 0) | (rows >= info.rows)]
+        if outside.size:
+            raise StoreError(
+                f"{self._where}: gather({name!r}) of row {outside[0]} of an array of {info.rows} "
+                f"rows, expected 0 <= row < {info.rows}"
+            )
+        out = np.empty((len(rows), *info.shape), info.dtype)
+        self._count(read=self._gather(name, rows, out))
+        return out
+
+    def _gather(self, name: str, rows: np.ndarray, out: np.ndarray) -> int:
+        """Fill `out`, by reading contiguous rows; the bytes that were read for it."""
+        info = self.info(name)
+        order = None if (rows[1:] >= rows[:-1]).all() else np.argsort(rows, kind="stable")
+        ranked = rows if order is None else rows[order]
+        moved = 0
+        for begin, end in _runs(ranked, info.row_bytes):
+            first, last = int(ranked[begin]), int(ranked[end - 1])
+            piece = np.empty((last + 1 - first, *info.shape), info.dtype)
+            self._read(name, first, piece)
+            place = slice(begin, end) if order is None else order[begin:end]
+            out[place] = piece[ranked[begin:end] - first]
+            moved += piece.nbytes
+        return moved
+
+    def names(self) -> tuple[str, ...]:
+        """Of all arrays, sorted."""
+        return tuple(sorted(self._infos()))
+
+    def info(self, name: str) -> ArrayInfo:
+        infos = self._infos()
+        if name not in infos:
+            held = ", ".join(map(repr, sorted(infos))) or "none"
+            raise StoreError(
+                f"{self._where}: there is no array {name!r}, add it first; the arrays: {held}"
+            )
+        return infos[name]
+
+    @property
+    def bytes_read(self) -> int:
+        """By `read` and `gather`, since the last `reset_counters`. What a gather from disk reads
+        between the rows that it wants counts."""
+        return self._bytes_read
+
+    @property
+    def bytes_written(self) -> int:
+        """By `write`, since the last `reset_counters`."""
+        return self._bytes_written
+
+    def reset_counters(self) -> None:
+        with self._counting:
+            self._bytes_read = self._bytes_written = 0
+
+    def _count(self, read: int = 0, written: int = 0) -> None:
+        with self._counting:
+            self._bytes_read += read
+            self._bytes_written += written
+
+    def _new(
+        self, name: str, num_rows: int, shape: Sequence[int], dtype: Any, replace: bool
+    ) -> ArrayInfo:
+        """What `add` makes. Raises StoreError where it may not."""
+        call = f"{self._where}: add({name!r})"
+        if not re.fullmatch(NAME, name):
+            raise StoreError(
+                f"{call}: not a name, expected 1 to 200 of the characters A-Z a-z 0-9 _ . -"
+            )
+        if name in self._infos() and not replace:
+            raise StoreError(
+                f"{call}: the array exists; drop it first, or pass replace=True to write it anew"
+            )
+        rows, sizes = operator.index(num_rows), tuple(map(operator.index, shape))
+        if min(rows, *sizes, 0) < 0:
+            raise StoreError(f"{call}: {rows} rows of shape {sizes}, expected sizes >= 0")
+        try:
+            found = str(np.dtype(DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype))
+        except TypeError:
+            found = repr(dtype)
+        if found not in DTYPES:
+            raise StoreError(f"{call}: the dtype {found}, expected one of {', '.join(DTYPES)}")
+        return ArrayInfo(rows, sizes, DTYPES[found])
+
+    def _closed(self) -> StoreError:
+        return StoreError(f"{self._where}: the store is closed, open it or make a new one")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class HostStore(VertexStore):
+    """Arrays in the memory of this process, and gone with it."""
+
+    def __init__(self) -> None:
+        super().__init__("host store")
+        self._arrays: dict[str, np.ndarray] | None = {}
+        self._held: dict[str, ArrayInfo] = {}
+
+    def add(
+        self, name: str, num_rows: int, shape: Sequence[int], dtype: Any, *, replace: bool = False
+    ) -> None:
+        info = self._new(name, num_rows, shape, dtype, replace)
+        self._all()[name] = np.zeros((info.rows, *info.shape), info.dtype)
+        self._held[name] = info
+
+    def seal(self, name: str) -> None:
+        self._held[name] = dataclasses.replace(self.info(name), sealed=True)
+
+    def unseal(self, name: str) -> None:
+        self._held[name] = dataclasses.replace(self.info(name), sealed=False)
+
+    def drop(self, name: str) -> None:
+        self.info(name)
+        del self._held[name], self._all()[name]
+
+    def close(self) -> None:
+        self._arrays = None
+
+    def _all(self) -> dict[str, np.ndarray]:
+        if self._arrays is None:
+            raise self._closed()
+        return self._arrays
+
+    def _infos(self) -> Mapping[str, ArrayInfo]:
+        self._all()
+        return self._held
+
+    def _read(self, name: str, start: int, out: np.ndarray) -> None:
+        out[...] = self._all()[name][start : start + len(out)]
+
+    def _write(self, name: str, start: int, rows: np.ndarray) -> None:
+        self._all()[name][start : start + len(rows)] = rows
+
+    def _gather(self, name: str, rows: np.ndarray, out: np.ndarray) -> int:
+        # The numbers are known to be in range; "raise" would go through a second buffer.
+        np.take(self._all()[name], rows, axis=0, out=out, mode="clip")
+        return out.nbytes
+
+
+def _runs(rows: np.ndarray, row_bytes: int) -> Iterator[tuple[int, int]]:
+    """Cut sorted row numbers where the gaps are large, and into spans of at most PIECE bytes."""
+    if not len(rows):
+        return
+    row_bytes = max(1, row_bytes)
+    span = max(1, PIECE // row_bytes)
+    cuts = np.flatnonzero(np.diff(rows) > GAP // row_bytes + 1) + 1
+    for begin, end in pairwise([0, *cuts.tolist(), len(rows)]):
+        while begin < end:
+            stop = begin + int(np.searchsorted(rows[begin:end], rows[begin] + span))
+            yield begin, stop
+            begin = stop
+
+
+def _fits(out: Any, shape: tuple[int, ...], dtype: np.dtype) -> bool:
+    return (
+        isinstance(out, np.ndarray)
+        and (out.shape, out.dtype) == (shape, dtype)
+        and out.flags.c_contiguous
+        and out.flags.writeable
+    )
+
+
+def _what(value: Any) -> str:
+    if not isinstance(value, np.ndarray):
+        return f"a {type(value).__name__}"
+    kind = "" if value.flags.c_contiguous else "strided "
+    return kind + ("" if value.flags.writeable else "read-only ") + _type(value.dtype, value.shape)
+
+
+def _type(dtype: np.dtype, shape: Sequence[object]) -> str:
+    return f"{dtype}[{', '.join(map(str, shape))}]"
