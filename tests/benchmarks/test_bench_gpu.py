@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.once
+
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 ROOT = FOLDER.parent
 

@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 
 

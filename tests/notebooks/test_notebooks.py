@@ -10,6 +10,8 @@ import jupytext
 import nbformat
 import pytest
 
+pytestmark = pytest.mark.once
+
 FOLDER = pathlib.Path(__file__).parents[2] / "notebooks"
 SCRIPTS = sorted(FOLDER.glob("[0-9]*.py"))
 scripts = pytest.mark.parametrize("script", SCRIPTS, ids=[s.stem for s in SCRIPTS])
