@@ -51,9 +51,7 @@ class Row:
         return abs(self.predicted / self.seconds - 1)
 
 
-def measure_all(
-    model: CostModel, count: int, seed: int, repeats: int, passes: int
-) -> list[Row]:
+def measure_all(model: CostModel, count: int, seed: int, repeats: int, passes: int) -> list[Row]:
     rows: list[Row] = []
     layers = cases(seed, count)
     for some in [layers[i : i + TOGETHER] for i in range(0, count, TOGETHER)]:

@@ -317,7 +317,8 @@ def _processor() -> str:
 
 def in_turn(runs: Sequence[Callable[[], Any]], repeats: int, fill: float = 0.02) -> list[float]:
     """Seconds of one call of each, in this process: the least of `repeats` turns, each a mean over
-    as many calls as fill a millisecond, or of more turns until they fill `fill` seconds."""
+    as many calls as fill a millisecond, or of more turns until they fill `fill` seconds. A turn
+    begins with a call that does not count: the one before may have emptied the caches."""
     import jax
 
     loops, best = [], [float("inf")] * len(runs)
@@ -329,6 +330,7 @@ def in_turn(runs: Sequence[Callable[[], Any]], repeats: int, fill: float = 0.02)
     spent, turn = 0.0, 0
     while turn < repeats or (spent < fill * len(runs) and turn < 20 * repeats):
         for i, run in enumerate(runs):
+            jax.block_until_ready(run())
             started = time.perf_counter()
             for _ in range(loops[i]):
                 out = run()

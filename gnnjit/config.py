@@ -12,7 +12,7 @@ from typing import Any
 AUTOTUNE = os.environ.get("GNNJIT_AUTOTUNE", "") not in ("", "0")
 """Time the candidates for the tiles of each new GPU kernel once, and keep the fastest on disk."""
 
-KEEP_MEMORY = os.environ.get("GNNJIT_KEEP_MEMORY", "1") not in ("", "0")
+KEEP_MEMORY = os.environ.get("GNNJIT_KEEP_MEMORY", "") not in ("", "0")
 """Whether the command `gnnjit` calls `gnnjit.keep_memory()`."""
 
 

@@ -17,7 +17,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "matmul": ("count", "flops", "passes", "rows", "bytes", "far"),
     "heads": ("count", "flops", "bytes"),
     "tall": ("count", "flops", "entries", "bytes", "far"),
-    "elementwise": ("count", "bytes", "repeats", "transcendentals"),
+    "elementwise": ("count", "parallel", "bytes", "repeats", "transcendentals"),
     "reduce": ("count", "bytes", "single"),
     "total": ("count", "bytes", "single"),
     "traversal": (
@@ -36,7 +36,8 @@ matmul: products with a shared matrix, on vertices or on chunks of edges: multip
 heads: products with a matrix for each head, beside the products of few heads: slices read and
     results put together.
 tall: products of two tall arrays, entries of the result.
-elementwise, reduce, total: loops, sums within elements and over them, bytes read and written.
+elementwise, reduce, total: loops, sums within elements and over them, bytes read and written;
+    parallel: loops that are divided among threads.
 traversal: fused kernels, edges, output rows, values of one number, vector instructions and
     functions on edges, cache lines read at random, and how many of them miss caches.
 chunks: passes over chunks of edges, beside their products.

@@ -19,6 +19,7 @@ class Machine:
     fresh: blocks above this many bytes are asked of the system anew in every call, unless
         `gnnjit.keep_memory()` was called.
     cache: bytes that a product finds again in a cache.
+    parallel: loops that write more bytes are divided among threads.
     heads: of a product with a matrix for each head, those that are products of their own.
     product: multiplications of a product on an edge that a traversal kernel takes at most; larger
         ones are done in chunks of edges.
@@ -30,12 +31,19 @@ class Machine:
     registers: int
     fresh: float
     cache: float
+    parallel: float
     heads: int
     product: int
 
 
-_CPU = Machine("cpu", 64, 64, 16, 32 << 20, 16 << 20, 16, 8192)
-_GPU = Machine("cuda", 128, 128, 64, math.inf, math.inf, 16, 16384)
+_CPU = Machine(
+    platform="cpu", line=64, vector=64, registers=16, fresh=32 << 20, cache=16 << 20,
+    parallel=128 << 10, heads=16, product=8192,
+)  # fmt: skip
+_GPU = Machine(
+    platform="cuda", line=128, vector=128, registers=64, fresh=math.inf, cache=math.inf,
+    parallel=math.inf, heads=16, product=16384,
+)  # fmt: skip
 """One H200."""
 
 

@@ -159,7 +159,10 @@ class _Counter:
         moved = _bytes(node) + sum(_bytes(i) for i in _boundary(node, kept))
         functions = node.place * node.width * node.cost.transcendental
         repeats = _bytes(node) if _repeats_heads(node) else 0.0
-        self.add("elementwise", count=1, bytes=moved, repeats=repeats, transcendentals=functions)
+        self.add(
+            "elementwise", count=1, parallel=float(_bytes(node) > self.machine.parallel),
+            bytes=moved, repeats=repeats, transcendentals=functions,
+        )  # fmt: skip
 
     # ------------------------------------------------------------------ traversals
 

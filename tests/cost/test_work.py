@@ -96,7 +96,7 @@ def test_products_on_chunks_of_edges() -> None:
     found = work(network, [(N, 8), (8, 128), (128, 96)])
     assert "traversal" not in found
     assert features(found, "chunks")["count"] == 1
-    on_vertices = 2 * 2 * N * 8 * 128
+    on_vertices = 2 * N * 8 * 128  # `v` and `e.src` are one array
     assert features(found, "matmul")["flops"] == on_vertices + 2 * E * 128 * 96
 
 

@@ -297,9 +297,10 @@ def test_what_was_measured_is_learned(stored, clock):
 
 def test_a_new_process_uses_what_was_learned(stored):
     work = Work.of("traversal", edges=1e6)
-    learn_points([(work, 2e-3)] * 50, "cpu")
+    before = default_model("cpu").seconds(work)
+    learn_points([(work, 2 * before)] * 50, "cpu")
     kept = stored()
-    assert kept.model.seconds(work) == pytest.approx(2e-3, rel=0.05)
+    assert kept.model.seconds(work) == pytest.approx(2 * before, rel=0.05)
     assert kept.error < 0.05
     forget()
     with use(None):  # type: ignore[arg-type]

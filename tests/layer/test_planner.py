@@ -122,7 +122,7 @@ def messages(v, e, w):
     ("graph", "places"), [(FEW, {Space.SRC, Space.DST}), (GRAPH, set())], ids=["few", "many"]
 )
 def test_work_goes_to_the_edges_if_they_are_fewer(graph, places):
-    model = costs(matmul__flops=1, chunks__flops=1, traversal__vectors=1e-3, elementwise__bytes=1)
+    model = costs(matmul__flops=1, traversal__vectors=1e-3, elementwise__bytes=1)
     x, w = draw(graph.num_src, 16), draw(16, 16)
     found = chosen(model, lambda x, w: messages(graph, x, w), x, w)
     assert found.chosen.choices.on_edges == places

@@ -182,7 +182,8 @@ def case(mask: bool = False) -> tuple[Any, ...]:
     graph = gnnjit.Graph.from_edges(src, dst, num_src=N, num_dst=M, edge_mask=real)
     shapes = (N, F), (M, F), (E, F), (F, G), (3 * F, G)
     xs, xd, data, w, c = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in shapes)
-    w, c = w / 4, c / 4  # a softmax of scores beyond ten is all or nothing, its derivatives rounding
+    # A softmax of scores beyond ten is all or nothing, and its derivatives are rounding.
+    w, c = w / 4, c / 4
     if mask:
         data = jnp.where(jnp.asarray(real)[:, None], data, jnp.nan)
         unread = np.setdiff1d(np.arange(N), src[real])
