@@ -119,9 +119,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     model = current()
     if args.calibrate:
         model = calibrate(calibration_points(quick=args.smoke)).model
-    rows = measure_all(
-        model, 3 if args.smoke else args.layers, args.seed, args.repeats, args.passes
-    )
+    layers, passes = (3, 1) if args.smoke else (args.layers, args.passes)
+    rows = measure_all(model, layers, args.seed, args.repeats, passes)
     print(table(rows))
     if args.json is not None:
         found = {"benchmark": "cost", "model": model.source, "kept": kept, **facts, **summary(rows)}

@@ -174,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     model = current()
     if args.calibrate:
         model = calibrate(calibration_points(quick=args.smoke)).model
-    rows = measure_all(model, graphs, widths, args.repeats, args.passes)
+    rows = measure_all(model, graphs, widths, args.repeats, 1 if args.smoke else args.passes)
     print(table(rows))
     if args.json is not None:
         with args.json.open("a", encoding="utf-8") as stream:

@@ -19,6 +19,7 @@ NOT_SAID_IN_A_LAYER = {
     "check",
     "explain",
     "layer",
+    "keep_memory",
     "memory_budget",
     "reference",
 }
