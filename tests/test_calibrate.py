@@ -166,6 +166,7 @@ def test_the_grid_runs_and_is_the_same_each_time():
             np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.once
 def test_the_grid_measures_every_kind():
     found = {kind for p in calibration_points() for kind in p.work()}
     assert found | {"memory"} == set(KINDS), "arrays of a calibration are too small for that one"

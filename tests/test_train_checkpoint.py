@@ -88,6 +88,7 @@ def uninterrupted(tmp_path_factory):
     return run_from_json(path)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("every", [1, 7])
 def test_killed_run_continues_to_the_same_numbers(tmp_path, uninterrupted, every):
     path, kill_after = tmp_path / "run", random.randint(1, EPOCHS - 5)
