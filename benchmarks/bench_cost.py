@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -20,12 +19,9 @@ from typing import Any
 import jax
 import measure
 import numpy as np
+import planner_options
 
-import gnnjit
-from gnnjit.calibrate import calibrate
-from gnnjit.calibration_grid import calibration_points
 from gnnjit.calibration_layers import cases, prepare
-from gnnjit.cost.current import current
 from gnnjit.cost.model import CostModel
 
 SEED = 1_000_003
@@ -107,27 +103,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=220, help="random layers (default: 220)")
     parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--repeats", type=int, default=5, help="turns of a pass (default: 5)")
-    parser.add_argument("--passes", type=int, default=4, help="over all layers (default: 4)")
-    parser.add_argument("--calibrate", action="store_true", help="calibrate in this process first")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="append JSON lines")
-    parser.add_argument("--give-back", action="store_true", help="do not keep memory")
-    parser.add_argument("--smoke", action="store_true", help="three layers: does it run?")
-    args = parser.parse_args(argv)
-    kept = not args.give_back and gnnjit.keep_memory()
-    facts = {"machine": measure.machine(measure.usable_cpus()), "versions": measure.versions()}
-    model = current()
-    if args.calibrate:
-        model = calibrate(calibration_points(quick=args.smoke)).model
-    layers, passes = (3, 1) if args.smoke else (args.layers, args.passes)
-    rows = measure_all(model, layers, args.seed, args.repeats, passes)
+    found = planner_options.setting(parser, argv, passes=4, smoke="three layers")
+    args = found.args
+    layers = 3 if args.smoke else args.layers
+    rows = measure_all(found.model, layers, args.seed, args.repeats, args.passes)
     print(table(rows))
     if args.json is not None:
-        found = {"benchmark": "cost", "model": model.source, "kept": kept, **facts, **summary(rows)}
         with args.json.open("a", encoding="utf-8") as stream:
             for r in rows:
                 stream.write(json.dumps(dataclasses.asdict(r)) + "\n")
-            stream.write(json.dumps(found) + "\n")
+            line = {"benchmark": "cost", **found.facts, **summary(rows)}
+            stream.write(json.dumps(line) + "\n")
     return 0
 
 

@@ -13,7 +13,6 @@ import argparse
 import dataclasses
 import itertools
 import json
-import pathlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,12 +20,9 @@ from typing import Any
 import jax
 import measure
 import numpy as np
+import planner_options
 
-import gnnjit
-from gnnjit.calibrate import calibrate
-from gnnjit.calibration_grid import calibration_points
 from gnnjit.calibration_layers import Case, prepare
-from gnnjit.cost.current import current
 from gnnjit.cost.model import CostModel
 from gnnjit.passes.pipeline import Choices
 from gnnjit.planner import Alternative
@@ -156,33 +152,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--graphs", default=",".join(GRAPHS), help="default: all")
     parser.add_argument("--widths", default=",".join(map(str, WIDTHS)))
-    parser.add_argument("--repeats", type=int, default=5, help="turns of a pass (default: 5)")
-    parser.add_argument("--passes", type=int, default=3, help="over a graph (default: 3)")
-    parser.add_argument("--calibrate", action="store_true", help="calibrate in this process first")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="append JSON lines")
-    parser.add_argument("--give-back", action="store_true", help="do not keep memory")
-    parser.add_argument("--smoke", action="store_true", help="one graph, two widths: does it run?")
-    args = parser.parse_args(argv)
-    kept = not args.give_back and gnnjit.keep_memory()
+    found = planner_options.setting(parser, argv, passes=3, smoke="one graph, two widths")
+    args = found.args
     graphs = ["small"] if args.smoke else args.graphs.split(",")
     widths = [8, 16] if args.smoke else [int(w) for w in args.widths.split(",")]
-    facts: dict[str, Any] = {
-        "machine": measure.machine(measure.usable_cpus()),
-        "versions": measure.versions(),
-        "kept": kept,
-    }
-    model = current()
-    if args.calibrate:
-        model = calibrate(calibration_points(quick=args.smoke)).model
-    rows = measure_all(model, graphs, widths, args.repeats, 1 if args.smoke else args.passes)
+    rows = measure_all(found.model, graphs, widths, args.repeats, args.passes)
     print(table(rows))
     if args.json is not None:
         with args.json.open("a", encoding="utf-8") as stream:
             for r in rows:
                 stream.write(json.dumps(dataclasses.asdict(r)) + "\n")
             for title, some in groups(rows).items():
-                line = {"benchmark": "order", "group": title, "model": model.source, **facts}
-                stream.write(json.dumps({**line, **summary(some)}) + "\n")
+                line = {"benchmark": "order", "group": title, **found.facts, **summary(some)}
+                stream.write(json.dumps(line) + "\n")
     return 0
 
 

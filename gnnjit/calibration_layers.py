@@ -166,7 +166,7 @@ def _runner(model: str, direction: str) -> Callable[..., Any]:
         else:
             out, back = jax.vjp(lambda p, x: layer(graph, (x, number), p), p, x)
         # The gradient of half the sum of squares: as in training, the backward pass needs the
-        # result of the forward pass. Without that, XLA runs the two side by side.
+        # result of the forward pass. Without that, XLA overlaps the two.
         return out, back(out)
 
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import resource
 import subprocess
@@ -69,3 +70,27 @@ def test_other_c_libraries_are_left_alone(system):
     command = [sys.executable, "-c", OTHER_LIBRARIES, system]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.split() == ["False", "False"], done.stderr
+
+
+CONSOLE = """
+import sys
+from gnnjit import allocator, cli
+
+sys.argv = ["gnnjit", *sys.argv[1:]]
+assert cli.console() == 0
+print(allocator.keeps_memory())
+"""
+
+
+@glibc
+@pytest.mark.parametrize(
+    ("command", "flag", "kept"),
+    [("train", "", False), ("train", "0", False), ("train", "1", True), ("calibrate", "", True)],
+)
+def test_the_command_keeps_memory_where_it_is_told_to(command, flag, kept):
+    done = subprocess.run(
+        [sys.executable, "-c", CONSOLE, command, "--help"],
+        capture_output=True, text=True, env={**os.environ, "GNNJIT_KEEP_MEMORY": flag},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str(kept)

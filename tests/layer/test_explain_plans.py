@@ -182,6 +182,14 @@ def test_the_model_is_named():
     assert "the one that runs, predicted: " in text
 
 
+@pytest.mark.parametrize(("others", "said"), [(8.0, True), (10.0, False)])
+def test_much_new_memory_is_pointed_out(others, said):
+    plan = gcn.explain(G, X, P["w"]).plans[0]
+    plan = dataclasses.replace(plan, by_kind={"memory": 1.0, "traversal": others})
+    line = "\nmemory: asked of the system anew in every call; see gnnjit.keep_memory()\n"
+    assert (line in str(plan)) == said
+
+
 def test_weights_of_zero():
     with use(CostModel(np.zeros(len(NAMES)), "zeros")):
         text = str(gcn.explain(G, X, P["w"]).plans[0])

@@ -1,0 +1,52 @@
+"""What the two benchmarks of the planner share: options, the cost model, facts for the record."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import measure
+
+import gnnjit
+from gnnjit.calibrate import calibrate
+from gnnjit.calibration_grid import calibration_points
+from gnnjit.cost.current import current
+from gnnjit.cost.model import CostModel
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """args: as they were given, with one pass at smoke size. facts: of this machine and run."""
+
+    args: argparse.Namespace
+    model: CostModel
+    facts: dict[str, Any]
+
+
+def setting(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None, passes: int, smoke: str
+) -> Setting:
+    """Adds the common options to those of `parser`, and does what they say. `smoke`: what is
+    measured at smoke size."""
+    add = parser.add_argument
+    add("--repeats", type=int, default=5, help="turns of a pass (default: 5)")
+    add("--passes", type=int, default=passes, help=f"over what is held (default: {passes})")
+    add("--calibrate", action="store_true", help="calibrate in this process first")
+    add("--json", type=pathlib.Path, metavar="FILE", help="append JSON lines")
+    add("--give-back", action="store_true", help="do not keep memory")
+    add("--smoke", action="store_true", help=f"{smoke}: does it run?")
+    args = parser.parse_args(argv)
+    if args.smoke:
+        args.passes = 1
+    facts = {
+        "kept": not args.give_back and gnnjit.keep_memory(),
+        "machine": measure.machine(measure.usable_cpus()),
+        "versions": measure.versions(),
+    }
+    model = current()
+    if args.calibrate:
+        model = calibrate(calibration_points(quick=args.smoke)).model
+    return Setting(args, model, {"model": model.source, **facts})
