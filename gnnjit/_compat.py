@@ -73,7 +73,12 @@ def zero_tangent(aval: Any) -> Any:
 
 
 _LIBRARIES = tuple(
-    f"{os.sep}{name}{os.sep}" for name in ("flax", "gnnjit/frontend", "gnnjit/lower", "gnnjit/ir")
+    f"{os.sep}{name}{os.sep}"
+    for name in ("flax", "gnnjit/frontend", "gnnjit/lower", "gnnjit/ir", "gnnjit/grid")
+)
+_CALLS = tuple(
+    os.path.join("gnnjit", f"{name}.py")
+    for name in ("layer", "layer_call", "run_program", "stage", "stream")
 )
 
 
@@ -84,5 +89,5 @@ def user_line(source_info: Any) -> tuple[str, int] | None:
     traceback = getattr(source_info, "traceback", source_info)
     frames = list(source_info_util.user_frames(traceback))
     own = [f for f in frames if not any(lib in f.file_name for lib in _LIBRARIES)]
-    own = [f for f in own if not f.file_name.endswith("gnnjit/layer.py")]
+    own = [f for f in own if not f.file_name.endswith(_CALLS)]
     return (own[0].file_name, own[0].start_line) if own else None

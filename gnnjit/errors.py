@@ -32,6 +32,10 @@ class StoreError(GnnjitError, ValueError):
     """A file of a vertex store is missing, damaged, foreign, or has no room."""
 
 
+class StreamError(GnnjitError, ValueError):
+    """A function cannot be run chunk by chunk, or not within its memory budget."""
+
+
 class VerifyError(GnnjitError, AssertionError):
     """A program of the IR is ill-formed: a bug in a pass, not in the user's code."""
 

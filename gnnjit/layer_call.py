@@ -12,9 +12,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -34,6 +35,15 @@ from gnnjit.run_program import num_bytes, run_program, shape_of
 
 layer_p = _compat.Primitive("layer_call")
 layer_p.multiple_results = True
+
+_sizes = jax.make_user_context(None)
+
+
+@contextlib.contextmanager
+def planned_as(sizes: Sizes) -> Iterator[None]:
+    """Within it, layers are planned for a graph of these sizes, whatever those of the arrays."""
+    with _sizes(sizes):
+        yield
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +72,7 @@ class Call:
         moving: tuple[bool, ...] | None,
         platform: str,
     ) -> Problem:
-        sizes = Sizes(graph.num_src, graph.num_dst, graph.num_edges)
+        sizes = _sizes.value or Sizes(graph.num_src, graph.num_dst, graph.num_edges)
         leaves, treedef = jax.tree.flatten(graph)
         outs = [
             shape_of(graph, a, s) for a, s in zip(self.program.outputs, self.given, strict=True)
@@ -150,6 +160,12 @@ def _batch(
 def _lower(*args: Any, call: Call, graph_def: Any, platform: str) -> list[Any]:
     graph, arrays = _split(args, graph_def)
     return _run(call, graph, arrays, None, platform)
+
+
+def as_jaxpr(eqn: Any) -> Any:
+    """The jaxpr that an equation of `layer_call` stands for, as it is lowered here."""
+    run = functools.partial(_lower, platform=platform_here(), **eqn.params)
+    return jax.make_jaxpr(run)(*(_compat.like(v.aval) for v in eqn.invars))
 
 
 ad.primitive_jvps[layer_p] = _jvp

@@ -36,7 +36,7 @@ def size(graph: Graph, space: Space) -> int:
 def degree(graph: Graph, space: Space) -> Any:
     """Edges at each source or destination, `int32 [N]`."""
     structure = graph.in_structure if space is Space.DST else graph.out_structure
-    return jnp.diff(structure.indptr).astype(jnp.int32)
+    return structure.degree().astype(jnp.int32)
 
 
 def execute(
