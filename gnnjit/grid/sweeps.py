@@ -68,6 +68,11 @@ class Gather:
     def other(self) -> Space:
         return Space.SRC if self.side == "dst" else Space.DST
 
+    @property
+    def totals(self) -> bool:
+        """Whether its results are sums over all edges."""
+        return all(x.rows is None for x in self.outputs)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RowWise:
@@ -117,8 +122,11 @@ class Sweep:
             grid, "src" by rows. None: no edges are looked at.
         rows: of what the blocks are: vertices, or edges.
         loads: arrays of which each block reads its own rows.
-        stages: for each, the row-wise work and then the aggregates that follow it.
+        stages: for each, the row-wise work and then the aggregates that follow it; the last has
+            none.
         stores: arrays whose rows are kept for later sweeps, or are results.
+        edge_loads: arrays of edges of which each chunk reads its own rows.
+        edge_work: row-wise work on the edges of a chunk, before its aggregates.
     """
 
     side: Side | None
@@ -126,21 +134,12 @@ class Sweep:
     loads: tuple[Array, ...]
     stages: tuple[tuple[tuple[RowWise, ...], tuple[Gather, ...]], ...]
     stores: tuple[Array, ...]
+    edge_loads: tuple[Array, ...] = ()
+    edge_work: tuple[RowWise, ...] = ()
 
     @property
     def gathers(self) -> list[Gather]:
         return [g for _, gathers in self.stages for g in gathers]
-
-    @property
-    def others(self) -> list[Array]:
-        """Arrays read at the other endpoint of edges, or on edges, each once."""
-        found = {
-            x: None
-            for g in self.gathers
-            for space in (g.other, Space.EDGE)
-            for _, x in g.operands(space)
-        }
-        return list(found)  # type: ignore[arg-type]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -178,16 +177,18 @@ def works(function: Function) -> list[Work]:
 
 
 def _gathers(eqn: Equation) -> list[Gather]:
-    """An aggregate, once for each side that it reduces into."""
+    """An aggregate, once for each space that it reduces into; what it leaves on the edges comes
+    with the destinations."""
     body, reductions = eqn.params["body"], eqn.params["reductions"]
     leaves = len(eqn.inputs) - len(body.inputs)
-    operands, found = eqn.inputs[leaves:], []
-    sources = [k for k, r in enumerate(reductions) if r is not None and r.into is Space.SRC]
-    rest = [k for k in range(len(reductions)) if k not in sources]
-    for side, picked in (("dst", rest), ("src", sources)):
-        if picked:
-            found.append(_only(eqn, body, reductions, operands, side, picked))
-    return found
+    operands = eqn.inputs[leaves:]
+    homes: dict[Space, list[int]] = {}
+    for k, r in enumerate(reductions):
+        homes.setdefault(Space.DST if r is None else r.into, []).append(k)
+    return [
+        _only(eqn, body, reductions, operands, "src" if space is Space.SRC else "dst", picked)
+        for space, picked in homes.items()
+    ]
 
 
 def _only(
@@ -225,7 +226,16 @@ def plan_sweeps(function: Function) -> Streamed:
         StreamError: as `works`.
     """
     shared, rounds = _rounds(function, works(function))
-    return Streamed(function, shared, _fill(function, rounds))
+    before: list[tuple[Shared, ...]] = []
+    sweeps: list[Sweep] = []
+    waiting: tuple[Shared, ...] = ()
+    for work, sweep in zip(shared, _fill(function, rounds), strict=False):
+        waiting += work
+        if sweep.stages:
+            before.append(waiting)
+            sweeps.append(sweep)
+            waiting = ()
+    return Streamed(function, (*before, waiting + shared[-1]), tuple(sweeps))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -346,9 +356,8 @@ def _fill(function: Function, rounds: Sequence[_Round]) -> tuple[Sweep, ...]:
     for round_ in rounds:
         for work in round_.done:
             if isinstance(work, Gather):
-                for space in (work.other, Space.EDGE):
-                    for _, x in work.operands(space):
-                        store(x)
+                for _, x in work.operands(work.other):
+                    store(x)
     sweeps: list[Sweep] = []
     for number in reversed(range(len(rounds))):
         round_ = rounds[number]
@@ -357,13 +366,18 @@ def _fill(function: Function, rounds: Sequence[_Round]) -> tuple[Sweep, ...]:
             own = anchor.operands(anchor.own) if isinstance(anchor, Gather) else (
                 (0, x) for x in anchor.inputs)  # fmt: skip
             targets.update({x: None for _, x in own if isinstance(x, Array) and x.rows is not None})
+        edges = {x: None for w in round_.anchors if isinstance(w, Gather)
+                 for _, x in w.operands(Space.EDGE) if isinstance(x, Array)}  # fmt: skip
+        before = [w for r in rounds[: number + 1] for w in r.done]
         cut = _Cut(number, birth, makes, stored)
         loads, here = cut.least(list(targets))
-        for x in loads:
+        edge_loads, on_edges = cut.least(list(edges))
+        for x in (*loads, *edge_loads):
             store(x)
-        before = [w for r in rounds[: number + 1] for w in r.done]
-        sweeps.append(_sweep(round_, before, loads, here, tuple(stored[number])))
-    return tuple(s for s in reversed(sweeps) if s.stages)
+        sweep = _sweep(round_, before, loads, here, tuple(stored[number]))
+        work = tuple(w for w in before if isinstance(w, RowWise) and on_edges & {*w.outputs})
+        sweeps.append(dataclasses.replace(sweep, edge_loads=edge_loads, edge_work=work))
+    return tuple(reversed(sweeps))
 
 
 class _Cut:
@@ -409,6 +423,8 @@ class _Cut:
         without being computed costs its load; to be computed costs its work, and its operands have
         to be there.
         """
+        if not targets:
+            return (), set()
         reach = self.reachable(targets)
         number = {x: 2 + 2 * i for i, x in enumerate(reach)}
         edges: list[tuple[int, int, float]] = [(0, number[x], math.inf) for x in targets]
@@ -493,5 +509,9 @@ def _sweep(
         else:
             stages[at][0].append(work)
         level.update(dict.fromkeys(work.outputs, at + isinstance(work, Gather)))
+    if stages and stages[-1][1]:
+        stages.append(([], []))
+    if stores and not stages:
+        stages.append(([], []))
     done = tuple((tuple(rows), tuple(gathers)) for rows, gathers in stages)
     return Sweep(round_.side, round_.rows, loads, done, stores)

@@ -1,0 +1,348 @@
+"""The compiled pieces of a sweep: what one block does before, between and after its aggregates, and
+what one chunk of edges adds to them.
+
+Partial results of an aggregate merge by their reduction: sums add; maxima and minima compare, where
+a row has edges in the chunk; `exp_sum` carries the maximum it is shifted by, and rescales (online
+softmax). The order of the chunks is fixed, so that runs are equal bit for bit; a sum of sums
+differs from one sum in its last bits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnnjit.frontend.whole import Array, Constant, Operand
+from gnnjit.graph import Graph
+from gnnjit.graph.structure import Structure
+from gnnjit.grid.rowwise import Block, bind, highest, lowest
+from gnnjit.grid.sweeps import Gather, RowWise, Shared, Side, Sweep
+from gnnjit.ir.evaluate import finite_or_zero
+from gnnjit.ir.space import Space
+from gnnjit.lower.aggregate import aggregate
+
+Env = dict[Array, Any]
+
+
+def _read(env: Mapping[Array, Any], x: Operand) -> Any:
+    return np.asarray(x.value, x.dtype) if isinstance(x, Constant) else env[x]
+
+
+def _dependencies(works: Sequence[RowWise | Shared | Gather]) -> list[Array]:
+    """What is read and not made by `works`, each once."""
+    made: set[Array] = set()
+    found: dict[Array, None] = {}
+    for work in works:
+        found.update({x: None for x in work.inputs if isinstance(x, Array) and x not in made})
+        made.update(work.outputs)
+    return list(found)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SharedPiece:
+    """Work without rows: `run(values of inputs) -> values of outputs`."""
+
+    works: tuple[Shared, ...]
+    outputs: tuple[Array, ...]
+
+    @functools.cached_property
+    def inputs(self) -> tuple[Array, ...]:
+        return tuple(_dependencies(self.works))
+
+    @functools.cached_property
+    def run(self) -> Any:
+        return jax.jit(self._run)
+
+    def _run(self, values: Sequence[Any]) -> list[Any]:
+        env: Env = dict(zip(self.inputs, values, strict=True))
+        for work in self.works:
+            args = [_read(env, x) for x in work.inputs]
+            outs = bind(work.eqn.primitive, dict(work.eqn.params), args)
+            env.update(zip(work.outputs, outs, strict=True))
+        return [env[x] for x in self.outputs]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BlockPiece:
+    """One stage of a block: results of the aggregates before it, then its row-wise work.
+
+    `run(index, count, rows, shared, partial, totals)`: the numbers of the block's rows `int32[n]`,
+    how many are real, what it reads by rows and shared, partial results of `gathers`, and the sums
+    over all blocks so far (None in the first). It returns (rows of `outputs`, totals).
+    """
+
+    gathers: tuple[Gather, ...]
+    works: tuple[RowWise, ...]
+    outputs: tuple[Array, ...]
+
+    @functools.cached_property
+    def inputs(self) -> tuple[Array, ...]:
+        """All that is read and not made here."""
+        made = {x for g in self.gathers for x in g.outputs}
+        needed = [x for x in _dependencies(self.works) if x not in made]
+        rest = made.union(*(w.outputs for w in self.works))
+        return tuple(dict.fromkeys([*needed, *(x for x in self.outputs if x not in rest)]))
+
+    @functools.cached_property
+    def rows(self) -> tuple[Array, ...]:
+        return tuple(x for x in self.inputs if x.rows is not None)
+
+    @functools.cached_property
+    def shared(self) -> tuple[Array, ...]:
+        return tuple(x for x in self.inputs if x.rows is None)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the numbers of the rows are read."""
+        return any(w.eqn.name == "iota" for w in self.works)
+
+    @functools.cached_property
+    def totals(self) -> tuple[RowWise, ...]:
+        return tuple(w for w in self.works if w.reduces)
+
+    @functools.cached_property
+    def run(self) -> Any:
+        return jax.jit(self._run, donate_argnums=(4, 5))
+
+    def _run(
+        self, index: Any, count: Any, rows: Any, shared: Any, partial: Any, totals: Any
+    ) -> tuple[list[Any], list[Any]]:
+        block = Block(index, jnp.arange(index.shape[0], dtype=jnp.int32) < count)
+        env: Env = dict(zip(self.rows, rows, strict=True))
+        env.update(zip(self.shared, shared, strict=True))
+        for gather, accumulated in zip(self.gathers, partial, strict=True):
+            env.update(zip(gather.outputs, finish(gather, accumulated), strict=True))
+        sums: list[Any] = []
+        for work in self.works:
+            args = [_read(env, x) for x in work.inputs]
+            outs = work.rule.run(block, args)
+            if work.rule.merge is None:
+                env.update(zip(work.outputs, outs, strict=True))
+                continue
+            (new,) = outs
+            sums.append(new if totals is None else work.rule.merge(totals[len(sums)], new))
+        return [env[x] for x in self.outputs], sums
+
+
+def finished_total(work: RowWise, total: Any, env: Mapping[Array, Any]) -> Any:
+    """The result of a reduction over all blocks."""
+    if work.rule.finish is None:
+        return total
+    return work.rule.finish(total, [None if x.rows else _read(env, x) for x in work.inputs])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChunkPiece:
+    """What one chunk of edges adds to the aggregates of a stage.
+
+    `run(indptr, neighbor, numbers, own, other, edges, shared, partial)`: the first slots of the
+    rows `int32[n + 1]`, the other endpoints by slot `int32[E']` (with padding), the edges' numbers
+    as the user counts them (None where nobody asks), rows of the block, rows of the other endpoint,
+    rows of edges by slot, and the partial results so far. It returns (partial results, edge rows).
+    """
+
+    side: Side
+    gathers: tuple[Gather, ...]
+    edge_loads: tuple[Array, ...]
+    edge_work: tuple[RowWise, ...]
+
+    @functools.cached_property
+    def own(self) -> tuple[Array, ...]:
+        return self._operands(*{g.own for g in self.gathers})
+
+    @functools.cached_property
+    def other(self) -> tuple[Array, ...]:
+        return self._operands(*{g.other for g in self.gathers})
+
+    @functools.cached_property
+    def shared(self) -> tuple[Array, ...]:
+        found = [x for x in _dependencies(self.edge_work) if x.rows is None]
+        return tuple(dict.fromkeys([*found, *self._operands(Space.SHARED)]))
+
+    @functools.cached_property
+    def on_edges(self) -> tuple[Array, ...]:
+        """Results that stay on the edges."""
+        return tuple(
+            x
+            for g in self.gathers
+            for x, r in zip(g.outputs, g.op.reductions, strict=True)
+            if r is None
+        )
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the edges' numbers are read."""
+        return any(w.eqn.name == "iota" for w in self.edge_work)
+
+    def _operands(self, *spaces: Space) -> tuple[Array, ...]:
+        found: dict[Array, None] = {}
+        for gather in self.gathers:
+            for space in spaces:
+                found.update({x: None for _, x in gather.operands(space) if isinstance(x, Array)})
+        return tuple(found)
+
+    @functools.cached_property
+    def run(self) -> Any:
+        return jax.jit(self._run, donate_argnums=7)
+
+    def _run(
+        self,
+        indptr: Any,
+        neighbor: Any,
+        numbers: Any,
+        own: Any,
+        other: Any,
+        edges: Any,
+        shared: Any,
+        partial: Any,
+    ) -> tuple[list[Any], list[Any]]:
+        slots = jnp.arange(neighbor.shape[0], dtype=jnp.int32)
+        valid = slots < indptr[-1]
+        values: Env = dict(zip(self.shared, shared, strict=True))
+        values.update(zip(self.edge_loads, edges, strict=True))
+        block = Block(slots if numbers is None else numbers, valid)
+        for work in self.edge_work:
+            outs = work.rule.run(block, [_read(values, x) for x in work.inputs])
+            values.update(zip(work.outputs, outs, strict=True))
+        mine = {**values, **dict(zip(self.own, own, strict=True))}
+        theirs = {**values, **dict(zip(self.other, other, strict=True))}
+        num_other = other[0].shape[0] if other else indptr.shape[0] - 1
+        graph = chunk_graph(self.side, indptr, neighbor, num_other)
+        merged, kept = [], []
+        for gather, before in zip(self.gathers, partial, strict=True):
+            operands = [
+                _read(theirs if v.space is gather.other else mine, x)
+                for v, x in zip(gather.op.body.inputs, gather.inputs, strict=True)
+            ]
+            outs = aggregate(graph, gather.op.body, gather.op.reductions, operands, gather.limit)
+            merged.append(merge(gather, before, outs, jnp.diff(indptr)))
+            kept += [x for x, r in zip(outs, gather.op.reductions, strict=True) if r is None]
+        return merged, kept
+
+
+def chunk_graph(side: Side, indptr: Any, neighbor: Any, num_other: int) -> Graph:
+    """The edges of a chunk as a graph, numbered by slot; padding is at the end."""
+    rows, slots = indptr.shape[0] - 1, neighbor.shape[0]
+    number = jnp.arange(slots, dtype=jnp.int32)
+    row = jnp.searchsorted(indptr[1:], number, side="right").astype(jnp.int32)
+    valid = number < indptr[-1]
+    graph = Graph(
+        src=neighbor,
+        dst=jnp.where(valid, row, 0),
+        mask=valid,
+        in_structure=Structure(indptr, neighbor, number),
+        out_structure=Structure(_nobody_reads(num_other), neighbor, number),
+        dropped=None,
+        num_src=num_other,
+        num_dst=rows,
+        num_edges=slots,
+        bipartite=True,
+    )
+    return graph if side == "dst" else graph.reverse()
+
+
+def _nobody_reads(rows: int) -> Any:
+    """In place of the structure by the other endpoint: results are in the rows alone."""
+    return jnp.zeros(rows + 1, jnp.int32)
+
+
+# ------------------------------------------------------------------------------------- merging
+
+
+def empty(gather: Gather, rows: int) -> list[Any]:
+    """Partial results without any edge: one array an output that is not left on the edges, and the
+    number of edges of each row where that matters."""
+    found: list[Any] = []
+    for atom, r in zip(gather.op.body.outputs, gather.op.reductions, strict=True):
+        if r is None:
+            continue
+        shape = tuple(atom.shape) if r.into is Space.SHARED else (rows, *atom.shape)
+        start = {"max": lowest, "min": highest}.get(r.kind, lambda _: 0)(atom.dtype)
+        found.append(np.full(shape, start, atom.dtype))
+    if _counts(gather):
+        found.append(np.zeros(rows, np.int32))
+    return found
+
+
+def _counts(gather: Gather) -> bool:
+    return any(r is not None and r.kind in ("max", "min") for r in gather.op.reductions)
+
+
+def merge(gather: Gather, before: Sequence[Any], outs: Sequence[Any], degree: Any) -> list[Any]:
+    """Partial results, with those of one more chunk."""
+    kept = [k for k, r in enumerate(gather.op.reductions) if r is not None]
+    old = dict(zip(kept, before, strict=False))
+    new = dict(old)
+    for k in kept:  # extremes first: what is shifted by them needs both
+        r = gather.op.reductions[k]
+        assert r is not None
+        if r.kind in ("max", "min"):
+            some = degree.sum() > 0 if r.into is Space.SHARED else _as_column(degree > 0, outs[k])
+            better = jnp.maximum if r.kind == "max" else jnp.minimum
+            new[k] = jnp.where(some, better(old[k], outs[k]), old[k])
+    for k in kept:
+        r = gather.op.reductions[k]
+        assert r is not None
+        if r.kind == "sum":
+            new[k] = old[k] + outs[k]
+        elif r.kind == "exp_sum":
+            assert r.score is not None
+            top = new[r.score]
+            here = jnp.where(_as_column(degree > 0, top), outs[r.score], -jnp.inf)
+            new[k] = _rescaled(old[k], old[r.score], top) + _rescaled(outs[k], here, top)
+    found = [new[k] for k in kept]
+    return [*found, before[-1] + degree] if _counts(gather) else found
+
+
+def _rescaled(total: Any, top: Any, new: Any) -> Any:
+    """A sum of exp(score - shift) that was shifted by `top`, as if it had been by `new`. Where
+    `top` is not finite, it was not shifted; if it is -inf, there is nothing to rescale."""
+    shift = jnp.where(jnp.isfinite(top), top, jnp.where(top == -jnp.inf, new, 0))
+    factor = jnp.exp(finite_or_zero(shift) - finite_or_zero(new)).astype(total.dtype)
+    return total * factor.reshape(factor.shape + (1,) * (total.ndim - factor.ndim))
+
+
+def finish(gather: Gather, partial: Sequence[Any]) -> list[Any]:
+    """The outputs, from partial results of all chunks: 0 in rows without edges. What is left on
+    the edges is not there (None)."""
+    found: list[Any] = []
+    values = iter(partial)
+    for r in gather.op.reductions:
+        if r is None:
+            found.append(None)
+            continue
+        x = next(values)
+        if r.kind in ("max", "min"):
+            degree = partial[-1]
+            some = degree.sum() > 0 if r.into is Space.SHARED else _as_column(degree > 0, x)
+            x = jnp.where(some, x, jnp.zeros_like(x))
+        found.append(x)
+    return found
+
+
+def _as_column(rows: Any, like: Any) -> Any:
+    return rows.reshape((-1,) + (1,) * (like.ndim - 1))
+
+
+def block_pieces(sweep: Sweep) -> list[BlockPiece]:
+    """The stages of a sweep's blocks."""
+    pieces: list[BlockPiece] = []
+    gathers: tuple[Gather, ...] = ()
+    for k, (works, following) in enumerate(sweep.stages):
+        made = dict.fromkeys(x for g in gathers for x in g.outputs if x.rows is sweep.rows)
+        made.update(dict.fromkeys(x for w in works if not w.reduces for x in w.outputs))
+        later = set(sweep.stores)
+        for j, (others, then) in enumerate(sweep.stages):
+            if j > k:
+                later.update(x for w in others for x in w.inputs if isinstance(x, Array))
+            if j >= k:
+                later.update(x for g in then for _, x in g.operands(g.own) if isinstance(x, Array))
+        pieces.append(BlockPiece(gathers, works, tuple(x for x in made if x in later)))
+        gathers = following
+    return pieces

@@ -1,0 +1,437 @@
+"""Running a streamed function: block by block, with transfers beside the computation.
+
+One thread moves data between the store and the device, in order; the main thread computes. The
+memory plan says what is loaded, stored and dropped around each operation; the loads of the next
+operation begin while this one runs (NeuGraph, section 3.2: double buffering).
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnnjit.frontend.whole import Array, Constant, Rows
+from gnnjit.grid.blocks import EdgeBlocks
+from gnnjit.grid.memory_plan import MemoryPlan
+from gnnjit.grid.pieces import ChunkPiece, empty, finish, finished_total
+from gnnjit.grid.script import Pieces, Step, Tensor
+from gnnjit.grid.store import VertexStore
+from gnnjit.ir.space import Space
+
+ALIGNED = 64
+"""Bytes at a multiple of which JAX takes a host buffer on a CPU as it is, without a copy."""
+
+_FIRST_SLOTS = 256
+
+
+def room(count: int) -> int:
+    """Slots for `count` edges or rows: powers of two and the middles between them, so that chunks
+    of many sizes share few compiled pieces."""
+    size = _FIRST_SLOTS
+    while size < count:
+        if size * 3 // 2 >= count:
+            return size * 3 // 2
+        size *= 2
+    return size
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An uninitialised array that JAX need not copy."""
+    dtype = np.dtype(dtype)
+    size = int(np.prod(shape)) * dtype.itemsize
+    raw = np.empty(size + ALIGNED, np.uint8)
+    start = -raw.ctypes.data % ALIGNED
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+@dataclasses.dataclass
+class Traffic:
+    """What one run moved and how long it took.
+
+    moved: bytes by cause: "own rows", "other rows", "selected rows", "edges", "stored".
+    seconds: by sweep; in all.
+    jobs: by operation, seconds of its transfer and of its computation.
+    peak: the most bytes on the device as accounted.
+    """
+
+    moved: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    sweeps: list[float] = dataclasses.field(default_factory=list)
+    jobs: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+    waited: float = 0.0
+
+    @property
+    def bytes(self) -> int:
+        """Of all transfers."""
+        return sum(self.moved.values())
+
+
+class Mover:
+    """The thread that moves data, in order; or no thread, where nothing is to overlap."""
+
+    def __init__(self, overlapped: bool) -> None:
+        self._pool = None
+        if overlapped:
+            self._pool = concurrent.futures.ThreadPoolExecutor(1, "gnnjit-mover")
+
+    def submit(self, fn: Callable[..., Any], *args: Any) -> concurrent.futures.Future[Any]:
+        if self._pool is not None:
+            return self._pool.submit(fn, *args)
+        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        try:
+            done.set_result(fn(*args))
+        except BaseException as error:
+            done.set_exception(error)
+        return done
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Script:
+    """Everything that is decided before a run.
+
+    Attributes:
+        steps: the operations in order.
+        plan: what is loaded, stored and dropped around each, by the names of `names`.
+        names: of tensors.
+        selected: chunks (sweep, block, other) that read only the used rows of the other block.
+    """
+
+    steps: tuple[Step, ...]
+    plan: MemoryPlan
+    names: Mapping[Tensor, str]
+    selected: frozenset[tuple[int, int, int]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Data:
+    """Where a run's arrays are.
+
+    Attributes:
+        store: of the graph.
+        edges: its chunks.
+        names: of arrays of vertices in the store, results and temporary ones too.
+        vertex: the array that tells the user's number of each vertex; None for their own order.
+    """
+
+    store: VertexStore
+    edges: EdgeBlocks
+    names: Mapping[Array, str]
+    vertex: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Loaded:
+    """What a chunk needs from the host."""
+
+    indptr: Any
+    neighbor: Any
+    numbers: Any
+    edges: list[Any]
+    other: list[Any] | None
+
+
+class Run:
+    """One call of a streamed function."""
+
+    def __init__(
+        self, pieces: Pieces, script: Script, data: Data, shared: dict[Array, Any], overlapped: bool
+    ) -> None:
+        self.pieces, self.script, self.data = pieces, script, data
+        self.env = shared
+        self.overlapped = overlapped
+        self.bounds = data.edges.bounds
+        self.rows = int(np.diff(self.bounds).max())
+        self.tensors = {name: t for t, name in script.names.items()}
+        self.device: dict[Tensor, Any] = {}
+        self.loading: dict[Tensor, concurrent.futures.Future[Any]] = {}
+        self.chunks: dict[str, concurrent.futures.Future[Any]] = {}
+        self.writes: list[concurrent.futures.Future[Any]] = []
+        self.traffic = Traffic()
+        self.took: dict[str, float] = collections.defaultdict(float)
+
+    def __call__(self, watch: Callable[[int, int], None] | None = None) -> Traffic:
+        """Run all sweeps; shared results are in `env`, others in the store."""
+        started = time.perf_counter()
+        self.mover = Mover(self.overlapped)
+        try:
+            for number in range(len(self.pieces.sweeps)):
+                self._shared(number)
+                begun = time.perf_counter()
+                self._sweep(number, watch)
+                self.traffic.sweeps.append(time.perf_counter() - begun)
+            self._shared(len(self.pieces.sweeps))
+            self._written()
+        finally:
+            self.mover.close()
+        self.traffic.seconds = time.perf_counter() - started
+        return self.traffic
+
+    # ---------------------------------------------------------------------------------- sweeps
+
+    def _shared(self, number: int) -> None:
+        piece = self.pieces.shared[number]
+        if piece.works:
+            values = piece.run([self.env[x] for x in piece.inputs])
+            self.env.update(zip(piece.outputs, values, strict=True))
+
+    def _sweep(self, number: int, watch: Callable[[int, int], None] | None) -> None:
+        steps = [i for i, s in enumerate(self.script.steps) if s.sweep == number]
+        totals: dict[int, Any] = {}
+        sums: dict[Any, Any] = {}
+        local: dict[Array, Any] = {}
+        partial: list[Any] = []
+        for at in steps:
+            step = self.script.steps[at]
+            if step.kind == "block" and step.stage == 0:
+                local = {}
+            self._bring(at)
+            for ahead in range(at, min(at + 2, len(self.script.steps))):
+                self._prefetch(ahead, steps[-1])
+            began = time.perf_counter()
+            if step.kind == "block":
+                totals[step.stage] = self._block(step, local, partial, totals.get(step.stage))
+                chunk = self.pieces.chunks[number][step.stage]
+                if chunk is not None:
+                    partial = [sums.get(g) or empty(g, self.rows) for g in chunk.gathers]
+            elif step.kind == "chunk":
+                partial = self._chunk(step, local, partial)
+                chunk = self.pieces.chunks[number][step.stage]
+                assert chunk is not None
+                for g, p in zip(chunk.gathers, partial, strict=True):
+                    if g.totals:
+                        sums[g] = p
+            else:
+                totals[0] = self._edges(step, totals.get(0))
+            self._settle(at)
+            self.took[step.name] += time.perf_counter() - began
+            if watch is not None:
+                watch(at + 1, len(self.script.steps))
+        self._totals(number, totals, sums)
+
+    def _totals(self, number: int, totals: Mapping[int, Any], sums: Mapping[Any, Any]) -> None:
+        """Sums over all blocks, complete now."""
+        for stage, piece in enumerate(self.pieces.blocks[number]):
+            for work, total in zip(piece.totals, totals.get(stage) or (), strict=False):
+                self.env[work.outputs[0]] = finished_total(work, total, self.env)
+        for gather, partial in sums.items():
+            self.env.update(zip(gather.outputs, finish(gather, partial), strict=True))
+        for gather in self.pieces.sweeps[number].gathers:
+            if gather.totals and gather not in sums:  # no edges at all
+                self.env.update(zip(gather.outputs, finish(gather, empty(gather, 0)), strict=True))
+
+    def _block(self, step: Step, local: dict[Array, Any], partial: Any, totals: Any) -> Any:
+        piece = self.pieces.blocks[step.sweep][step.stage]
+        index, count = self._index(step.sweep, step.stage, step.block)
+        rows = [self._row(x, step.block, local) for x in piece.rows]
+        shared = [self.env[x] for x in piece.shared]
+        given = [p for p, g in zip(partial, piece.gathers, strict=False)] if piece.gathers else []
+        outs, sums = piece.run(index, count, rows, shared, given, totals)
+        local.update(zip(piece.outputs, outs, strict=True))
+        for t in step.outputs:
+            self.device[t] = local[t.array]
+        jax.block_until_ready((outs, sums))
+        return sums
+
+    def _row(self, x: Array, block: int, local: Mapping[Array, Any]) -> Any:
+        return local[x] if x in local else self.device[Tensor(x, block)]
+
+    def _index(self, sweep: int, stage: int, block: int) -> tuple[Any, int]:
+        """The user's numbers of the block's rows, if they are asked for, and how many are real."""
+        start, stop = map(int, self.bounds[block : block + 2])
+        piece = self.pieces.blocks[sweep][stage]
+        if not piece.numbered:
+            return np.zeros(self.rows, np.int32), stop - start
+        index = np.zeros(self.rows, np.int32)
+        if self.data.vertex is None:
+            index[: stop - start] = np.arange(start, stop, dtype=np.int32)
+        else:
+            self.data.store.read(self.data.vertex, start, stop, index[: stop - start])
+        return index, stop - start
+
+    def _chunk(self, step: Step, local: Mapping[Array, Any], partial: Any) -> Any:
+        piece = self.pieces.chunks[step.sweep][step.stage]
+        assert piece is not None
+        waited = time.perf_counter()
+        loaded: _Loaded = self.chunks.pop(step.name).result()
+        self.traffic.waited += time.perf_counter() - waited
+        own = [self._row(x, step.block, local) for x in piece.own]
+        other = loaded.other
+        if other is None:
+            other = [self.device[Tensor(x, step.other)] for x in piece.other]
+        shared = [self.env[x] for x in piece.shared]
+        merged, kept = piece.run(
+            loaded.indptr, loaded.neighbor, loaded.numbers, own, other, loaded.edges, shared, partial
+        )
+        jax.block_until_ready((merged, kept))
+        i, j = self._cell(step)
+        start, stop = self.data.edges.edge_range(i, j)
+        for x, values in zip(piece.on_edges, kept, strict=True):
+            self._write(x, start, np.asarray(values)[: stop - start])
+        return merged
+
+    def _edges(self, step: Step, totals: Any) -> Any:
+        """Row-wise work on the edges of a chunk, read and written as they are."""
+        piece = self.pieces.blocks[step.sweep][0]
+        i, j = step.other, step.block
+        start, stop = self.data.edges.edge_range(i, j)
+        slots = room(stop - start)
+        self._written()
+        rows = [self._edge_rows(x, start, stop, slots) for x in piece.rows]
+        index = _padded(self.data.edges.numbers(i, j), slots)
+        shared = [self.env[x] for x in piece.shared]
+        outs, sums = piece.run(index, stop - start, rows, shared, [], totals)
+        for x, values in zip(piece.outputs, outs, strict=True):
+            self._write(x, start, np.asarray(values)[: stop - start])
+        return sums
+
+    # --------------------------------------------------------------------------------- movement
+
+    def _bring(self, at: int) -> None:
+        """Evict, and wait for the loads of a step."""
+        planned = self.script.plan.steps[at]
+        step = self.script.steps[at]
+        outputs = {self.script.names[t] for t in step.outputs}
+        for name in planned.evictions:
+            t = self.tensors[name]
+            if name in planned.stores and name not in outputs:
+                self._store(t)
+            self.device.pop(t, None)
+        self._prefetch(at, at)
+        waited = time.perf_counter()
+        for name in planned.loads:
+            t = self.tensors[name]
+            if t in self.loading:
+                self.device[t] = self.loading.pop(t).result()
+        self.traffic.waited += time.perf_counter() - waited
+
+    def _prefetch(self, at: int, last: int) -> None:
+        """Begin the loads of a step, those that can be begun by now."""
+        if at > last:
+            return
+        step = self.script.steps[at]
+        selected = (step.sweep, step.block, step.other) in self.script.selected
+        for name in self.script.plan.steps[at].loads:
+            t = self.tensors[name]
+            partly = selected and t in step.partial
+            if t not in self.loading and t not in self.device and not partly:
+                cause = "other rows" if t in step.partial else "own rows"
+                self.loading[t] = self.mover.submit(self._load, step, t, cause)
+        if step.kind == "chunk" and step.name not in self.chunks:
+            self.chunks[step.name] = self.mover.submit(self._load_chunk, step, selected)
+
+    def _settle(self, at: int) -> None:
+        """Store results, and drop what the plan does not keep."""
+        planned, step = self.script.plan.steps[at], self.script.steps[at]
+        for t in step.outputs:
+            if self.script.names[t] in planned.stores:
+                self._store(t)
+        kept = {self.tensors[name] for name in planned.cached}
+        for t in [t for t in self.device if t not in kept]:
+            del self.device[t]
+
+    def _store(self, t: Tensor) -> None:
+        start, stop = map(int, self.bounds[t.block : t.block + 2])
+        self._write(t.array, start, np.asarray(self.device[t])[: stop - start])
+
+    def _write(self, x: Array, start: int, rows: np.ndarray) -> None:
+        self.traffic.moved["stored"] += rows.nbytes
+        for done in [w for w in self.writes if w.done()]:
+            done.result()
+        self.writes = [w for w in self.writes if not w.done()]
+        write = self.data.store.write
+        self.writes.append(self.mover.submit(write, self.data.names[x], start, rows))
+
+    def _written(self) -> None:
+        for write in self.writes:
+            write.result()
+        self.writes = []
+
+    def _load(self, step: Step, t: Tensor, cause: str) -> Any:
+        began = time.perf_counter()
+        start, stop = map(int, self.bounds[t.block : t.block + 2])
+        buffer = aligned((self.rows, *t.array.shape), t.array.dtype)
+        self.data.store.read(self.data.names[t.array], start, stop, buffer[: stop - start])
+        buffer[stop - start :] = 0
+        self.traffic.moved[cause] += buffer.nbytes
+        found = _on_device(buffer)
+        self.took["load " + step.name] += time.perf_counter() - began
+        return found
+
+    def _cell(self, step: Step) -> tuple[int, int]:
+        """Row and column of a chunk in the grid."""
+        by_column = self.pieces.sweeps[step.sweep].side != "src"
+        return (step.other, step.block) if by_column else (step.block, step.other)
+
+    def _load_chunk(self, step: Step, selected: bool) -> _Loaded:
+        began = time.perf_counter()
+        piece = self.pieces.chunks[step.sweep][step.stage]
+        assert piece is not None
+        side, (i, j) = piece.side, self._cell(step)
+        edges = self.data.edges
+        chunk = edges.load(i, j, by=side)
+        count = len(chunk.neighbor)
+        slots, neighbor, other = room(count), chunk.neighbor, None
+        if selected:
+            used, neighbor = _compact(chunk.neighbor, self.rows)
+            first = int(self.bounds[step.other])
+            other = [self._gathered(x, first, used) for x in piece.other]
+        numbers = None
+        if piece.numbered:
+            numbers = edges.numbers(i, j)
+            numbers = _padded(numbers if side == "dst" else numbers[chunk.position], slots)
+        start, stop = edges.edge_range(i, j)
+        rows = []
+        for x in piece.edge_loads:
+            data = self._edge_rows(x, start, stop, stop - start)
+            rows.append(_padded(data if side == "dst" else data[chunk.position], slots))
+        indptr = np.full(self.rows + 1, count, np.int32)
+        indptr[: len(chunk.indptr)] = chunk.indptr
+        found = _Loaded(*map(_on_device, (indptr, _padded(neighbor, slots))),
+                        numbers, rows, other)  # fmt: skip
+        self.traffic.moved["edges"] += 4 * count + indptr.nbytes + sum(r.nbytes for r in rows)
+        self.took["load " + step.name] += time.perf_counter() - began
+        return found
+
+    def _edge_rows(self, x: Array, start: int, stop: int, slots: int) -> np.ndarray:
+        return _padded(self.data.store.read(self.data.names[x], start, stop), slots)
+
+    def _gathered(self, x: Array, first: int, used: np.ndarray) -> Any:
+        rows = aligned((room(len(used)), *x.shape), x.dtype)
+        rows[: len(used)] = self.data.store.gather(self.data.names[x], first + used)
+        rows[len(used) :] = 0
+        self.traffic.moved["selected rows"] += rows[: len(used)].nbytes
+        return _on_device(rows)
+
+
+def _on_device(array: np.ndarray) -> Any:
+    return jnp.asarray(array)
+
+
+def _padded(rows: np.ndarray, count: int) -> np.ndarray:
+    out = aligned((count, *rows.shape[1:]), rows.dtype)
+    out[: len(rows)] = rows
+    out[len(rows) :] = 0
+    return out
+
+
+def _compact(neighbor: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows in use, and the neighbours as numbers among them."""
+    used = np.zeros(rows, bool)
+    used[neighbor] = True
+    found = np.flatnonzero(used).astype(np.int32)
+    number = np.zeros(rows, np.int32)
+    number[found] = np.arange(len(found), dtype=np.int32)
+    return found, number[neighbor]

@@ -1,0 +1,159 @@
+"""The operations of a streamed function in order, block by block and chunk by chunk, with what each
+reads and makes: what the memory plan is made for, and what the executor follows."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from gnnjit.frontend.whole import Array, Rows
+from gnnjit.grid.memory_plan import Operation
+from gnnjit.grid.pieces import BlockPiece, ChunkPiece, SharedPiece, block_pieces
+from gnnjit.grid.sweeps import Streamed, Sweep
+
+Kind = Literal["block", "chunk", "edges"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """The rows of one block of an array: what moves between the store and the device."""
+
+    array: Array
+    block: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One operation: a stage of a block, a chunk of edges, or row-wise work on the edges of a chunk
+    ("edges").
+
+    Attributes:
+        sweep, stage, block: where it stands; of a chunk, `other` is the block at the other end.
+        inputs, outputs: tensors that it reads and makes; `partial`: those that it reads only in
+            part where that is faster.
+    """
+
+    kind: Kind
+    sweep: int
+    stage: int
+    block: int
+    other: int = -1
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    partial: tuple[Tensor, ...] = ()
+
+    @property
+    def name(self) -> str:
+        end = f".{self.other}" if self.other >= 0 else ""
+        return f"{self.sweep}.{self.stage}.{self.block}{end}"
+
+
+class Pieces:
+    """The pieces of a function: shared work, and for each sweep its stages and chunks."""
+
+    def __init__(self, streamed: Streamed) -> None:
+        self.streamed = streamed
+        self.sweeps = streamed.sweeps
+        self.blocks: list[list[BlockPiece]] = [block_pieces(s) for s in self.sweeps]
+        self.chunks: list[list[ChunkPiece | None]] = [
+            [
+                ChunkPiece(s.side, gathers, s.edge_loads, s.edge_work)
+                if gathers and s.side
+                else None
+                for _, gathers in s.stages
+            ]
+            for s in self.sweeps
+        ]
+
+    @functools.cached_property
+    def shared(self) -> list[SharedPiece]:
+        """The work before each sweep, and after the last."""
+        found = []
+        for number, works in enumerate(self.streamed.shared):
+            made = dict.fromkeys(x for w in works for x in w.outputs)
+            later = self._read_after(number)
+            found.append(SharedPiece(works, tuple(x for x in made if x in later)))
+        return found
+
+    def _read_after(self, number: int) -> set[Any]:
+        """What is read by sweeps from this one on, or by later shared work, or is a result."""
+        found: set[Any] = set(self.streamed.function.outputs)
+        for works in self.streamed.shared[number + 1 :]:
+            found.update(x for w in works for x in w.inputs)
+        for blocks, chunks in zip(self.blocks[number:], self.chunks[number:], strict=True):
+            for piece in blocks:
+                found.update(piece.shared)
+                found.update(x for w in piece.totals for x in w.inputs)
+            for chunk in chunks:
+                found.update(chunk.shared if chunk else ())
+        return found
+
+
+def own_loads(pieces: Pieces, sweep: int, stage: int) -> tuple[Array, ...]:
+    """Arrays of the store whose rows of the block a stage's chunks read themselves."""
+    loads = set(pieces.sweeps[sweep].loads)
+    chunk = pieces.chunks[sweep][stage]
+    return tuple(x for x in chunk.own if x in loads) if chunk else ()
+
+
+Order = Callable[[int, int], Sequence[int]]
+"""The order of the other blocks in a block of a sweep: those that share edges with it."""
+
+
+def steps(pieces: Pieces, num_blocks: int, order: Order) -> Iterator[Step]:
+    """All operations in order."""
+    for s, sweep in enumerate(pieces.sweeps):
+        if sweep.rows is Rows.EDGE:
+            for block in range(num_blocks):
+                for other in order(s, block):
+                    yield Step("edges", s, 0, block, other)
+            continue
+        loads = set(sweep.loads)
+        for block in range(num_blocks):
+            for k, piece in enumerate(pieces.blocks[s]):
+                inputs = tuple(Tensor(x, block) for x in piece.rows if x in loads)
+                stored = tuple(Tensor(x, block) for x in piece.outputs if x in sweep.stores)
+                yield Step("block", s, k, block, inputs=inputs, outputs=stored)
+                chunk = pieces.chunks[s][k]
+                if chunk is None:
+                    continue
+                mine = tuple(Tensor(x, block) for x in own_loads(pieces, s, k))
+                for other in order(s, block):
+                    theirs = tuple(Tensor(x, other) for x in chunk.other)
+                    yield Step("chunk", s, k, block, other, (*mine, *theirs), partial=theirs)
+
+
+def serpentine(counts: np.ndarray, sides: Sequence[Sweep]) -> Order:
+    """Blocks that share edges, forth in even blocks and back in odd ones, so that what was read
+    last is read next."""
+
+    def order(sweep: int, block: int) -> Sequence[int]:
+        by_column = sides[sweep].side != "src"
+        edges = counts[:, block] if by_column else counts[block]
+        some = np.flatnonzero(edges).tolist()
+        return some if block % 2 == 0 else some[::-1]
+
+    return order
+
+
+def operations(
+    script: Sequence[Step], names: dict[Tensor, str], workspace: Callable[[Step], int]
+) -> list[Operation]:
+    """The script as the memory plan reads it. Fills `names`."""
+
+    def name(t: Tensor) -> str:
+        return names.setdefault(t, f"{len(names)}")
+
+    return [
+        Operation(
+            step.name,
+            tuple(map(name, dict.fromkeys(step.inputs))),
+            tuple(map(name, step.outputs)),
+            workspace(step),
+        )
+        for step in script
+    ]
