@@ -101,8 +101,8 @@ class EdgeBlocks:
                 cut; no padding. Both times the same edges.
             num_nodes: N.
             parts, bounds: P or the bounds of the vertex chunks, as in `EdgeGrid.of`.
-            memory: bytes to be held, besides the block that `edges` gave. It may be more, about 44
-                bytes for each edge of the largest chunk and 16 for each vertex of one.
+            memory: bytes to be held, besides the block that `edges` gave. What a chunk takes is
+                held whatever it is: about 32 bytes for each of its edges and 16 for each vertex.
             watch: called with (edges done, all) after the first pass; each edge counts three
                 times, when it is placed, sorted by destination and sorted by source.
 
@@ -214,17 +214,16 @@ class EdgeBlocks:
 
         Raises GraphError unless i and j are from 0 to P - 1.
         """
-        row_part, neighbor_part, last = IN if _forward(by) else OUT
+        forward = _forward(by)
         self._check(i, j)
+        row_part, neighbor_part, last_part = IN if forward else OUT
         row = self.cells.read(row_part, i, j)
-        indptr = np.zeros(self.cells.sizes[j if _forward(by) else i] + 1, np.int32)
+        indptr = np.zeros(self.cells.sizes[j if forward else i] + 1, np.int32)
         np.cumsum(np.bincount(row, minlength=len(indptr) - 1), out=indptr[1:])
         neighbor = self.cells.read(neighbor_part, i, j)
-        if _forward(by):
-            position = np.arange(len(row), dtype=np.int32)
-        else:
-            position = self.cells.read(last, i, j)
-        return LoadedChunk(indptr, neighbor, row, position)
+        if forward:
+            return LoadedChunk(indptr, neighbor, row, np.arange(len(row), dtype=np.int32))
+        return LoadedChunk(indptr, neighbor, row, self.cells.read(last_part, i, j))
 
     def numbers(self, i: int, j: int) -> HostArray:
         """`int32[E']`, the original numbers of the edges of chunk (i, j), in the order by
@@ -246,7 +245,7 @@ class EdgeBlocks:
         part = "out.row" if _forward(by) else "in.row"
         self._check(i, j)
         row = self.cells.read(part, i, j)
-        return row[np.r_[True, row[1:] != row[:-1]][: len(row)]]
+        return row[np.diff(row, prepend=np.int32(-1)) > 0]
 
     def used_counts(self, by: By) -> HostArray:
         """`int64[P, P]`: how many vertices `used` gives for chunk (i, j)."""

@@ -29,8 +29,7 @@ EDGE_BYTES = 48
 PIECES = 8
 """A block is taken in pieces of this share of what is held."""
 TABLE_BITS = 16
-"""The vertices are looked up in a table of twice as many entries as this many bits count, at most:
-it stays in the cache."""
+"""The chunks of vertices are looked up in a table of at most 2**16 entries, which fits a cache."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,8 +127,10 @@ def place(cells: Cells, edges: EdgeSource, memory: int, progress: Progress) -> N
     Raises GraphError where the edges are not those that were counted.
     """
     chunk_of = _chunk_finder(cells.bounds)
-    placer = _Placer(cells, _capacity(memory))
+    placer = _Placer(cells, min(_capacity(memory), max(1, cells.num_edges)))
     for first, src, dst in _pieces(edges, cells.num_nodes, _capacity(memory)):
+        if first + len(src) > cells.num_edges:
+            raise _changed(cells)
         i, j = chunk_of(src), chunk_of(dst)
         number = np.arange(first, first + len(src), dtype=np.int32)
         placer.add(j * cells.num_parts + i, dst - cells.bounds[j], src - cells.bounds[i], number)
@@ -203,9 +204,10 @@ class _Placer:
         self._size += size
 
     def finish(self) -> None:
-        self._write(every=True)
+        if self._size:
+            self._write(every=True)
         if (self._next < self._end).any():
-            raise self._changed()
+            raise _changed(self._cells)
 
     def _write(self, every: bool = False) -> None:
         """Write the cells of which at least half as many edges are held as of the mean cell: half
@@ -215,7 +217,7 @@ class _Placer:
         src, number = src[order], number[order]
         size = np.diff(first)
         if (self._next + size > self._end).any():
-            raise self._changed()
+            raise _changed(self._cells)
         least = 1 if every else self._size / (2 * np.count_nonzero(size))
         for c in np.flatnonzero(size >= least).tolist():
             for part, rows in zip(IN, (dst, src, number), strict=True):
@@ -229,11 +231,12 @@ class _Placer:
             held[: self._size] = rows[stays]
         self._held[0, : self._size] = _rows(left)
 
-    def _changed(self) -> GraphError:
-        return GraphError(
-            f"edges() gave other edges in its second pass than in its first (of "
-            f"{self._cells.num_edges}): each call must give the same ones, from a new iterator"
-        )
+
+def _changed(cells: Cells) -> GraphError:
+    return GraphError(
+        f"edges() gave other edges in its second pass than in its first (of {cells.num_edges}): "
+        "each call must give the same ones, from a new iterator"
+    )
 
 
 def _starts(counts: HostArray) -> HostArray:
@@ -277,7 +280,8 @@ def _chunk_finder(bounds: HostArray) -> Callable[[HostArray], HostArray]:
 def _pieces(
     edges: EdgeSource, num_nodes: int, capacity: int
 ) -> Iterator[tuple[int, HostArray, HostArray]]:
-    """(original number of the first edge, src, dst), checked, of a share of `capacity` edges."""
+    """(original number of the first edge, src, dst), of at most a share of `capacity` edges, which
+    are checked."""
     size = max(1, capacity // PIECES)
     first = 0
     for src, dst in edges():
@@ -290,7 +294,8 @@ def _pieces(
             )
         src, dst = _in_range("src", src, first, num_nodes), _in_range("dst", dst, first, num_nodes)
         for at in range(0, len(src), size):
-            yield first + at, src[at : at + size], dst[at : at + size]
+            here = slice(at, at + size)
+            yield first + at, src[here].astype(np.int64), dst[here].astype(np.int64)
         first += len(src)
 
 
