@@ -127,6 +127,8 @@ def plan_memory(
     capacity: int,
     results: Iterable[str] = (),
     max_states: int = MAX_STATES,
+    *,
+    keep_order: bool = False,
 ) -> MemoryPlan:
     """The plan that moves the fewest bytes.
 
@@ -140,6 +142,8 @@ def plan_memory(
         sizes: bytes of each tensor; further ones are ignored.
         capacity: bytes of the device.
         results: tensors that must be on the host in the end.
+        max_states: how many ways are looked at.
+        keep_order: only plans in the given order.
 
     Raises:
         PlanError: an operation does not fit the device alone; a tensor has no size, or is made
@@ -147,8 +151,8 @@ def plan_memory(
             tensor of theirs; a size is no number of bytes.
     """
     program = Program(operations, sizes, capacity, tuple(results))
-    methods: tuple[Method, Method] = ("any order", "given order")
-    for method in methods:
+    methods: tuple[Method, ...] = ("any order", "given order")
+    for method in methods[keep_order:]:
         moves = _search(program, method == "any order", max_states)
         if moves is not None:
             return _replay(program, moves, method)

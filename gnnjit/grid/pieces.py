@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,6 +28,35 @@ from gnnjit.ir.space import Space
 from gnnjit.lower.aggregate import aggregate
 
 Env = dict[Array, Any]
+
+
+class Compiled:
+    """A function compiled ahead for each shape of its arguments, so that what it needs is known."""
+
+    def __init__(self, fn: Callable[..., Any], donate: Sequence[int] = ()) -> None:
+        self._jit = jax.jit(fn, donate_argnums=tuple(donate))
+        self._made: dict[Any, Any] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        return self.at(args)(*args)
+
+    def at(self, args: Any) -> Any:
+        """The executable for arguments (arrays or shapes) like these."""
+        leaves, tree = jax.tree.flatten(args)
+        shapes = [jax.ShapeDtypeStruct(np.shape(x), x.dtype) for x in leaves]
+        key = (tree, tuple((x.shape, x.dtype) for x in shapes))
+        if key not in self._made:
+            lowered = self._jit.lower(*jax.tree.unflatten(tree, shapes))
+            self._made[key] = lowered.compile()
+        return self._made[key]
+
+    def scratch(self, args: Any) -> int:
+        """Bytes that it needs beside its arguments: results and temporaries."""
+        found = self.at(args).memory_analysis()
+        if found is None:
+            return 0
+        made = found.output_size_in_bytes - found.alias_size_in_bytes
+        return int(max(0, made) + found.temp_size_in_bytes)
 
 
 def _read(env: Mapping[Array, Any], x: Operand) -> Any:
@@ -57,7 +86,7 @@ class SharedPiece:
 
     @functools.cached_property
     def run(self) -> Any:
-        return jax.jit(self._run)
+        return Compiled(self._run)
 
     def _run(self, values: Sequence[Any]) -> list[Any]:
         env: Env = dict(zip(self.inputs, values, strict=True))
@@ -108,7 +137,7 @@ class BlockPiece:
 
     @functools.cached_property
     def run(self) -> Any:
-        return jax.jit(self._run, donate_argnums=(4, 5))
+        return Compiled(self._run, donate=(5,))
 
     def _run(
         self, index: Any, count: Any, rows: Any, shared: Any, partial: Any, totals: Any
@@ -189,7 +218,7 @@ class ChunkPiece:
 
     @functools.cached_property
     def run(self) -> Any:
-        return jax.jit(self._run, donate_argnums=7)
+        return Compiled(self._run, donate=(7,))
 
     def _run(
         self,

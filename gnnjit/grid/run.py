@@ -198,8 +198,8 @@ class Run:
             if step.kind == "block" and step.stage == 0:
                 local = {}
             self._bring(at)
-            for ahead in range(at, min(at + 2, len(self.script.steps))):
-                self._prefetch(ahead, steps[-1])
+            if self.overlapped:
+                self._prefetch(at + 1, steps[-1], ahead=True)
             began = time.perf_counter()
             if step.kind == "block":
                 totals[step.stage] = self._block(step, local, partial, totals.get(step.stage))
@@ -239,9 +239,10 @@ class Run:
         shared = [self.env[x] for x in piece.shared]
         given = [p for p, g in zip(partial, piece.gathers, strict=False)] if piece.gathers else []
         outs, sums = piece.run(index, count, rows, shared, given, totals)
-        local.update(zip(piece.outputs, outs, strict=True))
+        made = dict(zip(piece.outputs, outs, strict=True))
         for t in step.outputs:
-            self.device[t] = local[t.array]
+            self.device[t] = made.pop(t.array)
+        local.update(made)
         jax.block_until_ready((outs, sums))
         return sums
 
@@ -253,13 +254,13 @@ class Run:
         start, stop = map(int, self.bounds[block : block + 2])
         piece = self.pieces.blocks[sweep][stage]
         if not piece.numbered:
-            return np.zeros(self.rows, np.int32), stop - start
+            return np.zeros(self.rows, np.int32), np.int32(stop - start)
         index = np.zeros(self.rows, np.int32)
         if self.data.vertex is None:
             index[: stop - start] = np.arange(start, stop, dtype=np.int32)
         else:
             self.data.store.read(self.data.vertex, start, stop, index[: stop - start])
-        return index, stop - start
+        return index, np.int32(stop - start)
 
     def _chunk(self, step: Step, local: Mapping[Array, Any], partial: Any) -> Any:
         piece = self.pieces.chunks[step.sweep][step.stage]
@@ -292,7 +293,7 @@ class Run:
         rows = [self._edge_rows(x, start, stop, slots) for x in piece.rows]
         index = _padded(self.data.edges.numbers(i, j), slots)
         shared = [self.env[x] for x in piece.shared]
-        outs, sums = piece.run(index, stop - start, rows, shared, [], totals)
+        outs, sums = piece.run(index, np.int32(stop - start), rows, shared, [], totals)
         for x, values in zip(piece.outputs, outs, strict=True):
             self._write(x, start, np.asarray(values)[: stop - start])
         return sums
@@ -317,16 +318,18 @@ class Run:
                 self.device[t] = self.loading.pop(t).result()
         self.traffic.waited += time.perf_counter() - waited
 
-    def _prefetch(self, at: int, last: int) -> None:
-        """Begin the loads of a step, those that can be begun by now."""
+    def _prefetch(self, at: int, last: int, ahead: bool = False) -> None:
+        """Begin the loads of a step; `ahead`: while the one before it still has to run."""
         if at > last:
             return
         step = self.script.steps[at]
+        before = self.script.steps[at - 1].outputs if at else ()
         selected = (step.sweep, step.block, step.other) in self.script.selected
         for name in self.script.plan.steps[at].loads:
             t = self.tensors[name]
             partly = selected and t in step.partial
-            if t not in self.loading and t not in self.device and not partly:
+            made = ahead and t in before  # not stored yet
+            if not (made or partly or t in self.loading or t in self.device):
                 cause = "other rows" if t in step.partial else "own rows"
                 self.loading[t] = self.mover.submit(self._load, step, t, cause)
         if step.kind == "chunk" and step.name not in self.chunks:

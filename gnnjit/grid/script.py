@@ -93,13 +93,6 @@ class Pieces:
         return found
 
 
-def own_loads(pieces: Pieces, sweep: int, stage: int) -> tuple[Array, ...]:
-    """Arrays of the store whose rows of the block a stage's chunks read themselves."""
-    loads = set(pieces.sweeps[sweep].loads)
-    chunk = pieces.chunks[sweep][stage]
-    return tuple(x for x in chunk.own if x in loads) if chunk else ()
-
-
 Order = Callable[[int, int], Sequence[int]]
 """The order of the other blocks in a block of a sweep: those that share edges with it."""
 
@@ -112,16 +105,16 @@ def steps(pieces: Pieces, num_blocks: int, order: Order) -> Iterator[Step]:
                 for other in order(s, block):
                     yield Step("edges", s, 0, block, other)
             continue
-        loads = set(sweep.loads)
+        kept = {*sweep.loads, *sweep.stores}
         for block in range(num_blocks):
             for k, piece in enumerate(pieces.blocks[s]):
-                inputs = tuple(Tensor(x, block) for x in piece.rows if x in loads)
+                inputs = tuple(Tensor(x, block) for x in piece.rows if x in kept)
                 stored = tuple(Tensor(x, block) for x in piece.outputs if x in sweep.stores)
                 yield Step("block", s, k, block, inputs=inputs, outputs=stored)
                 chunk = pieces.chunks[s][k]
                 if chunk is None:
                     continue
-                mine = tuple(Tensor(x, block) for x in own_loads(pieces, s, k))
+                mine = tuple(Tensor(x, block) for x in chunk.own if x in kept)
                 for other in order(s, block):
                     theirs = tuple(Tensor(x, other) for x in chunk.other)
                     yield Step("chunk", s, k, block, other, (*mine, *theirs), partial=theirs)

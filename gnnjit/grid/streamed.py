@@ -1,0 +1,287 @@
+"""A graph whose edges and vertex data live in a store, and handles of its arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from gnnjit.errors import GraphError, StreamError
+from gnnjit.frontend.whole import Rows
+from gnnjit.graph import Graph
+from gnnjit.grid.blocks import EdgeBlocks
+from gnnjit.grid.order import Ordering, order_vertices, whole
+from gnnjit.grid.selective import Rates
+from gnnjit.grid.store import HostStore, VertexStore
+from gnnjit.shapes import ArrayLike, HostArray
+
+PIECE = 1 << 22
+"""Edges, or bytes of rows, that are handled at a time."""
+
+RATE_BYTES = 16 << 20
+"""That are moved to measure the rates."""
+
+_count = itertools.count()
+
+
+class StreamedGraph:
+    """A directed graph in a store, to be passed to functions that `gnnjit.stream` made.
+
+    Inside such a function it is a `gnnjit.Graph` whose edges cannot be looked at: layers, degrees
+    and sizes are what there is. Made by `from_edges`, or from what is in a store already.
+
+    Attributes:
+        store: of everything that belongs to it.
+        num_nodes, num_edges: N and E.
+        unwanted: names of results that nobody holds any more.
+    """
+
+    def __init__(
+        self,
+        store: VertexStore,
+        num_nodes: int,
+        num_edges: int,
+        edges: Callable[[], Iterator[tuple[HostArray, HostArray]]],
+        *,
+        vertex: str | None = None,
+    ) -> None:
+        """A graph whose rows lie in `store`.
+
+        Args:
+            store: where the grid's chunks, and what is streamed, are put.
+            num_nodes, num_edges: N and E.
+            edges: called for blocks `(src, dst)` of all edges, in the order that is cut.
+            vertex: the array `int32[N]` in the store that has the user's number of each row; None
+                where the rows are in the user's order.
+        """
+        self.store = store
+        self.num_nodes = whole("num_nodes", num_nodes, 0)
+        self.num_edges = whole("num_edges", num_edges, 0)
+        self.edges = edges
+        self.vertex = vertex
+        self.unwanted: list[str] = []
+        self._blocks: dict[int, EdgeBlocks] = {}
+
+    @classmethod
+    def from_edges(
+        cls,
+        src: ArrayLike,
+        dst: ArrayLike,
+        num_nodes: int,
+        *,
+        store: VertexStore | None = None,
+        order: Any = "auto",
+        seed: int = 0,
+    ) -> StreamedGraph:
+        """The graph of the edges `src[e] -> dst[e]`, its vertices ordered for locality.
+
+        Args:
+            src, dst: `int[E]`, no padding.
+            num_nodes: N.
+            store: memory of this process (the default), or a `DiskStore`.
+            order: as in `gnnjit.grid.order.order_vertices`.
+            seed: of the order.
+
+        Raises:
+            GraphError: endpoints or sizes that do not fit.
+        """
+        ordering = order_vertices(src, dst, num_nodes, method=order, seed=seed)
+        store = HostStore() if store is None else store
+        vertex = None
+        if ordering.method != "given":
+            vertex = "vertex"
+            _put(store, vertex, ordering.vertex.astype(np.int32))
+        first, last = (_ranked(ordering, x) for x in (src, dst))
+        edges = functools.partial(_in_pieces, first, last)
+        return cls(store, num_nodes, len(first), edges, vertex=vertex)
+
+    def put(self, name: str, rows: ArrayLike) -> VertexArray:
+        """Vertex data `[N, ...]` in the user's order, written to the store under `name`."""
+        rows = np.asarray(rows)
+        if rows.shape[:1] != (self.num_nodes,):
+            raise GraphError(
+                f"put({name!r}) got an array of shape {rows.shape}, expected one row for each of "
+                f"the {self.num_nodes} vertices: pass [{self.num_nodes}, ...]"
+            )
+        self.store.add(name, self.num_nodes, rows.shape[1:], rows.dtype, replace=True)
+        for start, stop in self.pieces(rows[:1].nbytes):
+            self.store.write(name, start, rows[self.numbers(start, stop)])
+        self.store.seal(name)
+        return self.array(name)
+
+    def array(self, name: str) -> VertexArray:
+        """Vertex data that is in the store, its rows in the order that is cut."""
+        info = self.store.info(name)
+        if info.rows != self.num_nodes:
+            raise GraphError(
+                f"the array {name!r} has {info.rows} rows, expected {self.num_nodes}, one for each "
+                "vertex"
+            )
+        return VertexArray(self, name, info.shape, info.dtype)
+
+    def numbers(self, start: int, stop: int) -> HostArray:
+        """The user's numbers of some rows."""
+        if self.vertex is None:
+            return np.arange(start, stop, dtype=np.int32)
+        return self.store.read(self.vertex, start, stop)
+
+    def pieces(self, row_bytes: int) -> Iterator[tuple[int, int]]:
+        """Ranges of rows of a few MiB."""
+        step = max(1, PIECE // max(1, row_bytes))
+        for start in range(0, self.num_nodes, step):
+            yield start, min(start + step, self.num_nodes)
+
+    def blocks(self, parts: int, watch: Any = None) -> EdgeBlocks:
+        """The edges as `parts` x `parts` chunks, made when they are first asked for."""
+        if parts not in self._blocks:
+            name = f"grid.{parts}"
+            built = name + ".complete" in self.store.names()
+            if built and self.store.info(name + ".complete").sealed:
+                self._blocks[parts] = EdgeBlocks.open(self.store, name)
+            else:
+                self._blocks[parts] = EdgeBlocks.build(
+                    self.store, name, self.edges, self.num_nodes, parts=parts, watch=watch
+                )
+        return self._blocks[parts]
+
+    @functools.cached_property
+    def rates(self) -> Rates:
+        """How fast rows are collected and moved, measured once."""
+        rows = np.ones((RATE_BYTES // 256, 64), np.float32)
+        some = np.random.default_rng(0).permutation(len(rows))
+        return Rates.measure(
+            lambda: rows[some],
+            lambda: jax.block_until_ready(jax.device_put(rows)),
+            bytes=rows.nbytes,
+        )
+
+    def forget(self) -> None:
+        """Drop the results that nobody holds any more."""
+        while self.unwanted:
+            self.store.drop(self.unwanted.pop())
+
+    def __repr__(self) -> str:
+        return f"StreamedGraph({self.num_nodes} vertices, {self.num_edges} edges)"
+
+
+class VertexArray:
+    """Rows of vertices in the store of a graph, `[N, *shape]`: a value for streamed functions.
+
+    `numpy.asarray` reads all of it, in the user's order of the vertices.
+    """
+
+    rows = Rows.VERTEX
+
+    def __init__(
+        self,
+        graph: StreamedGraph,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: Any,
+        *,
+        owned: bool = False,
+    ) -> None:
+        self.graph, self.name = graph, name
+        self.shape = (graph.num_nodes, *shape)
+        self.dtype = np.dtype(dtype)
+        if owned:
+            weakref.finalize(self, graph.unwanted.append, name)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> HostArray:
+        out = np.empty(self.shape, self.dtype)
+        for start, stop in self.graph.pieces(out[:1].nbytes):
+            numbers = self.graph.numbers(start, stop)
+            out[numbers] = self.graph.store.read(self.name, start, stop)
+        return out if dtype is None else out.astype(dtype, copy=False)
+
+    def __repr__(self) -> str:
+        return f"VertexArray({self.name}: {self.dtype}{list(self.shape)})"
+
+
+def fresh_name(kind: str) -> str:
+    """A name that no other array of this process has."""
+    return f"{kind}.{next(_count)}"
+
+
+def _put(store: VertexStore, name: str, rows: HostArray) -> None:
+    store.add(name, len(rows), rows.shape[1:], rows.dtype, replace=True)
+    store.write(name, 0, rows)
+    store.seal(name)
+
+
+def _ranked(ordering: Ordering, ends: ArrayLike) -> HostArray:
+    return ordering.rank[np.asarray(ends)].astype(np.int32)
+
+
+def _in_pieces(src: HostArray, dst: HostArray) -> Iterator[tuple[HostArray, HostArray]]:
+    for start in range(0, len(src), PIECE):
+        yield src[start : start + PIECE], dst[start : start + PIECE]
+
+
+# ------------------------------------------------------------------- inside a streamed function
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["degrees"], meta_fields=[]
+)
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Degrees:
+    """Stands for a sorted structure: its degrees are all that is known of it."""
+
+    degrees: Any
+
+    def degree(self) -> Any:
+        return self.degrees
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise StreamError(_ABSENT)
+
+
+_ABSENT = (
+    "the edges of a streamed graph are not at hand inside the function: use layers, graph.in_degree "
+    "and graph.out_degree, or work on the edges before, outside of it"
+)
+
+
+@jax.tree_util.register_static
+class _Absent:
+    """Stands for the edges themselves."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Absent)
+
+    def __hash__(self) -> int:
+        return hash(_Absent)
+
+    def _fail(self, *_: Any, **__: Any) -> Any:
+        raise StreamError(_ABSENT)
+
+    __getitem__ = __iter__ = __len__ = __array__ = __jax_array__ = _fail
+    __add__ = __radd__ = __sub__ = __mul__ = __lt__ = __gt__ = _fail
+
+
+def stand_in(num_nodes: int, num_edges: int, in_degree: Any, out_degree: Any) -> Graph:
+    """What a streamed function sees of the graph."""
+    nothing: Any = _Absent()
+    ins: Any = _Degrees(in_degree)
+    outs: Any = _Degrees(out_degree)
+    return Graph(
+        src=nothing,
+        dst=nothing,
+        mask=None,
+        in_structure=ins,
+        out_structure=outs,
+        dropped=None,
+        num_src=num_nodes,
+        num_dst=num_nodes,
+        num_edges=num_edges,
+        bipartite=False,
+    )
