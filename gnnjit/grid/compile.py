@@ -285,6 +285,7 @@ class Ready:
         self._make_room(names, kept)
         data = Data(self.graph.store, self.blocks, names, self.graph.vertex)
         run = Run(self.traced.pieces, self.script, data, shared, self.options.overlapped)
+        owner.last = run
         owner.traffic = run()
         return jax.tree.unflatten(
             self.traced.out_tree, [self._result(x, names, kept, shared) for x in function.outputs]

@@ -102,7 +102,7 @@ class BlockPiece:
     """One stage of a block: results of the aggregates before it, then its row-wise work.
 
     `run(index, count, rows, shared, partial, totals)`: the numbers of the block's rows `int32[n]`,
-    how many are real, what it reads by rows and shared, partial results of `gathers`, and the sums
+    how many are real (None: all), what it reads by rows and shared, partial results of `gathers`, and the sums
     over all blocks so far (None in the first). It returns (rows of `outputs`, totals).
     """
 
@@ -142,7 +142,9 @@ class BlockPiece:
     def _run(
         self, index: Any, count: Any, rows: Any, shared: Any, partial: Any, totals: Any
     ) -> tuple[list[Any], list[Any]]:
-        block = Block(index, jnp.arange(index.shape[0], dtype=jnp.int32) < count)
+        full = count is None
+        valid = None if full else jnp.arange(index.shape[0], dtype=jnp.int32) < count
+        block = Block(index, valid)
         env: Env = dict(zip(self.rows, rows, strict=True))
         env.update(zip(self.shared, shared, strict=True))
         for gather, accumulated in zip(self.gathers, partial, strict=True):

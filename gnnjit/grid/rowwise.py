@@ -44,7 +44,7 @@ _RANDOM = ("random_bits", "threefry2x32", "random_gamma", "shuffle")
 @dataclasses.dataclass(frozen=True)
 class Block:
     """Some rows in a row: `index: int32[n]` are their numbers as the user counts them, `valid:
-    bool[n]` tells the real ones from padding at the end."""
+    bool[n]` tells the real ones from padding at the end (None: all are real)."""
 
     index: Any
     valid: Any
@@ -180,6 +180,8 @@ def highest(dtype: Any) -> Any:
 
 
 def _masked(block: Block, x: Any, neutral: Any) -> Any:
+    if block.valid is None:
+        return x
     valid = block.valid.reshape((-1,) + (1,) * (x.ndim - 1))
     return jnp.where(valid, x, jnp.asarray(neutral, x.dtype))
 

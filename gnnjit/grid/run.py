@@ -249,18 +249,20 @@ class Run:
     def _row(self, x: Array, block: int, local: Mapping[Array, Any]) -> Any:
         return local[x] if x in local else self.device[Tensor(x, block)]
 
-    def _index(self, sweep: int, stage: int, block: int) -> tuple[Any, int]:
-        """The user's numbers of the block's rows, if they are asked for, and how many are real."""
+    def _index(self, sweep: int, stage: int, block: int) -> tuple[Any, Any]:
+        """The user's numbers of the block's rows, if they are asked for, and how many are real:
+        None for all."""
         start, stop = map(int, self.bounds[block : block + 2])
+        count = None if stop - start == self.rows else np.int32(stop - start)
         piece = self.pieces.blocks[sweep][stage]
         if not piece.numbered:
-            return np.zeros(self.rows, np.int32), np.int32(stop - start)
+            return np.zeros(self.rows, np.int32), count
         index = np.zeros(self.rows, np.int32)
         if self.data.vertex is None:
             index[: stop - start] = np.arange(start, stop, dtype=np.int32)
         else:
             self.data.store.read(self.data.vertex, start, stop, index[: stop - start])
-        return index, np.int32(stop - start)
+        return index, count
 
     def _chunk(self, step: Step, local: Mapping[Array, Any], partial: Any) -> Any:
         piece = self.pieces.chunks[step.sweep][step.stage]

@@ -495,20 +495,31 @@ def _sweep(
 ) -> Sweep:
     """The work of a sweep in stages: what needs an aggregate of the sweep comes after it."""
     anchors = set(round_.anchors)
+    wanted = [w for w in before if w in anchors or not here.isdisjoint(w.outputs)]
     level: dict[Operand, int] = {}
-    stages: list[tuple[list[RowWise], list[Gather]]] = []
-    for work in before:
-        if work not in anchors and here.isdisjoint(work.outputs):
-            continue
+    earliest: dict[Gather | RowWise, int] = {}
+    for work in wanted:
         own = [x for _, x in work.operands(work.own)] if isinstance(work, Gather) else work.inputs
-        at = max((level.get(x, 0) for x in own), default=0)
-        while len(stages) <= at:
-            stages.append(([], []))
+        earliest[work] = max((level.get(x, 0) for x in own), default=0)
+        level.update(dict.fromkeys(work.outputs, earliest[work] + isinstance(work, Gather)))
+    # Row-wise work waits until somebody reads it, so that nothing is held meanwhile.
+    needed: dict[Operand, int] = {x: level[x] for x in stores if x in level}
+    at: dict[Gather | RowWise, int] = {}
+    for work in reversed(wanted):
+        at[work] = earliest[work]
+        own = [x for _, x in work.operands(work.own)] if isinstance(work, Gather) else work.inputs
+        if isinstance(work, RowWise) and not work.reduces:
+            at[work] = min(needed.get(x, at[work]) for x in work.outputs if x in needed)
+        for x in own:
+            needed[x] = min(needed.get(x, at[work]), at[work])
+    stages: list[tuple[list[RowWise], list[Gather]]] = []
+    for _ in range(1 + max(at.values(), default=-1)):
+        stages.append(([], []))
+    for work in wanted:
         if isinstance(work, Gather):
-            stages[at][1].append(work)
+            stages[at[work]][1].append(work)
         else:
-            stages[at][0].append(work)
-        level.update(dict.fromkeys(work.outputs, at + isinstance(work, Gather)))
+            stages[at[work]][0].append(work)
     if stages and stages[-1][1]:
         stages.append(([], []))
     if stores and not stages:
