@@ -133,8 +133,8 @@ def write(
     arrays = arrays_of(stored)
     if taken := sorted(arrays.keys() & set(store.names())):
         raise StoreError(
-            f"{source.name}: the store has the arrays {', '.join(taken)} already: drop them first, or "
-            "use another store"
+            f"{source.name}: the store has the arrays {', '.join(taken)} already: drop them first, "
+            "or use another store"
         )
     if isinstance(store, DiskStore):
         write_description(store._folder, made_from, complete=False)
@@ -218,5 +218,5 @@ def _hash(arrays: Iterable[Any]) -> str:
     sha = hashlib.sha256()
     for array in map(np.ascontiguousarray, arrays):
         sha.update(f"{array.dtype.str}{array.shape}".encode())
-        sha.update(array.reshape(-1).view(np.uint8))
+        sha.update(array.reshape(-1).view(np.uint8).data)
     return sha.hexdigest()[:16]

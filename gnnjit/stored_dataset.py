@@ -1,7 +1,7 @@
 """A dataset of one graph in a vertex store, its vertices in the order in which a grid cuts them.
 
-It is written once (`gnnjit.store_dataset`; `gnnjit.prepare` for one that is larger than the memory),
-and a process that trains on it opens it without holding it. The arrays, all sealed:
+It is written once (`gnnjit.store_dataset`, or `gnnjit.prepare` in a process of its own), and who
+trains on it opens it without holding it. The arrays, all sealed:
 
     x                                float32[N, F]
     y                                int32[N]
@@ -32,6 +32,17 @@ KIND = "gnnjit stored dataset"
 FORMAT = 1
 DATASET = "dataset.json"
 
+ARRAYS = {
+    "x": "float32",
+    "edge.src": "int32",
+    "edge.dst": "int32",
+    "vertex": "int32",
+    "y": "int32",
+    "train_mask": "bool",
+    "val_mask": "bool",
+    "test_mask": "bool",
+}
+"""What they are called, and of what dtype."""
 EDGES = 1 << 22
 """Edges that are moved at once."""
 
@@ -160,19 +171,14 @@ class StoredDataset:
 def arrays_of(stored: StoredDataset) -> dict[str, ArrayInfo]:
     """The arrays of a dataset of these sizes, by name, the largest first."""
     nodes, edges = stored.num_nodes, stored.num_edges
-    kinds = {
-        "x": (nodes, (stored.num_features,), "float32"),
-        "edge.src": (edges, (), "int32"),
-        "edge.dst": (edges, (), "int32"),
-        "vertex": (nodes, (), "int32"),
-        "y": (nodes, (), "int32"),
-        "train_mask": (nodes, (), "bool"),
-        "val_mask": (nodes, (), "bool"),
-        "test_mask": (nodes, (), "bool"),
-    }
     return {
-        name: ArrayInfo(rows, shape, DTYPES[dtype], sealed=True)
-        for name, (rows, shape, dtype) in kinds.items()
+        name: ArrayInfo(
+            edges if name in ("edge.src", "edge.dst") else nodes,
+            (stored.num_features,) if name == "x" else (),
+            DTYPES[dtype],
+            sealed=True,
+        )
+        for name, dtype in ARRAYS.items()
     }
 
 

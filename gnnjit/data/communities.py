@@ -21,7 +21,7 @@ from gnnjit.data.types import Dataset
 from gnnjit.errors import DataError
 from gnnjit.graph import Graph
 
-_ROWS_AT_ONCE = 1 << 15
+_NUMBERS_AT_ONCE = 1 << 20
 
 
 def communities(
@@ -109,7 +109,7 @@ class Drawn:
     y: np.ndarray
     masks: Masks
     centroids: np.ndarray
-    state: dict[str, Any]
+    state: Any
 
     def rows(self) -> Iterator[tuple[int, np.ndarray]]:
         """(first vertex, float32 [R, F]): the features of all vertices, a block after the other;
@@ -117,8 +117,9 @@ class Drawn:
         bits = np.random.PCG64(0)
         bits.state = self.state
         rng = np.random.Generator(bits)
-        for low in range(0, self.y.shape[0], _ROWS_AT_ONCE):
-            rows = self.centroids[self.y[low : low + _ROWS_AT_ONCE]]
+        size = max(1, _NUMBERS_AT_ONCE // self.centroids.shape[1])
+        for low in range(0, self.y.shape[0], size):
+            rows = self.centroids[self.y[low : low + size]]
             rows += _noise(rng, rows.shape)
             yield low, rows
 
@@ -154,7 +155,7 @@ def draw(
     signs = features.integers(0, 2, (num_classes, num_features)).astype(np.float32) * 2 - 1
     # Two rows of signs differ in half their places, hence are sqrt(2 F) apart.
     centroids = signs * np.float32(separation / math.sqrt(2 * num_features))
-    return Drawn(src, dst, y, masks, centroids, dict(features.bit_generator.state))
+    return Drawn(src, dst, y, masks, centroids, features.bit_generator.state)
 
 
 def _check(
