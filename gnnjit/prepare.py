@@ -157,8 +157,8 @@ def _holds(request: Request) -> bool:
 
 
 def _flat(made_from: Mapping[str, Any]) -> dict[str, Any]:
-    options = made_from.get("options", {})
-    return {key: value for key, value in made_from.items() if key != "options"} | options
+    rest = {key: value for key, value in made_from.items() if key != "options"}
+    return {**made_from.get("options", {}), **rest}
 
 
 def _these(values: Mapping[str, Any], names: Iterable[str]) -> str:

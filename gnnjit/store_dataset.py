@@ -104,7 +104,7 @@ def store_dataset(
 
 def order_made_from(order: str, parts: int, seed: int) -> dict[str, Any]:
     """What of `made_from` the order of the vertices follows from."""
-    metis = {"parts": parts, "seed": seed} if order in ("auto", "metis") else {}
+    metis = {"order_parts": parts, "order_seed": seed} if order in ("auto", "metis") else {}
     return {"order": order, **metis}
 
 
