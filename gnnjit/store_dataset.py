@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -88,7 +88,7 @@ def store_dataset(
 
     Raises:
         GraphError: the order is unknown, or does not fit.
-        StoreError: the store has arrays of these names, or no room; none of them is left then.
+        StoreError: the store has arrays of these names already, or no room.
     """
     source = Source.of(dataset)
     named = order if isinstance(order, str) else _hash([np.asarray(order)])
@@ -124,18 +124,14 @@ def write(
 ) -> StoredDataset:
     """Write all arrays, and seal them; until `StoredDataset.save`, a folder counts as incomplete.
 
-    Beside the edges, O(N) memory and two pieces of features. Where it fails, the arrays are
-    dropped. Raises as `store_dataset` does.
+    Beside the source and what the order takes, O(N) memory and two pieces of features. Where it
+    fails, its arrays are dropped. Raises as `store_dataset` does.
     """
     counts = Counts(*(int(np.count_nonzero(mask)) for mask in source.masks))
     sizes = (len(source.y), len(source.src), source.num_features, source.num_classes)
     stored = StoredDataset(store, source.name, *sizes, counts, "", made_from)
     arrays = arrays_of(stored)
-    if taken := sorted(arrays.keys() & set(store.names())):
-        raise StoreError(
-            f"{source.name}: the store has the arrays {', '.join(taken)} already: drop them first, "
-            "or use another store"
-        )
+    _refuse_taken(source.name, arrays.keys() & set(store.names()))
     if isinstance(store, DiskStore):
         write_description(store._folder, made_from, complete=False)
     with contextlib.ExitStack() as undo:
@@ -149,10 +145,7 @@ def write(
         )
         watch("order", 1, 1)
         _write_edges(store, source, ordering, watch)
-        store.write("vertex", 0, ordering.vertex.astype(np.int32))
-        store.write("y", 0, ordering.to_new(source.y))
-        for name, mask in zip(("train", "val", "test"), source.masks, strict=True):
-            store.write(f"{name}_mask", 0, ordering.to_new(mask))
+        _write_vertices(store, source, ordering)
         _write_features(store, source, ordering, watch)
         watch("sealing", 0, 1)
         for name in arrays:
@@ -160,6 +153,22 @@ def write(
         watch("sealing", 1, 1)
         undo.pop_all()
     return replace(stored, method=ordering.method)
+
+
+def _refuse_taken(name: str, taken: Set[str]) -> None:
+    if taken:
+        raise StoreError(
+            f"{name}: the store has the arrays {', '.join(sorted(taken))} already: drop them first, "
+            "or use another store"
+        )
+
+
+def _write_vertices(store: VertexStore, source: Source, ordering: Ordering) -> None:
+    """All but the features."""
+    store.write("vertex", 0, ordering.vertex.astype(np.int32))
+    store.write("y", 0, ordering.to_new(source.y))
+    for name, mask in zip(Counts._fields, source.masks, strict=True):
+        store.write(f"{name}_mask", 0, ordering.to_new(mask))
 
 
 def _write_edges(store: VertexStore, source: Source, ordering: Ordering, watch: Watch) -> None:
