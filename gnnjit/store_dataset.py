@@ -37,7 +37,7 @@ class Source:
         src, dst: int32[E].
         y: int32[N].
         masks: bool[N] each: train, val, test.
-        rows: (first vertex, float32[R, F]), a block after the other.
+        rows: (first vertex, float32[R, F]), a block after the other from vertex 0 on.
     """
 
     name: str
@@ -158,8 +158,8 @@ def write(
 def _refuse_taken(name: str, taken: Set[str]) -> None:
     if taken:
         raise StoreError(
-            f"{name}: the store has the arrays {', '.join(sorted(taken))} already: drop them first, "
-            "or use another store"
+            f"{name}: the store has the arrays {', '.join(sorted(taken))} already: drop them "
+            "first, or use another store"
         )
 
 
@@ -185,7 +185,7 @@ def _write_features(store: VertexStore, source: Source, ordering: Ordering, watc
 
     First each row goes to the piece of the array that it belongs to, behind those that came
     before; as every piece gets as many as it has, this needs no other room. Then the pieces are
-    sorted, one at a time.
+    sorted, one at a time. (The blocks come as their vertices ascend.)
     """
     info = store.info("x")
     pieces = list(_pieces(info.rows, info.row_bytes))
@@ -201,13 +201,17 @@ def _write_features(store: VertexStore, source: Source, ordering: Ordering, watc
                 free[number] += end - begin
         watch("features", first + len(rows), info.rows)
     for start, stop in pieces:
-        vertices = ordering.vertex[start:stop]
-        if (vertices[1:] < vertices[:-1]).any():
-            came = store.read("x", start, stop)
-            rows = np.empty_like(came)
-            rows[np.argsort(vertices)] = came
-            store.write("x", start, rows)
+        _sort_features(store, start, ordering.vertex[start:stop])
         watch("sorting", stop, info.rows)
+
+
+def _sort_features(store: VertexStore, start: int, vertices: np.ndarray) -> None:
+    """Rows from `start` on, which lie as their vertices ascend, in the order of `vertices`."""
+    if (vertices[1:] < vertices[:-1]).any():
+        came = store.read("x", start, start + len(vertices))
+        rows = np.empty_like(came)
+        rows[np.argsort(vertices)] = came
+        store.write("x", start, rows)
 
 
 def _pieces(num_rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:

@@ -25,7 +25,7 @@ from gnnjit.store_dataset import silent
 from gnnjit.stored_dataset import ARRAYS, DATASET, StoredDataset
 
 SMALL = {"num_nodes": 400, "num_features": 6, "avg_degree": 5}
-LARGE = {"num_nodes": 200_000, "num_features": 128}
+LARGE = {"num_nodes": 200_000}
 """Takes long enough to be stopped while it is made."""
 
 
@@ -175,16 +175,17 @@ def test_errors_of_others_are_told(tmp_path):
 @pytest.mark.once
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the peak may be the parent's")
 def test_memory_does_not_grow_with_the_features(prepared, tmp_path):
-    options = {"num_nodes": 100_000, "num_features": 1024, "avg_degree": 1}
+    options = {"num_nodes": 64_000, "num_features": 1024, "avg_degree": 1}
     with prepare("communities", tmp_path, options=options).store as store:
         size = store.info("x").bytes
     with opened(prepared[0]) as small, opened(tmp_path) as large:
-        assert large.prepared_peak_bytes - small.prepared_peak_bytes < 0.6 * size
+        assert large.prepared_peak_bytes - small.prepared_peak_bytes < 0.75 * size
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("stage", ["graph", "edges"])
-def test_killed(tmp_path, stage):
+@pytest.mark.parametrize(("stage", "features"), [("graph", 4), ("edges", 64)])
+def test_killed(tmp_path, stage, features):
+    options = {**LARGE, "num_features": features}
     (tmp_path / "x.npy").write_text("mine")
 
     def kill(now: str, done: int, total: int) -> None:
@@ -193,7 +194,7 @@ def test_killed(tmp_path, stage):
                 os.kill(holder(tmp_path), signal.SIGKILL)
 
     with pytest.raises(StoreError) as error:
-        prepare("communities", tmp_path, options=LARGE, order="given", watch=kill)
+        prepare("communities", tmp_path, options=options, order="given", watch=kill)
     assert str(error.value) == (
         f"{tmp_path}: the process that prepared communities was killed (SIGKILL), as the system "
         "does where memory is short: make room, and call again, which begins anew"
@@ -201,10 +202,10 @@ def test_killed(tmp_path, stage):
     assert (tmp_path / DATASET).exists() == (stage == "edges")
     with pytest.raises(StoreError):
         StoredDataset.open(tmp_path)
-    stored = prepare("communities", tmp_path, options=LARGE, order="given")
+    stored = prepare("communities", tmp_path, options=options, order="given")
     with stored.store as store:
         assert set(store.names()) == set(ARRAYS)
-        x = communities(**LARGE, avg_degree=1).x  # they do not depend on the edges
+        x = communities(**options, avg_degree=1).x  # they do not depend on the edges
         np.testing.assert_array_equal(everything(stored, "x"), x)
     assert len(list(tmp_path.glob("*.npy"))) == len(ARRAYS) + 1
     assert (tmp_path / "x.npy").read_text() == "mine"
