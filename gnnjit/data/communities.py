@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +21,7 @@ from gnnjit.data.types import Dataset
 from gnnjit.errors import DataError
 from gnnjit.graph import Graph
 
-_ROWS_AT_ONCE = 1 << 15
+_NUMBERS_AT_ONCE = 1 << 20
 
 
 def communities(
@@ -59,6 +62,84 @@ def communities(
     Raises:
       DataError: naming the argument that is out of range.
     """
+    drawn = draw(
+        num_nodes,
+        num_classes,
+        num_features,
+        avg_degree,
+        seed,
+        homophily=homophily,
+        exponent=exponent,
+        max_degree=max_degree,
+        separation=separation,
+        train_fraction=train_fraction,
+        val_fraction=val_fraction,
+    )
+    x = np.empty((num_nodes, num_features), np.float32)
+    for first, rows in drawn.rows():
+        x[first : first + len(rows)] = rows
+    return Dataset(
+        name="communities",
+        graph=Graph.from_edges(drawn.src, drawn.dst, num_nodes),
+        x=x,
+        y=drawn.y,
+        train_mask=drawn.masks.train,
+        val_mask=drawn.masks.val,
+        test_mask=drawn.masks.test,
+        num_classes=num_classes,
+        source="Karrer & Newman 2011, arXiv:1008.3926",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """What `communities` makes a dataset of. The features, which may be larger than the memory,
+    are drawn when they are asked for.
+
+    Attributes:
+      src, dst: int32 [E], sorted by destination and then by source.
+      y: int32 [N], classes.
+      masks: bool [N] each.
+      centroids: float32 [C, F], the mean features of each class.
+      state: where the random numbers of the noise begin.
+    """
+
+    src: np.ndarray
+    dst: np.ndarray
+    y: np.ndarray
+    masks: Masks
+    centroids: np.ndarray
+    state: Any
+
+    def rows(self) -> Iterator[tuple[int, np.ndarray]]:
+        """(first vertex, float32 [R, F]): the features of all vertices, a block after the other;
+        the same in every call."""
+        bits = np.random.PCG64(0)
+        bits.state = self.state
+        rng = np.random.Generator(bits)
+        size = max(1, _NUMBERS_AT_ONCE // self.centroids.shape[1])
+        for low in range(0, self.y.shape[0], size):
+            rows = self.centroids[self.y[low : low + size]]
+            rows += _noise(rng, rows.shape)
+            yield low, rows
+
+
+def draw(
+    num_nodes: int,
+    num_classes: int,
+    num_features: int,
+    avg_degree: float,
+    seed: int,
+    *,
+    homophily: float,
+    exponent: float,
+    max_degree: int | None,
+    separation: float,
+    train_fraction: float,
+    val_fraction: float,
+) -> Drawn:
+    """What `communities` makes of the same arguments, before the graph's two sorted structures and
+    the features. Raises DataError as it does."""
     _check(num_nodes, num_classes, num_features, avg_degree, homophily, exponent, separation)
     if max_degree is None:
         max_degree = math.isqrt(int(num_nodes * avg_degree)) + 1
@@ -66,23 +147,15 @@ def communities(
         raise DataError(f"communities: got max_degree={max_degree}, expected at least 1.")
     streams = np.random.SeedSequence(seed).spawn(4)
     labels, degrees, features, split = (np.random.Generator(np.random.PCG64(s)) for s in streams)
+    masks = _split(split, num_nodes, train_fraction, val_fraction)
     y = labels.permutation(np.arange(num_nodes, dtype=np.int32) % num_classes)
     degree = _degrees(degrees, num_nodes, avg_degree, exponent, max_degree)
     inside = (homophily - 1 / num_classes) / (1 - 1 / num_classes) if num_classes > 1 else 0.0
     src, dst = symmetric_edges(*_match(degrees, y, degree, num_classes, inside), num_nodes)
-    x = _features(features, y, num_classes, num_features, separation)
-    masks = _split(split, num_nodes, train_fraction, val_fraction)
-    return Dataset(
-        name="communities",
-        graph=Graph.from_edges(src, dst, num_nodes),
-        x=x,
-        y=y,
-        train_mask=masks.train,
-        val_mask=masks.val,
-        test_mask=masks.test,
-        num_classes=num_classes,
-        source="Karrer & Newman 2011, arXiv:1008.3926",
-    )
+    signs = features.integers(0, 2, (num_classes, num_features)).astype(np.float32) * 2 - 1
+    # Two rows of signs differ in half their places, hence are sqrt(2 F) apart.
+    centroids = signs * np.float32(separation / math.sqrt(2 * num_features))
+    return Drawn(src, dst, y, masks, centroids, features.bit_generator.state)
 
 
 def _check(
@@ -151,19 +224,6 @@ def _match(
     pairs = [pool[: pool.shape[0] // 2 * 2].reshape(-1, 2) for pool in pools]
     matched = np.concatenate(pairs)
     return matched[:, 0], matched[:, 1]
-
-
-def _features(
-    rng: np.random.Generator, y: np.ndarray, num_classes: int, num_features: int, separation: float
-) -> np.ndarray:
-    signs = rng.integers(0, 2, (num_classes, num_features)).astype(np.float32) * 2 - 1
-    # Two rows of signs differ in half their places, hence are sqrt(2 F) apart.
-    centroids = signs * np.float32(separation / math.sqrt(2 * num_features))
-    x = np.empty((y.shape[0], num_features), np.float32)
-    for low in range(0, y.shape[0], _ROWS_AT_ONCE):
-        rows = x[low : low + _ROWS_AT_ONCE]
-        np.add(_noise(rng, rows.shape), centroids[y[low : low + _ROWS_AT_ONCE]], out=rows)
-    return x
 
 
 def _noise(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

@@ -1,0 +1,232 @@
+"""A dataset of one graph in a vertex store, its vertices in the order in which a grid cuts them.
+
+It is written once (`gnnjit.store_dataset`, or `gnnjit.prepare` in a process of its own), and who
+trains on it opens it without holding it. The arrays, all sealed:
+
+    x                                float32[N, F]
+    y                                int32[N]
+    train_mask, val_mask, test_mask  bool[N]
+    vertex                           int32[N], the vertex of the dataset in each row
+    edge.src, edge.dst               int32[E], endpoints as rows; edges in the dataset's order
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gnnjit.config import write_atomically
+from gnnjit.errors import StoreError
+from gnnjit.grid.disk import DiskStore
+from gnnjit.grid.store import DTYPES, ArrayInfo, VertexStore
+
+KIND = "gnnjit stored dataset"
+FORMAT = 1
+DATASET = "dataset.json"
+
+ARRAYS = {
+    "x": "float32",
+    "edge.src": "int32",
+    "edge.dst": "int32",
+    "vertex": "int32",
+    "y": "int32",
+    "train_mask": "bool",
+    "val_mask": "bool",
+    "test_mask": "bool",
+}
+"""What they are called, and of what dtype."""
+EDGES = 1 << 22
+"""Edges that are moved at once."""
+
+
+class Counts(NamedTuple):
+    """Vertices in each part of the split."""
+
+    train: int
+    val: int
+    test: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StoredDataset:
+    """One graph whose vertices carry a class each, in a store.
+
+    Attributes:
+        store: with the arrays that the module lists. Whoever is done with the dataset closes it.
+        name: what `open_dataset` calls it.
+        num_nodes, num_edges, num_features, num_classes: N, E (directed), F, C.
+        counts: vertices for training, validation and test.
+        method: how the vertices were ordered, as `Ordering` says it.
+        made_from: what the arrays follow from: the dataset, its options, the order.
+        prepared_seconds, prepared_peak_bytes: time and memory that it took the process of
+            `prepare`; None where there was none.
+    """
+
+    store: VertexStore
+    name: str
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_classes: int
+    counts: Counts
+    method: str
+    made_from: Mapping[str, Any]
+    prepared_seconds: float | None = None
+    prepared_peak_bytes: int | None = None
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> StoredDataset:
+        """The dataset in a folder.
+
+        Raises StoreError: there is none, it is not complete or damaged, or another process has it
+        open.
+        """
+        folder = Path(folder).absolute()
+        data = describe(folder)
+        if data is None:
+            raise StoreError(
+                f"{folder}: no stored dataset, it has no {DATASET}; gnnjit.prepare makes one"
+            )
+        if not data["complete"]:
+            raise StoreError(
+                f"{folder}: the dataset is not complete, what wrote it was stopped: prepare it "
+                "again"
+            )
+        with contextlib.ExitStack() as undo:
+            stored = cls._parse(undo.enter_context(DiskStore.open(folder)), data, folder / DATASET)
+            for name, expected in arrays_of(stored).items():
+                found = stored.store.info(name)
+                if found != expected:
+                    raise StoreError(
+                        f"{folder}: the array {name!r} is {_state(found)}, expected "
+                        f"{_state(expected)} by {DATASET}: delete the folder and prepare it again"
+                    )
+            undo.pop_all()
+            return stored
+
+    @classmethod
+    def _parse(cls, store: VertexStore, data: Mapping[str, Any], path: Path) -> StoredDataset:
+        match data:
+            case {
+                "name": str(name),
+                "num_nodes": int(nodes),
+                "num_edges": int(edges),
+                "num_features": int(features),
+                "num_classes": int(classes),
+                "counts": {"train": int(train), "val": int(val), "test": int(test)},
+                "method": str(method),
+                "made_from": made_from,
+                "prepared_seconds": (float() | None) as seconds,
+                "prepared_peak_bytes": (int() | None) as peak,
+            }:
+                counts = Counts(train, val, test)
+                sizes = (nodes, edges, features, classes)
+                return cls(store, name, *sizes, counts, method, made_from, seconds, peak)
+        raise _damaged(path, "a field is missing, or is none of ours")
+
+    def save(self) -> None:
+        """Where the store is a folder, say there that the dataset is complete.
+
+        Raises StoreError for what the disk refuses.
+        """
+        if isinstance(self.store, DiskStore):
+            fields = {
+                name: value
+                for name, value in vars(self).items()
+                if name not in ("store", "counts", "made_from")
+            }
+            fields["counts"] = self.counts._asdict()
+            write_description(self.store._folder, self.made_from, complete=True, **fields)
+
+    @property
+    def identity(self) -> str:
+        """A short hash of `made_from` and the format. Stores of one identity hold the same."""
+        text = json.dumps({"format": FORMAT, **self.made_from}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def edges(self, block: int = EDGES) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(src, dst), int32[B] each: all edges, at most `block` at once; vertices are numbered by
+        their rows. Raises StoreError as `VertexStore.read` does."""
+        for start in range(0, self.num_edges, block):
+            stop = min(start + block, self.num_edges)
+            yield self.store.read("edge.src", start, stop), self.store.read("edge.dst", start, stop)
+
+    def __repr__(self) -> str:
+        return (
+            f"StoredDataset({self.name}: {self.num_nodes:,} vertices, {self.num_edges:,} directed "
+            f"edges, {self.num_features:,} features, {self.num_classes} classes, "
+            f"{self.counts.train:,} train / {self.counts.val:,} val / {self.counts.test:,} test, "
+            f"order {self.method!r})"
+        )
+
+
+def arrays_of(stored: StoredDataset) -> dict[str, ArrayInfo]:
+    """The arrays of a dataset of these sizes, by name, the largest first."""
+    nodes, edges = stored.num_nodes, stored.num_edges
+    return {
+        name: ArrayInfo(
+            edges if name in ("edge.src", "edge.dst") else nodes,
+            (stored.num_features,) if name == "x" else (),
+            DTYPES[dtype],
+            sealed=True,
+        )
+        for name, dtype in ARRAYS.items()
+    }
+
+
+def describe(folder: Path) -> dict[str, Any] | None:
+    """What the folder says of its dataset, at least `complete` and `made_from`; None where it has
+    no such file. Raises StoreError where that is not ours, or damaged."""
+    path = folder / DATASET
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _refused(path, error) from error
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"not JSON, {type(error).__name__}") from error
+    if not isinstance(data, dict) or data.get("kind") != KIND:
+        raise StoreError(f"{path}: not the description of a stored dataset; choose another folder")
+    if data.get("format") != FORMAT:
+        raise StoreError(
+            f"{path}: a stored dataset of the format {data.get('format')!r}, expected {FORMAT}: "
+            "open it with the version of gnnjit that wrote it, or choose another folder"
+        )
+    match data:
+        case {"complete": bool(), "made_from": dict()}:
+            return data
+    raise _damaged(path, "it lacks complete, or made_from")
+
+
+def write_description(
+    folder: Path, made_from: Mapping[str, Any], *, complete: bool, **fields: Any
+) -> None:
+    """What `describe` is to read. Raises StoreError for what the disk refuses."""
+    data = {"kind": KIND, "format": FORMAT, "complete": complete, "made_from": made_from, **fields}
+    try:
+        write_atomically(folder / DATASET, (json.dumps(data, indent=1) + "\n").encode())
+    except OSError as error:
+        raise _refused(folder / DATASET, error) from error
+
+
+def _refused(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"{path}: {error.strerror}: check the disk, and the rights on the folder")
+
+
+def _damaged(path: Path, what: str) -> StoreError:
+    return StoreError(
+        f"{path}: the description is damaged ({what}): delete the folder and prepare it again"
+    )
+
+
+def _state(info: ArrayInfo) -> str:
+    return f"{info}, {'sealed' if info.sealed else 'not sealed'}"
