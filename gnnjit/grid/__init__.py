@@ -1,1 +1,7 @@
-"""Graphs larger than the device: chunks of vertices and edges, streamed."""
+"""Graphs larger than the device's memory: vertex stores, the edge grid, and what streams over it."""
+
+from gnnjit.grid.disk import DiskStore
+from gnnjit.grid.store import HostStore, VertexStore
+from gnnjit.grid.streamed import StreamedGraph, VertexArray
+
+__all__ = ["DiskStore", "HostStore", "StreamedGraph", "VertexArray", "VertexStore"]
