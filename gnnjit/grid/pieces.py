@@ -102,8 +102,9 @@ class BlockPiece:
     """One stage of a block: results of the aggregates before it, then its row-wise work.
 
     `run(index, count, rows, shared, partial, totals)`: the numbers of the block's rows `int32[n]`,
-    how many are real (None: all), what it reads by rows and shared, partial results of `gathers`, and the sums
-    over all blocks so far (None in the first). It returns (rows of `outputs`, totals).
+    how many are real (None: all), what it reads by rows and shared, partial results of `gathers`,
+    and the sums over all blocks so far (`neutral_totals` at first). It returns (rows of `outputs`,
+    totals).
     """
 
     gathers: tuple[Gather, ...]
@@ -157,8 +158,17 @@ class BlockPiece:
                 env.update(zip(work.outputs, outs, strict=True))
                 continue
             (new,) = outs
-            sums.append(new if totals is None else work.rule.merge(totals[len(sums)], new))
+            sums.append(work.rule.merge(totals[len(sums)], new))
         return [env[x] for x in self.outputs], sums
+
+
+def neutral_totals(piece: BlockPiece) -> list[Any]:
+    """The sums over no blocks."""
+    return [
+        np.full(x.shape, work.rule.neutral, x.dtype)
+        for work in piece.totals
+        for x in work.outputs
+    ]
 
 
 def finished_total(work: RowWise, total: Any, env: Mapping[Array, Any]) -> Any:

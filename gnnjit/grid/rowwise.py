@@ -62,13 +62,14 @@ class Rule:
     """How an operation runs on a block of rows.
 
     run: from the operands' rows to the result's rows, or to what a reduction has from them.
-    merge: of a reduction: two results in one.
+    merge: of a reduction: two results in one; `neutral` is what it has from no rows.
     finish: of a reduction, from what was merged and the operands (those with rows: None) to the
         result; None where that is it.
     """
 
     run: Run
     merge: Callable[[Any, Any], Any] | None = None
+    neutral: Any = 0
     finish: Callable[[Any, Sequence[Any]], Any] | None = None
 
 
@@ -155,7 +156,7 @@ def _reduction(eqn: Equation) -> Rule | None:
         (x,) = args
         return bind(eqn.primitive, dict(eqn.params), [_masked(block, x, neutral)])
 
-    return Rule(run, _MERGES[eqn.name])
+    return Rule(run, _MERGES[eqn.name], neutral)
 
 
 def _neutral(name: str, dtype: Any) -> Any:
@@ -350,7 +351,7 @@ def _lookup_gradient(eqn: Equation) -> Rule:
         nothing = jnp.zeros_like(table)
         return bind(eqn.primitive, dict(eqn.params), [nothing, at, _masked(block, new, 0)])
 
-    return Rule(run, jnp.add, lambda total, args: args[0] + total)
+    return Rule(run, jnp.add, finish=lambda total, args: args[0] + total)
 
 
 _MAKERS: dict[str, Callable[[Equation], Any]] = {

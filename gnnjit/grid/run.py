@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,28 +20,13 @@ import numpy as np
 
 from gnnjit.frontend.whole import Array, Constant, Rows
 from gnnjit.grid.blocks import EdgeBlocks
-from gnnjit.grid.memory_plan import MemoryPlan
-from gnnjit.grid.pieces import ChunkPiece, empty, finish, finished_total
-from gnnjit.grid.script import Pieces, Step, Tensor
+from gnnjit.grid.fit import Fit, cell
+from gnnjit.grid.pieces import empty, finish, finished_total, neutral_totals
+from gnnjit.grid.script import Pieces, Step, Tensor, room
 from gnnjit.grid.store import VertexStore
-from gnnjit.ir.space import Space
 
 ALIGNED = 64
 """Bytes at a multiple of which JAX takes a host buffer on a CPU as it is, without a copy."""
-
-_FIRST_SLOTS = 256
-
-
-def room(count: int) -> int:
-    """Slots for `count` edges or rows: powers of two and the middles between them, so that chunks
-    of many sizes share few compiled pieces."""
-    size = _FIRST_SLOTS
-    while size < count:
-        if size * 3 // 2 >= count:
-            return size * 3 // 2
-        size *= 2
-    return size
-
 
 def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An uninitialised array that JAX need not copy."""
@@ -65,7 +49,7 @@ class Traffic:
 
     moved: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     sweeps: list[float] = dataclasses.field(default_factory=list)
-    jobs: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    jobs: dict[str, float] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
     waited: float = 0.0
 
@@ -99,23 +83,6 @@ class Mover:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Script:
-    """Everything that is decided before a run.
-
-    Attributes:
-        steps: the operations in order.
-        plan: what is loaded, stored and dropped around each, by the names of `names`.
-        names: of tensors.
-        selected: chunks (sweep, block, other) that read only the used rows of the other block.
-    """
-
-    steps: tuple[Step, ...]
-    plan: MemoryPlan
-    names: Mapping[Tensor, str]
-    selected: frozenset[tuple[int, int, int]]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class Data:
     """Where a run's arrays are.
 
@@ -123,13 +90,17 @@ class Data:
         store: of the graph.
         edges: its chunks.
         names: of arrays of vertices in the store, results and temporary ones too.
+        versions: of those that are arguments.
         vertex: the array that tells the user's number of each vertex; None for their own order.
+        held: what stays on the device between runs, by what it is.
     """
 
     store: VertexStore
     edges: EdgeBlocks
     names: Mapping[Array, str]
+    versions: Mapping[Array, int]
     vertex: str | None
+    held: dict[Any, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +118,7 @@ class Run:
     """One call of a streamed function."""
 
     def __init__(
-        self, pieces: Pieces, script: Script, data: Data, shared: dict[Array, Any], overlapped: bool
+        self, pieces: Pieces, script: Fit, data: Data, shared: dict[Array, Any], overlapped: bool
     ) -> None:
         self.pieces, self.script, self.data = pieces, script, data
         self.env = shared
@@ -161,6 +132,9 @@ class Run:
         self.writes: list[concurrent.futures.Future[Any]] = []
         self.traffic = Traffic()
         self.took: dict[str, float] = collections.defaultdict(float)
+        wanted = {self._held_key(x) for x in script.held}
+        for key in [k for k in data.held if k not in wanted]:
+            del data.held[key]
 
     def __call__(self, watch: Callable[[int, int], None] | None = None) -> Traffic:
         """Run all sweeps; shared results are in `env`, others in the store."""
@@ -177,6 +151,7 @@ class Run:
         finally:
             self.mover.close()
         self.traffic.seconds = time.perf_counter() - started
+        self.traffic.jobs = dict(self.took)
         return self.traffic
 
     # ---------------------------------------------------------------------------------- sweeps
@@ -237,7 +212,8 @@ class Run:
         index, count = self._index(step.sweep, step.stage, step.block)
         rows = [self._row(x, step.block, local) for x in piece.rows]
         shared = [self.env[x] for x in piece.shared]
-        given = [p for p, g in zip(partial, piece.gathers, strict=False)] if piece.gathers else []
+        given = partial if piece.gathers else []
+        totals = neutral_totals(piece) if totals is None else totals
         outs, sums = piece.run(index, count, rows, shared, given, totals)
         made = dict(zip(piece.outputs, outs, strict=True))
         for t in step.outputs:
@@ -247,7 +223,16 @@ class Run:
         return sums
 
     def _row(self, x: Array, block: int, local: Mapping[Array, Any]) -> Any:
-        return local[x] if x in local else self.device[Tensor(x, block)]
+        return local[x] if x in local else self._tensor(Tensor(x, block))
+
+    def _tensor(self, t: Tensor) -> Any:
+        if t not in self.script.held:
+            return self.device[t]
+        key = self._held_key(t)
+        if key not in self.data.held:
+            loading = self.loading.pop(t, None) or self.mover.submit(self._load, t, "held")
+            self.data.held[key] = loading.result()
+        return self.data.held[key]
 
     def _index(self, sweep: int, stage: int, block: int) -> tuple[Any, Any]:
         """The user's numbers of the block's rows, if they are asked for, and how many are real:
@@ -273,13 +258,13 @@ class Run:
         own = [self._row(x, step.block, local) for x in piece.own]
         other = loaded.other
         if other is None:
-            other = [self.device[Tensor(x, step.other)] for x in piece.other]
+            other = [self._tensor(Tensor(x, step.other)) for x in piece.other]
         shared = [self.env[x] for x in piece.shared]
         merged, kept = piece.run(
             loaded.indptr, loaded.neighbor, loaded.numbers, own, other, loaded.edges, shared, partial
         )
         jax.block_until_ready((merged, kept))
-        i, j = self._cell(step)
+        i, j = cell(self.pieces, step)
         start, stop = self.data.edges.edge_range(i, j)
         for x, values in zip(piece.on_edges, kept, strict=True):
             self._write(x, start, np.asarray(values)[: stop - start])
@@ -295,12 +280,21 @@ class Run:
         rows = [self._edge_rows(x, start, stop, slots) for x in piece.rows]
         index = _padded(self.data.edges.numbers(i, j), slots)
         shared = [self.env[x] for x in piece.shared]
+        totals = neutral_totals(piece) if totals is None else totals
         outs, sums = piece.run(index, np.int32(stop - start), rows, shared, [], totals)
         for x, values in zip(piece.outputs, outs, strict=True):
             self._write(x, start, np.asarray(values)[: stop - start])
         return sums
 
     # --------------------------------------------------------------------------------- movement
+
+    def _held_key(self, x: Any) -> Any:
+        """What tells a tensor or a chunk apart from all others that may be held."""
+        parts = self.data.edges.num_parts
+        if isinstance(x, Tensor):
+            name = self.data.names[x.array]
+            return parts, name, self.data.versions.get(x.array, 0), x.block
+        return parts, *x
 
     def _bring(self, at: int) -> None:
         """Evict, and wait for the loads of a step."""
@@ -333,7 +327,7 @@ class Run:
             made = ahead and t in before  # not stored yet
             if not (made or partly or t in self.loading or t in self.device):
                 cause = "other rows" if t in step.partial else "own rows"
-                self.loading[t] = self.mover.submit(self._load, step, t, cause)
+                self.loading[t] = self.mover.submit(self._load, t, cause)
         if step.kind == "chunk" and step.name not in self.chunks:
             self.chunks[step.name] = self.mover.submit(self._load_chunk, step, selected)
 
@@ -364,7 +358,7 @@ class Run:
             write.result()
         self.writes = []
 
-    def _load(self, step: Step, t: Tensor, cause: str) -> Any:
+    def _load(self, t: Tensor, cause: str) -> Any:
         began = time.perf_counter()
         start, stop = map(int, self.bounds[t.block : t.block + 2])
         buffer = aligned((self.rows, *t.array.shape), t.array.dtype)
@@ -372,43 +366,46 @@ class Run:
         buffer[stop - start :] = 0
         self.traffic.moved[cause] += buffer.nbytes
         found = _on_device(buffer)
-        self.took["load " + step.name] += time.perf_counter() - began
+        self.took[f"load {cause}"] += time.perf_counter() - began
         return found
-
-    def _cell(self, step: Step) -> tuple[int, int]:
-        """Row and column of a chunk in the grid."""
-        by_column = self.pieces.sweeps[step.sweep].side != "src"
-        return (step.other, step.block) if by_column else (step.block, step.other)
 
     def _load_chunk(self, step: Step, selected: bool) -> _Loaded:
         began = time.perf_counter()
         piece = self.pieces.chunks[step.sweep][step.stage]
         assert piece is not None
-        side, (i, j) = piece.side, self._cell(step)
-        edges = self.data.edges
-        chunk = edges.load(i, j, by=side)
-        count = len(chunk.neighbor)
-        slots, neighbor, other = room(count), chunk.neighbor, None
+        side, (i, j) = piece.side, cell(self.pieces, step)
+        edges, key = self.data.edges, self._held_key((piece.side, *cell(self.pieces, step)))
+        count = int(edges.counts[i, j])
+        slots, other, rows, position = room(count), None, [], None
+        held = self.data.held.get(key)
+        if held is None or piece.edge_loads or (piece.numbered and held[2] is None):
+            wanted = side == "src" and bool(piece.edge_loads or piece.numbered)
+            chunk = edges.load(i, j, side, positions=wanted)
+            position = chunk.position
+            indptr = np.full(self.rows + 1, count, np.int32)
+            indptr[: len(chunk.indptr)] = chunk.indptr
+            numbers = None
+            if piece.numbered:
+                numbers = edges.numbers(i, j)
+                numbers = _padded(numbers if position is None else numbers[position], slots)
+            found = indptr, _padded(chunk.neighbor, slots), numbers
+            self.traffic.moved["edges"] += sum(0 if x is None else x.nbytes for x in found)
+            held = tuple(None if x is None else _on_device(x) for x in found)
+            if (side, i, j) in self.script.held:
+                self.data.held[key] = held
+        indptr, neighbor, numbers = held
         if selected:
-            used, neighbor = _compact(chunk.neighbor, self.rows)
+            used, neighbor = _compact(np.asarray(neighbor)[:count], self.rows)
             first = int(self.bounds[step.other])
             other = [self._gathered(x, first, used) for x in piece.other]
-        numbers = None
-        if piece.numbered:
-            numbers = edges.numbers(i, j)
-            numbers = _padded(numbers if side == "dst" else numbers[chunk.position], slots)
+            neighbor = _on_device(_padded(neighbor, slots))
         start, stop = edges.edge_range(i, j)
-        rows = []
         for x in piece.edge_loads:
             data = self._edge_rows(x, start, stop, stop - start)
-            rows.append(_padded(data if side == "dst" else data[chunk.position], slots))
-        indptr = np.full(self.rows + 1, count, np.int32)
-        indptr[: len(chunk.indptr)] = chunk.indptr
-        found = _Loaded(*map(_on_device, (indptr, _padded(neighbor, slots))),
-                        numbers, rows, other)  # fmt: skip
-        self.traffic.moved["edges"] += 4 * count + indptr.nbytes + sum(r.nbytes for r in rows)
+            rows.append(_padded(data if position is None else data[position], slots))
+            self.traffic.moved["edges"] += rows[-1].nbytes
         self.took["load " + step.name] += time.perf_counter() - began
-        return found
+        return _Loaded(indptr, neighbor, numbers if piece.numbered else None, rows, other)
 
     def _edge_rows(self, x: Array, start: int, stop: int, slots: int) -> np.ndarray:
         return _padded(self.data.store.read(self.data.names[x], start, stop), slots)

@@ -15,6 +15,8 @@ from gnnjit.grid.memory_plan import Operation
 from gnnjit.grid.pieces import BlockPiece, ChunkPiece, SharedPiece, block_pieces
 from gnnjit.grid.sweeps import Streamed, Sweep
 
+FIRST_ROOM = 256
+
 Kind = Literal["block", "chunk", "edges"]
 
 
@@ -50,6 +52,17 @@ class Step:
     def name(self) -> str:
         end = f".{self.other}" if self.other >= 0 else ""
         return f"{self.sweep}.{self.stage}.{self.block}{end}"
+
+
+def room(count: int) -> int:
+    """Slots for `count` edges or rows: powers of two and the middles between them, so that chunks
+    of many sizes share few compiled pieces."""
+    size = FIRST_ROOM
+    while size < count:
+        if size * 3 // 2 >= count:
+            return size * 3 // 2
+        size *= 2
+    return size
 
 
 class Pieces:

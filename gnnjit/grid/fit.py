@@ -1,0 +1,378 @@
+"""How a streamed function fits a memory budget: into how many blocks the vertices are cut, what stays
+on the device, and which rows are read in part."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from gnnjit.allocator import resident
+from gnnjit.budget import human
+from gnnjit.errors import PlanError, StreamError
+from gnnjit.frontend.whole import Array
+from gnnjit.grid.blocks import EdgeBlocks
+from gnnjit.grid.memory_plan import MemoryPlan, plan_memory, streaming
+from gnnjit.grid.pieces import empty, neutral_totals
+from gnnjit.grid.script import Pieces, Step, Tensor, operations, room, serpentine, steps
+from gnnjit.grid.streamed import StreamedGraph
+from gnnjit.grid.sweeps import Gather
+
+MOST_PARTS = 1 << 14
+PROBE = 2048
+"""Rows of a block for which the pieces are compiled to see what they need."""
+RESERVE = 48 << 20
+"""Bytes of a process that are kept free for what is not counted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How a function is streamed. Each can be switched off, to see what it is worth.
+
+    Attributes:
+        budget: bytes of device memory; with `process`, of this process's resident memory.
+        parts: P; None for the smallest that fits.
+        selective: read only the used rows of a block where that is faster (NeuGraph, section 3.2).
+        overlapped: move data beside the computation.
+        cached: keep on the device what the memory plan says; else nothing stays between operations.
+    """
+
+    budget: int
+    process: bool = False
+    parts: int | None = None
+    selective: bool = True
+    overlapped: bool = True
+    cached: bool = True
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fit:
+    """Everything that is decided before a run.
+
+    Attributes:
+        blocks: the edges in P x P chunks.
+        steps: the operations in order.
+        plan: what is loaded, stored and dropped around each, by the names of `names`.
+        names: of tensors.
+        selected: chunks (sweep, block, other) that read only the used rows of the other block.
+        held: tensors of arguments, and chunks of edges (side, i, j), that stay on the device from
+            one call to the next.
+        capacity: bytes that it was made for.
+        held_bytes: of what is held.
+    """
+
+    blocks: EdgeBlocks
+    steps: tuple[Step, ...]
+    plan: MemoryPlan
+    names: Mapping[Tensor, str]
+    selected: frozenset[tuple[int, int, int]]
+    held: frozenset[Any]
+    capacity: int
+    held_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that is on the device, as far as is known before a run."""
+        return self.plan.peak_bytes + self.held_bytes
+
+
+def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
+    """The smallest P that fits the budget (or one that the graph has chunks for already).
+
+    Raises:
+        StreamError: none fits; the message tells about how much is needed.
+    """
+    if options.parts is not None:
+        return _fitted(pieces, graph, options, options.parts)
+    least, tried = math.inf, set()
+    for parts in graph.parts:
+        if need_of(pieces, graph, parts) <= _capacity(graph, options):
+            tried.add(parts)
+            try:
+                return _fitted(pieces, graph, options, parts)
+            except PlanError:
+                continue
+    parts = 1
+    while parts <= min(MOST_PARTS, max(1, graph.num_nodes)):
+        need, capacity = need_of(pieces, graph, parts), _capacity(graph, options)
+        if need <= capacity and parts not in tried:
+            try:
+                return _fitted(pieces, graph, options, parts)
+            except PlanError:  # chunks are larger than on average, or pieces than their probes
+                need = 1.1 * capacity
+        least = min(least, need - capacity + options.budget)
+        parts = parts + max(1, int(parts * min(1.0, need / max(capacity, 1) - 1) / 2))
+    raise StreamError(
+        f"no grid fits the memory budget of {human(options.budget)}: about {human(least)} are "
+        "needed" + (" by this process" if options.process else "") + "; give more"
+    )
+
+
+def _capacity(graph: StreamedGraph, options: Options) -> int:
+    """Bytes for what is streamed."""
+    used = resident() if options.process else None
+    if used is None:
+        return options.budget
+    held = sum(x.nbytes for x in jax.tree.leaves(graph.held))
+    return options.budget - (used - held) - RESERVE
+
+
+def _fitted(pieces: Pieces, graph: StreamedGraph, options: Options, parts: int) -> Fit:
+    """With `parts` blocks. Raises PlanError where they do not fit."""
+    capacity = _capacity(graph, options)
+    memory = max(16 << 20, min(256 << 20, capacity // 2))
+    blocks = graph.blocks(parts, memory=memory)
+    rows = int(np.diff(blocks.bounds).max(initial=1))
+    script = tuple(steps(pieces, parts, serpentine(blocks.counts, pieces.sweeps)))
+    work = Workspace(
+        pieces,
+        rows,
+        lambda step: int(blocks.counts[cell(pieces, step)]),
+        ragged=bool(np.ptp(np.diff(blocks.bounds))),
+        host=options.process,
+    )
+    workspace = work.of(script)
+    capacity = _capacity(graph, options)  # less what was compiled
+    names: dict[Tensor, str] = {}
+    ops = operations(script, names, workspace)
+    sizes = {name: rows * t.array.row_bytes for t, name in names.items()}
+    outputs = {x for x in pieces.streamed.function.outputs if isinstance(x, Array)}
+    made = {name for op in ops for name in op.outputs}
+    results = [name for t, name in names.items() if t.array in outputs and name in made]
+    held: dict[Any, int] = {}
+    if not options.cached:
+        plan = streaming(ops, sizes, capacity, results)
+    else:
+        plan = plan_memory(ops, sizes, capacity, results, keep_order=True)
+        held = _held(pieces, script, plan, names, work, capacity - plan.peak_bytes)
+        here = {names[t] for t in held if isinstance(t, Tensor)}
+        rest = [
+            dataclasses.replace(op, inputs=[n for n in op.inputs if n not in here]) for op in ops
+        ]
+        plan = plan_memory(
+            rest, sizes, capacity - sum(held.values()), results, keep_order=True
+        )
+    selected = _selected(pieces, graph, blocks, script, plan, names) if options.selective else ()
+    return Fit(
+        blocks,
+        script,
+        plan,
+        names,
+        frozenset(selected),
+        frozenset(held),
+        capacity,
+        sum(held.values()),
+    )
+
+
+def _held(
+    pieces: Pieces,
+    script: Sequence[Step],
+    plan: MemoryPlan,
+    names: Mapping[Tensor, str],
+    work: Workspace,
+    spare: int,
+) -> dict[Any, int]:
+    """What stays on the device from call to call, and its bytes: arguments and chunks of edges that
+    are loaded most often for their size, as far as there is room beside the plan."""
+    inputs = set(pieces.streamed.function.inputs)
+    tensors = {name: t for t, name in names.items()}
+    loads: dict[Any, int] = {}
+    sizes: dict[Any, int] = {}
+    for step, planned in zip(script, plan.steps, strict=True):
+        for t in (tensors[name] for name in planned.loads):
+            if t.array in inputs:
+                loads[t] = loads.get(t, 0) + 1
+                sizes[t] = work.rows * t.array.row_bytes
+        if step.kind == "chunk":
+            piece = pieces.chunks[step.sweep][step.stage]
+            assert piece is not None
+            key = (piece.side, *cell(pieces, step))
+            loads[key] = loads.get(key, 0) + 1
+            sizes[key] = work.structure_bytes(step)
+    found: dict[Any, int] = {}
+    for key in sorted(loads, key=lambda k: -loads[k]):  # stable: in the order of use
+        if sizes[key] <= spare:
+            found[key] = sizes[key]
+            spare -= sizes[key]
+    return found
+
+
+def _selected(
+    pieces: Pieces,
+    graph: StreamedGraph,
+    blocks: EdgeBlocks,
+    script: Sequence[Step],
+    plan: MemoryPlan,
+    names: Mapping[Tensor, str],
+) -> Iterator[tuple[int, int, int]]:
+    """Chunks for which it is faster to read only the used rows of the other block: few are used,
+    and the plan would read all of them for this chunk alone."""
+    limit = graph.rates.threshold
+    for step, planned in zip(script, plan.steps, strict=True):
+        side = pieces.sweeps[step.sweep].side
+        if step.kind != "chunk" or side is None:
+            continue
+        size = np.diff(blocks.bounds)[step.other]
+        others = {names[t] for t in step.partial}
+        alone = others <= {*planned.loads} - {*planned.cached}
+        if alone and blocks.used_counts(side)[cell(pieces, step)] < limit * size:
+            yield step.sweep, step.block, step.other
+
+
+def cell(pieces: Pieces, step: Step) -> tuple[int, int]:
+    """Row and column of a chunk in the grid."""
+    by_column = pieces.sweeps[step.sweep].side != "src"
+    return (step.other, step.block) if by_column else (step.block, step.other)
+
+
+class Workspace:
+    """Bytes on the device beside the tensors of a step: temporaries, results that are not stored,
+    partial results, and what is loaded ahead.
+
+    rows: of a block. edges: of a chunk. ragged: whether the last block has fewer rows. host:
+    whether what the host needs to load a chunk counts too.
+    """
+
+    def __init__(
+        self,
+        pieces: Pieces,
+        rows: int,
+        edges: Callable[[Step], int],
+        *,
+        ragged: bool = False,
+        host: bool = False,
+        probe: int | None = None,
+    ) -> None:
+        self.pieces, self.rows, self.edges = pieces, rows, edges
+        self.ragged, self.host, self.probe = ragged, host, probe
+
+    def of(self, script: Sequence[Step]) -> Callable[[Step], int]:
+        following = {a.name: b for a, b in zip(script, script[1:], strict=False)}
+
+        def workspace(step: Step) -> int:
+            after = following.get(step.name)
+            return self.alone(step) + (0 if after is None else self.ahead(step, after))
+
+        return workspace
+
+    def alone(self, step: Step) -> int:
+        held = self.between(step.sweep, step.stage, step.kind)
+        if step.kind == "chunk":
+            return held + self.chunk(step) + self.edge_bytes(step)
+        return held + self.block(step.sweep, step.stage)
+
+    def ahead(self, step: Step, after: Step) -> int:
+        """Of the next step's loads, which may be there already."""
+        new = set(after.inputs) - set(step.inputs)
+        loads = sum(self.rows * t.array.row_bytes for t in new)
+        return loads + (self.edge_bytes(after) if after.kind == "chunk" else 0)
+
+    def structure_bytes(self, step: Step) -> int:
+        """Of a chunk's edges alone."""
+        piece = self.pieces.chunks[step.sweep][step.stage]
+        assert piece is not None
+        return room(self.edges(step)) * (4 + 4 * piece.numbered) + 4 * self.rows
+
+    def edge_bytes(self, step: Step) -> int:
+        piece = self.pieces.chunks[step.sweep][step.stage]
+        assert piece is not None
+        slots = room(self.edges(step))
+        loads = slots * sum(x.row_bytes for x in piece.edge_loads)
+        working = 4 * slots + 16 * self.rows if self.host else 0
+        return self.structure_bytes(step) + loads + working
+
+    def between(self, sweep: int, stage: int, kind: str) -> int:
+        """Results of earlier stages that are not tensors, and partial results."""
+        stores = set(self.pieces.sweeps[sweep].stores)
+        last = stage if kind == "block" else stage + 1
+        total = 0
+        for piece in self.pieces.blocks[sweep][:last]:
+            total += sum(self.rows * x.row_bytes for x in piece.outputs if x not in stores)
+        return total + self.partial(sweep, stage - (kind == "block"))
+
+    def partial(self, sweep: int, stage: int) -> int:
+        piece = self.pieces.chunks[sweep][stage] if stage >= 0 else None
+        if piece is None:
+            return 0
+        return sum(_bytes(x) for g in piece.gathers for x in empty_shapes(g, self.rows))
+
+    def block(self, sweep: int, stage: int) -> int:
+        """Results and temporaries of a stage, but for what the plan counts as its outputs."""
+        piece = self.pieces.blocks[sweep][stage]
+        rows = min(self.rows, self.probe or self.rows)
+        stores = set(self.pieces.sweeps[sweep].stores)
+        counted = sum(rows * x.row_bytes for x in piece.outputs if x in stores)
+        number, one = _shape((rows,)), _shape(())
+        most = 0
+        for count in (None, one) if self.ragged else (None,):
+            args = (
+                number,
+                count,
+                shapes_of(piece.rows, rows),
+                shapes_of(piece.shared, None),
+                [empty_shapes(g, rows) for g in piece.gathers],
+                jax.eval_shape(lambda: neutral_totals(piece)),
+            )
+            most = max(most, piece.run.scratch(args))
+        return math.ceil((most - counted + 4 * rows) * self.rows / rows)
+
+    def chunk(self, step: Step) -> int:
+        piece = self.pieces.chunks[step.sweep][step.stage]
+        assert piece is not None
+        rows = min(self.rows, self.probe or self.rows)
+        slots = room(max(1, self.edges(step) * rows // self.rows))
+        number = _shape((slots,))
+        args = (
+            _shape((rows + 1,)),
+            number,
+            number if piece.numbered else None,
+            shapes_of(piece.own, rows),
+            shapes_of(piece.other, rows),
+            shapes_of(piece.edge_loads, slots),
+            shapes_of(piece.shared, None),
+            [empty_shapes(g, rows) for g in piece.gathers],
+        )
+        return math.ceil(piece.run.scratch(args) * self.rows / rows)
+
+
+def need_of(pieces: Pieces, graph: StreamedGraph, parts: int) -> int:
+    """Bytes that the largest operation needs with `parts` blocks, as far as is known without the
+    chunks and from small blocks: of edges twice as many as if they were spread evenly."""
+    rows = max(1, -(-graph.num_nodes // parts))
+    edges = min(graph.num_edges, 2 * graph.num_edges // parts**2 + 1)
+    work = Workspace(
+        pieces, rows, lambda _: edges, ragged=bool(graph.num_nodes % parts), probe=PROBE
+    )
+    script = list(steps(pieces, min(parts, 3), lambda s, b: range(min(parts, 2))))
+    workspace = work.of(script)
+    return max(
+        (
+            sum(rows * t.array.row_bytes for t in {*step.inputs, *step.outputs}) + workspace(step)
+            for step in script
+        ),
+        default=0,
+    )
+
+
+def _shape(shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, np.int32)
+
+
+def shapes_of(arrays: Sequence[Array], rows: int | None) -> list[jax.ShapeDtypeStruct]:
+    return [
+        jax.ShapeDtypeStruct(x.shape if rows is None else (rows, *x.shape), x.dtype)
+        for x in arrays
+    ]
+
+
+def empty_shapes(gather: Gather, rows: int) -> list[jax.ShapeDtypeStruct]:
+    return jax.eval_shape(lambda: [jax.numpy.asarray(x) for x in empty(gather, rows)])
+
+
+def _bytes(x: jax.ShapeDtypeStruct) -> int:
+    return math.prod(x.shape) * x.dtype.itemsize
