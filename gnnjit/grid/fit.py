@@ -16,16 +16,17 @@ from gnnjit.budget import human
 from gnnjit.errors import PlanError, StreamError
 from gnnjit.frontend.whole import Array, Rows
 from gnnjit.grid.blocks import EdgeBlocks
-from gnnjit.grid.memory_plan import MemoryPlan, plan_memory, streaming
-from gnnjit.grid.pieces import empty, neutral_totals
+from gnnjit.grid.memory_plan import MAX_STATES, MemoryPlan, Operation, plan_memory, streaming
+from gnnjit.grid.pieces import partial_shapes
 from gnnjit.grid.script import Pieces, Step, Tensor, operations, room, serpentine, steps
 from gnnjit.grid.streamed import StreamedGraph
-from gnnjit.grid.sweeps import Gather
 
 MOST_PARTS = 1 << 14
 PROBE = 2048
 """Rows of a block for which the pieces are compiled to see what they need."""
 MOST_SLICES = 64
+MOST_EXACT = 32
+"""Operations of which the plan that moves the fewest bytes is looked for."""
 RESERVE = 96 << 20
 """Bytes of a process that are kept free for what is not counted."""
 
@@ -165,15 +166,13 @@ def _fitted(
     if not options.cached:
         plan = streaming(ops, sizes, capacity, results)
     else:
-        plan = plan_memory(ops, sizes, capacity, results, keep_order=True)
+        plan = _planned(ops, sizes, capacity, results)
         held = _held(pieces, script, plan, names, work, capacity - plan.peak_bytes)
         here = {names[t] for t in held if isinstance(t, Tensor)}
         rest = [
             dataclasses.replace(op, inputs=[n for n in op.inputs if n not in here]) for op in ops
         ]
-        plan = plan_memory(
-            rest, sizes, capacity - sum(held.values()), results, keep_order=True
-        )
+        plan = _planned(rest, sizes, capacity - sum(held.values()), results)
     selected = _selected(pieces, graph, blocks, script, plan, names) if options.selective else ()
     return Fit(
         blocks,
@@ -187,6 +186,14 @@ def _fitted(
         capacity,
         sum(held.values()),
     )
+
+
+def _planned(
+    ops: Sequence[Operation], sizes: Mapping[str, int], capacity: int, results: Sequence[str]
+) -> MemoryPlan:
+    """The least traffic in this order; of a long script, by the rule that comes near to it."""
+    states = MAX_STATES if len(ops) <= MOST_EXACT else 0
+    return plan_memory(ops, sizes, capacity, results, states, keep_order=True)
 
 
 def _held(
@@ -270,6 +277,7 @@ class Workspace:
     ) -> None:
         self.pieces, self.rows, self.slices, self.edges = pieces, rows, slices, edges
         self.ragged, self.host = ragged, host
+        self._known: dict[Any, int] = {}
 
     def bytes(self, tensor: Tensor) -> int:
         rows = self.rows if tensor.part < 0 else self.rows // self.slices
@@ -332,18 +340,24 @@ class Workspace:
         piece = self.pieces.chunks[sweep][stage] if stage >= 0 else None
         if piece is None:
             return 0
-        return sum(_bytes(x) for g in piece.gathers for x in empty_shapes(g, self.rows))
+        return sum(_bytes(x) for g in piece.gathers for x in partial_shapes(g, self.rows))
 
     def block(self, step: Step) -> int:
         """Results and temporaries of a stage, but for what the plan counts as its outputs."""
-        found = block_scratch(
-            self.pieces, step.sweep, step.stage, self.rows, self.slices, self.ragged
-        )
+        key = step.sweep, step.stage
+        if key not in self._known:
+            self._known[key] = block_scratch(
+                self.pieces, *key, self.rows, self.slices, self.ragged
+            )
+        found = self._known[key]
         return max(0, found - sum(map(self.bytes, step.outputs)) * (self.slices == 1))
 
     def chunk(self, step: Step) -> int:
-        slots = room(self.edges(step))
-        return chunk_scratch(self.pieces, step.sweep, step.stage, self.rows, slots)
+        key = step.sweep, step.stage, room(self.edges(step))
+        if key not in self._known:
+            sweep, stage, slots = key
+            self._known[key] = chunk_scratch(self.pieces, sweep, stage, self.rows, slots)
+        return self._known[key]
 
 
 def padded(rows: int, slices: int) -> int:
@@ -369,8 +383,8 @@ def block_scratch(
                 for x in piece.rows
             ],
             shapes_of(piece.shared, None),
-            [empty_shapes(g, rows) for g in piece.gathers],
-            jax.eval_shape(lambda: neutral_totals(piece)),
+            [partial_shapes(g, rows) for g in piece.gathers],
+            shapes_of([w.outputs[0] for w in piece.totals], None),
             shapes_of(piece.filled, rows) if slices > 1 else [],
         )
         most = max(most, piece.run.scratch(args))
@@ -389,7 +403,7 @@ def chunk_scratch(pieces: Pieces, sweep: int, stage: int, rows: int, slots: int)
         shapes_of(piece.other, rows),
         shapes_of(piece.edge_loads, slots),
         shapes_of(piece.shared, None),
-        [empty_shapes(g, rows) for g in piece.gathers],
+        [partial_shapes(g, rows) for g in piece.gathers],
     )
     return piece.run.scratch(args)
 
@@ -461,10 +475,6 @@ def shapes_of(arrays: Sequence[Array], rows: int | None) -> list[jax.ShapeDtypeS
         jax.ShapeDtypeStruct(x.shape if rows is None else (rows, *x.shape), x.dtype)
         for x in arrays
     ]
-
-
-def empty_shapes(gather: Gather, rows: int) -> list[jax.ShapeDtypeStruct]:
-    return jax.eval_shape(lambda: [jax.numpy.asarray(x) for x in empty(gather, rows)])
 
 
 def _bytes(x: jax.ShapeDtypeStruct) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -207,11 +208,7 @@ class BlockPiece:
 
 def neutral_totals(piece: BlockPiece) -> list[Any]:
     """The sums over no blocks."""
-    return [
-        np.full(x.shape, work.rule.neutral, x.dtype)
-        for work in piece.totals
-        for x in work.outputs
-    ]
+    return [np.full(w.outputs[0].shape, w.rule.neutral, w.outputs[0].dtype) for w in piece.totals]
 
 
 def finished_total(work: RowWise, total: Any, env: Mapping[Array, Any]) -> Any:
@@ -339,19 +336,27 @@ def _nobody_reads(rows: int) -> Any:
 # ------------------------------------------------------------------------------------- merging
 
 
+def partial_shapes(gather: Gather, rows: int) -> list[jax.ShapeDtypeStruct]:
+    """Of the partial results of an aggregate: one array an output that is not left on the edges,
+    and the number of edges of each row where that matters."""
+    found = [
+        jax.ShapeDtypeStruct(
+            tuple(atom.shape) if r.into is Space.SHARED else (rows, *atom.shape), atom.dtype
+        )
+        for atom, r in zip(gather.op.body.outputs, gather.op.reductions, strict=True)
+        if r is not None
+    ]
+    return [*found, jax.ShapeDtypeStruct((rows,), np.int32)] if _counts(gather) else found
+
+
 def empty(gather: Gather, rows: int) -> list[Any]:
-    """Partial results without any edge: one array an output that is not left on the edges, and the
-    number of edges of each row where that matters."""
-    found: list[Any] = []
-    for atom, r in zip(gather.op.body.outputs, gather.op.reductions, strict=True):
-        if r is None:
-            continue
-        shape = tuple(atom.shape) if r.into is Space.SHARED else (rows, *atom.shape)
-        start = {"max": lowest, "min": highest}.get(r.kind, lambda _: 0)(atom.dtype)
-        found.append(np.full(shape, start, atom.dtype))
-    if _counts(gather):
-        found.append(np.zeros(rows, np.int32))
-    return found
+    """Partial results without any edge."""
+    kinds = [r.kind for r in gather.op.reductions if r is not None]
+    start = {"max": lowest, "min": highest}
+    return [
+        np.full(x.shape, start[kind](x.dtype) if kind in start else 0, x.dtype)
+        for kind, x in itertools.zip_longest(kinds, partial_shapes(gather, rows))
+    ]
 
 
 def _counts(gather: Gather) -> bool:
