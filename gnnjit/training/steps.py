@@ -99,7 +99,7 @@ class Program:
                 model = nnx.merge(self._training, params, buffers)
                 logits = batch.logits(model, key)
                 buffers = _split(model, training=True)[2]
-                weights = batch.weights[0]
+                weights = batch.weights[:, 0]
                 total = jnp.sum(weights * _cross_entropy(logits, batch.labels))
                 return total / jnp.maximum(jnp.sum(weights), 1), buffers
 
@@ -115,7 +115,7 @@ class Program:
             loss = _cross_entropy(logits, batch.labels)
             correct = (jnp.argmax(logits, axis=-1) == batch.labels).astype(jnp.float32)
             weights = batch.weights
-            return Sums(weights @ loss, weights @ correct, jnp.sum(weights, axis=1))
+            return Sums(loss @ weights, correct @ weights, jnp.sum(weights, axis=0))
 
         return evaluate
 
