@@ -66,6 +66,7 @@ class StoredDataset:
         counts: vertices for training, validation and test.
         method: how the vertices were ordered, as `Ordering` says it.
         made_from: what the arrays follow from: the dataset, its options, the order.
+        contents: a short hash of the arrays in the dataset's own order, as `contents_of` gives it.
         prepared_seconds, prepared_peak_bytes: time and memory that it took the process of
             `prepare`; None where there was none.
     """
@@ -79,12 +80,13 @@ class StoredDataset:
     counts: Counts
     method: str
     made_from: Mapping[str, Any]
+    contents: str = ""
     prepared_seconds: float | None = None
     prepared_peak_bytes: int | None = None
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> StoredDataset:
-        """The dataset in a folder.
+        """The dataset in a folder. What a run that was killed left unfinished is dropped.
 
         Raises StoreError: there is none, it is not complete or damaged, or another process has it
         open.
@@ -109,6 +111,7 @@ class StoredDataset:
                         f"{folder}: the array {name!r} is {_state(found)}, expected "
                         f"{_state(expected)} by {DATASET}: delete the folder and prepare it again"
                     )
+            _drop_unfinished(stored.store)
             undo.pop_all()
             return stored
 
@@ -124,12 +127,15 @@ class StoredDataset:
                 "counts": {"train": int(train), "val": int(val), "test": int(test)},
                 "method": str(method),
                 "made_from": made_from,
+                "contents": str(contents),
                 "prepared_seconds": (float() | None) as seconds,
                 "prepared_peak_bytes": (int() | None) as peak,
             }:
                 counts = Counts(train, val, test)
                 sizes = (nodes, edges, features, classes)
-                return cls(store, name, *sizes, counts, method, made_from, seconds, peak)
+                return cls(
+                    store, name, *sizes, counts, method, made_from, contents, seconds, peak
+                )
         raise _damaged(path, "a field is missing, or is none of ours")
 
     def save(self) -> None:
@@ -180,6 +186,13 @@ def arrays_of(stored: StoredDataset) -> dict[str, ArrayInfo]:
         )
         for name, dtype in ARRAYS.items()
     }
+
+
+def _drop_unfinished(store: VertexStore) -> None:
+    """What is not sealed after a crash cannot be read: temporary arrays, results, parts of grids."""
+    for name in store.names():
+        if not store.info(name).sealed:
+            store.drop(name)
 
 
 def describe(folder: Path) -> dict[str, Any] | None:
