@@ -133,9 +133,7 @@ class StoredDataset:
             }:
                 counts = Counts(train, val, test)
                 sizes = (nodes, edges, features, classes)
-                return cls(
-                    store, name, *sizes, counts, method, made_from, contents, seconds, peak
-                )
+                return cls(store, name, *sizes, counts, method, made_from, contents, seconds, peak)
         raise _damaged(path, "a field is missing, or is none of ours")
 
     def save(self) -> None:
@@ -189,7 +187,7 @@ def arrays_of(stored: StoredDataset) -> dict[str, ArrayInfo]:
 
 
 def _drop_unfinished(store: VertexStore) -> None:
-    """What is not sealed after a crash cannot be read: temporary arrays, results, parts of grids."""
+    """What a crash left unsealed cannot be read: temporary arrays, results, parts of grids."""
     for name in store.names():
         if not store.info(name).sealed:
             store.drop(name)
