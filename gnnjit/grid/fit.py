@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from gnnjit.allocator import resident
+from gnnjit.allocator import resident, trim
 from gnnjit.budget import human
 from gnnjit.errors import PlanError, StreamError
-from gnnjit.frontend.whole import Array
+from gnnjit.frontend.whole import Array, Rows
 from gnnjit.grid.blocks import EdgeBlocks
 from gnnjit.grid.memory_plan import MemoryPlan, plan_memory, streaming
 from gnnjit.grid.pieces import empty, neutral_totals
@@ -25,7 +25,7 @@ from gnnjit.grid.sweeps import Gather
 MOST_PARTS = 1 << 14
 PROBE = 2048
 """Rows of a block for which the pieces are compiled to see what they need."""
-RESERVE = 48 << 20
+RESERVE = 96 << 20
 """Bytes of a process that are kept free for what is not counted."""
 
 
@@ -88,24 +88,27 @@ def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
     """
     if options.parts is not None:
         return _fitted(pieces, graph, options, options.parts)
-    least, tried = math.inf, set()
-    for parts in graph.parts:
-        if need_of(pieces, graph, parts) <= _capacity(graph, options):
-            tried.add(parts)
-            try:
-                return _fitted(pieces, graph, options, parts)
-            except PlanError:
-                continue
-    parts = 1
+    before = _capacity(graph, options)
+    probe = Probe(pieces)
+    compiled = max(0, before - _capacity(graph, options))
+    pieces.forget()
+    parts, least = 1, math.inf
+    has = iter(graph.parts)
     while parts <= min(MOST_PARTS, max(1, graph.num_nodes)):
-        need, capacity = need_of(pieces, graph, parts), _capacity(graph, options)
-        if need <= capacity and parts not in tried:
+        capacity = _capacity(graph, options) - compiled
+        given = next(has, None)
+        this = parts if given is None else given
+        need = need_of(probe, graph, this)
+        if need <= capacity:
             try:
-                return _fitted(pieces, graph, options, parts)
+                return _fitted(pieces, graph, options, this)
             except PlanError:  # chunks are larger than on average, or pieces than their probes
-                need = 1.1 * capacity
-        least = min(least, need - capacity + options.budget)
-        parts = parts + max(1, int(parts * min(1.0, need / max(capacity, 1) - 1) / 2))
+                pieces.forget()
+                need = 1.05 * capacity
+        if given is None:
+            least = min(least, need - capacity + options.budget)
+            lacking = need / capacity - 1 if capacity > 0 else 1.0
+            parts += max(1, int(parts * min(1.0, lacking) / 2))
     raise StreamError(
         f"no grid fits the memory budget of {human(options.budget)}: about {human(least)} are "
         "needed" + (" by this process" if options.process else "") + "; give more"
@@ -114,7 +117,10 @@ def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
 
 def _capacity(graph: StreamedGraph, options: Options) -> int:
     """Bytes for what is streamed."""
-    used = resident() if options.process else None
+    if not options.process:
+        return options.budget
+    trim()
+    used = resident()
     if used is None:
         return options.budget
     held = sum(x.nbytes for x in jax.tree.leaves(graph.held))
@@ -135,10 +141,11 @@ def _fitted(pieces: Pieces, graph: StreamedGraph, options: Options, parts: int) 
         ragged=bool(np.ptp(np.diff(blocks.bounds))),
         host=options.process,
     )
-    workspace = work.of(script)
-    capacity = _capacity(graph, options)  # less what was compiled
     names: dict[Tensor, str] = {}
-    ops = operations(script, names, workspace)
+    ops = operations(script, names, work.of(script))
+    for shared in pieces.shared:
+        shared.run.at((shapes_of(shared.inputs, None),))
+    capacity = _capacity(graph, options)  # now that all is compiled
     sizes = {name: rows * t.array.row_bytes for t, name in names.items()}
     outputs = {x for x in pieces.streamed.function.outputs if isinstance(x, Array)}
     made = {name for op in ops for name in op.outputs}
@@ -246,17 +253,21 @@ class Workspace:
         *,
         ragged: bool = False,
         host: bool = False,
-        probe: int | None = None,
     ) -> None:
         self.pieces, self.rows, self.edges = pieces, rows, edges
-        self.ragged, self.host, self.probe = ragged, host, probe
+        self.ragged, self.host = ragged, host
 
     def of(self, script: Sequence[Step]) -> Callable[[Step], int]:
         following = {a.name: b for a, b in zip(script, script[1:], strict=False)}
+        before = {b.name: a for a, b in zip(script, script[1:], strict=False)}
 
         def workspace(step: Step) -> int:
-            after = following.get(step.name)
-            return self.alone(step) + (0 if after is None else self.ahead(step, after))
+            total = self.alone(step)
+            if step.name in following:
+                total += self.ahead(step, following[step.name])
+            if step.name in before:  # its results may still be being written
+                total += sum(self.rows * t.array.row_bytes for t in before[step.name].outputs)
+            return total
 
         return workspace
 
@@ -303,57 +314,85 @@ class Workspace:
 
     def block(self, sweep: int, stage: int) -> int:
         """Results and temporaries of a stage, but for what the plan counts as its outputs."""
-        piece = self.pieces.blocks[sweep][stage]
-        rows = min(self.rows, self.probe or self.rows)
-        stores = set(self.pieces.sweeps[sweep].stores)
-        counted = sum(rows * x.row_bytes for x in piece.outputs if x in stores)
-        number, one = _shape((rows,)), _shape(())
-        most = 0
-        for count in (None, one) if self.ragged else (None,):
-            args = (
-                number,
-                count,
-                shapes_of(piece.rows, rows),
-                shapes_of(piece.shared, None),
-                [empty_shapes(g, rows) for g in piece.gathers],
-                jax.eval_shape(lambda: neutral_totals(piece)),
-            )
-            most = max(most, piece.run.scratch(args))
-        return math.ceil((most - counted + 4 * rows) * self.rows / rows)
+        return block_scratch(self.pieces, sweep, stage, self.rows, self.ragged)
 
     def chunk(self, step: Step) -> int:
-        piece = self.pieces.chunks[step.sweep][step.stage]
-        assert piece is not None
-        rows = min(self.rows, self.probe or self.rows)
-        slots = room(max(1, self.edges(step) * rows // self.rows))
-        number = _shape((slots,))
+        slots = room(self.edges(step))
+        return chunk_scratch(self.pieces, step.sweep, step.stage, self.rows, slots)
+
+
+def block_scratch(pieces: Pieces, sweep: int, stage: int, rows: int, ragged: bool) -> int:
+    piece = pieces.blocks[sweep][stage]
+    stores = set(pieces.sweeps[sweep].stores)
+    counted = sum(rows * x.row_bytes for x in piece.outputs if x in stores)
+    most = 0
+    for count in (None, _shape(())) if ragged else (None,):
         args = (
-            _shape((rows + 1,)),
-            number,
-            number if piece.numbered else None,
-            shapes_of(piece.own, rows),
-            shapes_of(piece.other, rows),
-            shapes_of(piece.edge_loads, slots),
+            _shape((rows,)),
+            count,
+            shapes_of(piece.rows, rows),
             shapes_of(piece.shared, None),
             [empty_shapes(g, rows) for g in piece.gathers],
+            jax.eval_shape(lambda: neutral_totals(piece)),
         )
-        return math.ceil(piece.run.scratch(args) * self.rows / rows)
+        most = max(most, piece.run.scratch(args))
+    return max(0, most - counted) + 4 * rows
 
 
-def need_of(pieces: Pieces, graph: StreamedGraph, parts: int) -> int:
-    """Bytes that the largest operation needs with `parts` blocks, as far as is known without the
-    chunks and from small blocks: of edges twice as many as if they were spread evenly."""
-    rows = max(1, -(-graph.num_nodes // parts))
-    edges = min(graph.num_edges, 2 * graph.num_edges // parts**2 + 1)
-    work = Workspace(
-        pieces, rows, lambda _: edges, ragged=bool(graph.num_nodes % parts), probe=PROBE
+def chunk_scratch(pieces: Pieces, sweep: int, stage: int, rows: int, slots: int) -> int:
+    piece = pieces.chunks[sweep][stage]
+    assert piece is not None
+    number = _shape((slots,))
+    args = (
+        _shape((rows + 1,)),
+        number,
+        number if piece.numbered else None,
+        shapes_of(piece.own, rows),
+        shapes_of(piece.other, rows),
+        shapes_of(piece.edge_loads, slots),
+        shapes_of(piece.shared, None),
+        [empty_shapes(g, rows) for g in piece.gathers],
     )
-    script = list(steps(pieces, min(parts, 3), lambda s, b: range(min(parts, 2))))
-    workspace = work.of(script)
+    return piece.run.scratch(args)
+
+
+class Probe(Workspace):
+    """The workspace for blocks of any size, from pieces compiled for small ones."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        super().__init__(pieces, PROBE, lambda _: PROBE, ragged=True)
+        every = [(s, k) for s, found in enumerate(pieces.blocks) for k in range(len(found))]
+        self._blocks = {
+            at: block_scratch(pieces, *at, PROBE, True) / PROBE
+            for at in every
+            if pieces.sweeps[at[0]].rows is Rows.VERTEX
+        }
+        self._chunks = {
+            (s, k): chunk_scratch(pieces, s, k, PROBE, room(PROBE)) / PROBE
+            for s, k in every
+            if pieces.chunks[s][k] is not None
+        }
+
+    def block(self, sweep: int, stage: int) -> int:
+        return math.ceil(self._blocks[sweep, stage] * self.rows)
+
+    def chunk(self, step: Step) -> int:
+        return math.ceil(self._chunks[step.sweep, step.stage] * self.rows)
+
+
+def need_of(probe: Probe, graph: StreamedGraph, parts: int) -> int:
+    """Bytes that the largest operation needs with `parts` blocks, as far as is known without the
+    chunks: of edges twice as many as if they were spread evenly."""
+    edges = min(graph.num_edges, 2 * graph.num_edges // parts**2 + 1)
+    probe.rows, probe.edges = max(1, -(-graph.num_nodes // parts)), lambda _: edges
+    script = list(steps(probe.pieces, min(parts, 3), lambda s, b: range(min(parts, 2))))
+    workspace = probe.of(script)
     return max(
         (
-            sum(rows * t.array.row_bytes for t in {*step.inputs, *step.outputs}) + workspace(step)
+            sum(probe.rows * t.array.row_bytes for t in {*step.inputs, *step.outputs})
+            + workspace(step)
             for step in script
+            if step.kind != "edges"
         ),
         default=0,
     )

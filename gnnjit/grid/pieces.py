@@ -50,6 +50,11 @@ class Compiled:
             self._made[key] = lowered.compile()
         return self._made[key]
 
+    def forget(self) -> None:
+        """Drop what was compiled."""
+        self._made.clear()
+        self._jit.clear_cache()
+
     def scratch(self, args: Any) -> int:
         """Bytes that it needs beside its arguments: results and temporaries."""
         found = self.at(args).memory_analysis()

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.frontend.whole import Array, Constant, Rows
@@ -332,7 +331,9 @@ class Run:
             self.chunks[step.name] = self.mover.submit(self._load_chunk, step, selected)
 
     def _settle(self, at: int) -> None:
-        """Store results, and drop what the plan does not keep."""
+        """Store results, and drop what the plan does not keep. What is still being written has to
+        be there until then: at most the results of one step."""
+        self._written()
         planned, step = self.script.plan.steps[at], self.script.steps[at]
         for t in step.outputs:
             if self.script.names[t] in planned.stores:
@@ -347,9 +348,6 @@ class Run:
 
     def _write(self, x: Array, start: int, rows: np.ndarray) -> None:
         self.traffic.moved["stored"] += rows.nbytes
-        for done in [w for w in self.writes if w.done()]:
-            done.result()
-        self.writes = [w for w in self.writes if not w.done()]
         write = self.data.store.write
         self.writes.append(self.mover.submit(write, self.data.names[x], start, rows))
 
@@ -419,7 +417,7 @@ class Run:
 
 
 def _on_device(array: np.ndarray) -> Any:
-    return jnp.asarray(array)
+    return jax.device_put(array)
 
 
 def _padded(rows: np.ndarray, count: int) -> np.ndarray:

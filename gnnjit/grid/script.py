@@ -82,6 +82,12 @@ class Pieces:
             for s in self.sweeps
         ]
 
+    def forget(self) -> None:
+        """Drop all that was compiled."""
+        for sweep, chunks in zip(self.blocks, self.chunks, strict=True):
+            for piece in (*sweep, *(c for c in chunks if c is not None)):
+                piece.run.forget()
+
     @functools.cached_property
     def shared(self) -> list[SharedPiece]:
         """The work before each sweep, and after the last."""
