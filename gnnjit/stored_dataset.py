@@ -60,7 +60,8 @@ class StoredDataset:
     """One graph whose vertices carry a class each, in a store.
 
     Attributes:
-        store: with the arrays that the module lists. Whoever is done with the dataset closes it.
+        store: with the arrays that the module lists. Whoever is done with the dataset closes it; a
+            `with` block does.
         name: what `open_dataset` calls it.
         num_nodes, num_edges, num_features, num_classes: N, E (directed), F, C.
         counts: vertices for training, validation and test.
@@ -162,6 +163,12 @@ class StoredDataset:
         for start in range(0, self.num_edges, block):
             stop = min(start + block, self.num_edges)
             yield self.store.read("edge.src", start, stop), self.store.read("edge.dst", start, stop)
+
+    def __enter__(self) -> StoredDataset:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()
 
     def __repr__(self) -> str:
         return (

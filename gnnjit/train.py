@@ -162,6 +162,8 @@ def train(
     config = config or resolve(dataset.name.lower(), task, {})
     in_store = store is not None or isinstance(dataset, StoredDataset)
     check_budget(dataset.name, task, memory_budget, in_store, compare)
+    if store is not None and isinstance(dataset, StoredDataset):
+        raise TrainError(f"{dataset.name} is in a store of its own: leave out store")
     budget = None if memory_budget is None else parse_size(memory_budget)
     _check(dataset, config, seeds, checkpoint_every, checkpoint, resume)
     dataset = _prepared(dataset, config)

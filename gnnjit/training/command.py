@@ -226,7 +226,7 @@ def run(args: argparse.Namespace) -> int:
             dataset = _open(name, args)
         else:
             dataset = _prepare(name, args, config, shown)
-            stack.enter_context(dataset.store)
+            stack.enter_context(dataset)
         if args.folds is not None and not isinstance(dataset, GraphDataset):
             raise TrainError(
                 f"--folds is for datasets of many graphs, {name} is one graph with a fixed split: "

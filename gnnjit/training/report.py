@@ -127,13 +127,12 @@ def _cost_table(result: Result) -> Table:
 
 def _add_streaming(table: Table, mine: dict[str, Any]) -> None:
     """What keeping to a memory budget took."""
-    if mine["parts"] is not None:
+    moved = mine["moved_bytes"]
+    if moved is not None:  # an epoch was run
         table.add_row("blocks of vertices", f"{mine['parts']:,}")
-    moved = mine["moved_bytes"] or {}
-    if moved:
         table.add_row("moved in an epoch", size(sum(moved.values())))
-    for cause, count in sorted(moved.items(), key=lambda item: -item[1]):
-        table.add_row(f"    {cause}", size(count))
+        for cause, count in sorted(moved.items(), key=lambda item: -item[1]):
+            table.add_row(f"    {cause}", size(count))
     if mine["prepared_seconds"] is not None:
         table.add_row("preparing the dataset", seconds(mine["prepared_seconds"]))
         table.add_row("    peak memory of its process (RSS)", size(mine["prepared_peak_bytes"]))

@@ -157,7 +157,7 @@ class Streamed:
             "memory_budget_bytes": self.budget,
             "memory_budget_of": "process" if self.process else "device",
             "parts": self.parts,
-            "moved_bytes": dict(moved) or None,
+            "moved_bytes": dict(moved) if traffic else None,
             "moving_seconds": {
                 name: streamed.traffic.seconds for name, streamed in self._streamed.items()
             },
