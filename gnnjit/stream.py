@@ -22,6 +22,7 @@ def stream(
     memory_budget: int | str,
     process: bool = False,
     parts: int | None = None,
+    slices: int | None = None,
     selective: bool = True,
     overlapped: bool = True,
     cached: bool = True,
@@ -32,11 +33,12 @@ def stream(
             memory_budget=memory_budget,
             process=process,
             parts=parts,
+            slices=slices,
             selective=selective,
             overlapped=overlapped,
             cached=cached,
         )
-    options = Options(parse_size(memory_budget), process, parts, selective, overlapped, cached)
+    options = Options(parse_size(memory_budget), process, parts, slices, selective, overlapped, cached)
     return StreamedFunction(fn, options, {layer_p: as_jaxpr}, _planned)
 
 

@@ -25,6 +25,7 @@ from gnnjit.grid.sweeps import Gather
 MOST_PARTS = 1 << 14
 PROBE = 2048
 """Rows of a block for which the pieces are compiled to see what they need."""
+MOST_SLICES = 64
 RESERVE = 96 << 20
 """Bytes of a process that are kept free for what is not counted."""
 
@@ -36,6 +37,8 @@ class Options:
     Attributes:
         budget: bytes of device memory; with `process`, of this process's resident memory.
         parts: P; None for the smallest that fits.
+        slices: in which row-wise work is done, of each block (the second level of NeuGraph's
+            partition); None for the fewest that let P fit.
         selective: read only the used rows of a block where that is faster (NeuGraph, section 3.2).
         overlapped: move data beside the computation.
         cached: keep on the device what the memory plan says; else nothing stays between operations.
@@ -44,6 +47,7 @@ class Options:
     budget: int
     process: bool = False
     parts: int | None = None
+    slices: int | None = None
     selective: bool = True
     overlapped: bool = True
     cached: bool = True
@@ -55,6 +59,7 @@ class Fit:
 
     Attributes:
         blocks: the edges in P x P chunks.
+        rows, slices: rows of a block with padding, a multiple of its slices.
         steps: the operations in order.
         plan: what is loaded, stored and dropped around each, by the names of `names`.
         names: of tensors.
@@ -66,6 +71,8 @@ class Fit:
     """
 
     blocks: EdgeBlocks
+    rows: int
+    slices: int
     steps: tuple[Step, ...]
     plan: MemoryPlan
     names: Mapping[Tensor, str]
@@ -86,25 +93,26 @@ def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
     Raises:
         StreamError: none fits; the message tells about how much is needed.
     """
-    if options.parts is not None:
-        return _fitted(pieces, graph, options, options.parts)
     before = _capacity(graph, options)
     probe = Probe(pieces)
-    compiled = max(0, before - _capacity(graph, options))
+    compiled = max(0, before - _capacity(graph, options))  # about as much as for real blocks
     pieces.forget()
+    if options.parts is not None:
+        slices, _ = slices_of(probe, graph, options, options.parts, before - compiled)
+        return _fitted(pieces, graph, options, options.parts, slices)
     parts, least = 1, math.inf
     has = iter(graph.parts)
     while parts <= min(MOST_PARTS, max(1, graph.num_nodes)):
         capacity = _capacity(graph, options) - compiled
         given = next(has, None)
         this = parts if given is None else given
-        need = need_of(probe, graph, this)
+        slices, need = slices_of(probe, graph, options, this, capacity)
         if need <= capacity:
             try:
-                return _fitted(pieces, graph, options, this)
+                return _fitted(pieces, graph, options, this, slices)
             except PlanError:  # chunks are larger than on average, or pieces than their probes
                 pieces.forget()
-                need = 1.05 * capacity
+                need = math.ceil(1.05 * capacity)
         if given is None:
             least = min(least, need - capacity + options.budget)
             lacking = need / capacity - 1 if capacity > 0 else 1.0
@@ -127,18 +135,21 @@ def _capacity(graph: StreamedGraph, options: Options) -> int:
     return options.budget - (used - held) - RESERVE
 
 
-def _fitted(pieces: Pieces, graph: StreamedGraph, options: Options, parts: int) -> Fit:
-    """With `parts` blocks. Raises PlanError where they do not fit."""
+def _fitted(
+    pieces: Pieces, graph: StreamedGraph, options: Options, parts: int, slices: int
+) -> Fit:
+    """With `parts` blocks in so many slices. Raises PlanError where they do not fit."""
     capacity = _capacity(graph, options)
     memory = max(16 << 20, min(256 << 20, capacity // 2))
     blocks = graph.blocks(parts, memory=memory)
-    rows = int(np.diff(blocks.bounds).max(initial=1))
-    script = tuple(steps(pieces, parts, serpentine(blocks.counts, pieces.sweeps)))
+    rows = padded(int(np.diff(blocks.bounds).max(initial=1)), slices)
+    script = tuple(steps(pieces, parts, slices, serpentine(blocks.counts, pieces.sweeps)))
     work = Workspace(
         pieces,
         rows,
+        slices,
         lambda step: int(blocks.counts[cell(pieces, step)]),
-        ragged=bool(np.ptp(np.diff(blocks.bounds))),
+        ragged=bool((np.diff(blocks.bounds) != rows).any()),
         host=options.process,
     )
     names: dict[Tensor, str] = {}
@@ -146,7 +157,7 @@ def _fitted(pieces: Pieces, graph: StreamedGraph, options: Options, parts: int) 
     for shared in pieces.shared:
         shared.run.at((shapes_of(shared.inputs, None),))
     capacity = _capacity(graph, options)  # now that all is compiled
-    sizes = {name: rows * t.array.row_bytes for t, name in names.items()}
+    sizes = {name: work.bytes(t) for t, name in names.items()}
     outputs = {x for x in pieces.streamed.function.outputs if isinstance(x, Array)}
     made = {name for op in ops for name in op.outputs}
     results = [name for t, name in names.items() if t.array in outputs and name in made]
@@ -166,6 +177,8 @@ def _fitted(pieces: Pieces, graph: StreamedGraph, options: Options, parts: int) 
     selected = _selected(pieces, graph, blocks, script, plan, names) if options.selective else ()
     return Fit(
         blocks,
+        rows,
+        slices,
         script,
         plan,
         names,
@@ -194,7 +207,7 @@ def _held(
         for t in (tensors[name] for name in planned.loads):
             if t.array in inputs:
                 loads[t] = loads.get(t, 0) + 1
-                sizes[t] = work.rows * t.array.row_bytes
+                sizes[t] = work.bytes(t)
         if step.kind == "chunk":
             piece = pieces.chunks[step.sweep][step.stage]
             assert piece is not None
@@ -241,7 +254,7 @@ class Workspace:
     """Bytes on the device beside the tensors of a step: temporaries, results that are not stored,
     partial results, and what is loaded ahead.
 
-    rows: of a block. edges: of a chunk. ragged: whether the last block has fewer rows. host:
+    rows, slices: of a block. edges: of a chunk. ragged: whether a block has fewer rows. host:
     whether what the host needs to load a chunk counts too.
     """
 
@@ -249,13 +262,18 @@ class Workspace:
         self,
         pieces: Pieces,
         rows: int,
+        slices: int,
         edges: Callable[[Step], int],
         *,
         ragged: bool = False,
         host: bool = False,
     ) -> None:
-        self.pieces, self.rows, self.edges = pieces, rows, edges
+        self.pieces, self.rows, self.slices, self.edges = pieces, rows, slices, edges
         self.ragged, self.host = ragged, host
+
+    def bytes(self, tensor: Tensor) -> int:
+        rows = self.rows if tensor.part < 0 else self.rows // self.slices
+        return rows * tensor.array.row_bytes
 
     def of(self, script: Sequence[Step]) -> Callable[[Step], int]:
         following = {a.name: b for a, b in zip(script, script[1:], strict=False)}
@@ -266,21 +284,20 @@ class Workspace:
             if step.name in following:
                 total += self.ahead(step, following[step.name])
             if step.name in before:  # its results may still be being written
-                total += sum(self.rows * t.array.row_bytes for t in before[step.name].outputs)
+                total += sum(map(self.bytes, before[step.name].outputs))
             return total
 
         return workspace
 
     def alone(self, step: Step) -> int:
-        held = self.between(step.sweep, step.stage, step.kind)
+        held = self.between(step)
         if step.kind == "chunk":
             return held + self.chunk(step) + self.edge_bytes(step)
-        return held + self.block(step.sweep, step.stage)
+        return held + self.block(step)
 
     def ahead(self, step: Step, after: Step) -> int:
         """Of the next step's loads, which may be there already."""
-        new = set(after.inputs) - set(step.inputs)
-        loads = sum(self.rows * t.array.row_bytes for t in new)
+        loads = sum(map(self.bytes, set(after.inputs) - set(step.inputs)))
         return loads + (self.edge_bytes(after) if after.kind == "chunk" else 0)
 
     def structure_bytes(self, step: Step) -> int:
@@ -297,14 +314,19 @@ class Workspace:
         working = 4 * slots + 16 * self.rows if self.host else 0
         return self.structure_bytes(step) + loads + working
 
-    def between(self, sweep: int, stage: int, kind: str) -> int:
-        """Results of earlier stages that are not tensors, and partial results."""
-        stores = set(self.pieces.sweeps[sweep].stores)
-        last = stage if kind == "block" else stage + 1
+    def between(self, step: Step) -> int:
+        """Results of earlier stages that are no tensors, what is filled by now, and partial
+        results."""
+        stores = set(self.pieces.sweeps[step.sweep].stores)
+        found = self.pieces.blocks[step.sweep]
+        block = step.kind == "block"
         total = 0
-        for piece in self.pieces.blocks[sweep][:last]:
+        for piece in found[: step.stage + (not block)]:
             total += sum(self.rows * x.row_bytes for x in piece.outputs if x not in stores)
-        return total + self.partial(sweep, stage - (kind == "block"))
+        if block and self.slices > 1:
+            filled = found[step.stage].filled
+            total += sum(self.rows * x.row_bytes for x in filled if x not in stores or not step.last)
+        return total + self.partial(step.sweep, step.stage - block)
 
     def partial(self, sweep: int, stage: int) -> int:
         piece = self.pieces.chunks[sweep][stage] if stage >= 0 else None
@@ -312,31 +334,47 @@ class Workspace:
             return 0
         return sum(_bytes(x) for g in piece.gathers for x in empty_shapes(g, self.rows))
 
-    def block(self, sweep: int, stage: int) -> int:
+    def block(self, step: Step) -> int:
         """Results and temporaries of a stage, but for what the plan counts as its outputs."""
-        return block_scratch(self.pieces, sweep, stage, self.rows, self.ragged)
+        found = block_scratch(
+            self.pieces, step.sweep, step.stage, self.rows, self.slices, self.ragged
+        )
+        return max(0, found - sum(map(self.bytes, step.outputs)) * (self.slices == 1))
 
     def chunk(self, step: Step) -> int:
         slots = room(self.edges(step))
         return chunk_scratch(self.pieces, step.sweep, step.stage, self.rows, slots)
 
 
-def block_scratch(pieces: Pieces, sweep: int, stage: int, rows: int, ragged: bool) -> int:
+def padded(rows: int, slices: int) -> int:
+    """Rows of a block as so many slices of one size, each of a multiple of 64 rows."""
+    return rows if slices == 1 else slices * (-(-rows // (64 * slices)) * 64)
+
+
+def block_scratch(
+    pieces: Pieces, sweep: int, stage: int, rows: int, slices: int, ragged: bool
+) -> int:
+    """Bytes of results (but for those that are filled in slices) and temporaries."""
     piece = pieces.blocks[sweep][stage]
-    stores = set(pieces.sweeps[sweep].stores)
-    counted = sum(rows * x.row_bytes for x in piece.outputs if x in stores)
+    size = rows // slices
+    number, one = _shape((size,)), _shape(())
     most = 0
-    for count in (None, _shape(())) if ragged else (None,):
+    for count in (None, one) if ragged else (None,):
         args = (
-            _shape((rows,)),
+            number,
             count,
-            shapes_of(piece.rows, rows),
+            one if slices > 1 else None,
+            [
+                jax.ShapeDtypeStruct((rows if x in piece.whole else size, *x.shape), x.dtype)
+                for x in piece.rows
+            ],
             shapes_of(piece.shared, None),
             [empty_shapes(g, rows) for g in piece.gathers],
             jax.eval_shape(lambda: neutral_totals(piece)),
+            shapes_of(piece.filled, rows) if slices > 1 else [],
         )
         most = max(most, piece.run.scratch(args))
-    return max(0, most - counted) + 4 * rows
+    return most + 4 * size
 
 
 def chunk_scratch(pieces: Pieces, sweep: int, stage: int, rows: int, slots: int) -> int:
@@ -360,10 +398,10 @@ class Probe(Workspace):
     """The workspace for blocks of any size, from pieces compiled for small ones."""
 
     def __init__(self, pieces: Pieces) -> None:
-        super().__init__(pieces, PROBE, lambda _: PROBE, ragged=True)
+        super().__init__(pieces, PROBE, 1, lambda _: PROBE, ragged=True)
         every = [(s, k) for s, found in enumerate(pieces.blocks) for k in range(len(found))]
         self._blocks = {
-            at: block_scratch(pieces, *at, PROBE, True) / PROBE
+            at: block_scratch(pieces, *at, PROBE, 1, True) / PROBE
             for at in every
             if pieces.sweeps[at[0]].rows is Rows.VERTEX
         }
@@ -373,25 +411,41 @@ class Probe(Workspace):
             if pieces.chunks[s][k] is not None
         }
 
-    def block(self, sweep: int, stage: int) -> int:
-        return math.ceil(self._blocks[sweep, stage] * self.rows)
+    def block(self, step: Step) -> int:
+        found = self._blocks[step.sweep, step.stage] * self.rows / self.slices
+        return math.ceil(max(0, found - sum(map(self.bytes, step.outputs)) * (self.slices == 1)))
 
     def chunk(self, step: Step) -> int:
         return math.ceil(self._chunks[step.sweep, step.stage] * self.rows)
 
 
-def need_of(probe: Probe, graph: StreamedGraph, parts: int) -> int:
+def slices_of(
+    probe: Probe, graph: StreamedGraph, options: Options, parts: int, capacity: int
+) -> tuple[int, int]:
+    """(the fewest slices of a block that let `parts` blocks fit, what is needed then); where none
+    do, the most slices."""
+    if options.slices is not None:
+        return options.slices, need_of(probe, graph, parts, options.slices)
+    slices = 1
+    while True:
+        need = need_of(probe, graph, parts, slices)
+        if need <= capacity or slices >= MOST_SLICES:
+            return slices, need
+        slices *= 2
+
+
+def need_of(probe: Probe, graph: StreamedGraph, parts: int, slices: int) -> int:
     """Bytes that the largest operation needs with `parts` blocks, as far as is known without the
-    chunks: of edges twice as many as if they were spread evenly."""
+    chunks and from small blocks: of edges twice as many as if they were spread evenly."""
     edges = min(graph.num_edges, 2 * graph.num_edges // parts**2 + 1)
-    probe.rows, probe.edges = max(1, -(-graph.num_nodes // parts)), lambda _: edges
-    script = list(steps(probe.pieces, min(parts, 3), lambda s, b: range(min(parts, 2))))
-    workspace = probe.of(script)
+    probe.rows = padded(max(1, -(-graph.num_nodes // parts)), slices)
+    probe.slices, probe.edges = slices, lambda _: edges
+    some = list(steps(probe.pieces, min(parts, 3), slices, lambda s, b: range(min(parts, 2))))
+    workspace = probe.of(some)
     return max(
         (
-            sum(probe.rows * t.array.row_bytes for t in {*step.inputs, *step.outputs})
-            + workspace(step)
-            for step in script
+            sum(map(probe.bytes, {*step.inputs, *step.outputs})) + workspace(step)
+            for step in some
             if step.kind != "edges"
         ),
         default=0,

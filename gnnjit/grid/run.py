@@ -123,7 +123,7 @@ class Run:
         self.env = shared
         self.overlapped = overlapped
         self.bounds = data.edges.bounds
-        self.rows = int(np.diff(self.bounds).max())
+        self.rows, self.slice = script.rows, script.rows // script.slices
         self.tensors = {name: t for t, name in script.names.items()}
         self.device: dict[Tensor, Any] = {}
         self.loading: dict[Tensor, concurrent.futures.Future[Any]] = {}
@@ -169,7 +169,7 @@ class Run:
         partial: list[Any] = []
         for at in steps:
             step = self.script.steps[at]
-            if step.kind == "block" and step.stage == 0:
+            if step.kind == "block" and step.stage == 0 and step.part <= 0:
                 local = {}
             self._bring(at)
             if self.overlapped:
@@ -178,7 +178,7 @@ class Run:
             if step.kind == "block":
                 totals[step.stage] = self._block(step, local, partial, totals.get(step.stage))
                 chunk = self.pieces.chunks[number][step.stage]
-                if chunk is not None:
+                if chunk is not None and step.last:
                     partial = [sums.get(g) or empty(g, self.rows) for g in chunk.gathers]
             elif step.kind == "chunk":
                 partial = self._chunk(step, local, partial)
@@ -208,21 +208,42 @@ class Run:
 
     def _block(self, step: Step, local: dict[Array, Any], partial: Any, totals: Any) -> Any:
         piece = self.pieces.blocks[step.sweep][step.stage]
-        index, count = self._index(step.sweep, step.stage, step.block)
-        rows = [self._row(x, step.block, local) for x in piece.rows]
+        first, stop = self._range(step.block, step.part)
+        size = self.slice if step.part >= 0 else self.rows
+        index = self._index(first, stop, size) if piece.numbered else np.zeros(size, np.int32)
+        count = None if stop - first == size else np.int32(max(0, stop - first))
+        start = np.int32(step.part * size) if step.part >= 0 else None
+        rows = [self._row(x, step, local) for x in piece.rows]
         shared = [self.env[x] for x in piece.shared]
-        given = partial if piece.gathers else []
+        into = []
+        if start is not None:
+            into = [local.pop(x) if x in local else self._blank(x) for x in piece.filled]
         totals = neutral_totals(piece) if totals is None else totals
-        outs, sums = piece.run(index, count, rows, shared, given, totals)
-        made = dict(zip(piece.outputs, outs, strict=True))
+        given = partial if piece.gathers else []
+        sliced, filled, sums = piece.run(index, count, start, rows, shared, given, totals, into)
+        local.update(zip(piece.filled, filled, strict=True))
+        local.update(zip(piece.sliced, sliced, strict=True))
         for t in step.outputs:
-            self.device[t] = made.pop(t.array)
-        local.update(made)
-        jax.block_until_ready((outs, sums))
+            self.device[t] = local.pop(t.array)
+        jax.block_until_ready((sliced, filled, sums))
         return sums
 
-    def _row(self, x: Array, block: int, local: Mapping[Array, Any]) -> Any:
-        return local[x] if x in local else self._tensor(Tensor(x, block))
+    def _blank(self, x: Array) -> np.ndarray:
+        """A block to be filled."""
+        return np.zeros((self.rows, *x.shape), x.dtype)
+
+    def _range(self, block: int, part: int) -> tuple[int, int]:
+        """The first row, and the one after the last, of a block or a slice of it."""
+        start, stop = map(int, self.bounds[block : block + 2])
+        if part < 0:
+            return start, stop
+        return min(start + part * self.slice, stop), min(start + (part + 1) * self.slice, stop)
+
+    def _row(self, x: Array, step: Step, local: Mapping[Array, Any]) -> Any:
+        if x in local:
+            return local[x]
+        part = -1 if x in self.pieces.whole else step.part
+        return self._tensor(Tensor(x, step.block, part))
 
     def _tensor(self, t: Tensor) -> Any:
         if t not in self.script.held:
@@ -233,20 +254,14 @@ class Run:
             self.data.held[key] = loading.result()
         return self.data.held[key]
 
-    def _index(self, sweep: int, stage: int, block: int) -> tuple[Any, Any]:
-        """The user's numbers of the block's rows, if they are asked for, and how many are real:
-        None for all."""
-        start, stop = map(int, self.bounds[block : block + 2])
-        count = None if stop - start == self.rows else np.int32(stop - start)
-        piece = self.pieces.blocks[sweep][stage]
-        if not piece.numbered:
-            return np.zeros(self.rows, np.int32), count
-        index = np.zeros(self.rows, np.int32)
+    def _index(self, start: int, stop: int, size: int) -> np.ndarray:
+        """The user's numbers of some rows."""
+        index = np.zeros(size, np.int32)
         if self.data.vertex is None:
             index[: stop - start] = np.arange(start, stop, dtype=np.int32)
-        else:
+        elif stop > start:
             self.data.store.read(self.data.vertex, start, stop, index[: stop - start])
-        return index, count
+        return index
 
     def _chunk(self, step: Step, local: Mapping[Array, Any], partial: Any) -> Any:
         piece = self.pieces.chunks[step.sweep][step.stage]
@@ -254,7 +269,7 @@ class Run:
         waited = time.perf_counter()
         loaded: _Loaded = self.chunks.pop(step.name).result()
         self.traffic.waited += time.perf_counter() - waited
-        own = [self._row(x, step.block, local) for x in piece.own]
+        own = [self._row(x, step, local) for x in piece.own]
         other = loaded.other
         if other is None:
             other = [self._tensor(Tensor(x, step.other)) for x in piece.other]
@@ -280,8 +295,9 @@ class Run:
         index = _padded(self.data.edges.numbers(i, j), slots)
         shared = [self.env[x] for x in piece.shared]
         totals = neutral_totals(piece) if totals is None else totals
-        outs, sums = piece.run(index, np.int32(stop - start), rows, shared, [], totals)
-        for x, values in zip(piece.outputs, outs, strict=True):
+        count = np.int32(stop - start)
+        outs, filled, sums = piece.run(index, count, None, rows, shared, [], totals, [])
+        for x, values in zip((*piece.sliced, *piece.filled), (*outs, *filled), strict=True):
             self._write(x, start, np.asarray(values)[: stop - start])
         return sums
 
@@ -292,7 +308,8 @@ class Run:
         parts = self.data.edges.num_parts
         if isinstance(x, Tensor):
             name = self.data.names[x.array]
-            return parts, name, self.data.versions.get(x.array, 0), x.block
+            version = self.data.versions.get(x.array, 0)
+            return parts, self.slice, name, version, x.block, x.part
         return parts, *x
 
     def _bring(self, at: int) -> None:
@@ -343,7 +360,7 @@ class Run:
             del self.device[t]
 
     def _store(self, t: Tensor) -> None:
-        start, stop = map(int, self.bounds[t.block : t.block + 2])
+        start, stop = self._range(t.block, t.part)
         self._write(t.array, start, np.asarray(self.device[t])[: stop - start])
 
     def _write(self, x: Array, start: int, rows: np.ndarray) -> None:
@@ -358,8 +375,9 @@ class Run:
 
     def _load(self, t: Tensor, cause: str) -> Any:
         began = time.perf_counter()
-        start, stop = map(int, self.bounds[t.block : t.block + 2])
-        buffer = aligned((self.rows, *t.array.shape), t.array.dtype)
+        start, stop = self._range(t.block, t.part)
+        size = self.rows if t.part < 0 else self.slice
+        buffer = aligned((size, *t.array.shape), t.array.dtype)
         self.data.store.read(self.data.names[t.array], start, stop, buffer[: stop - start])
         buffer[stop - start :] = 0
         self.traffic.moved[cause] += buffer.nbytes
