@@ -1,4 +1,4 @@
-"""`gnnjit train --memory-budget --store`: what it prints, what it refuses, and kills at any moment."""
+"""`gnnjit train --memory-budget --store`: what it prints and refuses, and kills at any moment."""
 
 from __future__ import annotations
 
