@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -32,7 +33,16 @@ from gnnjit.data.communities import draw
 from gnnjit.errors import DataError, GnnjitError, StoreError
 from gnnjit.grid.disk import MANIFEST, DiskStore
 from gnnjit.grid.order import order_vertices
-from gnnjit.store_dataset import PARTS, Source, Watch, order_made_from, silent, write
+from gnnjit.store_dataset import (
+    PARTS,
+    Source,
+    Watch,
+    contents_of,
+    order_made_from,
+    silent,
+    store_dataset,
+    write,
+)
 from gnnjit.stored_dataset import ARRAYS, DATASET, StoredDataset, describe
 
 SEED = 0
@@ -106,6 +116,27 @@ def prepare(
     return StoredDataset.open(folder)
 
 
+def keep(dataset: Dataset, folder: str | os.PathLike[str]) -> StoredDataset:
+    """A dataset that is in memory, in `folder`, which is opened, or written if it is not there.
+
+    Raises StoreError as `prepare` does.
+    """
+    folder = Path(folder).absolute()
+    found = describe(folder)
+    if found is None or not found["complete"]:
+        with _store(folder) as store:
+            _drop_arrays(store)
+            store_dataset(dataset, store)
+    stored = StoredDataset.open(folder)
+    if stored.contents != contents_of(dataset):
+        stored.store.close()
+        raise StoreError(
+            f"{folder}: the folder holds another dataset, {stored!r}: choose another folder, or "
+            "delete this one"
+        )
+    return stored
+
+
 def _request(
     name: str,
     folder: str | os.PathLike[str],
@@ -172,7 +203,7 @@ def _make_elsewhere(request: Request, watch: Watch) -> None:
     with tempfile.TemporaryFile("w+", errors="replace") as printed:
         with subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # closed where this process ends, which ends the other
             stdout=subprocess.PIPE,
             stderr=printed,
             text=True,
@@ -182,6 +213,7 @@ def _make_elsewhere(request: Request, watch: Watch) -> None:
             try:
                 for line in child.stdout:
                     _relay(json.loads(line), watch)
+                child.wait()
             except BaseException:
                 child.kill()
                 child.wait()
@@ -215,8 +247,7 @@ def make(request: Request, watch: Watch) -> None:
     with _store(Path(request.folder)) as store:
         if _holds(request):  # another process was quicker
             return
-        for name in sorted(set(ARRAYS) & set(store.names())):
-            store.drop(name)
+        _drop_arrays(store)
         watch("graph", 0, 1)
         source = _source(request)
         watch("graph", 1, 1)
@@ -232,7 +263,7 @@ def make(request: Request, watch: Watch) -> None:
             watch=watch,
         )
         seconds = time.perf_counter() - started
-        replace(stored, prepared_seconds=seconds, prepared_peak_bytes=_peak()).save()
+        replace(stored, prepared_seconds=seconds, prepared_peak_bytes=peak_memory()).save()
 
 
 def _store(folder: Path) -> DiskStore:
@@ -248,6 +279,11 @@ def _store(folder: Path) -> DiskStore:
             )
         undo.pop_all()
         return store
+
+
+def _drop_arrays(store: DiskStore) -> None:
+    for name in sorted(set(ARRAYS) & set(store.names())):
+        store.drop(name)
 
 
 def _source(request: Request) -> Source:
@@ -291,7 +327,7 @@ def _normalized(
         yield first, row_normalize(rows)
 
 
-def _peak() -> int:
+def peak_memory() -> int:
     """The most bytes of memory that this process has held.
 
     On Linux, what `getrusage` tells of a fresh process may be its parent's.
@@ -305,8 +341,15 @@ def _peak() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def _end_with(parent: IO[str]) -> None:
+    """End this process with the one that started it, so that the store is free."""
+    parent.read()
+    os._exit(1)
+
+
 def main(text: str) -> int:
     """Make what a request asks for, and tell of it; the exit code."""
+    threading.Thread(target=_end_with, args=(sys.stdin,), daemon=True).start()
     # Libraries of others print too: that goes where errors go.
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

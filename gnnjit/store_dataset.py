@@ -102,6 +102,14 @@ def store_dataset(
     return stored
 
 
+def contents_of(dataset: Dataset) -> str:
+    """A short hash of a dataset's arrays; that of a store with the same ones is equal."""
+    hashed = _Contents(Source.of(dataset))
+    for _ in hashed.rows():
+        pass
+    return hashed.digest()
+
+
 def order_made_from(order: str, parts: int, seed: int) -> dict[str, Any]:
     """What of `made_from` the order of the vertices follows from."""
     metis = {"order_parts": parts, "order_seed": seed} if order in ("auto", "metis") else {}
@@ -146,13 +154,14 @@ def write(
         watch("order", 1, 1)
         _write_edges(store, source, ordering, watch)
         _write_vertices(store, source, ordering)
-        _write_features(store, source, ordering, watch)
+        hashed = _Contents(source)
+        _write_features(store, replace(source, rows=hashed.rows()), ordering, watch)
         watch("sealing", 0, 1)
         for name in arrays:
             store.seal(name)
         watch("sealing", 1, 1)
         undo.pop_all()
-    return replace(stored, method=ordering.method)
+    return replace(stored, method=ordering.method, contents=hashed.digest())
 
 
 def _refuse_taken(name: str, taken: Set[str]) -> None:
@@ -226,10 +235,38 @@ def _drop(store: VertexStore, name: str) -> None:
         store.drop(name)
 
 
+class _Contents:
+    """Hashes a source while its features pass by."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._sha = hashlib.sha256()
+        self._add(source.src, source.dst)
+
+    def rows(self) -> Iterator[tuple[int, np.ndarray]]:
+        """The blocks of features, to be taken once."""
+        for first, rows in self._source.rows:
+            self._add(rows)
+            yield first, rows
+
+    def digest(self) -> str:
+        """After the last block."""
+        self._add(self._source.y, *self._source.masks)
+        return self._sha.hexdigest()[:16]
+
+    def _add(self, *arrays: np.ndarray) -> None:
+        for array in arrays:
+            self._sha.update(_raw(array))
+
+
+def _raw(array: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
 def _hash(arrays: Iterable[Any]) -> str:
     """Short, of types, shapes and contents."""
     sha = hashlib.sha256()
-    for array in map(np.ascontiguousarray, arrays):
+    for array in map(np.asarray, arrays):
         sha.update(f"{array.dtype.str}{array.shape}".encode())
-        sha.update(array.reshape(-1).view(np.uint8).data)
+        sha.update(_raw(array))
     return sha.hexdigest()[:16]

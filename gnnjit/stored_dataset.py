@@ -60,12 +60,14 @@ class StoredDataset:
     """One graph whose vertices carry a class each, in a store.
 
     Attributes:
-        store: with the arrays that the module lists. Whoever is done with the dataset closes it.
+        store: with the arrays that the module lists. Whoever is done with the dataset closes it; a
+            `with` block does.
         name: what `open_dataset` calls it.
         num_nodes, num_edges, num_features, num_classes: N, E (directed), F, C.
         counts: vertices for training, validation and test.
         method: how the vertices were ordered, as `Ordering` says it.
         made_from: what the arrays follow from: the dataset, its options, the order.
+        contents: a short hash of the arrays in the dataset's own order, as `contents_of` gives it.
         prepared_seconds, prepared_peak_bytes: time and memory that it took the process of
             `prepare`; None where there was none.
     """
@@ -79,12 +81,13 @@ class StoredDataset:
     counts: Counts
     method: str
     made_from: Mapping[str, Any]
+    contents: str = ""
     prepared_seconds: float | None = None
     prepared_peak_bytes: int | None = None
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> StoredDataset:
-        """The dataset in a folder.
+        """The dataset in a folder. What a run that was killed left unfinished is dropped.
 
         Raises StoreError: there is none, it is not complete or damaged, or another process has it
         open.
@@ -109,6 +112,7 @@ class StoredDataset:
                         f"{folder}: the array {name!r} is {_state(found)}, expected "
                         f"{_state(expected)} by {DATASET}: delete the folder and prepare it again"
                     )
+            _drop_unfinished(stored.store)
             undo.pop_all()
             return stored
 
@@ -124,12 +128,13 @@ class StoredDataset:
                 "counts": {"train": int(train), "val": int(val), "test": int(test)},
                 "method": str(method),
                 "made_from": made_from,
+                "contents": str(contents),
                 "prepared_seconds": (float() | None) as seconds,
                 "prepared_peak_bytes": (int() | None) as peak,
             }:
                 counts = Counts(train, val, test)
                 sizes = (nodes, edges, features, classes)
-                return cls(store, name, *sizes, counts, method, made_from, seconds, peak)
+                return cls(store, name, *sizes, counts, method, made_from, contents, seconds, peak)
         raise _damaged(path, "a field is missing, or is none of ours")
 
     def save(self) -> None:
@@ -159,6 +164,12 @@ class StoredDataset:
             stop = min(start + block, self.num_edges)
             yield self.store.read("edge.src", start, stop), self.store.read("edge.dst", start, stop)
 
+    def __enter__(self) -> StoredDataset:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()
+
     def __repr__(self) -> str:
         return (
             f"StoredDataset({self.name}: {self.num_nodes:,} vertices, {self.num_edges:,} directed "
@@ -180,6 +191,13 @@ def arrays_of(stored: StoredDataset) -> dict[str, ArrayInfo]:
         )
         for name, dtype in ARRAYS.items()
     }
+
+
+def _drop_unfinished(store: VertexStore) -> None:
+    """What a crash left unsealed cannot be read: temporary arrays, results, parts of grids."""
+    for name in store.names():
+        if not store.info(name).sealed:
+            store.drop(name)
 
 
 def describe(folder: Path) -> dict[str, Any] | None:

@@ -6,12 +6,20 @@
     result = train(open_dataset("karate"), TrainConfig(model="gcn", epochs=50))
     print(result.accuracy["test"].mean, result.model)
 
+A graph that exceeds the memory is trained on within a budget, block by block, to the same numbers:
+
+    from gnnjit.prepare import prepare
+
+    stored = prepare("communities", "folder", options={"num_nodes": 5_000_000})
+    result = train(stored, memory_budget="2GiB")
+
 The same dataset, configuration and machine give the same numbers bit for bit, also where a run
 was killed and continued from its checkpoints.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -21,14 +29,27 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
+from gnnjit.allocator import give_memory_back
+from gnnjit.budget import parse_size
 from gnnjit.data import Dataset, GraphDataset, row_normalize
+from gnnjit.grid.store import HostStore
+from gnnjit.prepare import keep
+from gnnjit.store_dataset import contents_of, store_dataset
+from gnnjit.stored_dataset import StoredDataset
 from gnnjit.training import measure
 from gnnjit.training.checkpoint import Checkpoints
 from gnnjit.training.config import TrainConfig, resolve
 from gnnjit.training.errors import CheckpointError, TrainError
-from gnnjit.training.loop import Epoch, Run, Runner, Watcher
+from gnnjit.training.loop import Epoch, Run, Runner, Steps, Watcher
 from gnnjit.training.progress import Silent
 from gnnjit.training.steps import Build, Program
+from gnnjit.training.streamed import (
+    StoredTask,
+    Streamed,
+    check_budget,
+    counts_process,
+    without_leftovers,
+)
 from gnnjit.training.tasks import SPLITS, FoldTask, Task, VertexTask
 
 __all__ = [
@@ -93,7 +114,7 @@ class Result:
 
 
 def train(
-    dataset: Dataset | GraphDataset,
+    dataset: Dataset | GraphDataset | StoredDataset,
     config: TrainConfig | None = None,
     *,
     seeds: int = 1,
@@ -103,9 +124,11 @@ def train(
     resume: bool = False,
     checkpoint_every: int = 10,
     compare: bool = False,
+    memory_budget: int | str | None = None,
+    store: str | os.PathLike[str] | None = None,
     watcher: Watcher | None = None,
 ) -> Result:
-    """Train a classifier of vertices (`Dataset`) or of graphs (`GraphDataset`).
+    """Train a classifier of vertices (`Dataset`, `StoredDataset`) or of graphs (`GraphDataset`).
 
     Vertices: each run keeps the weights of its best validation epoch. Graphs: one run per fold,
     each for all epochs, and the accuracy is that of the one epoch whose mean over the held-out
@@ -113,7 +136,7 @@ def train(
     since the folds choose the epoch that they are judged at.
 
     Args:
-        dataset: what `gnnjit.data.open_dataset` gives.
+        dataset: what `gnnjit.data.open_dataset` or `gnnjit.prepare.prepare` gives.
         config: hyperparameters; by default those of the dataset's recipe.
         seeds: runs with the seeds `config.seed`, `config.seed + 1`, ... (vertices only).
         folds: of cross-validation (graphs only).
@@ -123,31 +146,51 @@ def train(
         resume: continue the run that is in `checkpoint`.
         checkpoint_every: epochs between checkpoints; the result does not depend on it.
         compare: also time a few epochs with every layer run on plain segment operations.
+        memory_budget: train block by block, to the same numbers, with at most so many bytes
+            ("256MiB") of device memory; with a `StoredDataset` on a disk, of the resident memory
+            of this process, Python and JAX included. For one graph; needed with a `StoredDataset`.
+        store: folder where a `Dataset` that is trained on within a budget is written to, or found;
+            by default it is in memory.
         watcher: is told of every epoch.
 
     Raises:
         TrainError: if the arguments do not fit each other, or the loss is no longer finite.
         CheckpointError: if a checkpoint is missing, damaged, in the way, or of another run.
+        StoreError: if the store is damaged or of another dataset, or its disk is full.
+        StreamError: if the model cannot be run block by block, or not within the budget.
     """
     task = "graph" if isinstance(dataset, GraphDataset) else "vertex"
     config = config or resolve(dataset.name.lower(), task, {})
+    in_store = store is not None or isinstance(dataset, StoredDataset)
+    check_budget(dataset.name, task, memory_budget, in_store, compare)
+    if store is not None and isinstance(dataset, StoredDataset):
+        raise TrainError(f"{dataset.name} is in a store of its own: leave out store")
+    budget = None if memory_budget is None else parse_size(memory_budget)
     _check(dataset, config, seeds, checkpoint_every, checkpoint, resume)
     dataset = _prepared(dataset, config)
-    store = None
+    saved = None
     if checkpoint is not None:
-        store = Checkpoints.open(checkpoint, _identity(dataset, config, folds), resume)
-    build = build or _builder(dataset, config, task)
-    program = Program(build, config)
-    plan = list(_plan(dataset, config, seeds, folds))
-    compiled = program.compile(plan[0][2])
-    runner = Runner(program, compiled, config, watcher or Silent(), checkpoint_every)
-    runs = [runner.run(t, name, seed, store and store.run(name)) for name, seed, t in plan]
+        saved = Checkpoints.open(checkpoint, _identity(dataset, config, folds), resume)
+    watcher = watcher or Silent()
+    program = Program(build or _builder(dataset, config, task), config)
+    with contextlib.nullcontext(dataset) if budget is None else _stored(dataset, store) as data:
+        plan = list(_plan(data, config, seeds, folds))
+        first = plan[0][2]
+        steps: Steps = (
+            program.compile(first)
+            if budget is None
+            else _streamed(program, first, budget, counts_process(dataset), saved, watcher)
+        )
+        runner = Runner(program, steps, config, watcher, checkpoint_every)
+        runs = [runner.run(t, name, seed, saved and saved.run(name)) for name, seed, t in plan]
     epoch = _best_common_epoch(runs) if task == "graph" else None
-    performance = measure.cost(compiled, [run.history for run in runs])
-    performance["reference"] = measure.reference_cost(program, plan[0][2]) if compare else None
+    performance = measure.cost(steps, [run.history for run in runs])
+    if budget is not None:
+        performance.update(measure.preparation(data))
+    performance["reference"] = measure.reference_cost(program, first) if compare else None
     return Result(
         config=config,
-        dataset=describe_dataset(dataset),
+        dataset=describe_dataset(data),
         protocol="folds" if task == "graph" else "split",
         runs=runs,
         accuracy=_summaries(runs, epoch),
@@ -157,7 +200,7 @@ def train(
     )
 
 
-def describe_dataset(dataset: Dataset | GraphDataset) -> dict[str, Any]:
+def describe_dataset(dataset: Dataset | GraphDataset | StoredDataset) -> dict[str, Any]:
     """Name and sizes."""
     sizes = {"graphs": len(dataset)} if isinstance(dataset, GraphDataset) else {}
     return {
@@ -197,11 +240,19 @@ def _check(
                 f"patience is {config.patience}, expected 0: every fold of {dataset.name} runs all "
                 f"epochs, since one epoch is chosen for all"
             )
-    elif not np.asarray(dataset.train_mask).any():
+    elif not _num_train(dataset):
         raise TrainError(f"{dataset.name}: train_mask is empty, expected vertices to train on")
 
 
+def _num_train(dataset: Dataset | StoredDataset) -> int:
+    if isinstance(dataset, StoredDataset):
+        return dataset.counts.train
+    return int(np.count_nonzero(dataset.train_mask))
+
+
 def _prepared(dataset: Any, config: TrainConfig) -> Any:
+    if isinstance(dataset, StoredDataset):
+        return _same_features(dataset, config)
     if not config.normalize_features:
         return dataset
     if (np.asarray(dataset.x) < 0).any():
@@ -210,6 +261,58 @@ def _prepared(dataset: Any, config: TrainConfig) -> Any:
             f"--no-normalize-features"
         )
     return dataclasses.replace(dataset, x=row_normalize(np.asarray(dataset.x)))
+
+
+def _same_features(stored: StoredDataset, config: TrainConfig) -> StoredDataset:
+    normalized = bool(stored.made_from.get("normalize_features", False))
+    if normalized != config.normalize_features:
+        raise TrainError(
+            f"{stored.name} is stored with normalize_features={normalized}, and the configuration "
+            f"has normalize_features={config.normalize_features}: prepare it anew, or change the "
+            "configuration"
+        )
+    return stored
+
+
+@contextlib.contextmanager
+def _stored(dataset: Any, folder: str | os.PathLike[str] | None) -> Iterator[StoredDataset]:
+    """The dataset in a store: its own, that of a folder, or one in memory."""
+    if isinstance(dataset, StoredDataset):
+        with without_leftovers(dataset):
+            yield dataset
+    elif folder is None:
+        with HostStore() as store:
+            yield store_dataset(dataset, store)
+    else:
+        stored = keep(dataset, folder)
+        with stored.store, without_leftovers(stored):
+            yield stored
+
+
+def _streamed(
+    program: Program,
+    task: Any,
+    budget: int,
+    process: bool,
+    saved: Checkpoints | None,
+    watcher: Watcher,
+) -> Streamed:
+    """With the number of blocks that the checkpoints tell for this budget: another one gives other
+    last bits, and what fits a process may change with all that it holds."""
+    if process:
+        give_memory_back()
+    known = {} if saved is None else saved.recall()
+    streamed = Streamed(
+        program,
+        task,
+        budget,
+        process=process,
+        parts=known.get("parts") if known.get("budget") == budget else None,
+        watch=watcher.part,
+    )
+    if saved is not None:
+        streamed.settled = lambda parts: saved.remember({"budget": budget, "parts": parts})
+    return streamed
 
 
 def _builder(dataset: Any, config: TrainConfig, task: str) -> Build:
@@ -226,7 +329,7 @@ def _plan(
             task = FoldTask(dataset, fold, config.batch_size, config.steps_per_epoch)
             yield f"fold-{i}", config.seed, task
         return
-    task = VertexTask(dataset)
+    task = StoredTask(dataset) if isinstance(dataset, StoredDataset) else VertexTask(dataset)
     for seed in range(config.seed, config.seed + seeds):
         yield f"seed-{seed}", seed, task
 
@@ -243,12 +346,12 @@ def _identity(dataset: Any, config: TrainConfig, folds: int) -> dict[str, Any]:
 
 def _contents(dataset: Any) -> str:
     """A short hash of the dataset's arrays."""
-    many = isinstance(dataset, GraphDataset)
-    edges = dataset if many else dataset.graph
-    arrays = [edges.src, edges.dst, dataset.x, dataset.y]
-    arrays += [dataset.node_offsets] if many else [getattr(dataset, f"{s}_mask") for s in SPLITS]
+    if isinstance(dataset, StoredDataset):
+        return dataset.contents
+    if isinstance(dataset, Dataset):
+        return contents_of(dataset)
     sha = hashlib.sha256()
-    for array in arrays:
+    for array in (dataset.src, dataset.dst, dataset.x, dataset.y, dataset.node_offsets):
         sha.update(np.ascontiguousarray(array).tobytes())
     return sha.hexdigest()[:16]
 

@@ -81,15 +81,15 @@ def test_batches_cover_the_training_graphs_alone(dataset):
     fold = dataset.folds(5)[0]
     task = FoldTask(dataset, fold, 8, 6)
     batches = list(task.train_batches(0, 0))
-    seen = sum(int(b.weights[0].sum()) for b in batches)
+    seen = sum(int(b.weights[:, 0].sum()) for b in batches)
     assert 6 * 6 <= seen <= 6 * 8
-    assert not any(b.weights[1:].any() for b in batches)
+    assert not any(b.weights[:, 1:].any() for b in batches)
 
 
 def test_one_batch_of_everything_is_the_training_set(dataset):
     fold = dataset.folds(5)[0]
     (batch,) = FoldTask(dataset, fold).train_batches(0, 0)
-    assert int(batch.weights[0].sum()) == len(fold.train)
+    assert int(batch.weights[:, 0].sum()) == len(fold.train)
     part = dataset.select(fold.train)
     assert int(batch.graph.mask.sum()) == part.num_edges
     assert sorted(map(tuple, np.asarray(batch.x))) == sorted(
@@ -111,7 +111,7 @@ def test_batches_are_a_function_of_seed_and_epoch(dataset):
 def test_padding_changes_nothing(dataset, build):
     fold = dataset.folds(5)[0]
     (padded,) = FoldTask(dataset, fold, 20, 1).train_batches(0, 0)
-    real = int(padded.weights[0].sum())
+    real = int(padded.weights[:, 0].sum())
     nodes = int((padded.graph_index < padded.num_graphs).sum())
     model = build(nnx.Rngs(0))
     outside = padded.x.at[nodes:].set(jnp.nan)

@@ -1,6 +1,7 @@
 """Checkpoints on disk: a directory per run, written so that a kill at any moment leaves it usable.
 
-    DIR/identity.json        what the run depends on, compared on resume
+    DIR/identity.json        what the run depends on, compared on resume; empty until that is known
+    DIR/streamed.json        into how many blocks a memory budget cut the vertices
     DIR/seed-0/20/           Orbax: arrays, and a record with everything else
     DIR/seed-0/30/           the two newest epochs are kept
 
@@ -25,6 +26,7 @@ from gnnjit.config import write_atomically
 from gnnjit.training.errors import CheckpointError
 
 _IDENTITY = "identity.json"
+_STREAMED = "streamed.json"
 _MISSING = "nothing"
 
 
@@ -42,28 +44,69 @@ class Checkpoints:
             CheckpointError: if `root` holds something already and `resume` is False; if `resume`
                 is True and there is nothing, or it belongs to a run with another identity.
         """
-        root = Path(root).expanduser().absolute()
-        if resume:
-            _same_identity(root, _read_identity(root), identity)
-            return cls(root)
-        if root.is_dir() and any(_IDENTITY not in path.name for path in root.iterdir()):
-            raise CheckpointError(
-                f"{root} is not empty, and nothing is overwritten: add --resume to continue the "
-                f"run in it, or choose another directory"
-            )
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            write_atomically(root / _IDENTITY, (json.dumps(identity, indent=2) + "\n").encode())
-        except OSError as error:
-            raise CheckpointError(
-                f"{root} cannot be written ({error.strerror}): choose another --checkpoint "
-                f"directory"
-            ) from error
+        root = _claimed(root, resume)
+        saved = _read_identity(root) if resume else {}
+        if saved:
+            _same_identity(root, saved, identity)
+        else:
+            _write_json(root / _IDENTITY, identity)
         return cls(root)
+
+    @classmethod
+    def claim(cls, root: str | os.PathLike[str], resume: bool) -> None:
+        """Before the identity is known, raise what `open` would of the directory, and make it: a
+        run that is killed from now on can be resumed.
+
+        Raises:
+            CheckpointError: as `open`.
+        """
+        root = _claimed(root, resume)
+        if not resume:
+            _write_json(root / _IDENTITY, {})
+
+    def remember(self, streamed: dict[str, Any]) -> None:
+        """How the run is streamed, for `recall`."""
+        _write_json(self.root / _STREAMED, streamed)
+
+    def recall(self) -> dict[str, Any]:
+        """What `remember` was told last; empty where nothing was."""
+        try:
+            return json.loads((self.root / _STREAMED).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"{self.root / _STREAMED} cannot be read ({error}): delete it, which may change "
+                "the last bits of what follows"
+            ) from error
 
     def run(self, name: str) -> RunCheckpoint:
         """The checkpoints of one run (a seed, a fold)."""
         return RunCheckpoint(self.root / name)
+
+
+def _claimed(root: str | os.PathLike[str], resume: bool) -> Path:
+    """Where checkpoints are, on resume, or may be put."""
+    root = Path(root).expanduser().absolute()
+    if resume:
+        _read_identity(root)
+    elif root.is_dir() and any(_IDENTITY not in path.name for path in root.iterdir()):
+        raise CheckpointError(
+            f"{root} is not empty, and nothing is overwritten: add --resume to continue the "
+            f"run in it, or choose another directory"
+        )
+    return root
+
+
+def _write_json(path: Path, data: dict[str, Any]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, (json.dumps(data, indent=2) + "\n").encode())
+    except OSError as error:
+        raise CheckpointError(
+            f"{path.parent} cannot be written ({error.strerror}): choose another --checkpoint "
+            f"directory"
+        ) from error
 
 
 def _read_identity(root: Path) -> dict[str, Any]:
@@ -102,14 +145,24 @@ class RunCheckpoint:
         self.path = path
 
     def save(self, epoch: int, arrays: Mapping[str, np.ndarray], record: dict[str, Any]) -> None:
-        """Write a checkpoint; on return it is complete and the one before last is deleted."""
+        """Write a checkpoint; on return it is complete and the one before last is deleted.
+
+        Raises:
+            CheckpointError: if the disk refuses it; the ones before stay.
+        """
         arrays = dict(arrays)
         stored = {**record, "digest": digest(arrays)}
         args = ocp.args.Composite(
             arrays=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(stored)
         )
-        with _manager(self.path) as manager:
-            manager.save(epoch, args=args, force=True)
+        try:
+            with _manager(self.path) as manager:
+                manager.save(epoch, args=args, force=True)
+        except Exception as error:  # Orbax and TensorStore raise dozens of types
+            raise CheckpointError(
+                f"{self.path / str(epoch)} cannot be written ({_first_line(error)}): check the "
+                f"disk, and continue from the checkpoint before it with --resume"
+            ) from error
 
     def load(self, template: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The newest checkpoint; empty dictionaries where none was completed.

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import sys
 from typing import Any
 
 from rich.console import Console
 
+from gnnjit.budget import parse_size
 from gnnjit.data import DATASETS, GraphDataset, open_dataset
 from gnnjit.errors import DataError
 from gnnjit.nn.recipes import MODELS
+from gnnjit.prepare import prepare
+from gnnjit.stored_dataset import StoredDataset
 from gnnjit.train import train
-from gnnjit.training.config import DECAYS, FIELDS, OPTIMIZERS, resolve
+from gnnjit.training.checkpoint import Checkpoints
+from gnnjit.training.config import DECAYS, FIELDS, OPTIMIZERS, TrainConfig, resolve
 from gnnjit.training.errors import TrainError
-from gnnjit.training.progress import watcher
+from gnnjit.training.progress import Silent, watcher
 from gnnjit.training.report import check_target, print_table, write_json
+from gnnjit.training.streamed import check_budget
 
 SUMMARY = "train a graph neural network and report accuracy, time and memory"
 # Large enough to show what compiling is worth, small enough for two minutes on two cores.
@@ -29,6 +35,7 @@ EPILOG = """examples:
   gnnjit train cora --checkpoint run1              keep checkpoints in run1 ...
   gnnjit train cora --checkpoint run1 --resume     ... and continue after a kill
   gnnjit train communities --option num_nodes=1000 --json -
+  gnnjit train --memory-budget 1GiB --store DIR    a graph on the disk, within 1 GiB of memory
 
 Hyperparameters that are not given come from the recipe of the dataset and model; where the
 literature has none, from GCN's on Cora (GAT's, with attention). The JSON lists what was used.
@@ -49,6 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _model_options(parser.add_argument_group("model"))
     _optimisation_options(parser.add_argument_group("optimisation"))
     _run_options(parser.add_argument_group("runs and data"))
+    _memory_options(parser.add_argument_group("memory"))
     _output_options(parser.add_argument_group("output"))
 
 
@@ -146,6 +154,23 @@ def _run_options(group: Any) -> None:
     )
 
 
+def _memory_options(group: Any) -> None:
+    group.add_argument(
+        "--memory-budget",
+        metavar="SIZE",
+        help="train block by block with at most so much memory of the device, such as 256MiB; with "
+        "--store, of this process, Python and JAX included. For datasets of one graph; the results "
+        "are the same up to rounding (default: all at once)",
+    )
+    group.add_argument(
+        "--store",
+        metavar="DIR",
+        help="with --memory-budget: keep the dataset and what is computed in files in this "
+        "directory. Another process makes the dataset there, which may need more memory; later "
+        "runs find it (default: in memory)",
+    )
+
+
 def _output_options(group: Any) -> None:
     group.add_argument(
         "--json",
@@ -169,8 +194,8 @@ def _output_options(group: Any) -> None:
     group.add_argument(
         "--compare",
         action=argparse.BooleanOptionalAction,
-        default=True,
-        help="also time epochs of the same model on plain jax.ops.segment_sum (default: yes)",
+        help="also time epochs of the same model on plain jax.ops.segment_sum (default: yes, "
+        "without --memory-budget)",
     )
     group.add_argument(
         "--log-every",
@@ -193,42 +218,76 @@ def run(args: argparse.Namespace) -> int:
     name = args.dataset.lower()
     task = DATASETS[name].task if name in DATASETS else "vertex"
     config = resolve(name, task, given)
-    dataset = _open(name, args.data_dir, args.option)
-    if args.folds is not None and not isinstance(dataset, GraphDataset):
-        raise TrainError(
-            f"--folds is for datasets of many graphs, {name} is one graph with a fixed split: "
-            f"use --seeds"
+    compare = args.memory_budget is None if args.compare is None else args.compare
+    check_budget(name, task, args.memory_budget, args.store is not None, compare)
+    shown = watcher(people, quiet=args.quiet, every=args.log_every)
+    with contextlib.ExitStack() as stack:
+        if args.store is None:
+            dataset = _open(name, args)
+        else:
+            dataset = _prepare(name, args, config, shown)
+            stack.enter_context(dataset)
+        if args.folds is not None and not isinstance(dataset, GraphDataset):
+            raise TrainError(
+                f"--folds is for datasets of many graphs, {name} is one graph with a fixed split: "
+                f"use --seeds"
+            )
+        if not args.quiet:
+            people.print(repr(dataset), highlight=False, soft_wrap=True)
+        result = train(
+            dataset,
+            config,
+            seeds=args.seeds,
+            folds=10 if args.folds is None else args.folds,
+            checkpoint=args.checkpoint,
+            resume=args.resume,
+            checkpoint_every=args.checkpoint_every,
+            compare=compare,
+            memory_budget=args.memory_budget,
+            watcher=shown,
         )
-    if not args.quiet:
-        people.print(repr(dataset), highlight=False, soft_wrap=True)
-    result = train(
-        dataset,
-        config,
-        seeds=args.seeds,
-        folds=10 if args.folds is None else args.folds,
-        checkpoint=args.checkpoint,
-        resume=args.resume,
-        checkpoint_every=args.checkpoint_every,
-        compare=args.compare,
-        watcher=watcher(people, quiet=args.quiet, every=args.log_every),
-    )
     print_table(result, people)
     if args.json is not None:
         write_json(args.json, result, out)
     return 0
 
 
-def _open(name: str, data_dir: str | None, options: list[str]) -> Any:
+def _open(name: str, args: argparse.Namespace) -> Any:
+    try:
+        return open_dataset(name, args.data_dir, **_options(name, args.option))
+    except TypeError as error:
+        raise DataError(f"{name}: an --option has a value of the wrong type ({error})") from error
+
+
+def _prepare(
+    name: str, args: argparse.Namespace, config: TrainConfig, shown: Silent
+) -> StoredDataset:
+    """The dataset in --store, made if need be; what the checkpoints are in the way of is told
+    before that."""
+    parse_size(args.memory_budget)
+    if args.checkpoint is not None:
+        Checkpoints.claim(args.checkpoint, args.resume)
+    try:
+        return prepare(
+            name,
+            args.store,
+            data_dir=args.data_dir,
+            options=_options(name, args.option),
+            normalize_features=config.normalize_features,
+            watch=shown.stage,
+        )
+    finally:
+        shown.finish()
+
+
+def _options(name: str, options: list[str]) -> dict[str, Any]:
     chosen = dict(_DATA_OPTIONS.get(name, {}))
     for option in options:
         key, equals, value = option.partition("=")
         if not equals or not key.isidentifier():
             raise TrainError(f"--option {option}: expected NAME=VALUE, as in num_nodes=1000")
         chosen[key] = _literal(value)
-    try:
-        return open_dataset(name, data_dir, **chosen)
-    except TypeError as error:
-        raise DataError(f"{name}: an --option has a value of the wrong type ({error})") from error
+    return chosen
 
 
 def _literal(text: str) -> Any:

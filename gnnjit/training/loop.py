@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
@@ -14,7 +15,7 @@ import numpy as np
 from gnnjit.training.checkpoint import RunCheckpoint, digest, fill, named_arrays
 from gnnjit.training.config import TrainConfig
 from gnnjit.training.errors import CheckpointError, TrainError
-from gnnjit.training.steps import Compiled, Program, State, Sums
+from gnnjit.training.steps import Program, State, Sums
 from gnnjit.training.tasks import SPLITS, Task
 
 
@@ -66,10 +67,24 @@ class Stopping:
         return better
 
 
+class Steps(Protocol):
+    """The functions of a run: `steps.Compiled`, or `streamed.Streamed` within a budget."""
+
+    @property
+    def update(self) -> Callable[..., tuple[State, jax.Array]]: ...
+
+    @property
+    def evaluate(self) -> Callable[..., Sums]: ...
+
+    def figures(self) -> dict[str, Any]: ...
+
+
 class Watcher(Protocol):
     """Is told what a run does."""
 
     def start(self, name: str, done: int, epochs: int) -> None: ...
+
+    def part(self, done: float) -> None: ...
 
     def epoch(self, record: Epoch) -> None: ...
 
@@ -147,7 +162,7 @@ class Runner:
     def __init__(
         self,
         program: Program,
-        compiled: Compiled,
+        compiled: Steps,
         config: TrainConfig,
         watcher: Watcher,
         checkpoint_every: int,
@@ -224,7 +239,7 @@ class Runner:
 
 
 def train_epoch(
-    compiled: Compiled, task: Task, state: State, seed: int, number: int
+    compiled: Steps, task: Task, state: State, seed: int, number: int
 ) -> tuple[State, float]:
     """One pass over the training batches; the mean of their losses. Consumes `state`."""
     losses = []
@@ -235,7 +250,7 @@ def train_epoch(
     return state, float(np.mean([np.float64(loss) for loss in losses]))
 
 
-def evaluate(compiled: Compiled, task: Task, state: State) -> Sums:
+def evaluate(compiled: Steps, task: Task, state: State) -> Sums:
     """The sums over all labels, as float64 on the host."""
     parts = [compiled.evaluate(state.params, state.buffers, b) for b in task.eval_batches()]
     return jax.tree.map(lambda *leaves: sum(np.asarray(x, np.float64) for x in leaves), *parts)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +13,9 @@ import jax
 
 from gnnjit.config import cores
 from gnnjit.layer import reference
-from gnnjit.training.loop import Epoch, evaluate, train_epoch
-from gnnjit.training.steps import Compiled, Program
+from gnnjit.prepare import peak_memory
+from gnnjit.training.loop import Epoch, Steps, evaluate, train_epoch
+from gnnjit.training.steps import Program
 from gnnjit.training.tasks import Task
 
 _PACKAGES = ("gnnjit", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -28,26 +27,27 @@ def median_epoch(histories: Sequence[Sequence[Epoch]]) -> float | None:
     return statistics.median(seconds) if seconds else None
 
 
-def peak_rss() -> int:
-    """The most bytes of memory that this process has held."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
 def peak_device() -> int | None:
     """The most bytes held on the first device; None where it does not count (CPU)."""
     stats = jax.local_devices()[0].memory_stats() or {}
     return stats.get("peak_bytes_in_use")
 
 
-def cost(compiled: Compiled, histories: Sequence[Sequence[Epoch]]) -> dict[str, Any]:
+def cost(compiled: Steps, histories: Sequence[Sequence[Epoch]]) -> dict[str, Any]:
     """The costs of what has run so far in this process."""
     return {
         "median_epoch_seconds": median_epoch(histories),
-        "compile_seconds": compiled.seconds,
-        "temp_bytes": compiled.temp_bytes,
-        "peak_rss_bytes": peak_rss(),
+        **compiled.figures(),
+        "peak_rss_bytes": peak_memory(),
         "peak_device_bytes": peak_device(),
+    }
+
+
+def preparation(stored: Any) -> dict[str, Any]:
+    """What making a `StoredDataset` took the process that did it; None where there was none."""
+    return {
+        "prepared_seconds": stored.prepared_seconds,
+        "prepared_peak_bytes": stored.prepared_peak_bytes,
     }
 
 
@@ -62,8 +62,7 @@ def reference_cost(program: Program, task: Task, epochs: int = 3) -> dict[str, A
         seconds.append(time.perf_counter() - started)
     return {
         "median_epoch_seconds": statistics.median(seconds[1:]),
-        "compile_seconds": compiled.seconds,
-        "temp_bytes": compiled.temp_bytes,
+        **compiled.figures(),
     }
 
 

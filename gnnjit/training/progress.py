@@ -7,12 +7,17 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskID,
+    TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
 )
 
-from gnnjit.training.loop import Epoch, Watcher
+from gnnjit.training.loop import Epoch
+
+_REMEMBERED = 300
+"""Seconds from which the speed is estimated: parts of an epoch differ in it."""
 
 
 class Silent:
@@ -20,6 +25,12 @@ class Silent:
 
     def start(self, name: str, done: int, epochs: int) -> None:
         """A run starts, or continues after `done` epochs."""
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        """Before the runs: so much is done of a stage of the dataset's preparation."""
+
+    def part(self, done: float) -> None:
+        """So much of an epoch is done, from 0 to 1; told only where a budget is kept to."""
 
     def epoch(self, record: Epoch) -> None:
         """An epoch has ended, and its checkpoint (if it has one) is written."""
@@ -35,8 +46,13 @@ class Lines(Silent):
         self._console = console
         self._given = every
         self._every = 1
-        self._name = ""
+        self._name = self._stage = ""
         self._epochs = 0
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        if name != self._stage:
+            self._stage = name
+            self._print(f"preparing  {name}")
 
     def start(self, name: str, done: int, epochs: int) -> None:
         self._name, self._epochs = name, epochs
@@ -61,21 +77,42 @@ class Bar(Silent):
         self._console = console
         self._progress: Progress | None = None
         self._task = TaskID(0)
+        self._done = 0
+        self._stage = ""
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        if name != self._stage:
+            self._stage = name
+            self.finish()
+            columns = (TaskProgressColumn(), TimeRemainingColumn())
+            self._show(f"preparing  {name}", 0, total, *columns)
+        if self._progress is not None:
+            self._progress.update(self._task, completed=done)
 
     def start(self, name: str, done: int, epochs: int) -> None:
+        self._done = done
+        self.finish()
+        columns = (MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[text]}"))
+        self._show(name, done, epochs, *columns)
+
+    def _show(self, name: str, done: int, total: int, *columns: ProgressColumn) -> None:
         progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[text]}"),
+            *columns,
             console=self._console,
+            speed_estimate_period=_REMEMBERED,
         )
         progress.start()
-        self._task = progress.add_task(name, total=epochs, completed=done, text="")
+        self._task = progress.add_task(name, total=total, completed=done, text="")
         self._progress = progress
 
+    def part(self, done: float) -> None:
+        if self._progress is not None:
+            self._progress.update(self._task, completed=self._done + done)
+
     def epoch(self, record: Epoch) -> None:
+        self._done = record.epoch
         if self._progress is not None:
             text = describe(record)
             self._progress.update(self._task, completed=record.epoch, text=text)
@@ -96,7 +133,7 @@ def describe(record: Epoch) -> str:
     return "  ".join(parts)
 
 
-def watcher(console: Console, *, quiet: bool = False, every: int = 0) -> Watcher:
+def watcher(console: Console, *, quiet: bool = False, every: int = 0) -> Silent:
     """What suits the console: nothing if `quiet`, a bar on a terminal, else lines."""
     if quiet:
         return Silent()

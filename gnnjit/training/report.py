@@ -110,15 +110,34 @@ def _cost_table(result: Result) -> Table:
         ("temporary buffers of the step", "temp_bytes", size),
     )
     for name, key, show in rows:
+        if key not in mine:
+            continue
         cells = [show(mine[key])]
         if other:
             cells += [show(other[key]), _ratio(other[key], mine[key])]
         table.add_row(name, *cells)
+    if "memory_budget_bytes" in mine:
+        _add_streaming(table, mine)
     blank = ["", ""] if other else []
     table.add_row("peak memory of the process (RSS)", size(mine["peak_rss_bytes"]), *blank)
     if mine["peak_device_bytes"] is not None:
         table.add_row("peak memory of the device", size(mine["peak_device_bytes"]), *blank)
     return table
+
+
+def _add_streaming(table: Table, mine: dict[str, Any]) -> None:
+    """What keeping to a memory budget took."""
+    moved = mine["moved_bytes"]
+    if moved is not None:  # an epoch was run
+        table.add_row("blocks of vertices", f"{mine['parts']:,}")
+        table.add_row("moved in an epoch", size(sum(moved.values())))
+        for cause, count in sorted(moved.items(), key=lambda item: -item[1]):
+            table.add_row(f"    {cause}", size(count))
+    if mine["prepared_seconds"] is not None:
+        table.add_row("preparing the dataset", seconds(mine["prepared_seconds"]))
+        table.add_row("    peak memory of its process (RSS)", size(mine["prepared_peak_bytes"]))
+    name = f"memory budget of the {mine['memory_budget_of']}"
+    table.add_row(name, size(mine["memory_budget_bytes"]))
 
 
 def _note(result: Result) -> str:

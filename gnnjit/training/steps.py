@@ -52,15 +52,25 @@ class Compiled(NamedTuple):
     seconds: float
     temp_bytes: int | None
 
+    def figures(self) -> dict[str, Any]:
+        """What is reported of them."""
+        return {"compile_seconds": self.seconds, "temp_bytes": self.temp_bytes}
+
 
 class Program:
-    """A model and its configuration, as pure functions over `State`."""
+    """A model and its configuration, as pure functions over `State`.
+
+    Attributes:
+        update, evaluate: as in `Compiled`, not compiled yet.
+    """
 
     def __init__(self, build: Build, config: TrainConfig) -> None:
         self._build = build
         self._optimizer = make_optimizer(config)
         self._training, *_ = _split(build(nnx.Rngs(0)), training=True)
         self._evaluating, *_ = _split(build(nnx.Rngs(0)), training=False)
+        self.update = self._make_update()
+        self.evaluate = self._make_evaluate()
 
     def initial(self, seed: int) -> State:
         """Fresh weights of `seed`."""
@@ -78,9 +88,9 @@ class Program:
         state = self.initial(0)
         started = time.perf_counter()
         with context or contextlib.nullcontext():
-            update = jax.jit(self._make_update(), donate_argnums=0)
+            update = jax.jit(self.update, donate_argnums=0)
             update = update.lower(state, batch, seed, seed, seed).compile()
-            evaluate = jax.jit(self._make_evaluate())
+            evaluate = jax.jit(self.evaluate)
             evaluate = evaluate.lower(state.params, state.buffers, whole).compile()
         seconds = time.perf_counter() - started
         return Compiled(update, evaluate, seconds, _temp_bytes(update, evaluate))
@@ -99,7 +109,7 @@ class Program:
                 model = nnx.merge(self._training, params, buffers)
                 logits = batch.logits(model, key)
                 buffers = _split(model, training=True)[2]
-                weights = batch.weights[0]
+                weights = batch.weights[:, 0]
                 total = jnp.sum(weights * _cross_entropy(logits, batch.labels))
                 return total / jnp.maximum(jnp.sum(weights), 1), buffers
 
@@ -115,7 +125,7 @@ class Program:
             loss = _cross_entropy(logits, batch.labels)
             correct = (jnp.argmax(logits, axis=-1) == batch.labels).astype(jnp.float32)
             weights = batch.weights
-            return Sums(weights @ loss, weights @ correct, jnp.sum(weights, axis=1))
+            return Sums(loss @ weights, correct @ weights, jnp.sum(weights, axis=0))
 
         return evaluate
 

@@ -27,15 +27,15 @@ class Batch:
     """One call of the model.
 
     Attributes:
-        graph: the graph.
+        graph: the graph, `Graph` or `StreamedGraph`; the arrays of the latter are in its store.
         x: float32[N, F].
         labels: int32[L], of vertices or of graphs.
-        weights: float32[3, L], 1 where a label belongs to train, validation, test.
+        weights: float32[L, 3], 1 where a label belongs to train, validation, test.
         graph_index: int32[N], the graph of each vertex (`num_graphs` on padding), or None.
         num_graphs: L for graph labels, or None (static).
     """
 
-    graph: Graph
+    graph: Any
     x: Any
     labels: Any
     weights: Any
@@ -70,7 +70,7 @@ class VertexTask:
             graph=dataset.graph,
             x=jnp.asarray(dataset.x),
             labels=jnp.asarray(dataset.y),
-            weights=jnp.asarray(np.stack(masks).astype(np.float32)),
+            weights=jnp.asarray(np.stack(masks, axis=1).astype(np.float32)),
         )
 
     def train_batches(self, seed: int, epoch: int) -> Iterator[Batch]:
@@ -97,9 +97,9 @@ class FoldTask:
         self._graphs = min(batch_size or len(fold.train), len(fold.train))
         self._slots = min(batch_size or len(dataset), len(dataset))  # equal for all folds
         self._room = self._capacity(len(dataset))
-        self._weights = np.zeros((3, len(dataset)), np.float32)
-        self._weights[0, fold.train] = 1
-        self._weights[1, fold.test] = 1
+        self._weights = np.zeros((len(dataset), 3), np.float32)
+        self._weights[fold.train, 0] = 1
+        self._weights[fold.test, 1] = 1
         self._whole: Batch | None = None
 
     def _capacity(self, total: int) -> np.ndarray:
@@ -159,7 +159,7 @@ class FoldTask:
             graph=_without_buckets(graph),
             x=jnp.asarray(np.pad(part.x, ((0, no_vertex), (0, 0)))),
             labels=jnp.asarray(np.pad(part.y, (0, missing))),
-            weights=jnp.asarray(np.pad(self._weights[:, graphs], ((0, 0), (0, missing)))),
+            weights=jnp.asarray(np.pad(self._weights[graphs], ((0, missing), (0, 0)))),
             graph_index=jnp.asarray(index.astype(np.int32)),
             num_graphs=self._slots,
         )

@@ -1,0 +1,183 @@
+"""Training within a memory budget: the functions of a run, block by block over a stored dataset."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from gnnjit.errors import PlanError, StoreError
+from gnnjit.grid.disk import DiskStore
+from gnnjit.grid.streamed import StreamedGraph
+from gnnjit.stored_dataset import StoredDataset
+from gnnjit.stream import stream
+from gnnjit.training.errors import TrainError
+from gnnjit.training.steps import Program, State, Sums
+from gnnjit.training.tasks import SPLITS, Batch
+
+WEIGHTS = "weights"
+"""The array of `Batch.weights` in the store of a dataset."""
+EDGES = 1 << 20
+"""Edges that are read at once."""
+
+Watch = Callable[[float], None]
+"""Called with how much of an epoch is done, from 0 to 1."""
+
+
+def check_budget(name: str, task: str, budget: Any, stored: bool, compare: bool) -> None:
+    """Raises TrainError where what is asked for has no meaning together."""
+    if budget is None:
+        if stored:
+            raise TrainError(
+                f"{name} is in a store, which is for training within a memory budget: pass one "
+                "too (--memory-budget 512MiB, memory_budget=)"
+            )
+        return
+    if task == "graph":
+        raise TrainError(
+            f"{name} is many graphs, and a memory budget is for datasets of one graph: leave it "
+            "out; where memory is short, take fewer graphs at once (--batch-size)"
+        )
+    if compare:
+        raise TrainError(
+            "a comparison with plain segment operations needs the whole graph in memory: leave out "
+            "either --compare or the memory budget"
+        )
+
+
+class StoredTask:
+    """A stored graph whose vertices are labelled: the whole graph is every batch."""
+
+    def __init__(self, stored: StoredDataset) -> None:
+        self.graph = StreamedGraph(
+            stored.store,
+            stored.num_nodes,
+            stored.num_edges,
+            lambda: stored.edges(EDGES),
+            vertex="vertex",
+        )
+        _write_weights(self.graph)
+        array = self.graph.array
+        self._batch = Batch(self.graph, array("x"), array("y"), array(WEIGHTS))
+
+    def train_batches(self, seed: int, epoch: int) -> Iterator[Batch]:
+        yield self._batch
+
+    def eval_batches(self) -> list[Batch]:
+        return [self._batch]
+
+
+def _write_weights(graph: StreamedGraph) -> None:
+    store = graph.store
+    if WEIGHTS in store.names() and store.info(WEIGHTS).sealed:
+        return
+    store.add(WEIGHTS, graph.num_nodes, (len(SPLITS),), np.float32, replace=True)
+    for start, stop in graph.pieces(4 * len(SPLITS)):
+        masks = [store.read(f"{split}_mask", start, stop) for split in SPLITS]
+        store.write(WEIGHTS, start, np.stack(masks, axis=1).astype(np.float32))
+    store.seal(WEIGHTS)
+
+
+class Streamed:
+    """The two functions of a run within a budget; what `steps.Compiled` is without one.
+
+    Attributes:
+        budget: bytes.
+        process: whether it counts the memory of this process, else of the device.
+        parts: into how many blocks the vertices are cut; None until the first update.
+        settled: is then called with it.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        task: StoredTask,
+        budget: int,
+        *,
+        process: bool = False,
+        parts: int | None = None,
+        watch: Watch,
+    ) -> None:
+        """`parts`: how many blocks there should be if that fits."""
+        self.budget, self.process, self.parts = budget, process, None
+        self.settled: Callable[[int], None] | None = None
+        self._graph = task.graph
+        self._wanted = parts
+        self._watch = watch
+        self._steps = {"update": 2, "evaluate": 1}
+        """Steps of each function: guessed until it has run."""
+        self._functions = {"update": program.update, "evaluate": program.evaluate}
+        self._streamed: dict[str, Any] = {}
+
+    def update(self, *args: Any) -> tuple[State, jax.Array]:
+        """(state, batch, seed, epoch, index) -> (state, loss)."""
+        result = self._run("update", self._wanted, args)
+        if self.parts is None:
+            self.parts = max(self._graph.parts)
+            if self.settled is not None:
+                self.settled(self.parts)
+        return result
+
+    def evaluate(self, *args: Any) -> Sums:
+        """(params, buffers, batch) -> `Sums`."""
+        return self._run("evaluate", self.parts, args)
+
+    def _run(self, name: str, parts: int | None, args: Any) -> Any:
+        if name in self._streamed:
+            return self._streamed[name](*args)
+        if parts is not None:
+            with contextlib.suppress(PlanError):  # they do not fit: it finds how many do
+                return self._first(name, parts, args)
+        return self._first(name, None, args)
+
+    def _first(self, name: str, parts: int | None, args: Any) -> Any:
+        streamed = stream(
+            self._functions[name], memory_budget=self.budget, process=self.process, parts=parts
+        )
+        streamed.watch = lambda done, total: self._told(name, done, total)
+        result = streamed(*args)
+        self._streamed[name] = streamed
+        return result
+
+    def _told(self, name: str, done: int, total: int) -> None:
+        if name not in self._streamed:
+            self._steps[name] = total
+        before = 0 if name == "update" else self._steps["update"]
+        self._watch((before + done) / sum(self._steps.values()))
+
+    def figures(self) -> dict[str, Any]:
+        """What is reported of them: the last epoch's traffic, if there was one."""
+        traffic = [streamed.traffic for streamed in self._streamed.values()]
+        moved = sum((t.moved for t in traffic), Counter())
+        return {
+            "memory_budget_bytes": self.budget,
+            "memory_budget_of": "process" if self.process else "device",
+            "parts": self.parts,
+            "moved_bytes": dict(moved) if traffic else None,
+            "moving_seconds": {
+                name: streamed.traffic.seconds for name, streamed in self._streamed.items()
+            },
+        }
+
+
+@contextlib.contextmanager
+def without_leftovers(stored: StoredDataset) -> Iterator[None]:
+    """Drops what is added to a store meanwhile and not sealed: temporary arrays, which may be
+    larger than the dataset."""
+    before = set(stored.store.names())
+    try:
+        yield
+    finally:
+        with contextlib.suppress(StoreError):  # The first error is the one to be told.
+            for name in set(stored.store.names()) - before:
+                if not stored.store.info(name).sealed:
+                    stored.store.drop(name)
+
+
+def counts_process(dataset: Any) -> bool:
+    """Whether a budget counts the memory of this process: where that does not hold the dataset."""
+    return isinstance(dataset, StoredDataset) and isinstance(dataset.store, DiskStore)
