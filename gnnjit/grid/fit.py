@@ -132,7 +132,7 @@ def _capacity(graph: StreamedGraph, options: Options) -> int:
     used = resident()
     if used is None:
         return options.budget
-    held = sum(x.nbytes for x in jax.tree.leaves(graph.held))
+    held = sum(x.nbytes for x in jax.tree.leaves([*graph.held.values()]))
     return options.budget - (used - held) - RESERVE
 
 

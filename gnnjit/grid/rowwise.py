@@ -197,6 +197,7 @@ _AXES: dict[str, Callable[[Any], Sequence[int]]] = {
     "cumlogsumexp": lambda p: [p["axis"]],
     "sort": lambda p: [p["dimension"]],
     "concatenate": lambda p: [p["dimension"]],
+    "stack": lambda p: [p["axis"]],
     "split": lambda p: [p["axis"]],
     "squeeze": lambda p: p["dimensions"],
     "rev": lambda p: p["dimensions"],
