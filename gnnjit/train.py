@@ -297,8 +297,8 @@ def _streamed(
     saved: Checkpoints | None,
     watcher: Watcher,
 ) -> Streamed:
-    """With the number of blocks that the checkpoints tell for this budget: another one gives other
-    last bits, and what fits a process may change with all that it holds."""
+    """With the layout that the checkpoints tell for this budget: another one gives other last bits,
+    and what fits a process may change with all that it holds."""
     if process:
         give_memory_back()
     known = {} if saved is None else saved.recall()
@@ -307,11 +307,11 @@ def _streamed(
         task,
         budget,
         process=process,
-        parts=known.get("parts") if known.get("budget") == budget else None,
+        layout=tuple(known["layout"]) if known.get("budget") == budget else None,
         watch=watcher.part,
     )
     if saved is not None:
-        streamed.settled = lambda parts: saved.remember({"budget": budget, "parts": parts})
+        streamed.settled = lambda layout: saved.remember({"budget": budget, "layout": layout})
     return streamed
 
 

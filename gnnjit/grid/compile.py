@@ -14,7 +14,7 @@ import numpy as np
 from gnnjit.errors import StreamError
 from gnnjit.frontend import whole
 from gnnjit.frontend.whole import Array, Constant, Rows
-from gnnjit.grid.fit import Options, fit
+from gnnjit.grid.fit import Fit, Options, fit
 from gnnjit.grid.run import Data, Run, Traffic
 from gnnjit.grid.script import Pieces
 from gnnjit.grid.streamed import StreamedGraph, VertexArray, fresh_name, stand_in
@@ -133,17 +133,22 @@ class StreamedFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The result; arrays of vertices as `VertexArray`s."""
         arguments = Arguments((args, kwargs))
-        graph = arguments.graph
-        graph.forget()
-        ready = self.prepare(arguments)
-        return ready.run(arguments, self)
+        return self._prepared(arguments).run(arguments, self)
 
-    def prepare(self, arguments: Arguments) -> Ready:
-        """Everything that is done once for a graph and shapes of arguments."""
+    def prepare(self, *args: Any, **kwargs: Any) -> Fit:
+        """Fit the budget, compile and build the grid as for this call, without running it; once
+        more where that was done. Where a budget counts a process, prepare all functions that run in
+        it before any of them runs, and then again: what they take themselves counts too."""
+        arguments = Arguments((args, kwargs))
+        ready = self._prepared(arguments, again=True)
+        return ready.fit
+
+    def _prepared(self, arguments: Arguments, again: bool = False) -> Ready:
         key = (arguments.key, id(arguments.graph))
         if key not in self._ready:
-            traced = self.trace(arguments)
-            self._ready[key] = Ready(traced, arguments.graph, self.options)
+            self._ready[key] = Ready(self.trace(arguments), arguments.graph, self.options)
+        elif again:
+            self._ready[key].fit_again()
         return self._ready[key]
 
     def trace(self, arguments: Arguments) -> Traced:
@@ -182,7 +187,12 @@ class Ready:
         }
         self.made: set[str] = set()
 
+    def fit_again(self) -> None:
+        """With the memory that there is now."""
+        self.fit = fit(self.traced.pieces, self.graph, self.options)
+
     def run(self, arguments: Arguments, owner: StreamedFunction) -> Any:
+        self.graph.forget()
         function = self.traced.function
         names: dict[Array, str] = dict(self.temporary)
         shared: dict[Array, Any] = dict(function.constants)

@@ -3,6 +3,7 @@ on the device, and which rows are read in part."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ PROBE = 2048
 MOST_SLICES = 64
 MOST_EXACT = 32
 """Operations of which the plan that moves the fewest bytes is looked for."""
-RESERVE = 96 << 20
+RESERVE = 128 << 20
 """Bytes of a process that are kept free for what is not counted."""
 
 
@@ -69,6 +70,7 @@ class Fit:
             one call to the next.
         capacity: bytes that it was made for.
         held_bytes: of what is held.
+        process: whether the capacity is part of a budget for the process.
     """
 
     blocks: EdgeBlocks
@@ -81,6 +83,12 @@ class Fit:
     held: frozenset[Any]
     capacity: int
     held_bytes: int
+    process: bool
+
+    @property
+    def layout(self) -> tuple[int, int]:
+        """The numbers of blocks and of slices of each."""
+        return self.blocks.num_parts, self.slices
 
     @property
     def peak_bytes(self) -> int:
@@ -89,11 +97,17 @@ class Fit:
 
 
 def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
-    """The smallest P that fits the budget (or one that the graph has chunks for already).
+    """A layout that another function of the graph has, if it fits the budget; else the smallest P,
+    in the fewest slices.
 
     Raises:
         StreamError: none fits; the message tells about how much is needed.
     """
+    if options.parts is None:
+        for parts, slices in graph.layouts:
+            with contextlib.suppress(PlanError):
+                return _fitted(pieces, graph, options, parts, slices)
+            pieces.forget()
     before = _capacity(graph, options)
     probe = Probe(pieces)
     compiled = max(0, before - _capacity(graph, options))  # about as much as for real blocks
@@ -102,22 +116,18 @@ def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
         slices, _ = slices_of(probe, graph, options, options.parts, before - compiled)
         return _fitted(pieces, graph, options, options.parts, slices)
     parts, least = 1, math.inf
-    has = iter(graph.parts)
     while parts <= min(MOST_PARTS, max(1, graph.num_nodes)):
         capacity = _capacity(graph, options) - compiled
-        given = next(has, None)
-        this = parts if given is None else given
-        slices, need = slices_of(probe, graph, options, this, capacity)
+        slices, need = slices_of(probe, graph, options, parts, capacity)
         if need <= capacity:
             try:
-                return _fitted(pieces, graph, options, this, slices)
+                return _fitted(pieces, graph, options, parts, slices)
             except PlanError:  # chunks are larger than on average, or pieces than their probes
                 pieces.forget()
                 need = math.ceil(1.05 * capacity)
-        if given is None:
-            least = min(least, need - capacity + options.budget)
-            lacking = need / capacity - 1 if capacity > 0 else 1.0
-            parts += max(1, int(parts * min(1.0, lacking) / 2))
+        least = min(least, need - capacity + options.budget)
+        lacking = need / capacity - 1 if capacity > 0 else 1.0
+        parts += max(1, int(parts * min(1.0, lacking) / 2))
     raise StreamError(
         f"no grid fits the memory budget of {human(options.budget)}: about {human(least)} are "
         "needed" + (" by this process" if options.process else "") + "; give more"
@@ -174,6 +184,8 @@ def _fitted(
         ]
         plan = _planned(rest, sizes, capacity - sum(held.values()), results)
     selected = _selected(pieces, graph, blocks, script, plan, names) if options.selective else ()
+    if (parts, slices) not in graph.layouts:
+        graph.layouts.insert(0, (parts, slices))
     return Fit(
         blocks,
         rows,
@@ -185,6 +197,7 @@ def _fitted(
         frozenset(held),
         capacity,
         sum(held.values()),
+        options.process,
     )
 
 
@@ -247,7 +260,7 @@ def _selected(
         size = np.diff(blocks.bounds)[step.other]
         others = {names[t] for t in step.partial}
         alone = others <= {*planned.loads} - {*planned.cached}
-        if alone and blocks.used_counts(side)[cell(pieces, step)] < limit * size:
+        if others and alone and blocks.used_counts(side)[cell(pieces, step)] < limit * size:
             yield step.sweep, step.block, step.other
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from gnnjit.allocator import trim
 from gnnjit.frontend.whole import Array, Constant, Rows
 from gnnjit.grid.blocks import EdgeBlocks
 from gnnjit.grid.fit import Fit, cell
@@ -131,9 +132,7 @@ class Run:
         self.writes: list[concurrent.futures.Future[Any]] = []
         self.traffic = Traffic()
         self.took: dict[str, float] = collections.defaultdict(float)
-        wanted = {self._held_key(x) for x in script.held}
-        for key in [k for k in data.held if k not in wanted]:
-            del data.held[key]
+        self._let_go()
 
     def __call__(self, watch: Callable[[int, int], None] | None = None) -> Traffic:
         """Run all sweeps; shared results are in `env`, others in the store."""
@@ -149,6 +148,8 @@ class Run:
             self._written()
         finally:
             self.mover.close()
+        if self.script.process:
+            trim()
         self.traffic.seconds = time.perf_counter() - started
         self.traffic.jobs = dict(self.took)
         return self.traffic
@@ -303,14 +304,24 @@ class Run:
 
     # --------------------------------------------------------------------------------- movement
 
+    def _let_go(self) -> None:
+        """Drop what other functions of the graph hold, as far as this one needs the room."""
+        held = self.data.held
+        wanted = {self._held_key(x) for x in self.script.held}
+        others = {k: _nbytes(v) for k, v in held.items() if k not in wanted}
+        room = self.script.capacity - self.script.peak_bytes
+        while others and sum(others.values()) > room:
+            key, _ = others.popitem()
+            del held[key]
+
     def _held_key(self, x: Any) -> Any:
         """What tells a tensor or a chunk apart from all others that may be held."""
         parts = self.data.edges.num_parts
         if isinstance(x, Tensor):
             name = self.data.names[x.array]
             version = self.data.versions.get(x.array, 0)
-            return parts, self.slice, name, version, x.block, x.part
-        return parts, *x
+            return parts, self.rows, self.slice, name, version, x.block, x.part
+        return parts, self.rows, *x
 
     def _bring(self, at: int) -> None:
         """Evict, and wait for the loads of a step."""
@@ -342,7 +353,7 @@ class Run:
             partly = selected and t in step.partial
             made = ahead and t in before  # not stored yet
             if not (made or partly or t in self.loading or t in self.device):
-                cause = "other rows" if t in step.partial else "own rows"
+                cause = "own rows" if t.block == step.block else "other rows"
                 self.loading[t] = self.mover.submit(self._load, t, cause)
         if step.kind == "chunk" and step.name not in self.chunks:
             self.chunks[step.name] = self.mover.submit(self._load_chunk, step, selected)
@@ -390,7 +401,7 @@ class Run:
         piece = self.pieces.chunks[step.sweep][step.stage]
         assert piece is not None
         side, (i, j) = piece.side, cell(self.pieces, step)
-        edges, key = self.data.edges, self._held_key((piece.side, *cell(self.pieces, step)))
+        edges, key = self.data.edges, self._held_key((side, i, j))
         count = int(edges.counts[i, j])
         slots, other, rows, position = room(count), None, [], None
         held = self.data.held.get(key)
@@ -432,6 +443,10 @@ class Run:
         rows[len(used) :] = 0
         self.traffic.moved["selected rows"] += rows[: len(used)].nbytes
         return _on_device(rows)
+
+
+def _nbytes(arrays: Any) -> int:
+    return sum(x.nbytes for x in jax.tree.leaves(arrays))
 
 
 def _on_device(array: np.ndarray) -> Any:

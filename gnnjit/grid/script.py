@@ -38,8 +38,8 @@ class Step:
     Attributes:
         sweep, stage, block: where it stands; of a chunk, `other` is the block at the other end.
         part: the slice of the block; `last`: whether it is the last one.
-        inputs, outputs: tensors that it reads and makes; `partial`: those that it reads only in
-            part where that is faster.
+        inputs, outputs: tensors that it reads and makes; `partial`: those of which a chunk may
+            read only the used rows.
     """
 
     kind: Kind
@@ -181,7 +181,8 @@ def _chunks(
     mine = tuple(Tensor(x, block) for x in piece.own if x in kept)
     for other in others:
         theirs = tuple(Tensor(x, other) for x in piece.other)
-        yield Step("chunk", sweep, stage, block, other, inputs=(*mine, *theirs), partial=theirs)
+        partial = theirs if set(mine).isdisjoint(theirs) else ()
+        yield Step("chunk", sweep, stage, block, other, inputs=(*mine, *theirs), partial=partial)
 
 
 def serpentine(counts: np.ndarray, sides: Sequence[Sweep]) -> Order:

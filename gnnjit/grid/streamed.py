@@ -41,6 +41,8 @@ class StreamedGraph:
         num_nodes, num_edges: N and E.
         unwanted: names of results that nobody holds any more.
         held: what stays on the device between calls, by what it is.
+        layouts: numbers of blocks, and of slices of each, that functions of the graph have, the
+            newest first: others try these first.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class StreamedGraph:
         self.vertex = vertex
         self.unwanted: list[str] = []
         self.held: dict[Any, Any] = {}
+        self.layouts: list[tuple[int, int]] = []
         self._versions: dict[str, int] = {}
         self._blocks: dict[int, EdgeBlocks] = {}
 
@@ -142,11 +145,6 @@ class StreamedGraph:
         step = max(1, PIECE // max(1, row_bytes))
         for start in range(0, self.num_nodes, step):
             yield start, min(start + step, self.num_nodes)
-
-    @property
-    def parts(self) -> list[int]:
-        """The numbers of blocks for which the edges are in chunks already, ascending."""
-        return sorted(self._blocks)
 
     def blocks(self, parts: int, memory: int = 256 << 20, watch: Any = None) -> EdgeBlocks:
         """The edges as `parts` x `parts` chunks, made when they are first asked for; `memory` and

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gnnjit.errors import PlanError, StoreError
+from gnnjit.errors import StoreError
 from gnnjit.grid.disk import DiskStore
 from gnnjit.grid.streamed import StreamedGraph
 from gnnjit.stored_dataset import StoredDataset
@@ -23,6 +23,9 @@ WEIGHTS = "weights"
 """The array of `Batch.weights` in the store of a dataset."""
 EDGES = 1 << 20
 """Edges that are read at once."""
+
+Layout = tuple[int, int]
+"""Numbers of blocks, and of slices of each."""
 
 Watch = Callable[[float], None]
 """Called with how much of an epoch is done, from 0 to 1."""
@@ -88,7 +91,8 @@ class Streamed:
     Attributes:
         budget: bytes.
         process: whether it counts the memory of this process, else of the device.
-        parts: into how many blocks the vertices are cut; None until the first update.
+        layout: into how many blocks the vertices are cut, and each into how many slices; None until
+            the first update.
         settled: is then called with it.
     """
 
@@ -99,68 +103,64 @@ class Streamed:
         budget: int,
         *,
         process: bool = False,
-        parts: int | None = None,
+        layout: Layout | None = None,
         watch: Watch,
     ) -> None:
-        """`parts`: how many blocks there should be if that fits."""
-        self.budget, self.process, self.parts = budget, process, None
-        self.settled: Callable[[int], None] | None = None
-        self._graph = task.graph
-        self._wanted = parts
+        """`layout`: the one to be taken if it fits."""
+        self.budget, self.process = budget, process
+        self.layout: Layout | None = None
+        self.settled: Callable[[Layout], None] | None = None
+        if layout is not None:
+            task.graph.layouts.insert(0, layout)
         self._watch = watch
-        self._steps = {"update": 2, "evaluate": 1}
-        """Steps of each function: guessed until it has run."""
-        self._functions = {"update": program.update, "evaluate": program.evaluate}
-        self._streamed: dict[str, Any] = {}
+        self._update, self._evaluate = (
+            stream(function, memory_budget=budget, process=process)
+            for function in (program.update, program.evaluate)
+        )
+        self._update.watch = lambda done, total: self._told(done, total, updating=True)
+        self._evaluate.watch = lambda done, total: self._told(done, total, updating=False)
+        self._steps = [1, 1]
 
     def update(self, *args: Any) -> tuple[State, jax.Array]:
         """(state, batch, seed, epoch, index) -> (state, loss)."""
-        result = self._run("update", self._wanted, args)
-        if self.parts is None:
-            self.parts = max(self._graph.parts)
-            if self.settled is not None:
-                self.settled(self.parts)
-        return result
+        if self.layout is None:
+            self._prepare(args)
+        return self._update(*args)
 
     def evaluate(self, *args: Any) -> Sums:
         """(params, buffers, batch) -> `Sums`."""
-        return self._run("evaluate", self.parts, args)
+        return self._evaluate(*args)
 
-    def _run(self, name: str, parts: int | None, args: Any) -> Any:
-        if name in self._streamed:
-            return self._streamed[name](*args)
-        if parts is not None:
-            with contextlib.suppress(PlanError):  # they do not fit: it finds how many do
-                return self._first(name, parts, args)
-        return self._first(name, None, args)
+    def _prepare(self, args: Any) -> None:
+        """Both functions; where the process counts, again with what both take themselves."""
+        state, batch = args[:2]
+        for _ in range(2 if self.process else 1):
+            fits = [
+                self._update.prepare(*args),
+                self._evaluate.prepare(state.params, state.buffers, batch),
+            ]
+        self._steps = [len(fit.steps) for fit in fits]
+        self.layout = fits[0].layout
+        if self.settled is not None:
+            self.settled(self.layout)
 
-    def _first(self, name: str, parts: int | None, args: Any) -> Any:
-        streamed = stream(
-            self._functions[name], memory_budget=self.budget, process=self.process, parts=parts
-        )
-        streamed.watch = lambda done, total: self._told(name, done, total)
-        result = streamed(*args)
-        self._streamed[name] = streamed
-        return result
-
-    def _told(self, name: str, done: int, total: int) -> None:
-        if name not in self._streamed:
-            self._steps[name] = total
-        before = 0 if name == "update" else self._steps["update"]
-        self._watch((before + done) / sum(self._steps.values()))
+    def _told(self, done: int, total: int, updating: bool) -> None:
+        before = 0 if updating else self._steps[0]
+        self._watch((before + done) / sum(self._steps))
 
     def figures(self) -> dict[str, Any]:
         """What is reported of them: the last epoch's traffic, if there was one."""
-        traffic = [streamed.traffic for streamed in self._streamed.values()]
-        moved = sum((t.moved for t in traffic), Counter())
+        functions = {"update": self._update, "evaluate": self._evaluate}
+        traffic = {name: f.traffic for name, f in functions.items() if f.traffic is not None}
+        moved = sum((t.moved for t in traffic.values()), Counter())
+        parts, slices = self.layout or (None, None)
         return {
             "memory_budget_bytes": self.budget,
             "memory_budget_of": "process" if self.process else "device",
-            "parts": self.parts,
+            "parts": parts,
+            "slices": slices,
             "moved_bytes": dict(moved) if traffic else None,
-            "moving_seconds": {
-                name: streamed.traffic.seconds for name, streamed in self._streamed.items()
-            },
+            "moving_seconds": {name: t.seconds for name, t in traffic.items()},
         }
 
 
