@@ -24,6 +24,7 @@ __all__ = [
     "mlir",
     "open_jaxpr",
     "primitive_names",
+    "raised_at",
     "shaped_array",
     "subjaxprs",
     "user_line",
@@ -91,3 +92,19 @@ def user_line(source_info: Any) -> tuple[str, int] | None:
     own = [f for f in frames if not any(lib in f.file_name for lib in _LIBRARIES)]
     own = [f for f in own if not f.file_name.endswith(_CALLS)]
     return (own[0].file_name, own[0].start_line) if own else None
+
+
+def raised_at(error: BaseException) -> str | None:
+    """File and line of the user's code that raised an error."""
+    found, at = None, error.__traceback__
+    while at is not None:
+        name = at.tb_frame.f_code.co_filename
+        package = name.startswith(_PACKAGE) or any(lib in name for lib in _INSTALLED)
+        if not package:
+            found = f"{os.path.basename(name)}:{at.tb_lineno}"
+        at = at.tb_next
+    return found
+
+
+_PACKAGE = os.path.dirname(__file__) + os.sep
+_INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("jax", "jaxlib", "flax"))
