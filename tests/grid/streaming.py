@@ -18,7 +18,7 @@ from gnnjit.stream import stream
 _names = (f"array{k}" for k in itertools.count())
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Edges:
     """An edge list."""
 
