@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 
-_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -3, -4, -8
 """Of `mallopt`, from glibc's <malloc.h>."""
 
 _kept = False
@@ -28,8 +29,24 @@ def keep_memory() -> bool:
         Whether that was done. Nothing is changed where the C library is not glibc.
     """
     global _kept
-    _kept = _kept or _tell_glibc()
+    # No block is mapped by itself, none is given back, and threads share one heap: a thread's own
+    # one is cut into pieces of 64 MiB, which are given back whole.
+    _kept = _kept or _tell_glibc([(_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_ARENA_MAX, 1)])
     return _kept
+
+
+def give_memory_back() -> bool:
+    """Tell the C library to give freed memory back to the system at once, in this process.
+
+    By itself glibc keeps freed blocks of up to 32 MiB, as soon as one of that size was freed; then
+    the resident memory is more than what is in use. The price is that new pages are cleared.
+
+    Returns:
+        Whether that was done. Nothing is changed where the C library is not glibc, or where
+        `keep_memory` was called.
+    """
+    wanted = [(_MMAP_THRESHOLD, 1 << 20), (_TRIM_THRESHOLD, 1 << 20), (_ARENA_MAX, 2)]
+    return not _kept and _tell_glibc(wanted)
 
 
 def keeps_memory() -> bool:
@@ -37,13 +54,26 @@ def keeps_memory() -> bool:
     return _kept
 
 
-def _tell_glibc() -> bool:
+def trim() -> None:
+    """Give back what is free now, such as what compiling left: where the C library is glibc."""
+    library = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+    if not _kept and hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)
+
+
+def resident() -> int | None:
+    """Bytes of this process in memory now; None where the system does not tell."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
+
+
+def _tell_glibc(wanted: list[tuple[int, int]]) -> bool:
     if not sys.platform.startswith("linux"):
         return False
     library = ctypes.CDLL(None)
     if not hasattr(library, "gnu_get_libc_version"):
         return False
-    # No block is mapped by itself, none is given back, and threads share one heap: a thread's own
-    # one is cut into pieces of 64 MiB, which are given back whole.
-    wanted = [(_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_ARENA_MAX, 1)]
     return all([library.mallopt(name, value) == 1 for name, value in wanted])

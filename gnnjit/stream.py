@@ -8,7 +8,8 @@ from typing import Any
 
 from gnnjit.budget import parse_size
 from gnnjit.cost.sketch import Sizes
-from gnnjit.grid.compile import Options, StreamedFunction
+from gnnjit.grid.compile import StreamedFunction
+from gnnjit.grid.fit import Options
 from gnnjit.layer_call import as_jaxpr, layer_p, planned_as
 from gnnjit.lower import choose  # noqa: F401  (registers the lowerings of aggregate)
 
@@ -19,7 +20,9 @@ def stream(
     fn: Callable[..., Any] | None = None,
     *,
     memory_budget: int | str,
+    process: bool = False,
     parts: int | None = None,
+    slices: int | None = None,
     selective: bool = True,
     overlapped: bool = True,
     cached: bool = True,
@@ -28,12 +31,14 @@ def stream(
         return functools.partial(
             stream,
             memory_budget=memory_budget,
+            process=process,
             parts=parts,
+            slices=slices,
             selective=selective,
             overlapped=overlapped,
             cached=cached,
         )
-    options = Options(parse_size(memory_budget), parts, selective, overlapped, cached)
+    options = Options(parse_size(memory_budget), process, parts, slices, selective, overlapped, cached)
     return StreamedFunction(fn, options, {layer_p: as_jaxpr}, _planned)
 
 

@@ -50,13 +50,13 @@ class LoadedChunk:
             chunk; ascending within a row.
         row: `int32[E']`, the row of each slot: ascending.
         position: `int32[E']`, the place of the edge in the chunk's order by destination, in which
-            edge data is kept: a permutation.
+            edge data is kept: a permutation. None where it was not asked for.
     """
 
     indptr: HostArray
     neighbor: HostArray
     row: HostArray
-    position: HostArray
+    position: HostArray | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -208,9 +208,10 @@ class EdgeBlocks:
         """The array in the store, `int32[N]`, of the edges that begin at each vertex."""
         return self.cells.array("out_degree")
 
-    def load(self, i: int, j: int, by: By) -> LoadedChunk:
+    def load(self, i: int, j: int, by: By, positions: bool = True) -> LoadedChunk:
         """Chunk (i, j). By "dst" its rows are the destinations, in vertex chunk j, and the
-        neighbors sources, in vertex chunk i; by "src" the other way round.
+        neighbors sources, in vertex chunk i; by "src" the other way round. `positions`: whether
+        these are wanted too.
 
         Raises GraphError unless i and j are from 0 to P - 1.
         """
@@ -221,9 +222,11 @@ class EdgeBlocks:
         indptr = np.zeros(self.cells.sizes[j if forward else i] + 1, np.int32)
         np.cumsum(np.bincount(row, minlength=len(indptr) - 1), out=indptr[1:])
         neighbor = self.cells.read(neighbor_part, i, j)
-        if forward:
-            return LoadedChunk(indptr, neighbor, row, np.arange(len(row), dtype=np.int32))
-        return LoadedChunk(indptr, neighbor, row, self.cells.read(last_part, i, j))
+        position = None
+        if positions:
+            in_order = np.arange(len(row), dtype=np.int32)
+            position = in_order if forward else self.cells.read(last_part, i, j)
+        return LoadedChunk(indptr, neighbor, row, position)
 
     def numbers(self, i: int, j: int) -> HostArray:
         """`int32[E']`, the original numbers of the edges of chunk (i, j), in the order by

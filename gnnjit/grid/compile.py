@@ -5,46 +5,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from gnnjit.budget import human
-from gnnjit.errors import GraphError, PlanError, StreamError
+from gnnjit.errors import StreamError
 from gnnjit.frontend import whole
 from gnnjit.frontend.whole import Array, Constant, Rows
-from gnnjit.grid.blocks import EdgeBlocks
-from gnnjit.grid.memory_plan import MemoryPlan, plan_memory, streaming
-from gnnjit.grid.pieces import empty
-from gnnjit.grid.run import Data, Run, Script, Traffic, room
-from gnnjit.grid.script import Pieces, Step, Tensor, operations, serpentine, steps
+from gnnjit.grid.fit import Options, fit
+from gnnjit.grid.run import Data, Run, Traffic
+from gnnjit.grid.script import Pieces
 from gnnjit.grid.streamed import StreamedGraph, VertexArray, fresh_name, stand_in
 from gnnjit.grid.sweeps import plan_sweeps
-
-MOST_PARTS = 4096
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """How a function is streamed. Each can be switched off, to see what it is worth.
-
-    Attributes:
-        budget: bytes of device memory.
-        parts: P; None for the smallest that fits.
-        selective: read only the used rows of a block where that is faster (NeuGraph, section 3.2).
-        overlapped: move data beside the computation.
-        cached: keep on the device what the memory plan says; else nothing stays between operations.
-    """
-
-    budget: int
-    parts: int | None = None
-    selective: bool = True
-    overlapped: bool = True
-    cached: bool = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,8 +27,7 @@ class Traced:
 
     Attributes:
         pieces: what is compiled.
-        degrees: the two inputs that are degrees, if they are read.
-        out_tree, out_shapes: of the result.
+        out_tree: of the result.
     """
 
     pieces: Pieces
@@ -155,6 +128,7 @@ class StreamedFunction:
         self._traced: dict[Any, Traced] = {}
         self._ready: dict[Any, Ready] = {}
         self.traffic: Traffic | None = None
+        self.watch: Callable[[int, int], None] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The result; arrays of vertices as `VertexArray`s."""
@@ -192,11 +166,15 @@ class StreamedFunction:
 
 
 class Ready:
-    """A traced function for one graph: its grid, its script, where its arrays are."""
+    """A traced function for one graph: its grid, its script, where its arrays are.
+
+    fit: the grid and the script.
+    temporary: the arrays in the store for what sweeps leave each other.
+    """
 
     def __init__(self, traced: Traced, graph: StreamedGraph, options: Options) -> None:
         self.traced, self.graph, self.options = traced, graph, options
-        self.blocks, self.script = self._fit()
+        self.fit = fit(traced.pieces, graph, options)
         self.temporary = {
             x: fresh_name("temporary")
             for sweep in traced.pieces.sweeps
@@ -204,89 +182,30 @@ class Ready:
         }
         self.made: set[str] = set()
 
-    def _fit(self) -> tuple[EdgeBlocks, Script]:
-        """The smallest P that fits."""
-        if self.options.parts is not None:
-            blocks = self.graph.blocks(self.options.parts)
-            return blocks, self._script(blocks)
-        parts, least = 1, math.inf
-        while parts <= min(MOST_PARTS, max(1, self.graph.num_nodes)):
-            need = need_of(self.traced.pieces, self.graph, parts)
-            if need <= self.options.budget:
-                blocks = self.graph.blocks(parts)
-                try:
-                    return blocks, self._script(blocks)
-                except PlanError:  # chunks are larger than they are on average
-                    need = math.inf
-            least = min(least, need)
-            parts = max(parts + 1, min(math.ceil(parts * need / self.options.budget), 2 * parts))
-        raise StreamError(
-            f"no grid of up to {MOST_PARTS} x {MOST_PARTS} chunks fits the memory budget of "
-            f"{human(self.options.budget)}; the least that is needed is about {human(least)}"
-        )
-
-    def _script(self, blocks: EdgeBlocks) -> Script:
-        pieces = self.traced.pieces
-        script = tuple(steps(pieces, blocks.num_parts, serpentine(blocks.counts, pieces.sweeps)))
-        rows = int(np.diff(blocks.bounds).max(initial=1))
-        names: dict[Tensor, str] = {}
-        work = Workspace(pieces, rows, lambda s: int(blocks.counts[_cell(pieces, s)]))
-        ops = operations(script, names, work.of(script))
-        sizes = {name: rows * t.array.row_bytes for t, name in names.items()}
-        results = {x for x in pieces.streamed.function.outputs if isinstance(x, Array)}
-        wanted = [name for t, name in names.items() if t.array in results]
-        made = {name for op in ops for name in op.outputs}
-        wanted = [name for name in wanted if name in made]
-        if self.options.cached:
-            plan = plan_memory(ops, sizes, self.options.budget, wanted, keep_order=True)
-        else:
-            plan = streaming(ops, sizes, self.options.budget, wanted)
-        selected = self._selected(script, plan, names, blocks) if self.options.selective else ()
-        return Script(script, plan, names, frozenset(selected))
-
-    def _selected(
-        self,
-        script: Sequence[Step],
-        plan: MemoryPlan,
-        names: Mapping[Tensor, str],
-        blocks: EdgeBlocks,
-    ) -> Iterator[tuple[int, int, int]]:
-        """Chunks for which it is faster to read only the used rows of the other block: few are
-        used, and the plan would read all of them for this chunk alone."""
-        limit = self.graph.rates.threshold
-        for step, planned in zip(script, plan.steps, strict=True):
-            if step.kind != "chunk":
-                continue
-            cell = _cell(self.traced.pieces, step)
-            side = self.traced.pieces.sweeps[step.sweep].side
-            assert side is not None
-            size = np.diff(blocks.bounds)[step.other]
-            others = {names[t] for t in step.partial}
-            alone = others <= {*planned.loads} - {*planned.cached}
-            if alone and blocks.used_counts(side)[cell] < limit * size:
-                yield step.sweep, step.block, step.other
-
     def run(self, arguments: Arguments, owner: StreamedFunction) -> Any:
         function = self.traced.function
         names: dict[Array, str] = dict(self.temporary)
         shared: dict[Array, Any] = dict(function.constants)
+        versions: dict[Array, int] = {}
         inputs = iter(function.inputs)
         for leaf in arguments.leaves:
             if isinstance(leaf, StreamedGraph):
-                names[next(inputs)] = self.blocks.in_degree
-                names[next(inputs)] = self.blocks.out_degree
+                names[next(inputs)] = self.fit.blocks.in_degree
+                names[next(inputs)] = self.fit.blocks.out_degree
             elif isinstance(leaf, VertexArray):
-                names[next(inputs)] = leaf.name
+                array = next(inputs)
+                names[array], versions[array] = leaf.name, leaf.version
             else:
                 shared[next(inputs)] = leaf
         kept = {x: fresh_name("result") for x in function.outputs
                 if isinstance(x, Array) and x in self.temporary}  # fmt: skip
         names.update(kept)
         self._make_room(names, kept)
-        data = Data(self.graph.store, self.blocks, names, self.graph.vertex)
-        run = Run(self.traced.pieces, self.script, data, shared, self.options.overlapped)
-        owner.last = run
-        owner.traffic = run()
+        data = Data(
+            self.graph.store, self.fit.blocks, names, versions, self.graph.vertex, self.graph.held
+        )
+        run = Run(self.traced.pieces, self.fit, data, shared, self.options.overlapped)
+        owner.traffic = run(owner.watch)
         return jax.tree.unflatten(
             self.traced.out_tree, [self._result(x, names, kept, shared) for x in function.outputs]
         )
@@ -313,123 +232,3 @@ class Ready:
                 f"a streamed function returns {x}, expected arrays of vertices and shared ones"
             )
         return VertexArray(self.graph, names[x], x.shape, x.dtype, owned=x in kept)
-
-
-def _cell(pieces: Pieces, step: Step) -> tuple[int, int]:
-    by_column = pieces.sweeps[step.sweep].side != "src"
-    return (step.other, step.block) if by_column else (step.block, step.other)
-
-
-class Workspace:
-    """Bytes on the device beside the tensors of a step: temporaries, results that are not stored,
-    partial results, and what is loaded ahead."""
-
-    def __init__(self, pieces: Pieces, rows: int, edges: Callable[[Step], int]) -> None:
-        self.pieces, self.rows, self.edges = pieces, rows, edges
-
-    def of(self, script: Sequence[Step]) -> Callable[[Step], int]:
-        following = {id(a): b for a, b in zip(script, script[1:], strict=False)}
-
-        def workspace(step: Step) -> int:
-            after = following.get(id(step))
-            return self.alone(step) + (0 if after is None else self.ahead(step, after))
-
-        return workspace
-
-    def alone(self, step: Step) -> int:
-        held = self.held(step.sweep, step.stage, step.kind)
-        if step.kind == "chunk":
-            slots = room(self.edges(step))
-            return held + self.chunk(step.sweep, step.stage, slots) + self.edge_bytes(step)
-        return held + self.block(step.sweep, step.stage)
-
-    def ahead(self, step: Step, after: Step) -> int:
-        """Of the next step's loads, which may be there already."""
-        new = set(after.inputs) - set(step.inputs)
-        loads = sum(self.rows * t.array.row_bytes for t in new)
-        return loads + (self.edge_bytes(after) if after.kind == "chunk" else 0)
-
-    def edge_bytes(self, step: Step) -> int:
-        piece = self.pieces.chunks[step.sweep][step.stage]
-        assert piece is not None
-        each = 4 + 4 * piece.numbered + sum(x.row_bytes for x in piece.edge_loads)
-        return room(self.edges(step)) * each + 4 * self.rows
-
-    def held(self, sweep: int, stage: int, kind: str) -> int:
-        """Results of earlier stages that are not tensors, and partial results."""
-        stores = set(self.pieces.sweeps[sweep].stores)
-        last = stage if kind == "block" else stage + 1
-        total = 0
-        for piece in self.pieces.blocks[sweep][:last]:
-            total += sum(self.rows * x.row_bytes for x in piece.outputs if x not in stores)
-        return total + self.partial(sweep, stage - (kind == "block"))
-
-    def partial(self, sweep: int, stage: int) -> int:
-        piece = self.pieces.chunks[sweep][stage] if stage >= 0 else None
-        if piece is None:
-            return 0
-        return sum(_bytes(x) for g in piece.gathers for x in empty_shapes(g, self.rows))
-
-    def block(self, sweep: int, stage: int) -> int:
-        return block_scratch(self.pieces, sweep, stage, self.rows)
-
-    def chunk(self, sweep: int, stage: int, slots: int) -> int:
-        return chunk_scratch(self.pieces, sweep, stage, self.rows, slots)
-
-
-def _bytes(x: jax.ShapeDtypeStruct) -> int:
-    return math.prod(x.shape) * x.dtype.itemsize
-
-
-def need_of(pieces: Pieces, graph: StreamedGraph, parts: int) -> int:
-    """Bytes that the largest operation needs with `parts` blocks, as far as is known without the
-    chunks: of edges as many as if they were spread evenly, twice."""
-    rows = -(-graph.num_nodes // parts)
-    edges = min(graph.num_edges, 2 * graph.num_edges // parts**2 + 1)
-    work = Workspace(pieces, rows, lambda s: edges)
-    most = 0
-    script = list(steps(pieces, min(parts, 3), lambda s, b: range(min(parts, 2))))
-    workspace = work.of(script)
-    for step in script:
-        tensors = sum(rows * t.array.row_bytes for t in {*step.inputs, *step.outputs})
-        most = max(most, tensors + workspace(step))
-    return most
-
-
-def shapes_of(arrays: Sequence[Array], rows: int | None) -> list[jax.ShapeDtypeStruct]:
-    return [
-        jax.ShapeDtypeStruct(x.shape if rows is None else (rows, *x.shape), x.dtype)
-        for x in arrays
-    ]
-
-
-def empty_shapes(gather: Any, rows: int) -> Any:
-    return jax.eval_shape(lambda: [jax.numpy.asarray(x) for x in empty(gather, rows)])
-
-
-def block_scratch(pieces: Pieces, sweep: int, stage: int, rows: int) -> int:
-    piece = pieces.blocks[sweep][stage]
-    index = jax.ShapeDtypeStruct((rows,), np.int32)
-    count = jax.ShapeDtypeStruct((), np.int32)
-    partial = [empty_shapes(g, rows) for g in piece.gathers]
-    args = (index, count, shapes_of(piece.rows, rows), shapes_of(piece.shared, None), partial)
-    found = piece.run.scratch((*args, None))
-    return found + 4 * rows
-
-
-def chunk_scratch(pieces: Pieces, sweep: int, stage: int, rows: int, slots: int) -> int:
-    piece = pieces.chunks[sweep][stage]
-    assert piece is not None
-    number = jax.ShapeDtypeStruct((slots,), np.int32)
-    return piece.run.scratch(
-        (
-            jax.ShapeDtypeStruct((rows + 1,), np.int32),
-            number,
-            number if piece.numbered else None,
-            shapes_of(piece.own, rows),
-            shapes_of(piece.other, rows),
-            shapes_of(piece.edge_loads, slots),
-            shapes_of(piece.shared, None),
-            [empty_shapes(g, rows) for g in piece.gathers],
-        )
-    )

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from gnnjit.frontend.whole import Array, Constant, Operand
 from gnnjit.graph import Graph
@@ -49,6 +50,11 @@ class Compiled:
             lowered = self._jit.lower(*jax.tree.unflatten(tree, shapes))
             self._made[key] = lowered.compile()
         return self._made[key]
+
+    def forget(self) -> None:
+        """Drop what was compiled."""
+        self._made.clear()
+        self._jit.clear_cache()
 
     def scratch(self, args: Any) -> int:
         """Bytes that it needs beside its arguments: results and temporaries."""
@@ -101,14 +107,21 @@ class SharedPiece:
 class BlockPiece:
     """One stage of a block: results of the aggregates before it, then its row-wise work.
 
-    `run(index, count, rows, shared, partial, totals)`: the numbers of the block's rows `int32[n]`,
-    how many are real (None: all), what it reads by rows and shared, partial results of `gathers`, and the sums
-    over all blocks so far (None in the first). It returns (rows of `outputs`, totals).
+    A block is done at once, or in slices of its rows one after the other (the second level of
+    NeuGraph's partition). Arrays that aggregates read are whole blocks then (`whole`), all others
+    come and go in slices.
+
+    `run(index, count, start, rows, shared, partial, totals, into)`: the numbers of the rows
+    `int32[m]`, how many are real (None: all), where the slice begins in the block (None: it is the
+    block), what is read by rows and shared, partial results of `gathers`, the sums over all rows so
+    far (`neutral_totals` at first), and the whole blocks that are filled slice by slice. It returns
+    (slices of `outputs`, `into` for those of `whole`, totals).
     """
 
     gathers: tuple[Gather, ...]
     works: tuple[RowWise, ...]
     outputs: tuple[Array, ...]
+    whole: frozenset[Array]
 
     @functools.cached_property
     def inputs(self) -> tuple[Array, ...]:
@@ -126,6 +139,15 @@ class BlockPiece:
     def shared(self) -> tuple[Array, ...]:
         return tuple(x for x in self.inputs if x.rows is None)
 
+    @functools.cached_property
+    def filled(self) -> tuple[Array, ...]:
+        """Outputs that are put together from slices."""
+        return tuple(x for x in self.outputs if x in self.whole)
+
+    @functools.cached_property
+    def sliced(self) -> tuple[Array, ...]:
+        return tuple(x for x in self.outputs if x not in self.whole)
+
     @property
     def numbered(self) -> bool:
         """Whether the numbers of the rows are read."""
@@ -136,19 +158,35 @@ class BlockPiece:
         return tuple(w for w in self.works if w.reduces)
 
     @functools.cached_property
-    def run(self) -> Any:
-        return Compiled(self._run, donate=(5,))
+    def run(self) -> Compiled:
+        return Compiled(self._run, donate=(6, 7))
 
     def _run(
-        self, index: Any, count: Any, rows: Any, shared: Any, partial: Any, totals: Any
-    ) -> tuple[list[Any], list[Any]]:
-        full = count is None
-        valid = None if full else jnp.arange(index.shape[0], dtype=jnp.int32) < count
+        self,
+        index: Any,
+        count: Any,
+        start: Any,
+        rows: Any,
+        shared: Any,
+        partial: Any,
+        totals: Any,
+        into: Any,
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        size = index.shape[0]
+
+        def part(x: Any) -> Any:
+            return x if start is None else lax.dynamic_slice_in_dim(x, start, size)
+
+        valid = None if count is None else jnp.arange(size, dtype=jnp.int32) < count
         block = Block(index, valid)
-        env: Env = dict(zip(self.rows, rows, strict=True))
+        env: Env = {
+            x: part(v) if x in self.whole else v for x, v in zip(self.rows, rows, strict=True)
+        }
         env.update(zip(self.shared, shared, strict=True))
         for gather, accumulated in zip(self.gathers, partial, strict=True):
-            env.update(zip(gather.outputs, finish(gather, accumulated), strict=True))
+            if not gather.totals:
+                accumulated = [part(x) for x in accumulated]
+                env.update(zip(gather.outputs, finish(gather, accumulated), strict=True))
         sums: list[Any] = []
         for work in self.works:
             args = [_read(env, x) for x in work.inputs]
@@ -157,8 +195,23 @@ class BlockPiece:
                 env.update(zip(work.outputs, outs, strict=True))
                 continue
             (new,) = outs
-            sums.append(new if totals is None else work.rule.merge(totals[len(sums)], new))
-        return [env[x] for x in self.outputs], sums
+            sums.append(work.rule.merge(totals[len(sums)], new))
+        filled = [env[x] for x in self.filled]
+        if start is not None:
+            filled = [
+                lax.dynamic_update_slice_in_dim(b, x, start, 0)
+                for b, x in zip(into, filled, strict=True)
+            ]
+        return [env[x] for x in self.sliced], filled, sums
+
+
+def neutral_totals(piece: BlockPiece) -> list[Any]:
+    """The sums over no blocks."""
+    return [
+        np.full(x.shape, work.rule.neutral, x.dtype)
+        for work in piece.totals
+        for x in work.outputs
+    ]
 
 
 def finished_total(work: RowWise, total: Any, env: Mapping[Array, Any]) -> Any:
@@ -361,8 +414,8 @@ def _as_column(rows: Any, like: Any) -> Any:
     return rows.reshape((-1,) + (1,) * (like.ndim - 1))
 
 
-def block_pieces(sweep: Sweep) -> list[BlockPiece]:
-    """The stages of a sweep's blocks."""
+def block_pieces(sweep: Sweep, whole: frozenset[Array]) -> list[BlockPiece]:
+    """The stages of a sweep's blocks; `whole` as in `BlockPiece`."""
     pieces: list[BlockPiece] = []
     gathers: tuple[Gather, ...] = ()
     for k, (works, following) in enumerate(sweep.stages):
@@ -374,6 +427,7 @@ def block_pieces(sweep: Sweep) -> list[BlockPiece]:
                 later.update(x for w in others for x in w.inputs if isinstance(x, Array))
             if j >= k:
                 later.update(x for g in then for _, x in g.operands(g.own) if isinstance(x, Array))
-        pieces.append(BlockPiece(gathers, works, tuple(x for x in made if x in later)))
+        outputs = tuple(x for x in made if x in later)
+        pieces.append(BlockPiece(gathers, works, outputs, whole))
         gathers = following
     return pieces

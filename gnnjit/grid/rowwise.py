@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from gnnjit.errors import StreamError
 from gnnjit.frontend.whole import Array, Equation
@@ -74,13 +75,14 @@ class Rule:
     """How an operation runs on a block of rows.
 
     run: from the operands' rows to the result's rows, or to what a reduction has from them.
-    merge: of a reduction: two results in one.
+    merge: of a reduction: two results in one; `neutral` is what it has from no rows.
     finish: of a reduction, from what was merged and the operands (those with rows: None) to the
         result; None where that is it.
     """
 
     run: Run
     merge: Callable[[Any, Any], Any] | None = None
+    neutral: Any = 0
     finish: Callable[[Any, Sequence[Any]], Any] | None = None
 
 
@@ -173,7 +175,7 @@ def _summed(eqn: Equation, neutral: Any, merge: Callable[[Any, Any], Any], **cha
         ]
         return _bound(eqn, block, args, changes)
 
-    return Rule(run, merge)
+    return Rule(run, merge, neutral)
 
 
 def _masked(block: Block, x: Any, neutral: Any) -> Any:
@@ -224,7 +226,7 @@ def _reduction(eqn: Equation) -> Rule | None:
 
 def _neutral(name: str, dtype: Any) -> Any:
     if name == "reduce_and":
-        return True if dtype == jnp.bool_ else jnp.invert(jnp.zeros((), dtype))
+        return ~np.zeros((), dtype)
     if name == "reduce_prod":
         return 1
     if name in ("reduce_max", "reduce_min"):
@@ -421,7 +423,7 @@ def _into_table(eqn: Equation, kind: str) -> Rule:
         args = [empty, at, _masked(block, new, neutral)]
         return _bound(eqn, block, args, _in_any_order())
 
-    return Rule(run, merge, lambda total, args: merge(args[0], total))
+    return Rule(run, merge, neutral, lambda total, args: merge(args[0], total))
 
 
 _MAKERS: dict[str, Callable[[Equation], Rule | None]] = {

@@ -9,40 +9,23 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.frontend.whole import Array, Constant, Rows
 from gnnjit.grid.blocks import EdgeBlocks
-from gnnjit.grid.memory_plan import MemoryPlan
-from gnnjit.grid.pieces import ChunkPiece, empty, finish, finished_total
-from gnnjit.grid.script import Pieces, Step, Tensor
+from gnnjit.grid.fit import Fit, cell
+from gnnjit.grid.pieces import empty, finish, finished_total, neutral_totals
+from gnnjit.grid.script import Pieces, Step, Tensor, room
 from gnnjit.grid.store import VertexStore
-from gnnjit.ir.space import Space
 
 ALIGNED = 64
 """Bytes at a multiple of which JAX takes a host buffer on a CPU as it is, without a copy."""
-
-_FIRST_SLOTS = 256
-
-
-def room(count: int) -> int:
-    """Slots for `count` edges or rows: powers of two and the middles between them, so that chunks
-    of many sizes share few compiled pieces."""
-    size = _FIRST_SLOTS
-    while size < count:
-        if size * 3 // 2 >= count:
-            return size * 3 // 2
-        size *= 2
-    return size
-
 
 def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An uninitialised array that JAX need not copy."""
@@ -65,7 +48,7 @@ class Traffic:
 
     moved: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     sweeps: list[float] = dataclasses.field(default_factory=list)
-    jobs: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    jobs: dict[str, float] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
     waited: float = 0.0
 
@@ -99,23 +82,6 @@ class Mover:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Script:
-    """Everything that is decided before a run.
-
-    Attributes:
-        steps: the operations in order.
-        plan: what is loaded, stored and dropped around each, by the names of `names`.
-        names: of tensors.
-        selected: chunks (sweep, block, other) that read only the used rows of the other block.
-    """
-
-    steps: tuple[Step, ...]
-    plan: MemoryPlan
-    names: Mapping[Tensor, str]
-    selected: frozenset[tuple[int, int, int]]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class Data:
     """Where a run's arrays are.
 
@@ -123,13 +89,17 @@ class Data:
         store: of the graph.
         edges: its chunks.
         names: of arrays of vertices in the store, results and temporary ones too.
+        versions: of those that are arguments.
         vertex: the array that tells the user's number of each vertex; None for their own order.
+        held: what stays on the device between runs, by what it is.
     """
 
     store: VertexStore
     edges: EdgeBlocks
     names: Mapping[Array, str]
+    versions: Mapping[Array, int]
     vertex: str | None
+    held: dict[Any, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,13 +117,13 @@ class Run:
     """One call of a streamed function."""
 
     def __init__(
-        self, pieces: Pieces, script: Script, data: Data, shared: dict[Array, Any], overlapped: bool
+        self, pieces: Pieces, script: Fit, data: Data, shared: dict[Array, Any], overlapped: bool
     ) -> None:
         self.pieces, self.script, self.data = pieces, script, data
         self.env = shared
         self.overlapped = overlapped
         self.bounds = data.edges.bounds
-        self.rows = int(np.diff(self.bounds).max())
+        self.rows, self.slice = script.rows, script.rows // script.slices
         self.tensors = {name: t for t, name in script.names.items()}
         self.device: dict[Tensor, Any] = {}
         self.loading: dict[Tensor, concurrent.futures.Future[Any]] = {}
@@ -161,6 +131,9 @@ class Run:
         self.writes: list[concurrent.futures.Future[Any]] = []
         self.traffic = Traffic()
         self.took: dict[str, float] = collections.defaultdict(float)
+        wanted = {self._held_key(x) for x in script.held}
+        for key in [k for k in data.held if k not in wanted]:
+            del data.held[key]
 
     def __call__(self, watch: Callable[[int, int], None] | None = None) -> Traffic:
         """Run all sweeps; shared results are in `env`, others in the store."""
@@ -177,6 +150,7 @@ class Run:
         finally:
             self.mover.close()
         self.traffic.seconds = time.perf_counter() - started
+        self.traffic.jobs = dict(self.took)
         return self.traffic
 
     # ---------------------------------------------------------------------------------- sweeps
@@ -195,7 +169,7 @@ class Run:
         partial: list[Any] = []
         for at in steps:
             step = self.script.steps[at]
-            if step.kind == "block" and step.stage == 0:
+            if step.kind == "block" and step.stage == 0 and step.part <= 0:
                 local = {}
             self._bring(at)
             if self.overlapped:
@@ -204,7 +178,7 @@ class Run:
             if step.kind == "block":
                 totals[step.stage] = self._block(step, local, partial, totals.get(step.stage))
                 chunk = self.pieces.chunks[number][step.stage]
-                if chunk is not None:
+                if chunk is not None and step.last:
                     partial = [sums.get(g) or empty(g, self.rows) for g in chunk.gathers]
             elif step.kind == "chunk":
                 partial = self._chunk(step, local, partial)
@@ -234,35 +208,60 @@ class Run:
 
     def _block(self, step: Step, local: dict[Array, Any], partial: Any, totals: Any) -> Any:
         piece = self.pieces.blocks[step.sweep][step.stage]
-        index, count = self._index(step.sweep, step.stage, step.block)
-        rows = [self._row(x, step.block, local) for x in piece.rows]
+        first, stop = self._range(step.block, step.part)
+        size = self.slice if step.part >= 0 else self.rows
+        index = self._index(first, stop, size) if piece.numbered else np.zeros(size, np.int32)
+        count = None if stop - first == size else np.int32(max(0, stop - first))
+        start = np.int32(step.part * size) if step.part >= 0 else None
+        rows = [self._row(x, step, local) for x in piece.rows]
         shared = [self.env[x] for x in piece.shared]
-        given = [p for p, g in zip(partial, piece.gathers, strict=False)] if piece.gathers else []
-        outs, sums = piece.run(index, count, rows, shared, given, totals)
-        made = dict(zip(piece.outputs, outs, strict=True))
+        into = []
+        if start is not None:
+            into = [local.pop(x) if x in local else self._blank(x) for x in piece.filled]
+        totals = neutral_totals(piece) if totals is None else totals
+        given = partial if piece.gathers else []
+        sliced, filled, sums = piece.run(index, count, start, rows, shared, given, totals, into)
+        local.update(zip(piece.filled, filled, strict=True))
+        local.update(zip(piece.sliced, sliced, strict=True))
         for t in step.outputs:
-            self.device[t] = made.pop(t.array)
-        local.update(made)
-        jax.block_until_ready((outs, sums))
+            self.device[t] = local.pop(t.array)
+        jax.block_until_ready((sliced, filled, sums))
         return sums
 
-    def _row(self, x: Array, block: int, local: Mapping[Array, Any]) -> Any:
-        return local[x] if x in local else self.device[Tensor(x, block)]
+    def _blank(self, x: Array) -> np.ndarray:
+        """A block to be filled."""
+        return np.zeros((self.rows, *x.shape), x.dtype)
 
-    def _index(self, sweep: int, stage: int, block: int) -> tuple[Any, Any]:
-        """The user's numbers of the block's rows, if they are asked for, and how many are real:
-        None for all."""
+    def _range(self, block: int, part: int) -> tuple[int, int]:
+        """The first row, and the one after the last, of a block or a slice of it."""
         start, stop = map(int, self.bounds[block : block + 2])
-        count = None if stop - start == self.rows else np.int32(stop - start)
-        piece = self.pieces.blocks[sweep][stage]
-        if not piece.numbered:
-            return np.zeros(self.rows, np.int32), count
-        index = np.zeros(self.rows, np.int32)
+        if part < 0:
+            return start, stop
+        return min(start + part * self.slice, stop), min(start + (part + 1) * self.slice, stop)
+
+    def _row(self, x: Array, step: Step, local: Mapping[Array, Any]) -> Any:
+        if x in local:
+            return local[x]
+        part = -1 if x in self.pieces.whole else step.part
+        return self._tensor(Tensor(x, step.block, part))
+
+    def _tensor(self, t: Tensor) -> Any:
+        if t not in self.script.held:
+            return self.device[t]
+        key = self._held_key(t)
+        if key not in self.data.held:
+            loading = self.loading.pop(t, None) or self.mover.submit(self._load, t, "held")
+            self.data.held[key] = loading.result()
+        return self.data.held[key]
+
+    def _index(self, start: int, stop: int, size: int) -> np.ndarray:
+        """The user's numbers of some rows."""
+        index = np.zeros(size, np.int32)
         if self.data.vertex is None:
             index[: stop - start] = np.arange(start, stop, dtype=np.int32)
-        else:
+        elif stop > start:
             self.data.store.read(self.data.vertex, start, stop, index[: stop - start])
-        return index, count
+        return index
 
     def _chunk(self, step: Step, local: Mapping[Array, Any], partial: Any) -> Any:
         piece = self.pieces.chunks[step.sweep][step.stage]
@@ -270,16 +269,16 @@ class Run:
         waited = time.perf_counter()
         loaded: _Loaded = self.chunks.pop(step.name).result()
         self.traffic.waited += time.perf_counter() - waited
-        own = [self._row(x, step.block, local) for x in piece.own]
+        own = [self._row(x, step, local) for x in piece.own]
         other = loaded.other
         if other is None:
-            other = [self.device[Tensor(x, step.other)] for x in piece.other]
+            other = [self._tensor(Tensor(x, step.other)) for x in piece.other]
         shared = [self.env[x] for x in piece.shared]
         merged, kept = piece.run(
             loaded.indptr, loaded.neighbor, loaded.numbers, own, other, loaded.edges, shared, partial
         )
         jax.block_until_ready((merged, kept))
-        i, j = self._cell(step)
+        i, j = cell(self.pieces, step)
         start, stop = self.data.edges.edge_range(i, j)
         for x, values in zip(piece.on_edges, kept, strict=True):
             self._write(x, start, np.asarray(values)[: stop - start])
@@ -295,12 +294,23 @@ class Run:
         rows = [self._edge_rows(x, start, stop, slots) for x in piece.rows]
         index = _padded(self.data.edges.numbers(i, j), slots)
         shared = [self.env[x] for x in piece.shared]
-        outs, sums = piece.run(index, np.int32(stop - start), rows, shared, [], totals)
-        for x, values in zip(piece.outputs, outs, strict=True):
+        totals = neutral_totals(piece) if totals is None else totals
+        count = np.int32(stop - start)
+        outs, filled, sums = piece.run(index, count, None, rows, shared, [], totals, [])
+        for x, values in zip((*piece.sliced, *piece.filled), (*outs, *filled), strict=True):
             self._write(x, start, np.asarray(values)[: stop - start])
         return sums
 
     # --------------------------------------------------------------------------------- movement
+
+    def _held_key(self, x: Any) -> Any:
+        """What tells a tensor or a chunk apart from all others that may be held."""
+        parts = self.data.edges.num_parts
+        if isinstance(x, Tensor):
+            name = self.data.names[x.array]
+            version = self.data.versions.get(x.array, 0)
+            return parts, self.slice, name, version, x.block, x.part
+        return parts, *x
 
     def _bring(self, at: int) -> None:
         """Evict, and wait for the loads of a step."""
@@ -333,12 +343,14 @@ class Run:
             made = ahead and t in before  # not stored yet
             if not (made or partly or t in self.loading or t in self.device):
                 cause = "other rows" if t in step.partial else "own rows"
-                self.loading[t] = self.mover.submit(self._load, step, t, cause)
+                self.loading[t] = self.mover.submit(self._load, t, cause)
         if step.kind == "chunk" and step.name not in self.chunks:
             self.chunks[step.name] = self.mover.submit(self._load_chunk, step, selected)
 
     def _settle(self, at: int) -> None:
-        """Store results, and drop what the plan does not keep."""
+        """Store results, and drop what the plan does not keep. What is still being written has to
+        be there until then: at most the results of one step."""
+        self._written()
         planned, step = self.script.plan.steps[at], self.script.steps[at]
         for t in step.outputs:
             if self.script.names[t] in planned.stores:
@@ -348,14 +360,11 @@ class Run:
             del self.device[t]
 
     def _store(self, t: Tensor) -> None:
-        start, stop = map(int, self.bounds[t.block : t.block + 2])
+        start, stop = self._range(t.block, t.part)
         self._write(t.array, start, np.asarray(self.device[t])[: stop - start])
 
     def _write(self, x: Array, start: int, rows: np.ndarray) -> None:
         self.traffic.moved["stored"] += rows.nbytes
-        for done in [w for w in self.writes if w.done()]:
-            done.result()
-        self.writes = [w for w in self.writes if not w.done()]
         write = self.data.store.write
         self.writes.append(self.mover.submit(write, self.data.names[x], start, rows))
 
@@ -364,51 +373,55 @@ class Run:
             write.result()
         self.writes = []
 
-    def _load(self, step: Step, t: Tensor, cause: str) -> Any:
+    def _load(self, t: Tensor, cause: str) -> Any:
         began = time.perf_counter()
-        start, stop = map(int, self.bounds[t.block : t.block + 2])
-        buffer = aligned((self.rows, *t.array.shape), t.array.dtype)
+        start, stop = self._range(t.block, t.part)
+        size = self.rows if t.part < 0 else self.slice
+        buffer = aligned((size, *t.array.shape), t.array.dtype)
         self.data.store.read(self.data.names[t.array], start, stop, buffer[: stop - start])
         buffer[stop - start :] = 0
         self.traffic.moved[cause] += buffer.nbytes
         found = _on_device(buffer)
-        self.took["load " + step.name] += time.perf_counter() - began
+        self.took[f"load {cause}"] += time.perf_counter() - began
         return found
-
-    def _cell(self, step: Step) -> tuple[int, int]:
-        """Row and column of a chunk in the grid."""
-        by_column = self.pieces.sweeps[step.sweep].side != "src"
-        return (step.other, step.block) if by_column else (step.block, step.other)
 
     def _load_chunk(self, step: Step, selected: bool) -> _Loaded:
         began = time.perf_counter()
         piece = self.pieces.chunks[step.sweep][step.stage]
         assert piece is not None
-        side, (i, j) = piece.side, self._cell(step)
-        edges = self.data.edges
-        chunk = edges.load(i, j, by=side)
-        count = len(chunk.neighbor)
-        slots, neighbor, other = room(count), chunk.neighbor, None
+        side, (i, j) = piece.side, cell(self.pieces, step)
+        edges, key = self.data.edges, self._held_key((piece.side, *cell(self.pieces, step)))
+        count = int(edges.counts[i, j])
+        slots, other, rows, position = room(count), None, [], None
+        held = self.data.held.get(key)
+        if held is None or piece.edge_loads or (piece.numbered and held[2] is None):
+            wanted = side == "src" and bool(piece.edge_loads or piece.numbered)
+            chunk = edges.load(i, j, side, positions=wanted)
+            position = chunk.position
+            indptr = np.full(self.rows + 1, count, np.int32)
+            indptr[: len(chunk.indptr)] = chunk.indptr
+            numbers = None
+            if piece.numbered:
+                numbers = edges.numbers(i, j)
+                numbers = _padded(numbers if position is None else numbers[position], slots)
+            found = indptr, _padded(chunk.neighbor, slots), numbers
+            self.traffic.moved["edges"] += sum(0 if x is None else x.nbytes for x in found)
+            held = tuple(None if x is None else _on_device(x) for x in found)
+            if (side, i, j) in self.script.held:
+                self.data.held[key] = held
+        indptr, neighbor, numbers = held
         if selected:
-            used, neighbor = _compact(chunk.neighbor, self.rows)
+            used, neighbor = _compact(np.asarray(neighbor)[:count], self.rows)
             first = int(self.bounds[step.other])
             other = [self._gathered(x, first, used) for x in piece.other]
-        numbers = None
-        if piece.numbered:
-            numbers = edges.numbers(i, j)
-            numbers = _padded(numbers if side == "dst" else numbers[chunk.position], slots)
+            neighbor = _on_device(_padded(neighbor, slots))
         start, stop = edges.edge_range(i, j)
-        rows = []
         for x in piece.edge_loads:
             data = self._edge_rows(x, start, stop, stop - start)
-            rows.append(_padded(data if side == "dst" else data[chunk.position], slots))
-        indptr = np.full(self.rows + 1, count, np.int32)
-        indptr[: len(chunk.indptr)] = chunk.indptr
-        found = _Loaded(*map(_on_device, (indptr, _padded(neighbor, slots))),
-                        numbers, rows, other)  # fmt: skip
-        self.traffic.moved["edges"] += 4 * count + indptr.nbytes + sum(r.nbytes for r in rows)
+            rows.append(_padded(data if position is None else data[position], slots))
+            self.traffic.moved["edges"] += rows[-1].nbytes
         self.took["load " + step.name] += time.perf_counter() - began
-        return found
+        return _Loaded(indptr, neighbor, numbers if piece.numbered else None, rows, other)
 
     def _edge_rows(self, x: Array, start: int, stop: int, slots: int) -> np.ndarray:
         return _padded(self.data.store.read(self.data.names[x], start, stop), slots)
@@ -422,7 +435,7 @@ class Run:
 
 
 def _on_device(array: np.ndarray) -> Any:
-    return jnp.asarray(array)
+    return jax.device_put(array)
 
 
 def _padded(rows: np.ndarray, count: int) -> np.ndarray:

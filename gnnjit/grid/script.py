@@ -13,17 +13,21 @@ import numpy as np
 from gnnjit.frontend.whole import Array, Rows
 from gnnjit.grid.memory_plan import Operation
 from gnnjit.grid.pieces import BlockPiece, ChunkPiece, SharedPiece, block_pieces
-from gnnjit.grid.sweeps import Streamed, Sweep
+from gnnjit.grid.sweeps import Gather, Streamed, Sweep
+
+FIRST_ROOM = 256
 
 Kind = Literal["block", "chunk", "edges"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """The rows of one block of an array: what moves between the store and the device."""
+    """The rows of one block of an array, or of a slice of it (`part`; -1: all of it): what moves
+    between the store and the device."""
 
     array: Array
     block: int
+    part: int = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Step:
 
     Attributes:
         sweep, stage, block: where it stands; of a chunk, `other` is the block at the other end.
+        part: the slice of the block; `last`: whether it is the last one.
         inputs, outputs: tensors that it reads and makes; `partial`: those that it reads only in
             part where that is faster.
     """
@@ -42,23 +47,39 @@ class Step:
     stage: int
     block: int
     other: int = -1
+    part: int = -1
+    last: bool = True
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
     partial: tuple[Tensor, ...] = ()
 
     @property
     def name(self) -> str:
-        end = f".{self.other}" if self.other >= 0 else ""
+        end = f".{self.other}" if self.other >= 0 else f"/{self.part}" if self.part >= 0 else ""
         return f"{self.sweep}.{self.stage}.{self.block}{end}"
 
 
+def room(count: int) -> int:
+    """Slots for `count` edges or rows: powers of two and the middles between them, so that chunks
+    of many sizes share few compiled pieces."""
+    size = FIRST_ROOM
+    while size < count:
+        if size * 3 // 2 >= count:
+            return size * 3 // 2
+        size *= 2
+    return size
+
+
 class Pieces:
-    """The pieces of a function: shared work, and for each sweep its stages and chunks."""
+    """The pieces of a function: shared work, and for each sweep its stages and chunks.
+
+    whole: the arrays that aggregates read, or that one stage of a block leaves to another, a block
+        at a time.
+    """
 
     def __init__(self, streamed: Streamed) -> None:
         self.streamed = streamed
         self.sweeps = streamed.sweeps
-        self.blocks: list[list[BlockPiece]] = [block_pieces(s) for s in self.sweeps]
         self.chunks: list[list[ChunkPiece | None]] = [
             [
                 ChunkPiece(s.side, gathers, s.edge_loads, s.edge_work)
@@ -68,6 +89,17 @@ class Pieces:
             ]
             for s in self.sweeps
         ]
+        chunks = [c for found in self.chunks for c in found if c is not None]
+        self.whole = frozenset(x for c in chunks for x in (*c.own, *c.other)).union(
+            *(_crossing(s) for s in self.sweeps)
+        )
+        self.blocks: list[list[BlockPiece]] = [block_pieces(s, self.whole) for s in self.sweeps]
+
+    def forget(self) -> None:
+        """Drop all that was compiled."""
+        for sweep, chunks in zip(self.blocks, self.chunks, strict=True):
+            for piece in (*sweep, *(c for c in chunks if c is not None)):
+                piece.run.forget()
 
     @functools.cached_property
     def shared(self) -> list[SharedPiece]:
@@ -93,31 +125,63 @@ class Pieces:
         return found
 
 
+def _crossing(sweep: Sweep) -> set[Array]:
+    """What one stage makes and a later one reads, without being stored."""
+    made: set[Array] = set()
+    found: set[Array] = set()
+    before: Sequence[Gather] = ()
+    for works, gathers in sweep.stages:
+        found |= {x for w in works for x in w.inputs if isinstance(x, Array) and x in made}
+        made |= {x for w in (*works, *before) for x in w.outputs} - {*sweep.stores}
+        before = gathers
+    return found
+
+
 Order = Callable[[int, int], Sequence[int]]
 """The order of the other blocks in a block of a sweep: those that share edges with it."""
 
 
-def steps(pieces: Pieces, num_blocks: int, order: Order) -> Iterator[Step]:
-    """All operations in order."""
+def steps(pieces: Pieces, num_blocks: int, slices: int, order: Order) -> Iterator[Step]:
+    """All operations in order, with blocks in so many slices."""
     for s, sweep in enumerate(pieces.sweeps):
-        if sweep.rows is Rows.EDGE:
-            for block in range(num_blocks):
-                for other in order(s, block):
-                    yield Step("edges", s, 0, block, other)
-            continue
-        kept = {*sweep.loads, *sweep.stores}
         for block in range(num_blocks):
-            for k, piece in enumerate(pieces.blocks[s]):
-                inputs = tuple(Tensor(x, block) for x in piece.rows if x in kept)
-                stored = tuple(Tensor(x, block) for x in piece.outputs if x in sweep.stores)
-                yield Step("block", s, k, block, inputs=inputs, outputs=stored)
-                chunk = pieces.chunks[s][k]
-                if chunk is None:
-                    continue
-                mine = tuple(Tensor(x, block) for x in chunk.own if x in kept)
-                for other in order(s, block):
-                    theirs = tuple(Tensor(x, other) for x in chunk.other)
-                    yield Step("chunk", s, k, block, other, (*mine, *theirs), partial=theirs)
+            if sweep.rows is Rows.EDGE:
+                yield from (Step("edges", s, 0, block, other) for other in order(s, block))
+                continue
+            for k in range(len(sweep.stages)):
+                yield from _stage(pieces, s, k, block, slices)
+                yield from _chunks(pieces, s, k, block, order(s, block))
+
+
+def _stage(pieces: Pieces, sweep: int, stage: int, block: int, slices: int) -> Iterator[Step]:
+    piece = pieces.blocks[sweep][stage]
+    stores = set(pieces.sweeps[sweep].stores)
+    kept = stores | set(pieces.sweeps[sweep].loads)
+    for part in range(slices):
+        at, last = part if slices > 1 else -1, part == slices - 1
+
+        def tensor(x: Array, at: int = at) -> Tensor:
+            return Tensor(x, block, -1 if x in pieces.whole else at)
+
+        inputs = tuple(tensor(x) for x in piece.rows if x in kept)
+        made = [x for x in piece.outputs if x in stores and (last or x not in pieces.whole)]
+        outputs = tuple(map(tensor, made))
+        yield Step(
+            "block", sweep, stage, block, part=at, last=last, inputs=inputs, outputs=outputs
+        )
+
+
+def _chunks(
+    pieces: Pieces, sweep: int, stage: int, block: int, others: Sequence[int]
+) -> Iterator[Step]:
+    piece = pieces.chunks[sweep][stage]
+    if piece is None:
+        return
+    kept = {*pieces.sweeps[sweep].loads, *pieces.sweeps[sweep].stores}
+    mine = tuple(Tensor(x, block) for x in piece.own if x in kept)
+    for other in others:
+        theirs = tuple(Tensor(x, other) for x in piece.other)
+        yield Step("chunk", sweep, stage, block, other, inputs=(*mine, *theirs), partial=theirs)
 
 
 def serpentine(counts: np.ndarray, sides: Sequence[Sweep]) -> Order:

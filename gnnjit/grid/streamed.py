@@ -40,6 +40,7 @@ class StreamedGraph:
         store: of everything that belongs to it.
         num_nodes, num_edges: N and E.
         unwanted: names of results that nobody holds any more.
+        held: what stays on the device between calls, by what it is.
     """
 
     def __init__(
@@ -66,6 +67,8 @@ class StreamedGraph:
         self.edges = edges
         self.vertex = vertex
         self.unwanted: list[str] = []
+        self.held: dict[Any, Any] = {}
+        self._versions: dict[str, int] = {}
         self._blocks: dict[int, EdgeBlocks] = {}
 
     @classmethod
@@ -109,6 +112,7 @@ class StreamedGraph:
                 f"put({name!r}) got an array of shape {rows.shape}, expected one row for each of "
                 f"the {self.num_nodes} vertices: pass [{self.num_nodes}, ...]"
             )
+        self._versions[name] = self._versions.get(name, 0) + 1
         self.store.add(name, self.num_nodes, rows.shape[1:], rows.dtype, replace=True)
         for start, stop in self.pieces(rows[:1].nbytes):
             self.store.write(name, start, rows[self.numbers(start, stop)])
@@ -123,7 +127,9 @@ class StreamedGraph:
                 f"the array {name!r} has {info.rows} rows, expected {self.num_nodes}, one for each "
                 "vertex"
             )
-        return VertexArray(self, name, info.shape, info.dtype)
+        return VertexArray(
+            self, name, info.shape, info.dtype, version=self._versions.get(name, 0)
+        )
 
     def numbers(self, start: int, stop: int) -> HostArray:
         """The user's numbers of some rows."""
@@ -137,8 +143,14 @@ class StreamedGraph:
         for start in range(0, self.num_nodes, step):
             yield start, min(start + step, self.num_nodes)
 
-    def blocks(self, parts: int, watch: Any = None) -> EdgeBlocks:
-        """The edges as `parts` x `parts` chunks, made when they are first asked for."""
+    @property
+    def parts(self) -> list[int]:
+        """The numbers of blocks for which the edges are in chunks already, ascending."""
+        return sorted(self._blocks)
+
+    def blocks(self, parts: int, memory: int = 256 << 20, watch: Any = None) -> EdgeBlocks:
+        """The edges as `parts` x `parts` chunks, made when they are first asked for; `memory` and
+        `watch` as in `EdgeBlocks.build`."""
         if parts not in self._blocks:
             name = f"grid.{parts}"
             built = name + ".complete" in self.store.names()
@@ -146,8 +158,9 @@ class StreamedGraph:
                 self._blocks[parts] = EdgeBlocks.open(self.store, name)
             else:
                 self._blocks[parts] = EdgeBlocks.build(
-                    self.store, name, self.edges, self.num_nodes, parts=parts, watch=watch
-                )
+                    self.store, name, self.edges, self.num_nodes, parts=parts, memory=memory,
+                    watch=watch,
+                )  # fmt: skip
         return self._blocks[parts]
 
     @functools.cached_property
@@ -185,9 +198,12 @@ class VertexArray:
         shape: tuple[int, ...],
         dtype: Any,
         *,
+        version: int = 0,
         owned: bool = False,
     ) -> None:
-        self.graph, self.name = graph, name
+        """Made by a graph. `version` tells arrays apart that had one name after each other;
+        `owned`: the rows are forgotten with this handle."""
+        self.graph, self.name, self.version = graph, name, version
         self.shape = (graph.num_nodes, *shape)
         self.dtype = np.dtype(dtype)
         if owned:
