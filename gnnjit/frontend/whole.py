@@ -111,8 +111,9 @@ Expand = Mapping[Any, Callable[[Any], Any]]
 """For primitives that stand for other code: from an equation to a jaxpr of the same operands."""
 
 
-def trace(fn: Callable[[int], tuple[Callable[..., Any], Sequence[Any]]], sizes: Sizes,
-          expand: Expand) -> tuple[Function, Any]:
+def trace(
+    fn: Callable[[int], tuple[Callable[..., Any], Sequence[Any]]], sizes: Sizes, expand: Expand
+) -> tuple[Function, Any]:
     """The equations of a function, and what `jax.eval_shape` says of its result.
 
     Args:
@@ -127,7 +128,10 @@ def trace(fn: Callable[[int], tuple[Callable[..., Any], Sequence[Any]]], sizes: 
             loop whose length is unknown.
     """  # fmt: skip
     f, args = fn(0)
-    first = jax.make_jaxpr(f, return_shape=True)(*args)
+    try:
+        first = jax.make_jaxpr(f, return_shape=True)(*args)
+    except StreamError as error:  # of what stands for the edges
+        raise StreamError(f"{_compat.raised_at(error)}: {error}") from None
     f, args = fn(1)
     try:
         second = jax.make_jaxpr(f, return_shape=True)(*args)
@@ -159,11 +163,12 @@ class _Walker:
             for a, b in zip(*(j.invars for j in jaxprs), strict=True)
         )
         outputs = tuple(self.call(one, two, inputs))
+        made_at = {x: eqn.where + ": " for eqn in self.equations for x in eqn.outputs}
         for x in outputs:
             if isinstance(x, Array) and x.axis:
                 raise StreamError(
-                    f"a result is {x}, expected one row a vertex: transpose it, for the vertices to "
-                    "be first"
+                    f"{made_at.get(x, '')}a result is {x}, expected the vertices along its first "
+                    "axis: transpose it"
                 )
         return outputs, inputs
 
@@ -265,13 +270,19 @@ class _Walker:
         """The steps of a scan one after the other."""
         p, q = eqn.params, other.params
         steps, consts, carried = p["length"], p["num_consts"], p["num_carry"]
+        first = consts + carried
+        carry, given = ins[consts:first], ins[first:]
+        over = next((x for x in given if isinstance(x, Array) and x.rows and not x.axis), None)
+        if over is not None:
+            raise StreamError(
+                f"{where}: a scan goes over the rows of {over}, expected values that are the same "
+                "for all vertices: these have no order here, use a layer"
+            )
         if steps != q["length"] or not 1 <= steps <= MOST_STEPS:
             raise StreamError(
                 f"{where}: a scan of {steps} steps over vertices or edges, expected 1 to "
                 f"{MOST_STEPS}, as many for every graph: loop outside of the streamed function"
             )
-        first = consts + carried
-        carry, given = ins[consts:first], ins[first:]
         shapes = [[v.aval for v in e.invars[first:]] for e in (eqn, other)]
         made: list[list[Operand]] = [[] for _ in eqn.outvars[carried:]]
         for step in range(steps)[:: -1 if p["reverse"] else 1]:
@@ -304,16 +315,19 @@ class _Walker:
         moving = [k for k, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
         if not moving:
             return Array(one, aval.dtype, None)
-        axis = moving[0]
         known = {self.sizes.vertices: Rows.VERTEX, self.sizes.edges: Rows.EDGE}
-        rows = known.get((one[axis], two[axis]))
-        if len(moving) > 1 or rows is None:
+        found = [known.get(size) for size in zip(one, two, strict=True)]
+        axis = moving[0]
+        if len(moving) > 1 or found[axis] is None:
+            sizes = [
+                str(n) if rows is None else rows.value for n, rows in zip(one, found, strict=True)
+            ]
             raise StreamError(
-                f"{at + ': ' if at else ''}{what} is {aval.dtype}[{', '.join(map(str, one))}]: of "
-                "its sizes, one may follow the number of vertices or edges, and it has to be that "
+                f"{at + ': ' if at else ''}{what} is {aval.dtype}[{', '.join(sizes)}], expected that "
+                "at most one of its sizes follows the number of vertices or edges, and is that "
                 "number: keep one row a vertex"
             )
-        return Array((*one[:axis], *one[axis + 1 :]), aval.dtype, rows, axis)
+        return Array((*one[:axis], *one[axis + 1 :]), aval.dtype, found[axis], axis)
 
 
 def _stack(*steps: Any) -> Any:

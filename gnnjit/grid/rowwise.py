@@ -149,8 +149,7 @@ def _bound(eqn: Equation, block: Block, args: Sequence[Any], changes: dict[str, 
     ]
     outs = bind(eqn.primitive, params, args)
     return [
-        jnp.moveaxis(x, a.axis, 0) if a.axis else x
-        for x, a in zip(outs, eqn.outputs, strict=True)
+        jnp.moveaxis(x, a.axis, 0) if a.axis else x for x, a in zip(outs, eqn.outputs, strict=True)
     ]
 
 
@@ -370,15 +369,17 @@ def _gather(eqn: Equation) -> Rule | None:
     x, at = eqn.inputs
     numbers, out = eqn.params["dimension_numbers"], eqn.outputs[0]
     if _has_rows(at):
-        pairs = zip(
-            numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True
-        )
+        pairs = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
         fits = not _has_rows(x) or (x.axis, at.axis) in pairs  # type: ignore[union-attr]
         fits = fits and out.axis not in numbers.offset_dims
         # Another order of the vertices, and padding: nothing is sorted or unique any more.
         return _plain(eqn, **_in_any_order()) if fits else None
     assert isinstance(x, Array)
-    taken = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims, *numbers.start_index_map)
+    taken = (
+        *numbers.collapsed_slice_dims,
+        *numbers.operand_batching_dims,
+        *numbers.start_index_map,
+    )
     if not _has_rows(x) or x.axis in taken or out.axis not in numbers.offset_dims:
         return None
     return _resized(eqn, "slice_sizes", x.axis)
