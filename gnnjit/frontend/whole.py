@@ -251,8 +251,8 @@ class _Walker:
             return self.selected(eqn, other, ins)
         rows = next((x for x in ins if x.rows is not None), None)
         raise StreamError(
-            f"{where}: while has {rows} among its values, expected no array of vertices or edges in "
-            "a loop whose length is not known beforehand: use a loop of fixed length"
+            f"{where}: while has {rows} among its values, expected no array of vertices or edges "
+            "in a loop whose length is not known beforehand: use a loop of fixed length"
         )
 
     def selected(self, eqn: Any, other: Any, ins: list[Operand]) -> list[Operand]:
@@ -323,8 +323,8 @@ class _Walker:
                 str(n) if rows is None else rows.value for n, rows in zip(one, found, strict=True)
             ]
             raise StreamError(
-                f"{at + ': ' if at else ''}{what} is {aval.dtype}[{', '.join(sizes)}], expected that "
-                "at most one of its sizes follows the number of vertices or edges, and is that "
+                f"{at + ': ' if at else ''}{what} is {aval.dtype}[{', '.join(sizes)}], expected "
+                "that at most one of its sizes follows the number of vertices or edges, and is that "
                 "number: keep one row a vertex"
             )
         return Array((*one[:axis], *one[axis + 1 :]), aval.dtype, found[axis], axis)
