@@ -176,37 +176,37 @@ class _Walker:
         (a, consts), (b, others) = map(_compat.open_jaxpr, (one, two))
         if len(consts) != len(others):
             raise StreamError(_depends("a value that is closed over", self.called_at))
-        lifted = [self.constant(*each) for each in zip(a.constvars, b.constvars, consts, others,
-                                                       strict=True)]  # fmt: skip
+        lifted = list(map(self.constant, a.constvars, b.constvars, consts))
         env: dict[Any, Operand] = dict(zip(a.constvars, lifted, strict=True))
         env.update(zip(a.invars, args, strict=True))
         for eqn, other in zip(a.eqns, b.eqns, strict=False):
-            ins = [self.read(env, v, eqn) for v in eqn.invars]
+            ins = [self.read(env, v) for v in eqn.invars]
             outs = self.equation(eqn, other, ins)
             env.update(zip(eqn.outvars, outs, strict=True))
         if len(a.eqns) != len(b.eqns):
             least = min(len(a.eqns), len(b.eqns))
             extra = (*a.eqns[least:], *b.eqns[least:])[0]
             raise StreamError(_depends("the code", self.called_at or _line(extra)))
-        return [self.read(env, v, None) for v in a.outvars]
+        return [self.read(env, v) for v in a.outvars]
 
     def made(self, fn: Callable[..., Any], args: Sequence[Operand], one: Any, two: Any) -> Any:
         """The equations of `fn`, whose arguments have these shapes in the two traces."""
-        jaxprs = [jax.make_jaxpr(fn)(*map(_compat.like, each)) for each in (one, two)]
-        return self.call(*jaxprs, args)
+        a, b = (jax.make_jaxpr(fn)(*map(_compat.like, each)) for each in (one, two))
+        return self.call(a, b, args)
 
-    def read(self, env: Mapping[Any, Operand], var: Any, eqn: Any) -> Operand:
+    def read(self, env: Mapping[Any, Operand], var: Any) -> Operand:
         if not isinstance(var, _compat.JaxprLiteral):
             return env[var]
+        aval: Any = var.aval
         if not np.shape(var.val):
-            return Constant(var.val, var.aval.dtype)
-        return self.constant(var, var, var.val, var.val)
+            return Constant(var.val, aval.dtype)
+        return self.constant(var, var, var.val)
 
-    def constant(self, var: Any, other: Any, value: Any, again: Any) -> Operand:
+    def constant(self, var: Any, other: Any, value: Any) -> Operand:
         found = self.array(var.aval, other.aval, "a value that is closed over")
         if found.rows is not None:
             raise StreamError(_depends("a value that is closed over", self.called_at))
-        if not found.shape and not jax.dtypes.issubdtype(found.dtype, jax.dtypes.prng_key):
+        if not found.shape and not jnp.issubdtype(found.dtype, jax.dtypes.prng_key):
             return Constant(np.asarray(value)[()], found.dtype)
         self.constants.append((found, value))
         return found
@@ -236,10 +236,11 @@ class _Walker:
         if name == "optimization_barrier":
             return ins
         if eqn.primitive in self.expand:
-            return self.call(*(self.expand[eqn.primitive](e) for e in (eqn, other)), ins)
+            one, two = (self.expand[eqn.primitive](e) for e in (eqn, other))
+            return self.call(one, two, ins)
         if name in _INLINED or name in _CUSTOM:
-            inner = (e.params.get("jaxpr", e.params.get("call_jaxpr")) for e in (eqn, other))
-            return self.call(*inner, ins)
+            one, two = (e.params.get("jaxpr", e.params.get("call_jaxpr")) for e in (eqn, other))
+            return self.call(one, two, ins)
         if name not in ("scan", "cond", "while"):
             return None
         shapes = [[v.aval.shape for v in e.outvars] for e in (eqn, other)]
@@ -324,8 +325,8 @@ class _Walker:
             ]
             raise StreamError(
                 f"{at + ': ' if at else ''}{what} is {aval.dtype}[{', '.join(sizes)}], expected "
-                "that at most one of its sizes follows the number of vertices or edges, and is that "
-                "number: keep one row a vertex"
+                "that at most one of its sizes follows the number of vertices or edges, and is that"
+                " number: keep one row a vertex"
             )
         return Array((*one[:axis], *one[axis + 1 :]), aval.dtype, found[axis], axis)
 

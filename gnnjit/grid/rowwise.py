@@ -3,14 +3,10 @@
 An operation is *row-wise* if each row of its result needs the same row of its operands alone. Then
 it runs on any block of rows, with the sizes among its parameters set to the block's. It is a
 *reduction* if it adds up (or compares) all rows, so that the results of blocks can be merged.
-
-Rows stand first in a block, wherever they stand in the user's array (`Array.axis`): an operation
-runs on them moved there and back.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +16,21 @@ import numpy as np
 
 from gnnjit.errors import StreamError
 from gnnjit.frontend.whole import Array, Equation
+from gnnjit.grid.rules import (
+    Block,
+    Rule,
+    bind,
+    bound,
+    has_rows,
+    highest,
+    lowest,
+    masked,
+    plain,
+    resized,
+    summed,
+)
+
+__all__ = ["Block", "Rule", "bind", "highest", "lowest", "rule_of"]
 
 _ELEMENTWISE = frozenset(
     """
@@ -54,38 +65,6 @@ _RANDOM = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Block:
-    """Some rows in a row: `index: int32[n]` are their numbers as the user counts them, `valid:
-    bool[n]` tells the real ones from padding at the end (None: all are real)."""
-
-    index: Any
-    valid: Any
-
-    @property
-    def size(self) -> int:
-        return self.index.shape[0]
-
-
-Run = Callable[[Block, Sequence[Any]], list[Any]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """How an operation runs on a block of rows.
-
-    run: from the operands' rows to the result's rows, or to what a reduction has from them.
-    merge: of a reduction: two results in one; `neutral` is what it has from no rows.
-    finish: of a reduction, from what was merged and the operands (those with rows: None) to the
-        result; None where that is it.
-    """
-
-    run: Run
-    merge: Callable[[Any, Any], Any] | None = None
-    neutral: Any = 0
-    finish: Callable[[Any, Sequence[Any]], Any] | None = None
-
-
 def rule_of(eqn: Equation) -> Rule:
     """The rule of an equation with rows among its operands or results.
 
@@ -93,7 +72,7 @@ def rule_of(eqn: Equation) -> Rule:
         StreamError: it is neither row-wise nor a reduction, as far as is known.
     """
     found = _find(eqn)
-    if found is None or (found.merge is None) != all(map(_has_rows, eqn.outputs)):
+    if found is None or (found.merge is None) != all(map(has_rows, eqn.outputs)):
         operands = ", ".join(str(x) for x in eqn.inputs if isinstance(x, Array))
         raise StreamError(
             f"{eqn.where}: {eqn.name}({operands}) -> {eqn.outputs[0]} cannot be done some rows at "
@@ -114,10 +93,6 @@ def _advice(eqn: Equation) -> str:
     )
 
 
-def _has_rows(x: Any) -> bool:
-    return x.rows is not None
-
-
 def _find(eqn: Equation) -> Rule | None:
     if eqn.name in _ELEMENTWISE:
         return _elementwise(eqn)
@@ -129,75 +104,6 @@ def _find(eqn: Equation) -> Rule | None:
     return maker(eqn) if maker else None
 
 
-# ------------------------------------------------------------------------------------- running
-
-
-def bind(primitive: Any, params: dict[str, Any], args: Sequence[Any]) -> list[Any]:
-    """Apply a primitive."""
-    out = primitive.bind(*args, **primitive.get_bind_params(dict(params)))
-    return list(out) if primitive.multiple_results else [out]
-
-
-def _bound(eqn: Equation, block: Block, args: Sequence[Any], changes: dict[str, Any]) -> list[Any]:
-    """The primitive on rows that stand first in a block."""
-    params = {**eqn.params}
-    for key, value in changes.items():
-        params[key] = value(block.size) if callable(value) else value
-    args = [
-        jnp.moveaxis(x, 0, a.axis) if isinstance(a, Array) and a.axis else x
-        for x, a in zip(args, eqn.inputs, strict=True)
-    ]
-    outs = bind(eqn.primitive, params, args)
-    return [
-        jnp.moveaxis(x, a.axis, 0) if a.axis else x for x, a in zip(outs, eqn.outputs, strict=True)
-    ]
-
-
-def _plain(eqn: Equation, **changes: Any) -> Rule:
-    """The primitive as it is, or with other parameters."""
-    return Rule(lambda block, args: _bound(eqn, block, args, changes))
-
-
-def _resized(eqn: Equation, key: str, axis: int) -> Rule:
-    """The primitive with the block's size at `axis` of a parameter."""
-    sizes = tuple(eqn.params[key])
-    return _plain(eqn, **{key: lambda n: (*sizes[:axis], n, *sizes[axis + 1 :])})
-
-
-def _summed(eqn: Equation, neutral: Any, merge: Callable[[Any, Any], Any], **changes: Any) -> Rule:
-    """A reduction whose operands are `neutral` on padding."""
-
-    def run(block: Block, args: Sequence[Any]) -> list[Any]:
-        args = [
-            _masked(block, x, neutral) if _has_rows(a) else x
-            for x, a in zip(args, eqn.inputs, strict=True)
-        ]
-        return _bound(eqn, block, args, changes)
-
-    return Rule(run, merge, neutral)
-
-
-def _masked(block: Block, x: Any, neutral: Any) -> Any:
-    if block.valid is None:
-        return x
-    valid = block.valid.reshape((-1,) + (1,) * (x.ndim - 1))
-    return jnp.where(valid, x, jnp.asarray(neutral, x.dtype))
-
-
-def lowest(dtype: Any) -> Any:
-    """Below every number of a dtype, or equal to one."""
-    if jnp.issubdtype(dtype, jnp.floating):
-        return -jnp.inf
-    return False if dtype == jnp.bool_ else jnp.iinfo(dtype).min
-
-
-def highest(dtype: Any) -> Any:
-    """Above every number of a dtype, or equal to one."""
-    if jnp.issubdtype(dtype, jnp.floating):
-        return jnp.inf
-    return True if dtype == jnp.bool_ else jnp.iinfo(dtype).max
-
-
 # ------------------------------------------------------------------ element by element, and axes
 
 
@@ -206,26 +112,26 @@ def _elementwise(eqn: Equation) -> Rule | None:
     axis, rank = eqn.outputs[0].axis, 1 + len(eqn.outputs[0].shape)
     fits = all(
         x.axis == axis  # type: ignore[union-attr]
-        if _has_rows(x)
+        if has_rows(x)
         else not x.shape or (len(x.shape) == rank and x.shape[axis] == 1)
         for x in eqn.inputs
     )
     if eqn.name == "optimization_barrier":  # each operand by itself, whatever it has
         fits = True
-    return _plain(eqn) if fits else None
+    return plain(eqn) if fits else None
 
 
 def _reduction(eqn: Equation) -> Rule | None:
     """Over other axes it is row-wise; over the rows, padding does not count."""
     (x,) = eqn.inputs
     if x.axis not in tuple(eqn.params["axes"]):  # type: ignore[union-attr]
-        return _plain(eqn)
-    return _summed(eqn, _neutral(eqn.name, x.dtype), _MERGES[eqn.name])
+        return plain(eqn)
+    return summed(eqn, _neutral(eqn.name, x.dtype), _MERGES[eqn.name])
 
 
 def _neutral(name: str, dtype: Any) -> Any:
     if name == "reduce_and":
-        return ~np.zeros((), dtype)
+        return np.invert(np.zeros((), dtype))
     if name == "reduce_prod":
         return 1
     if name in ("reduce_max", "reduce_min"):
@@ -259,12 +165,12 @@ def _along_axes(eqn: Equation) -> Rule | None:
     if eqn.name == "fft":
         rank = 1 + len(eqn.outputs[0].shape)
         axes = set(range(rank - len(eqn.params["fft_lengths"]), rank))
-    fits = all(_has_rows(x) and x.axis not in axes for x in eqn.inputs)  # type: ignore[union-attr]
-    return _plain(eqn) if fits else None
+    fits = all(has_rows(x) and x.axis not in axes for x in eqn.inputs)  # type: ignore[union-attr]
+    return plain(eqn) if fits else None
 
 
 def _stack(eqn: Equation) -> Rule | None:
-    return _plain(eqn) if all(map(_has_rows, eqn.inputs)) else None
+    return plain(eqn) if all(map(has_rows, eqn.inputs)) else None
 
 
 # -------------------------------------------------------------------------------------- shapes
@@ -273,50 +179,50 @@ def _stack(eqn: Equation) -> Rule | None:
 def _broadcast(eqn: Equation) -> Rule | None:
     x, axis = eqn.inputs[0], eqn.outputs[0].axis
     at = tuple(eqn.params["broadcast_dimensions"])
-    if _has_rows(x):
+    if has_rows(x):
         fits = at[x.axis] == axis  # type: ignore[union-attr]
     else:
         fits = axis not in at or x.shape[at.index(axis)] == 1
-    return _resized(eqn, "shape", axis) if fits else None
+    return resized(eqn, "shape", axis) if fits else None
 
 
 def _reshape(eqn: Equation) -> Rule | None:
     x, out = eqn.inputs[0], eqn.outputs[0]
-    if not isinstance(x, Array) or not _has_rows(x) or eqn.params.get("dimensions") is not None:
+    if not isinstance(x, Array) or not has_rows(x) or eqn.params.get("dimensions") is not None:
         return None
     same = math.prod(x.shape[: x.axis]) == math.prod(out.shape[: out.axis])
-    return _resized(eqn, "new_sizes", out.axis) if same else None
+    return resized(eqn, "new_sizes", out.axis) if same else None
 
 
 def _slice(eqn: Equation) -> Rule | None:
     p, x = eqn.params, eqn.inputs[0]
     assert isinstance(x, Array)
     whole = p["start_indices"][x.axis] == 0 and (p["strides"] is None or p["strides"][x.axis] == 1)
-    return _resized(eqn, "limit_indices", x.axis) if whole else None
+    return resized(eqn, "limit_indices", x.axis) if whole else None
 
 
 def _dynamic_slice(eqn: Equation) -> Rule | None:
     x = eqn.inputs[0]
-    fits = _has_rows(x) and not any(map(_has_rows, eqn.inputs[1:]))
-    return _resized(eqn, "slice_sizes", x.axis) if fits else None  # type: ignore[union-attr]
+    fits = has_rows(x) and not any(map(has_rows, eqn.inputs[1:]))
+    return resized(eqn, "slice_sizes", x.axis) if fits else None  # type: ignore[union-attr]
 
 
 def _dynamic_update_slice(eqn: Equation) -> Rule | None:
-    fits = all(map(_has_rows, eqn.inputs[:2])) and not any(map(_has_rows, eqn.inputs[2:]))
-    return _plain(eqn) if fits else None
+    fits = all(map(has_rows, eqn.inputs[:2])) and not any(map(has_rows, eqn.inputs[2:]))
+    return plain(eqn) if fits else None
 
 
 def _pad(eqn: Equation) -> Rule | None:
     x, value = eqn.inputs
-    fits = _has_rows(x) and not _has_rows(value)
+    fits = has_rows(x) and not has_rows(value)
     fits = fits and tuple(eqn.params["padding_config"][x.axis]) == (0, 0, 0)  # type: ignore[union-attr]
-    return _plain(eqn) if fits else None
+    return plain(eqn) if fits else None
 
 
 def _iota(eqn: Equation) -> Rule | None:
     (out,) = eqn.outputs
     if eqn.params["dimension"] != out.axis:
-        return _resized(eqn, "shape", out.axis)
+        return resized(eqn, "shape", out.axis)
 
     def run(block: Block, args: Sequence[Any]) -> list[Any]:
         index = block.index.astype(out.dtype).reshape((-1,) + (1,) * len(out.shape))
@@ -326,7 +232,7 @@ def _iota(eqn: Equation) -> Rule | None:
 
 
 def _empty(eqn: Equation) -> Rule | None:
-    return _resized(eqn, "shape", eqn.outputs[0].axis)
+    return resized(eqn, "shape", eqn.outputs[0].axis)
 
 
 # ------------------------------------------------------------------------------------ products
@@ -336,24 +242,24 @@ def _dot_general(eqn: Equation) -> Rule | None:
     """Free rows, rows of both in step, or a sum over the rows of products, such as the gradient
     of a matrix."""
     contract, batch = (list(zip(*pair, strict=True)) for pair in eqn.params["dimension_numbers"])
-    axes = [x.axis if isinstance(x, Array) and _has_rows(x) else None for x in eqn.inputs]
+    axes = [x.axis if isinstance(x, Array) and has_rows(x) else None for x in eqn.inputs]
     if None not in axes:
         if tuple(axes) in contract:
-            return _summed(eqn, 0, jnp.add)
-        return _plain(eqn) if tuple(axes) in batch else None
+            return summed(eqn, 0, jnp.add)
+        return plain(eqn) if tuple(axes) in batch else None
     at = 0 if axes[1] is None else 1
     bound = [pair[at] for pair in (*contract, *batch)]
-    return _plain(eqn) if axes[at] not in bound else None
+    return plain(eqn) if axes[at] not in bound else None
 
 
 def _rows_matmul(eqn: Equation) -> Rule | None:
-    x, w = map(_has_rows, eqn.inputs)
-    return _plain(eqn) if x and not w and _first(eqn) else None
+    x, w = map(has_rows, eqn.inputs)
+    return plain(eqn) if x and not w and _first(eqn) else None
 
 
 def _tall_matmul(eqn: Equation) -> Rule | None:
-    fits = all(map(_has_rows, eqn.inputs)) and _first(eqn)
-    return _summed(eqn, 0, jnp.add) if fits else None
+    fits = all(map(has_rows, eqn.inputs)) and _first(eqn)
+    return summed(eqn, 0, jnp.add) if fits else None
 
 
 def _first(eqn: Equation) -> bool:
@@ -368,21 +274,21 @@ def _gather(eqn: Equation) -> Rule | None:
     each row."""
     x, at = eqn.inputs
     numbers, out = eqn.params["dimension_numbers"], eqn.outputs[0]
-    if _has_rows(at):
+    if has_rows(at):
         pairs = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
-        fits = not _has_rows(x) or (x.axis, at.axis) in pairs  # type: ignore[union-attr]
+        fits = not has_rows(x) or (x.axis, at.axis) in pairs  # type: ignore[union-attr]
         fits = fits and out.axis not in numbers.offset_dims
         # Another order of the vertices, and padding: nothing is sorted or unique any more.
-        return _plain(eqn, **_in_any_order()) if fits else None
+        return plain(eqn, **_in_any_order()) if fits else None
     assert isinstance(x, Array)
     taken = (
         *numbers.collapsed_slice_dims,
         *numbers.operand_batching_dims,
         *numbers.start_index_map,
     )
-    if not _has_rows(x) or x.axis in taken or out.axis not in numbers.offset_dims:
+    if not has_rows(x) or x.axis in taken or out.axis not in numbers.offset_dims:
         return None
-    return _resized(eqn, "slice_sizes", x.axis)
+    return resized(eqn, "slice_sizes", x.axis)
 
 
 def _in_any_order() -> dict[str, bool]:
@@ -395,21 +301,21 @@ _INTO_TABLE = {"add": jnp.add, "max": jnp.maximum, "min": jnp.minimum}
 def _scatter(eqn: Equation) -> Rule | None:
     x, at, new = eqn.inputs
     numbers = eqn.params["dimension_numbers"]
-    if not isinstance(x, Array) or not isinstance(new, Array) or not _has_rows(new):
+    if not isinstance(x, Array) or not isinstance(new, Array) or not has_rows(new):
         return None
-    if _has_rows(x) and _has_rows(at):
+    if has_rows(x) and has_rows(at):
         pairs = zip(
             numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True
         )
         fits = (x.axis, at.axis) in pairs and new.axis not in numbers.update_window_dims  # type: ignore[union-attr]
-        return _plain(eqn, **_in_any_order()) if fits else None
-    if _has_rows(x):
+        return plain(eqn, **_in_any_order()) if fits else None
+    if has_rows(x):
         taken = (*numbers.inserted_window_dims, *numbers.operand_batching_dims,
                  *numbers.scatter_dims_to_operand_dims)  # fmt: skip
         fits = x.axis not in taken and new.axis in numbers.update_window_dims
-        return _plain(eqn) if fits else None
+        return plain(eqn) if fits else None
     kind = eqn.name.replace("_", "-").removeprefix("scatter").removeprefix("-")
-    return _into_table(eqn, kind) if _has_rows(at) and kind in _INTO_TABLE else None
+    return _into_table(eqn, kind) if has_rows(at) and kind in _INTO_TABLE else None
 
 
 def _into_table(eqn: Equation, kind: str) -> Rule:
@@ -421,8 +327,8 @@ def _into_table(eqn: Equation, kind: str) -> Rule:
     def run(block: Block, args: Sequence[Any]) -> list[Any]:
         table, at, new = args
         empty = jnp.full_like(table, neutral)
-        args = [empty, at, _masked(block, new, neutral)]
-        return _bound(eqn, block, args, _in_any_order())
+        args = [empty, at, masked(block, new, neutral)]
+        return bound(eqn, block, args, _in_any_order())
 
     return Rule(run, merge, neutral, lambda total, args: merge(args[0], total))
 
@@ -442,7 +348,7 @@ _MAKERS: dict[str, Callable[[Equation], Rule | None]] = {
     "slice": _slice,
     "stack": _stack,
     "tall_matmul": _tall_matmul,
-    "transpose": _plain,
+    "transpose": plain,
     **dict.fromkeys(
         ["scatter", *(f"scatter{s}{k}" for k in ("add", "sub", "mul", "max", "min") for s in "-_")],
         _scatter,

@@ -347,37 +347,43 @@ def _fill(function: Function, rounds: Sequence[_Round]) -> tuple[Sweep, ...]:
             makes.update(dict.fromkeys(work.outputs, work))
     stored: list[dict[Array, None]] = [{} for _ in rounds]
 
-    def store(x: Operand) -> None:
-        if isinstance(x, Array) and x.rows is not None and birth[x] >= 0:
-            stored[birth[x]][x] = None
+    def store(arrays: Iterable[Operand]) -> None:
+        for x in arrays:
+            if isinstance(x, Array) and x.rows is not None and birth[x] >= 0:
+                stored[birth[x]][x] = None
 
-    for x in function.outputs:
-        store(x)
-    for round_ in rounds:
-        for work in round_.done:
-            if isinstance(work, Gather):
-                for _, x in work.operands(work.other):
-                    store(x)
+    store(function.outputs)
+    for gather in (w for r in rounds for w in r.done if isinstance(w, Gather)):
+        store(x for _, x in gather.operands(gather.other))
     sweeps: list[Sweep] = []
     for number in reversed(range(len(rounds))):
         round_ = rounds[number]
-        targets: dict[Array, None] = {x: None for x in stored[number] if x.rows is round_.rows}
-        for anchor in round_.anchors:
-            own = anchor.operands(anchor.own) if isinstance(anchor, Gather) else (
-                (0, x) for x in anchor.inputs)  # fmt: skip
-            targets.update({x: None for _, x in own if isinstance(x, Array) and x.rows is not None})
-        edges = {x: None for w in round_.anchors if isinstance(w, Gather)
-                 for _, x in w.operands(Space.EDGE) if isinstance(x, Array)}  # fmt: skip
         before = [w for r in rounds[: number + 1] for w in r.done]
         cut = _Cut(number, birth, makes, stored)
-        loads, here = cut.least(list(targets))
-        edge_loads, on_edges = cut.least(list(edges))
-        for x in (*loads, *edge_loads):
-            store(x)
+        loads, here = cut.least(_targets(round_, stored[number]))
+        edge_loads, on_edges = cut.least(_read_on_edges(round_))
+        store((*loads, *edge_loads))
         sweep = _sweep(round_, before, loads, here, tuple(stored[number]))
         work = tuple(w for w in before if isinstance(w, RowWise) and on_edges & {*w.outputs})
         sweeps.append(dataclasses.replace(sweep, edge_loads=edge_loads, edge_work=work))
     return tuple(reversed(sweeps))
+
+
+def _targets(round_: _Round, stored: Iterable[Array]) -> list[Array]:
+    """What a sweep must have of its own rows: what it stores, and what its anchors read."""
+    targets = dict.fromkeys(x for x in stored if x.rows is round_.rows)
+    for anchor in round_.anchors:
+        own = anchor.inputs
+        if isinstance(anchor, Gather):
+            own = tuple(x for _, x in anchor.operands(anchor.own))
+        targets.update({x: None for x in own if isinstance(x, Array) and x.rows is not None})
+    return list(targets)
+
+
+def _read_on_edges(round_: _Round) -> list[Array]:
+    gathers = [w for w in round_.anchors if isinstance(w, Gather)]
+    found = (x for g in gathers for _, x in g.operands(Space.EDGE) if isinstance(x, Array))
+    return list(dict.fromkeys(found))
 
 
 class _Cut:

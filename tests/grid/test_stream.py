@@ -170,11 +170,7 @@ def test_ties_of_a_maximum_share_its_gradient_across_chunks():
     x = PerVertex(np.array([0, 2, 9, 2, 9, 1, 2], np.float32))
 
     def grad(graph: Any, x: Any) -> Any:
-        return (
-            jax.grad(lambda x: layer(graph, x)[0])(x)
-            if False
-            else jax.grad(lambda x: jnp.sum(layer(graph, x)))(x)
-        )
+        return jax.grad(lambda x: jnp.sum(layer(graph, x)))(x)
 
     got = in_parts(grad, data, x, parts=3)
     third = np.float32(1 / 3)
@@ -288,8 +284,14 @@ def test_results_of_all_kinds():
     data = random_edges(12, 40)
 
     def fn(graph: Any, x: Any, y: Any, w: Any) -> Any:
-        return {"in": (x, w), "constants": (jnp.float32(2), jnp.arange(3)), "twice": [x + 1, x + 1],
-                "rows": y * 2, "sum": x.sum(), "degrees": (graph.in_degree, graph.num_nodes)}  # fmt: skip
+        return {
+            "in": (x, w),
+            "constants": (jnp.float32(2), jnp.arange(3)),
+            "twice": [x + 1, x + 1],
+            "rows": y * 2,
+            "sum": x.sum(),
+            "degrees": (graph.in_degree, graph.num_nodes),
+        }
 
     args = vertex_rows(data, F), PerVertex(np.arange(12, dtype=np.int32)), W
     graph = data.streamed()
