@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 import gnnjit
 from gnnjit.frontend.whole import Array, Equation, Rows
 from gnnjit.grid.compile import Arguments
+from gnnjit.grid.cut import Cut, source_side
 from gnnjit.grid.rowwise import Rule
 from gnnjit.grid.streamed import StreamedGraph
-from gnnjit.grid.sweeps import RowWise, Streamed, Sweep, _Cut, _source_side
+from gnnjit.grid.sweeps import RowWise, Streamed, Sweep
 from gnnjit.stream import stream
 
 from .streaming import PerVertex, on_graph, random_edges
@@ -121,6 +122,8 @@ def test_inference_of_several_layers_stores_only_what_the_next_one_reads():
     assert written(planned(logits, X, weights)) == [
         "None 0: N Nx5 -> Nx3",
         "dst 1: nothing -> Nx3",
+        "dst 1: nothing -> Nx3",
+        "dst 1: nothing -> Nx3",
     ]
 
 
@@ -179,13 +182,13 @@ def cost_of(edges: list[tuple[int, int, float]], inside: Any) -> float:
 
 
 @given(networks())
-def test_the_source_side_is_a_minimum_cut(network):
+def test_thesource_side_is_a_minimum_cut(network):
     edges, size = network
     every = [(True, False, *rest) for rest in itertools.product([False, True], repeat=size - 2)]
     best = min(cost_of(edges, inside) for inside in every)
     if best == math.inf:
         return  # no sweep has such a cut
-    kept = _source_side(edges, size)
+    kept = source_side(edges, size)
     assert kept[0]
     assert not kept[1]
     assert cost_of(edges, kept) == pytest.approx(best)
@@ -197,7 +200,7 @@ class Named:
 
 
 @st.composite
-def row_wise(draw: st.DrawFn) -> tuple[_Cut, list[Array]]:
+def row_wise(draw: st.DrawFn) -> tuple[Cut, list[Array]]:
     """Equations in earlier sweeps and in this one (number 2), and some of their results."""
     arrays: list[Array] = []
     birth: dict[Array, int] = {}
@@ -218,10 +221,10 @@ def row_wise(draw: st.DrawFn) -> tuple[_Cut, list[Array]]:
                 stored[birth[x]][x] = None
         arrays.append(x)
     targets = draw(st.lists(st.sampled_from(arrays), min_size=1, max_size=3, unique=True))
-    return _Cut(2, birth, makes, stored), targets
+    return Cut(2, birth, makes, stored), targets
 
 
-def cheapest(cut: _Cut, targets: list[Array]) -> float:
+def cheapest(cut: Cut, targets: list[Array]) -> float:
     """By trying every set of arrays to load."""
 
     def cost(loads: set[Array]) -> float:
