@@ -20,11 +20,13 @@ __all__ = [
     "Primitive",
     "ad",
     "batching",
+    "expansion",
     "like",
     "mlir",
     "open_jaxpr",
     "primitive_names",
     "raised_at",
+    "scan_counts",
     "shaped_array",
     "subjaxprs",
     "user_line",
@@ -66,6 +68,20 @@ def primitive_names(eqn: Any) -> Iterator[str]:
 
 def _is_jaxpr(x: Any) -> bool:
     return isinstance(x, (ClosedJaxpr, Jaxpr))
+
+
+def scan_counts(params: Any) -> tuple[int, int]:
+    """How many constants a scan has, and how many values it carries."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carried, _ = params["ft_in"].unpack()  # from JAX 0.12
+    return len(list(consts)), len(list(carried))
+
+
+def expansion(eqn: Any) -> Any:
+    """The function that a primitive of a higher level stands for (from JAX 0.12), or None."""
+    found = dict(eqn.params).get("_prim")
+    return getattr(found, "expand", None)
 
 
 def zero_tangent(aval: Any) -> Any:

@@ -238,6 +238,9 @@ class _Walker:
         if eqn.primitive in self.expand:
             one, two = (self.expand[eqn.primitive](e) for e in (eqn, other))
             return self.call(one, two, ins)
+        if _compat.expansion(eqn) is not None:
+            one, two = map(_expanded, (eqn, other))
+            return self.call(one, two, ins)
         if name in _INLINED or name in _CUSTOM:
             one, two = (e.params.get("jaxpr", e.params.get("call_jaxpr")) for e in (eqn, other))
             return self.call(one, two, ins)
@@ -270,7 +273,7 @@ class _Walker:
     def unrolled(self, eqn: Any, other: Any, ins: list[Operand], where: str) -> list[Operand]:
         """The steps of a scan one after the other."""
         p, q = eqn.params, other.params
-        steps, consts, carried = p["length"], p["num_consts"], p["num_carry"]
+        steps, (consts, carried) = p["length"], _compat.scan_counts(p)
         first = consts + carried
         carry, given = ins[consts:first], ins[first:]
         over = next((x for x in given if isinstance(x, Array) and x.rows and not x.axis), None)
@@ -329,6 +332,11 @@ class _Walker:
                 " number: keep one row a vertex"
             )
         return Array((*one[:axis], *one[axis + 1 :]), aval.dtype, found[axis], axis)
+
+
+def _expanded(eqn: Any) -> Any:
+    avals = (v.aval for v in eqn.invars)
+    return jax.make_jaxpr(_compat.expansion(eqn))(*map(_compat.like, avals))
 
 
 def _stack(*steps: Any) -> Any:

@@ -106,7 +106,8 @@ def assert_streams(fn: Any, data: Edges, *args: Any, parts: int, **options: Any)
     assert_same(in_parts(fn, data, *args, parts=parts, **options), want, atol=1e-5 * scale)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+# Sums, maxima, minima and deviations alone: all of them are in "pna".
+@pytest.mark.parametrize("name", [n for n in LAYERS if n not in ("sum", "max", "min", "std")])
 def test_values_and_gradients_on_a_hub(name):
     data = GRAPHS["hub"]
     x, weight = vertex_rows(data, F), vertex_rows(data, seed=1)
