@@ -20,10 +20,13 @@ __all__ = [
     "Primitive",
     "ad",
     "batching",
+    "expansion",
     "like",
     "mlir",
     "open_jaxpr",
     "primitive_names",
+    "raised_at",
+    "scan_counts",
     "shaped_array",
     "subjaxprs",
     "user_line",
@@ -67,6 +70,20 @@ def _is_jaxpr(x: Any) -> bool:
     return isinstance(x, (ClosedJaxpr, Jaxpr))
 
 
+def scan_counts(params: Any) -> tuple[int, int]:
+    """How many constants a scan has, and how many values it carries."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carried, _ = params["ft_in"].unpack()  # from JAX 0.12
+    return len(list(consts)), len(list(carried))
+
+
+def expansion(eqn: Any) -> Any:
+    """The function that a primitive of a higher level stands for (from JAX 0.12), or None."""
+    found = dict(eqn.params).get("_prim")
+    return getattr(found, "expand", None)
+
+
 def zero_tangent(aval: Any) -> Any:
     """The symbolic zero tangent of a value."""
     return ad.Zero(core.ShapedArray(aval.shape, aval.dtype).to_tangent_aval())
@@ -91,3 +108,19 @@ def user_line(source_info: Any) -> tuple[str, int] | None:
     own = [f for f in frames if not any(lib in f.file_name for lib in _LIBRARIES)]
     own = [f for f in own if not f.file_name.endswith(_CALLS)]
     return (own[0].file_name, own[0].start_line) if own else None
+
+
+def raised_at(error: BaseException) -> str | None:
+    """File and line of the user's code that raised an error."""
+    found, at = None, error.__traceback__
+    while at is not None:
+        name = at.tb_frame.f_code.co_filename
+        package = name.startswith(_PACKAGE) or any(lib in name for lib in _INSTALLED)
+        if not package:
+            found = f"{os.path.basename(name)}:{at.tb_lineno}"
+        at = at.tb_next
+    return found
+
+
+_PACKAGE = os.path.dirname(__file__) + os.sep
+_INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("jax", "jaxlib", "flax"))

@@ -65,7 +65,7 @@ class Fit:
         steps: the operations in order.
         plan: what is loaded, stored and dropped around each, by the names of `names`.
         names: of tensors.
-        selected: chunks (sweep, block, other) that read only the used rows of the other block.
+        selected: names of chunks' steps that read only the used rows of the other block.
         held: tensors of arguments, and chunks of edges (side, i, j), that stay on the device from
             one call to the next.
         capacity: bytes that it was made for.
@@ -79,7 +79,7 @@ class Fit:
     steps: tuple[Step, ...]
     plan: MemoryPlan
     names: Mapping[Tensor, str]
-    selected: frozenset[tuple[int, int, int]]
+    selected: frozenset[str]
     held: frozenset[Any]
     capacity: int
     held_bytes: int
@@ -249,7 +249,7 @@ def _selected(
     script: Sequence[Step],
     plan: MemoryPlan,
     names: Mapping[Tensor, str],
-) -> Iterator[tuple[int, int, int]]:
+) -> Iterator[str]:
     """Chunks for which it is faster to read only the used rows of the other block: few are used,
     and the plan would read all of them for this chunk alone."""
     limit = graph.rates.threshold
@@ -259,9 +259,9 @@ def _selected(
             continue
         size = np.diff(blocks.bounds)[step.other]
         others = {names[t] for t in step.partial}
-        alone = others <= {*planned.loads} - {*planned.cached}
-        if others and alone and blocks.used_counts(side)[cell(pieces, step)] < limit * size:
-            yield step.sweep, step.block, step.other
+        alone = others and others <= {*planned.loads} - {*planned.cached}
+        if alone and blocks.used_counts(side)[cell(pieces, step)] < limit * size:
+            yield step.name
 
 
 def cell(pieces: Pieces, step: Step) -> tuple[int, int]:

@@ -7,70 +7,62 @@ it runs on any block of rows, with the sizes among its parameters set to the blo
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gnnjit.errors import StreamError
 from gnnjit.frontend.whole import Array, Equation
+from gnnjit.grid.rules import (
+    Block,
+    Rule,
+    bind,
+    bound,
+    has_rows,
+    highest,
+    lowest,
+    masked,
+    plain,
+    resized,
+    summed,
+)
+
+__all__ = ["Block", "Rule", "bind", "highest", "lowest", "rule_of"]
 
 _ELEMENTWISE = frozenset(
     """
     abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
-    bitcast_convert_type cbrt ceil clamp clz convert_element_type copy copy_p cos cosh digamma div
-    eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac imag integer_pow is_finite
-    le le_to lgamma log log1p logistic lt lt_to max min mul name ne neg nextafter not or
-    optimization_barrier polygamma population_count pow real reduce_precision regularized_incomplete_beta
-    rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh
-    sqrt square stop_gradient sub tan tanh xor
+    bitcast_convert_type cbrt ceil clamp clz complex conj convert_element_type copy copy_p cos cosh
+    digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac
+    imag integer_pow is_finite le le_to lgamma log log1p log2 logistic lt lt_to max min mul mulhi
+    name ne neg nextafter not one_minus_square optimization_barrier or polygamma polynomial
+    population_count pow real reduce_precision regularized_incomplete_beta rem round rsqrt select_n
+    shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient
+    sub tan tanh xor zeta
     """.split()
-)  # fmt: skip
+)
 
 _MERGES: dict[str, Callable[[Any, Any], Any]] = {
     "reduce_sum": jnp.add,
     "reduce_max": jnp.maximum,
     "reduce_min": jnp.minimum,
     "reduce_prod": jnp.multiply,
-    "reduce_and": jnp.logical_and,
-    "reduce_or": jnp.logical_or,
+    "reduce_and": jnp.bitwise_and,
+    "reduce_or": jnp.bitwise_or,
+    "reduce_xor": jnp.bitwise_xor,
 }
 
-_RANDOM = ("random_bits", "threefry2x32", "random_gamma", "shuffle")
-
-
-@dataclasses.dataclass(frozen=True)
-class Block:
-    """Some rows in a row: `index: int32[n]` are their numbers as the user counts them, `valid:
-    bool[n]` tells the real ones from padding at the end (None: all are real)."""
-
-    index: Any
-    valid: Any
-
-    @property
-    def size(self) -> int:
-        return self.index.shape[0]
-
-
-Run = Callable[[Block, Sequence[Any]], list[Any]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """How an operation runs on a block of rows.
-
-    run: from the operands' rows to the result's rows, or to what a reduction has from them.
-    merge: of a reduction: two results in one; `neutral` is what it has from no rows.
-    finish: of a reduction, from what was merged and the operands (those with rows: None) to the
-        result; None where that is it.
-    """
-
-    run: Run
-    merge: Callable[[Any, Any], Any] | None = None
-    neutral: Any = 0
-    finish: Callable[[Any, Sequence[Any]], Any] | None = None
+_RANDOM = (
+    "random_bits",
+    "random_gamma",
+    "rng_bit_generator",
+    "rng_uniform",
+    "shuffle",
+    "threefry2x32",
+)
 
 
 def rule_of(eqn: Equation) -> Rule:
@@ -80,7 +72,7 @@ def rule_of(eqn: Equation) -> Rule:
         StreamError: it is neither row-wise nor a reduction, as far as is known.
     """
     found = _find(eqn)
-    if found is None:
+    if found is None or (found.merge is None) != all(map(has_rows, eqn.outputs)):
         operands = ", ".join(str(x) for x in eqn.inputs if isinstance(x, Array))
         raise StreamError(
             f"{eqn.where}: {eqn.name}({operands}) -> {eqn.outputs[0]} cannot be done some rows at "
@@ -101,28 +93,6 @@ def _advice(eqn: Equation) -> str:
     )
 
 
-def _has_rows(x: Any) -> bool:
-    return x.rows is not None
-
-
-def _plain(eqn: Equation, **changes: Any) -> Run:
-    """The primitive as it is, or with other parameters."""
-
-    def run(block: Block, args: Sequence[Any]) -> list[Any]:
-        params = {**eqn.params}
-        for key, value in changes.items():
-            params[key] = value(block.size) if callable(value) else value
-        return bind(eqn.primitive, params, args)
-
-    return run
-
-
-def bind(primitive: Any, params: dict[str, Any], args: Sequence[Any]) -> list[Any]:
-    """Apply a primitive."""
-    out = primitive.bind(*args, **primitive.get_bind_params(dict(params)))
-    return list(out) if primitive.multiple_results else [out]
-
-
 def _find(eqn: Equation) -> Rule | None:
     if eqn.name in _ELEMENTWISE:
         return _elementwise(eqn)
@@ -131,60 +101,42 @@ def _find(eqn: Equation) -> Rule | None:
     if eqn.name in _AXES:
         return _along_axes(eqn)
     maker = _MAKERS.get(eqn.name)
-    run = maker(eqn) if maker else None
-    return run if isinstance(run, Rule) or run is None else Rule(run)
+    return maker(eqn) if maker else None
+
+
+# ------------------------------------------------------------------ element by element, and axes
 
 
 def _elementwise(eqn: Equation) -> Rule | None:
     """Operands have rows, or are the same for all of them: scalars, or of one row."""
-    rank = 1 + len(eqn.outputs[0].shape)
+    axis, rank = eqn.outputs[0].axis, 1 + len(eqn.outputs[0].shape)
     fits = all(
-        _has_rows(x) or not x.shape or (len(x.shape) == rank and x.shape[0] == 1)
+        x.axis == axis  # type: ignore[union-attr]
+        if has_rows(x)
+        else not x.shape or (len(x.shape) == rank and x.shape[axis] == 1)
         for x in eqn.inputs
     )
-    return Rule(_plain(eqn)) if fits and all(map(_has_rows, eqn.outputs)) else None
+    if eqn.name == "optimization_barrier":  # each operand by itself, whatever it has
+        fits = True
+    return plain(eqn) if fits else None
 
 
 def _reduction(eqn: Equation) -> Rule | None:
     """Over other axes it is row-wise; over the rows, padding does not count."""
-    axes = tuple(eqn.params["axes"])
-    if 0 not in axes:
-        return Rule(_plain(eqn))
-    neutral = _neutral(eqn.name, eqn.inputs[0].dtype)
-
-    def run(block: Block, args: Sequence[Any]) -> list[Any]:
-        (x,) = args
-        return bind(eqn.primitive, dict(eqn.params), [_masked(block, x, neutral)])
-
-    return Rule(run, _MERGES[eqn.name], neutral)
+    (x,) = eqn.inputs
+    if x.axis not in tuple(eqn.params["axes"]):  # type: ignore[union-attr]
+        return plain(eqn)
+    return summed(eqn, _neutral(eqn.name, x.dtype), _MERGES[eqn.name])
 
 
 def _neutral(name: str, dtype: Any) -> Any:
-    if name in ("reduce_and", "reduce_or"):
-        return name == "reduce_and"
-    if name in ("reduce_sum", "reduce_prod"):
-        return 0 if name == "reduce_sum" else 1
-    return lowest(dtype) if name == "reduce_max" else highest(dtype)
-
-
-def lowest(dtype: Any) -> Any:
-    """Below every number of a dtype, or equal to one."""
-    if jnp.issubdtype(dtype, jnp.floating):
-        return -jnp.inf
-    return False if dtype == jnp.bool_ else jnp.iinfo(dtype).min
-
-
-def highest(dtype: Any) -> Any:
-    if jnp.issubdtype(dtype, jnp.floating):
-        return jnp.inf
-    return True if dtype == jnp.bool_ else jnp.iinfo(dtype).max
-
-
-def _masked(block: Block, x: Any, neutral: Any) -> Any:
-    if block.valid is None:
-        return x
-    valid = block.valid.reshape((-1,) + (1,) * (x.ndim - 1))
-    return jnp.where(valid, x, jnp.asarray(neutral, x.dtype))
+    if name == "reduce_and":
+        return np.invert(np.zeros((), dtype))
+    if name == "reduce_prod":
+        return 1
+    if name in ("reduce_max", "reduce_min"):
+        return lowest(dtype) if name == "reduce_max" else highest(dtype)
+    return 0
 
 
 _AXES: dict[str, Callable[[Any], Sequence[int]]] = {
@@ -197,179 +149,208 @@ _AXES: dict[str, Callable[[Any], Sequence[int]]] = {
     "cumlogsumexp": lambda p: [p["axis"]],
     "sort": lambda p: [p["dimension"]],
     "concatenate": lambda p: [p["dimension"]],
-    "stack": lambda p: [p["axis"]],
+    "fft": lambda p: [],
     "split": lambda p: [p["axis"]],
     "squeeze": lambda p: p["dimensions"],
     "rev": lambda p: p["dimensions"],
+    "tile": lambda p: [k for k, n in enumerate(p["reps"]) if n != 1],
+    "top_k": lambda p: [p["axis"]],
+    "unstack": lambda p: [p["axis"]],
 }
+"""Of operations that treat all other axes alike: those that they work along."""
 
 
 def _along_axes(eqn: Equation) -> Rule | None:
-    return None if 0 in tuple(_AXES[eqn.name](eqn.params)) else Rule(_plain(eqn))
+    axes = set(_AXES[eqn.name](eqn.params))
+    if eqn.name == "fft":
+        rank = 1 + len(eqn.outputs[0].shape)
+        axes = set(range(rank - len(eqn.params["fft_lengths"]), rank))
+    fits = all(has_rows(x) and x.axis not in axes for x in eqn.inputs)  # type: ignore[union-attr]
+    return plain(eqn) if fits else None
 
 
-def _broadcast(eqn: Equation) -> Run | None:
-    x = eqn.inputs[0]
+def _stack(eqn: Equation) -> Rule | None:
+    return plain(eqn) if all(map(has_rows, eqn.inputs)) else None
+
+
+# -------------------------------------------------------------------------------------- shapes
+
+
+def _broadcast(eqn: Equation) -> Rule | None:
+    x, axis = eqn.inputs[0], eqn.outputs[0].axis
     at = tuple(eqn.params["broadcast_dimensions"])
-    if _has_rows(x):
-        fits = at[0] == 0
+    if has_rows(x):
+        fits = at[x.axis] == axis  # type: ignore[union-attr]
     else:
-        fits = 0 not in at or x.shape[at.index(0)] == 1
-    shape = tuple(eqn.params["shape"])
-    return _plain(eqn, shape=lambda n: (n, *shape[1:])) if fits else None
+        fits = axis not in at or x.shape[at.index(axis)] == 1
+    return resized(eqn, "shape", axis) if fits else None
 
 
-def _reshape(eqn: Equation) -> Run | None:
-    sizes = tuple(eqn.params["new_sizes"])
-    fits = _has_rows(eqn.inputs[0]) and eqn.params.get("dimensions") is None
-    return _plain(eqn, new_sizes=lambda n: (n, *sizes[1:])) if fits else None
-
-
-def _transpose(eqn: Equation) -> Run | None:
-    return _plain(eqn) if eqn.params["permutation"][0] == 0 else None
-
-
-def _slice(eqn: Equation) -> Run | None:
-    p = eqn.params
-    strides, limits = p["strides"], tuple(p["limit_indices"])
-    whole = p["start_indices"][0] == 0 and (strides is None or strides[0] == 1)
-    if not whole or not _has_rows(eqn.outputs[0]):
+def _reshape(eqn: Equation) -> Rule | None:
+    x, out = eqn.inputs[0], eqn.outputs[0]
+    if not isinstance(x, Array) or not has_rows(x) or eqn.params.get("dimensions") is not None:
         return None
-    return _plain(eqn, limit_indices=lambda n: (n, *limits[1:]))
+    same = math.prod(x.shape[: x.axis]) == math.prod(out.shape[: out.axis])
+    return resized(eqn, "new_sizes", out.axis) if same else None
 
 
-def _dynamic_slice(eqn: Equation) -> Run | None:
-    sizes = tuple(eqn.params["slice_sizes"])
-    fits = _has_rows(eqn.outputs[0]) and not any(map(_has_rows, eqn.inputs[1:]))
-    return _plain(eqn, slice_sizes=lambda n: (n, *sizes[1:])) if fits else None
+def _slice(eqn: Equation) -> Rule | None:
+    p, x = eqn.params, eqn.inputs[0]
+    assert isinstance(x, Array)
+    whole = p["start_indices"][x.axis] == 0 and (p["strides"] is None or p["strides"][x.axis] == 1)
+    return resized(eqn, "limit_indices", x.axis) if whole else None
 
 
-def _dynamic_update_slice(eqn: Equation) -> Run | None:
-    fits = all(map(_has_rows, eqn.inputs[:2])) and not any(map(_has_rows, eqn.inputs[2:]))
-    return _plain(eqn) if fits else None
+def _dynamic_slice(eqn: Equation) -> Rule | None:
+    x = eqn.inputs[0]
+    fits = has_rows(x) and not any(map(has_rows, eqn.inputs[1:]))
+    return resized(eqn, "slice_sizes", x.axis) if fits else None  # type: ignore[union-attr]
 
 
-def _pad(eqn: Equation) -> Run | None:
-    fits = tuple(eqn.params["padding_config"][0]) == (0, 0, 0) and not _has_rows(eqn.inputs[1])
-    return _plain(eqn) if fits else None
+def _dynamic_update_slice(eqn: Equation) -> Rule | None:
+    fits = all(map(has_rows, eqn.inputs[:2])) and not any(map(has_rows, eqn.inputs[2:]))
+    return plain(eqn) if fits else None
 
 
-def _iota(eqn: Equation) -> Run | None:
-    shape, dtype = tuple(eqn.params["shape"]), eqn.params["dtype"]
-    if eqn.params["dimension"] != 0:
-        return _plain(eqn, shape=lambda n: (n, *shape[1:]))
+def _pad(eqn: Equation) -> Rule | None:
+    x, value = eqn.inputs
+    fits = has_rows(x) and not has_rows(value)
+    fits = fits and tuple(eqn.params["padding_config"][x.axis]) == (0, 0, 0)  # type: ignore[union-attr]
+    return plain(eqn) if fits else None
+
+
+def _iota(eqn: Equation) -> Rule | None:
+    (out,) = eqn.outputs
+    if eqn.params["dimension"] != out.axis:
+        return resized(eqn, "shape", out.axis)
 
     def run(block: Block, args: Sequence[Any]) -> list[Any]:
-        index = block.index.astype(dtype).reshape((-1,) + (1,) * (len(shape) - 1))
-        return [jnp.broadcast_to(index, (block.size, *shape[1:]))]
+        index = block.index.astype(out.dtype).reshape((-1,) + (1,) * len(out.shape))
+        return [jnp.broadcast_to(index, (block.size, *out.shape))]
 
-    return run
+    return Rule(run)
 
 
-def _top_k(eqn: Equation) -> Run | None:
-    axis = eqn.params.get("axis", -1)
-    return _plain(eqn) if eqn.inputs[0].shape and axis != 0 else None
+def _empty(eqn: Equation) -> Rule | None:
+    return resized(eqn, "shape", eqn.outputs[0].axis)
+
+
+# ------------------------------------------------------------------------------------ products
 
 
 def _dot_general(eqn: Equation) -> Rule | None:
-    (contract, batch) = eqn.params["dimension_numbers"]
-    lhs, rhs = map(_has_rows, eqn.inputs)
-    out = _has_rows(eqn.outputs[0])
-    if lhs and rhs and not out:
-        pairs = list(zip(*contract, strict=True))
-        return _contraction(eqn) if (0, 0) in pairs else None
-    if lhs and rhs:
-        fits = bool(batch[0]) and batch[0][0] == 0 and batch[1][0] == 0
-    elif lhs:
-        fits = not batch[0] and 0 not in contract[0]
-    else:
-        free = len(eqn.inputs[0].shape) - len(contract[0]) - len(batch[0])
-        fits = not batch[1] and 0 not in contract[1] and free == 0
-    return Rule(_plain(eqn)) if fits and out else None
+    """Free rows, rows of both in step, or a sum over the rows of products, such as the gradient
+    of a matrix."""
+    contract, batch = (list(zip(*pair, strict=True)) for pair in eqn.params["dimension_numbers"])
+    axes = [x.axis if isinstance(x, Array) and has_rows(x) else None for x in eqn.inputs]
+    if None not in axes:
+        if tuple(axes) in contract:
+            return summed(eqn, 0, jnp.add)
+        return plain(eqn) if tuple(axes) in batch else None
+    at = 0 if axes[1] is None else 1
+    bound = [pair[at] for pair in (*contract, *batch)]
+    return plain(eqn) if axes[at] not in bound else None
 
 
-def _contraction(eqn: Equation) -> Rule:
-    """A sum over the rows of products, such as the gradient of a matrix."""
-
-    def run(block: Block, args: Sequence[Any]) -> list[Any]:
-        return bind(eqn.primitive, dict(eqn.params), [_masked(block, x, 0) for x in args])
-
-    return Rule(run, jnp.add)
-
-
-def _rows_matmul(eqn: Equation) -> Run | None:
-    x, w = map(_has_rows, eqn.inputs)
-    return _plain(eqn) if x and not w else None
+def _rows_matmul(eqn: Equation) -> Rule | None:
+    x, w = map(has_rows, eqn.inputs)
+    return plain(eqn) if x and not w and _first(eqn) else None
 
 
 def _tall_matmul(eqn: Equation) -> Rule | None:
-    return _contraction(eqn) if all(map(_has_rows, eqn.inputs)) else None
+    fits = all(map(has_rows, eqn.inputs)) and _first(eqn)
+    return summed(eqn, 0, jnp.add) if fits else None
 
 
-def _gather(eqn: Equation) -> Run | None:
-    x, at = map(_has_rows, eqn.inputs)
-    numbers = eqn.params["dimension_numbers"]
-    out = _has_rows(eqn.outputs[0])
-    if x and at:
-        pairs = zip(
-            numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True
-        )
-        return _plain(eqn) if out and (0, 0) in pairs and 0 not in numbers.offset_dims else None
-    if at:
-        return _plain(eqn) if out and 0 not in numbers.offset_dims else None
-    sizes = tuple(eqn.params["slice_sizes"])
-    taken = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims, *numbers.start_index_map)
-    if not out or 0 in taken or numbers.offset_dims[0] != 0:
+def _first(eqn: Equation) -> bool:
+    return not any(x.axis for x in (*eqn.inputs, *eqn.outputs) if isinstance(x, Array))
+
+
+# --------------------------------------------------------------------------------- table look-ups
+
+
+def _gather(eqn: Equation) -> Rule | None:
+    """A table that all rows look at, columns that are the same for all rows, or other columns for
+    each row."""
+    x, at = eqn.inputs
+    numbers, out = eqn.params["dimension_numbers"], eqn.outputs[0]
+    if has_rows(at):
+        pairs = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
+        fits = not has_rows(x) or (x.axis, at.axis) in pairs  # type: ignore[union-attr]
+        fits = fits and out.axis not in numbers.offset_dims
+        # Another order of the vertices, and padding: nothing is sorted or unique any more.
+        return plain(eqn, **_in_any_order()) if fits else None
+    assert isinstance(x, Array)
+    taken = (
+        *numbers.collapsed_slice_dims,
+        *numbers.operand_batching_dims,
+        *numbers.start_index_map,
+    )
+    if not has_rows(x) or x.axis in taken or out.axis not in numbers.offset_dims:
         return None
-    return _plain(eqn, slice_sizes=lambda n: (n, *sizes[1:]))
+    return resized(eqn, "slice_sizes", x.axis)
+
+
+def _in_any_order() -> dict[str, bool]:
+    return {"indices_are_sorted": False, "unique_indices": False}
+
+
+_INTO_TABLE = {"add": jnp.add, "max": jnp.maximum, "min": jnp.minimum}
 
 
 def _scatter(eqn: Equation) -> Rule | None:
-    x, at, new = map(_has_rows, eqn.inputs)
+    x, at, new = eqn.inputs
     numbers = eqn.params["dimension_numbers"]
-    out = _has_rows(eqn.outputs[0])
-    if x and new and at and out:
+    if not isinstance(x, Array) or not isinstance(new, Array) or not has_rows(new):
+        return None
+    if has_rows(x) and has_rows(at):
         pairs = zip(
             numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True
         )
-        fits = (0, 0) in pairs and 0 not in numbers.update_window_dims
-        return Rule(_plain(eqn)) if fits else None
-    if x and new and out:
+        fits = (x.axis, at.axis) in pairs and new.axis not in numbers.update_window_dims  # type: ignore[union-attr]
+        return plain(eqn, **_in_any_order()) if fits else None
+    if has_rows(x):
         taken = (*numbers.inserted_window_dims, *numbers.operand_batching_dims,
                  *numbers.scatter_dims_to_operand_dims)  # fmt: skip
-        fits = 0 not in taken and numbers.update_window_dims[0] == 0
-        return Rule(_plain(eqn)) if fits else None
-    if eqn.name == "scatter-add" and at and new and not x and not out:
-        return _lookup_gradient(eqn)
-    return None
+        fits = x.axis not in taken and new.axis in numbers.update_window_dims
+        return plain(eqn) if fits else None
+    kind = eqn.name.replace("_", "-").removeprefix("scatter").removeprefix("-")
+    return _into_table(eqn, kind) if has_rows(at) and kind in _INTO_TABLE else None
 
 
-def _lookup_gradient(eqn: Equation) -> Rule:
-    """Rows added into a table: the gradient of looking them up there."""
+def _into_table(eqn: Equation, kind: str) -> Rule:
+    """Rows added into a table (compared with it): the gradient of looking them up there."""
+    dtype = eqn.outputs[0].dtype
+    neutral = {"add": lambda _: 0, "max": lowest, "min": highest}[kind](dtype)
+    merge = _INTO_TABLE[kind]
 
     def run(block: Block, args: Sequence[Any]) -> list[Any]:
         table, at, new = args
-        nothing = jnp.zeros_like(table)
-        return bind(eqn.primitive, dict(eqn.params), [nothing, at, _masked(block, new, 0)])
+        empty = jnp.full_like(table, neutral)
+        args = [empty, at, masked(block, new, neutral)]
+        return bound(eqn, block, args, _in_any_order())
 
-    return Rule(run, jnp.add, finish=lambda total, args: args[0] + total)
+    return Rule(run, merge, neutral, lambda total, args: merge(args[0], total))
 
 
-_MAKERS: dict[str, Callable[[Equation], Any]] = {
+_MAKERS: dict[str, Callable[[Equation], Rule | None]] = {
     "broadcast_in_dim": _broadcast,
-    "reshape": _reshape,
-    "transpose": _transpose,
-    "slice": _slice,
+    "dot_general": _dot_general,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
-    "pad": _pad,
-    "iota": _iota,
-    "top_k": _top_k,
-    "dot_general": _dot_general,
-    "rows_matmul": _rows_matmul,
-    "tall_matmul": _tall_matmul,
+    "empty": _empty,
+    "empty2": _empty,
     "gather": _gather,
-    "scatter": _scatter,
-    "scatter-add": _scatter,
-    "scatter_add": _scatter,
+    "iota": _iota,
+    "pad": _pad,
+    "reshape": _reshape,
+    "rows_matmul": _rows_matmul,
+    "slice": _slice,
+    "stack": _stack,
+    "tall_matmul": _tall_matmul,
+    "transpose": plain,
+    **dict.fromkeys(
+        ["scatter", *(f"scatter{s}{k}" for k in ("add", "sub", "mul", "max", "min") for s in "-_")],
+        _scatter,
+    ),
 }

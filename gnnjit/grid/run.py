@@ -347,7 +347,7 @@ class Run:
             return
         step = self.script.steps[at]
         before = self.script.steps[at - 1].outputs if at else ()
-        selected = (step.sweep, step.block, step.other) in self.script.selected
+        selected = step.name in self.script.selected
         for name in self.script.plan.steps[at].loads:
             t = self.tensors[name]
             partly = selected and t in step.partial

@@ -278,7 +278,8 @@ class _Absent:
     def _fail(self, *_: Any, **__: Any) -> Any:
         raise StreamError(_ABSENT)
 
-    __getitem__ = __iter__ = __len__ = __array__ = __jax_array__ = _fail
+    __getitem__ = __iter__ = __len__ = __array__ = _fail
+    __jax_array__ = property(_fail)  # which JAX asks for before it looks at anything else
     __add__ = __radd__ = __sub__ = __mul__ = __lt__ = __gt__ = _fail
 
 

@@ -1,0 +1,199 @@
+"""The equations of a function by what kind of work they are on the grid, and what a sweep is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from gnnjit.errors import StreamError
+from gnnjit.frontend.whole import Array, Equation, Function, Operand, Rows
+from gnnjit.grid.rowwise import Rule, rule_of
+from gnnjit.ir.program import Aggregate, Program, Reduce
+from gnnjit.ir.space import Space
+from gnnjit.passes.drop_dead import DropDead
+
+Side = Literal["dst", "src"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Gather:
+    """An aggregate with the outputs of one side: `body` on each edge, reduced into the rows of
+    `side` (or over all edges; or left on them).
+
+    inputs: what `body` reads, in its order.
+    """
+
+    op: Aggregate
+    side: Side
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Array, ...]
+    limit: int | None
+    where: str
+
+    def operands(self, space: Space) -> list[tuple[int, Operand]]:
+        """What is read in a space, and its position."""
+        return [
+            (i, x)
+            for i, (v, x) in enumerate(zip(self.op.body.inputs, self.inputs, strict=True))
+            if v.space is space
+        ]
+
+    @property
+    def own(self) -> Space:
+        """The space whose elements own the rows."""
+        return Space.DST if self.side == "dst" else Space.SRC
+
+    @property
+    def other(self) -> Space:
+        return Space.SRC if self.side == "dst" else Space.DST
+
+    @property
+    def totals(self) -> bool:
+        """Whether its results are sums over all edges."""
+        return all(x.rows is None for x in self.outputs)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RowWise:
+    """An equation with rows: row-wise, or a reduction over all of them."""
+
+    eqn: Equation
+    rule: Rule
+    rows: Rows
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        return self.eqn.inputs
+
+    @property
+    def outputs(self) -> tuple[Array, ...]:
+        return self.eqn.outputs
+
+    @property
+    def reduces(self) -> bool:
+        return self.rule.merge is not None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Shared:
+    """An equation without rows, done once, between sweeps."""
+
+    eqn: Equation
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        return self.eqn.inputs
+
+    @property
+    def outputs(self) -> tuple[Array, ...]:
+        return self.eqn.outputs
+
+
+Work = Gather | RowWise | Shared
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sweep:
+    """What is done in one pass over the blocks.
+
+    Attributes:
+        side: whose rows the blocks are, where there are aggregates: "dst" goes by columns of the
+            grid, "src" by rows. None: no edges are looked at.
+        rows: of what the blocks are: vertices, or edges.
+        loads: arrays of which each block reads its own rows.
+        stages: for each, the row-wise work and then the aggregates that follow it; the last has
+            none.
+        stores: arrays whose rows are kept for later sweeps, or are results.
+        edge_loads: arrays of edges of which each chunk reads its own rows.
+        edge_work: row-wise work on the edges of a chunk, before its aggregates.
+    """
+
+    side: Side | None
+    rows: Rows
+    loads: tuple[Array, ...]
+    stages: tuple[tuple[tuple[RowWise, ...], tuple[Gather, ...]], ...]
+    stores: tuple[Array, ...]
+    edge_loads: tuple[Array, ...] = ()
+    edge_work: tuple[RowWise, ...] = ()
+
+    @property
+    def gathers(self) -> list[Gather]:
+        return [g for _, gathers in self.stages for g in gathers]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Streamed:
+    """A function as sweeps, with shared work before each and after the last."""
+
+    function: Function
+    shared: tuple[tuple[Shared, ...], ...]
+    sweeps: tuple[Sweep, ...]
+
+
+def works(function: Function) -> list[Work]:
+    """The equations by what kind of work they are.
+
+    Raises:
+        StreamError: one is neither row-wise, nor a reduction, nor an aggregate.
+    """
+    found: list[Work] = []
+    for eqn in function.equations:
+        rows = {x.rows for x in (*eqn.inputs, *eqn.outputs)} - {None}
+        if eqn.name == "aggregate":
+            found.extend(_gathers(eqn))
+        elif not rows:
+            found.append(Shared(eqn))
+        elif len(rows) > 1:
+            raise StreamError(
+                f"{eqn.where}: {eqn.name} has rows of vertices and of edges, expected one of them: "
+                "only a layer brings them together"
+            )
+        else:
+            (which,) = rows
+            assert which is not None
+            found.append(RowWise(eqn, rule_of(eqn), which))
+    return found
+
+
+def _gathers(eqn: Equation) -> list[Gather]:
+    """An aggregate, once for each space that it reduces into; what it leaves on the edges comes
+    with the destinations."""
+    body, reductions = eqn.params["body"], eqn.params["reductions"]
+    leaves = len(eqn.inputs) - len(body.inputs)
+    operands = eqn.inputs[leaves:]
+    homes: dict[Space, list[int]] = {}
+    for k, r in enumerate(reductions):
+        homes.setdefault(Space.DST if r is None else r.into, []).append(k)
+    return [
+        _only(eqn, body, reductions, operands, "src" if space is Space.SRC else "dst", picked)
+        for space, picked in homes.items()
+    ]
+
+
+def _only(
+    eqn: Equation,
+    body: Program,
+    reductions: Sequence[Reduce | None],
+    operands: Sequence[Operand],
+    side: Any,
+    picked: list[int],
+) -> Gather:
+    new = dataclasses.replace(body, outputs=tuple(body.outputs[k] for k in picked))
+    new = DropDead()(new)
+    read = {a for e in new.equations for a in e.inputs} | set(new.outputs)
+    slots = [i for i, v in enumerate(new.inputs) if v in read]
+    new = dataclasses.replace(new, inputs=tuple(new.inputs[i] for i in slots))
+    place = {k: n for n, k in enumerate(picked)}
+    kept = tuple(
+        r if r is None or r.score is None else dataclasses.replace(r, score=place[r.score])
+        for r in (reductions[k] for k in picked)
+    )
+    return Gather(
+        Aggregate(new, kept),
+        side,
+        tuple(operands[i] for i in slots),
+        tuple(eqn.outputs[k] for k in picked),
+        eqn.params["limit"],
+        eqn.where,
+    )

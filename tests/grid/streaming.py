@@ -1,0 +1,94 @@
+"""Running a function both ways, in memory and streamed, for tests that compare them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+import gnnjit
+from gnnjit.grid.store import VertexStore
+from gnnjit.grid.streamed import StreamedGraph
+from gnnjit.stream import stream
+
+_names = (f"array{k}" for k in itertools.count())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Edges:
+    """An edge list."""
+
+    src: np.ndarray
+    dst: np.ndarray
+    num_nodes: int
+
+    def graph(self) -> gnnjit.Graph:
+        return gnnjit.Graph.from_edges(self.src, self.dst, self.num_nodes)
+
+    def streamed(self, store: VertexStore | None = None, order: Any = "given") -> StreamedGraph:
+        return StreamedGraph.from_edges(
+            self.src, self.dst, self.num_nodes, store=store, order=order
+        )
+
+
+def edges(src: Any, dst: Any, num_nodes: int) -> Edges:
+    return Edges(np.asarray(src, np.int32), np.asarray(dst, np.int32), num_nodes)
+
+
+def random_edges(num_nodes: int, num_edges: int, seed: int = 0) -> Edges:
+    """Uniform ones, and a hub that a quarter of them enter."""
+    rng = np.random.default_rng(seed)
+    src, dst = rng.integers(0, num_nodes, (2, num_edges))
+    dst[::4] = num_nodes // 3
+    return edges(src, dst, num_nodes)
+
+
+@dataclasses.dataclass(frozen=True)
+class PerVertex:
+    """An argument with a row for each vertex."""
+
+    rows: Any
+
+
+def in_memory(fn: Callable[..., Any], data: Edges, *args: Any) -> Any:
+    """The result of `fn(graph, *args)`, compiled as one function of all arrays."""
+    plain = jax.tree.map(lambda x: x.rows if isinstance(x, PerVertex) else x, args,
+                         is_leaf=lambda x: isinstance(x, PerVertex))  # fmt: skip
+    return jax.tree.map(np.asarray, jax.jit(fn)(data.graph(), *plain))
+
+
+def on_graph(graph: StreamedGraph, args: Any) -> Any:
+    """The arguments with arrays of vertices put into the graph's store."""
+    return jax.tree.map(
+        lambda x: graph.put(next(_names), x.rows) if isinstance(x, PerVertex) else x,
+        args,
+        is_leaf=lambda x: isinstance(x, PerVertex),
+    )
+
+
+def in_parts(
+    fn: Callable[..., Any],
+    data: Edges | StreamedGraph,
+    *args: Any,
+    parts: int,
+    **options: Any,
+) -> Any:
+    """The result of `fn(graph, *args)`, streamed."""
+    graph = data.streamed() if isinstance(data, Edges) else data
+    function = stream(fn, memory_budget="1GiB", parts=parts, **options)
+    return jax.tree.map(np.asarray, function(graph, *on_graph(graph, args)))
+
+
+def assert_same(got: Any, want: Any, rtol: float = 1e-5, atol: float = 1e-5) -> None:
+    """Equal trees of equal dtypes; numbers up to rounding."""
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+        exact = not jax.numpy.issubdtype(a.dtype, jax.numpy.inexact)
+        wide = [x if exact else x.astype(np.float64) for x in (a, b)]
+        np.testing.assert_allclose(*wide, rtol=0 if exact else rtol, atol=0 if exact else atol)
