@@ -223,12 +223,12 @@ def test_resume_with_or_without_a_budget(dataset, plain, tmp_path, budget):
 def test_resume_keeps_the_blocks_of_the_same_budget(dataset, tmp_path, parts):
     """Unless they do not fit any more: here one block does not."""
     go(dataset, CONFIG.replace(epochs=1), checkpoint=tmp_path)
-    (tmp_path / "streamed.json").write_text(json.dumps({"budget": BUDGET, "parts": parts}))
+    (tmp_path / "streamed.json").write_text(json.dumps({"budget": BUDGET, "layout": [parts, 1]}))
     config = CONFIG.replace(epochs=2)
     found = go(dataset, config, checkpoint=tmp_path, resume=True, memory_budget=BUDGET)
     assert found.performance["parts"] == (3 if parts == 3 else 2)
     told = json.loads((tmp_path / "streamed.json").read_text())
-    assert told == {"budget": BUDGET, "parts": found.performance["parts"]}
+    assert told == {"budget": BUDGET, "layout": [found.performance["parts"], 1]}
 
 
 def test_a_finished_run_has_no_figures_of_traffic(dataset, tmp_path):

@@ -150,7 +150,7 @@ def saved(path: Path) -> dict:
 @pytest.mark.once
 def test_killed_again_and_again(tmp_path):
     """While it prepares, before the first update, and between epochs; in three blocks."""
-    blocks = {"budget": 8 << 30, "parts": 3}
+    blocks = {"budget": 8 << 30, "layout": [3, 1]}
     ends = {}
     for name in ("whole", "killed"):
         run, target = tmp_path / name / "run", tmp_path / f"{name}.json"

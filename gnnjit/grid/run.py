@@ -43,8 +43,8 @@ class Traffic:
 
     moved: bytes by cause: "own rows", "other rows", "selected rows", "edges", "stored".
     seconds: by sweep; in all.
-    jobs: by operation, seconds of its transfer and of its computation.
-    peak: the most bytes on the device as accounted.
+    jobs: seconds of each operation, by its name ("load NAME": of what is loaded for it).
+    waited: seconds in which the computation waited for what was being loaded.
     """
 
     moved: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -251,7 +251,7 @@ class Run:
             return self.device[t]
         key = self._held_key(t)
         if key not in self.data.held:
-            loading = self.loading.pop(t, None) or self.mover.submit(self._load, t, "held")
+            loading = self.loading.pop(t, None) or self.mover.submit(self._load, t, "held", "held")
             self.data.held[key] = loading.result()
         return self.data.held[key]
 
@@ -354,7 +354,7 @@ class Run:
             made = ahead and t in before  # not stored yet
             if not (made or partly or t in self.loading or t in self.device):
                 cause = "own rows" if t.block == step.block else "other rows"
-                self.loading[t] = self.mover.submit(self._load, t, cause)
+                self.loading[t] = self.mover.submit(self._load, t, cause, step.name)
         if step.kind == "chunk" and step.name not in self.chunks:
             self.chunks[step.name] = self.mover.submit(self._load_chunk, step, selected)
 
@@ -384,7 +384,7 @@ class Run:
             write.result()
         self.writes = []
 
-    def _load(self, t: Tensor, cause: str) -> Any:
+    def _load(self, t: Tensor, cause: str, step: str) -> Any:
         began = time.perf_counter()
         start, stop = self._range(t.block, t.part)
         size = self.rows if t.part < 0 else self.slice
@@ -393,7 +393,7 @@ class Run:
         buffer[stop - start :] = 0
         self.traffic.moved[cause] += buffer.nbytes
         found = _on_device(buffer)
-        self.took[f"load {cause}"] += time.perf_counter() - began
+        self.took["load " + step] += time.perf_counter() - began
         return found
 
     def _load_chunk(self, step: Step, selected: bool) -> _Loaded:
