@@ -56,15 +56,16 @@ class Arguments:
                 "expected one: make it with StreamedGraph.from_edges"
             )
         (self.graph,) = graphs.values()
-        for i, x in enumerate(self.leaves):
-            if isinstance(x, VertexArray):
-                if x.graph is not self.graph:
-                    raise StreamError(
-                        f"{x!r} belongs to another graph than the one that came with it: put the "
-                        "rows into this graph"
-                    )
-            elif not isinstance(x, StreamedGraph):
-                self.leaves[i] = _as_array(x)
+        self.leaves = [self._checked(x) for x in self.leaves]
+
+    def _checked(self, x: Any) -> Any:
+        """An argument as it is streamed."""
+        if isinstance(x, VertexArray) and x.graph is not self.graph:
+            raise StreamError(
+                f"{x!r} belongs to another graph than the one that came with it: put the rows into "
+                "this graph"
+            )
+        return x if _is_leaf(x) else _as_array(x)
 
     @property
     def key(self) -> Any:
