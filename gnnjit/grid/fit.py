@@ -21,7 +21,14 @@ from gnnjit.grid.blocks import EdgeBlocks
 from gnnjit.grid.memory_plan import MAX_STATES, MemoryPlan, Operation, plan_memory, streaming
 from gnnjit.grid.script import Order, Pieces, Step, Tensor, cell, operations, serpentine, steps
 from gnnjit.grid.streamed import StreamedGraph
-from gnnjit.grid.workspace import Probe, Workspace, padded, shapes_of, slices_of
+from gnnjit.grid.workspace import (
+    Probe,
+    Workspace,
+    block_rows,
+    even_edges,
+    shapes_of,
+    slices_of,
+)
 
 MOST_PARTS = 1 << 14
 MOST_EXACT = 32
@@ -168,10 +175,10 @@ def _fitted(
     order: Order | None = None,
 ) -> Fit:
     """With `parts` blocks in so many slices. Raises PlanError where they do not fit."""
-    capacity = _capacity(graph, options)
+    rows = block_rows(graph, parts, slices)
+    capacity = _compiled(pieces, graph, options, parts, slices)
     memory = max(16 << 20, min(256 << 20, capacity // 2))
     blocks = graph.blocks(parts, memory=memory)
-    rows = padded(int(np.diff(blocks.bounds).max(initial=1)), slices)
     order = order or serpentine(blocks.counts, pieces.sweeps)
     script = tuple(steps(pieces, parts, slices, order))
     work = Workspace(
@@ -184,8 +191,6 @@ def _fitted(
     )
     names: dict[Tensor, str] = {}
     ops = operations(script, names, work.of(script))
-    for shared in pieces.shared:
-        shared.run.at((shapes_of(shared.inputs, None),))
     capacity = _capacity(graph, options)  # now that all is compiled
     sizes = {name: work.bytes(t) for t, name in names.items()}
     outputs = {x for x in pieces.streamed.function.outputs if isinstance(x, Array)}
@@ -218,6 +223,32 @@ def _fitted(
         sum(held.values()),
         options.process,
     )
+
+
+def _compiled(
+    pieces: Pieces, graph: StreamedGraph, options: Options, parts: int, slices: int
+) -> int:
+    """Compile for chunks that are alike; the capacity then. Raises PlanError where even these do
+    not fit: making the chunks takes long."""
+    rows = block_rows(graph, parts, slices)
+    work = Workspace(
+        pieces,
+        rows,
+        slices,
+        even_edges(graph, parts),
+        ragged=rows * parts != graph.num_nodes,
+        host=options.process,
+    )
+    need = work.most(parts)
+    for shared in pieces.shared:
+        shared.run.at((shapes_of(shared.inputs, None),))
+    capacity = _capacity(graph, options)
+    if need > capacity and parts not in graph.parts:
+        raise PlanError(
+            f"{parts} x {parts} chunks need about {human(need)}, the budget leaves "
+            f"{human(capacity)}: give more memory, or cut into more parts"
+        )
+    return capacity
 
 
 def _planned(

@@ -146,6 +146,17 @@ class StreamedGraph:
         for start in range(0, self.num_nodes, step):
             yield start, min(start + step, self.num_nodes)
 
+    @property
+    def parts(self) -> set[int]:
+        """The numbers of blocks for which the edges are in chunks already."""
+        return set(self._blocks)
+
+    def keep_blocks(self, parts: set[int]) -> None:
+        """Drop the chunks of all other numbers of blocks; no function may use them any more."""
+        for number in self.parts - parts:
+            self._blocks.pop(number).drop()
+        self.layouts = [layout for layout in self.layouts if layout[0] in parts]
+
     def blocks(self, parts: int, memory: int = 256 << 20) -> EdgeBlocks:
         """The edges as `parts` x `parts` chunks, made when they are first asked for; `memory` as in
         `EdgeBlocks.build`."""

@@ -60,6 +60,19 @@ class Workspace:
 
         return workspace
 
+    def most(self, parts: int) -> int:
+        """Bytes that the largest operation needs where all chunks are alike."""
+        some = list(steps(self.pieces, min(parts, 3), self.slices, lambda *_: range(min(parts, 2))))
+        workspace = self.of(some)
+        return max(
+            (
+                sum(map(self.bytes, {*step.inputs, *step.outputs})) + workspace(step)
+                for step in some
+                if step.kind != "edges"
+            ),
+            default=0,
+        )
+
     def alone(self, step: Step) -> int:
         held = self.between(step)
         if step.kind == "chunk":
@@ -212,21 +225,22 @@ def slices_of(
 
 
 def need_of(probe: Probe, graph: StreamedGraph, parts: int, slices: int) -> int:
-    """Bytes that the largest operation needs with `parts` blocks, as far as is known without the
-    chunks and from small blocks: of edges twice as many as if they were spread evenly."""
+    """Bytes that the largest operation needs with `parts` blocks, as far as is known from small
+    blocks."""
+    probe.rows = block_rows(graph, parts, slices)
+    probe.slices, probe.edges = slices, even_edges(graph, parts)
+    return probe.most(parts)
+
+
+def block_rows(graph: StreamedGraph, parts: int, slices: int) -> int:
+    """Rows of a block, with padding."""
+    return padded(max(1, -(-graph.num_nodes // parts)), slices)
+
+
+def even_edges(graph: StreamedGraph, parts: int) -> Callable[[Step], int]:
+    """Edges of a chunk before the chunks are known: twice as many as if they were spread evenly."""
     edges = min(graph.num_edges, 2 * graph.num_edges // parts**2 + 1)
-    probe.rows = padded(max(1, -(-graph.num_nodes // parts)), slices)
-    probe.slices, probe.edges = slices, lambda _: edges
-    some = list(steps(probe.pieces, min(parts, 3), slices, lambda s, b: range(min(parts, 2))))
-    workspace = probe.of(some)
-    return max(
-        (
-            sum(map(probe.bytes, {*step.inputs, *step.outputs})) + workspace(step)
-            for step in some
-            if step.kind != "edges"
-        ),
-        default=0,
-    )
+    return lambda _: edges
 
 
 def _shape(shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:

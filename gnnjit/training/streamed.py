@@ -108,6 +108,7 @@ class Streamed:
     ) -> None:
         """`layout`: the one to be taken if it fits."""
         self.budget, self.process = budget, process
+        self._graph = task.graph
         self.layout: Layout | None = None
         self.settled: Callable[[Layout], None] | None = None
         if layout is not None:
@@ -141,6 +142,7 @@ class Streamed:
             ]
         self._steps = [len(fit.steps) for fit in fits]
         layout = self.layout = fits[0].layout
+        self._graph.keep_blocks({fit.layout[0] for fit in fits})
         if self.settled is not None:
             self.settled(layout)
 
