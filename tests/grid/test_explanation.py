@@ -23,6 +23,7 @@ from gnnjit.stream import stream
 from .streaming import random_edges
 
 BUDGET = "1MiB"
+NONE = np.zeros(0, np.int32)
 
 
 @gnnjit.layer
@@ -171,7 +172,7 @@ def on_edges(v: Any, e: Any) -> Any:
 
 
 def test_an_empty_graph():
-    graph = StreamedGraph.from_edges(*np.zeros((2, 0), np.int32), 4, order="given")
+    graph = StreamedGraph.from_edges(NONE, NONE, 4, order="given")
     x = graph.put("x", np.ones((4, 2), np.float32))
     function = stream(lambda g, x: on_edges(g, x), memory_budget=BUDGET, parts=2)
     function(graph, x)
