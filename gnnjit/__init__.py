@@ -19,6 +19,7 @@ from gnnjit.frontend.vocabulary import (
 )
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.layer import layer, reference
+from gnnjit.stream import stream
 
 __all__ = [
     "Bipartite",
@@ -38,6 +39,7 @@ __all__ = [
     "reference",
     "softmax",
     "std",
+    "stream",
     "sum",
     "var",
 ]

@@ -56,8 +56,10 @@ def keeps_memory() -> bool:
 
 def trim() -> None:
     """Give back what is free now, such as what compiling left: where the C library is glibc."""
-    library = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
-    if not _kept and hasattr(library, "malloc_trim"):
+    if _kept or not sys.platform.startswith("linux"):
+        return
+    library = ctypes.CDLL(None)
+    if hasattr(library, "malloc_trim"):
         library.malloc_trim(0)
 
 

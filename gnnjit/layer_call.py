@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -162,10 +162,9 @@ def _lower(*args: Any, call: Call, graph_def: Any, platform: str) -> list[Any]:
     return _run(call, graph, arrays, None, platform)
 
 
-def as_jaxpr(eqn: Any) -> Any:
-    """The jaxpr that an equation of `layer_call` stands for, as it is lowered here."""
-    run = functools.partial(_lower, platform=platform_here(), **eqn.params)
-    return jax.make_jaxpr(run)(*(_compat.like(v.aval) for v in eqn.invars))
+def written_out(params: Mapping[str, Any]) -> Callable[..., list[Any]]:
+    """What an equation of `layer_call` with these parameters stands for, as it is lowered here."""
+    return functools.partial(_lower, platform=platform_here(), **params)
 
 
 ad.primitive_jvps[layer_p] = _jvp

@@ -10,7 +10,7 @@ from gnnjit.budget import parse_size
 from gnnjit.cost.sketch import Sizes
 from gnnjit.grid.compile import StreamedFunction
 from gnnjit.grid.fit import Options
-from gnnjit.layer_call import as_jaxpr, layer_p, planned_as
+from gnnjit.layer_call import layer_p, planned_as, written_out
 from gnnjit.lower import choose  # noqa: F401  (registers the lowerings of aggregate)
 
 __all__ = ["stream"]
@@ -26,7 +26,45 @@ def stream(
     selective: bool = True,
     overlapped: bool = True,
     cached: bool = True,
+    refined: bool = False,
 ) -> Any:
+    """Run `fn` over a graph in a store, block by block, with the numbers that it gives in memory.
+
+    `fn` is any pure function of one graph: a model, its loss, `jax.grad` of it, a whole training
+    step with its optimizer. It is called as usual, with a `gnnjit.grid.StreamedGraph` where the
+    graph is expected, and that graph's arrays (`graph.put`, `graph.array`) where data of its
+    vertices are; everything else is shared (parameters, keys, numbers). Shared results come back
+    as JAX arrays, results with a row for each vertex as `gnnjit.grid.VertexArray`s.
+
+    Inside, layers see the graph; between them `fn` may do whatever needs a vertex's own row alone,
+    and sums, means and extremes over all vertices. The function is cut into sweeps over the P x P
+    chunks of edges, by columns where results belong to destinations and by rows where they belong
+    to sources (NeuGraph, section 3.2: forward and backward). What they leave to each other goes to
+    the store, or stays on the device where the memory plan keeps it (ROC, section 5).
+
+    The result has two methods: `prepare(*args)` does all that comes before the first run, and
+    `explain(*args)` shows the grid, the sweeps, the plan, and the times of the last run. Its
+    attribute `traffic` has what that run moved, `watch` is told (operations done, all) meanwhile.
+
+    Args:
+        memory_budget: bytes of device memory ("256MiB", or a number) for what is streamed.
+        process: the budget is that of this process's resident memory instead, what Python, JAX and
+            compiled code take included; for graphs in a `DiskStore`. Linux only: elsewhere it
+            counts device memory all the same.
+        parts: P; None for the smallest that fits.
+        slices: of each block, one after the other, for row-wise work; None for the fewest.
+        selective: read only the used rows of a block where that is faster.
+        overlapped: move data while computing.
+        cached: keep on the device what the memory plan says; else every operation loads anew.
+        refined: after the first run, order the chunks of a block by measured times. The last bits
+            of sums may then differ from process to process; without it, the same layout gives the
+            same bits.
+
+    Raises:
+        StreamError: from the call: `fn` does something that needs all vertices at once, or depends
+            on their number; or no layout fits the budget. The message names the line.
+        PlanError: `memory_budget` is no size; or, from the call, `parts` does not fit it.
+    """
     if fn is None:
         return functools.partial(
             stream,
@@ -37,9 +75,12 @@ def stream(
             selective=selective,
             overlapped=overlapped,
             cached=cached,
+            refined=refined,
         )
-    options = Options(parse_size(memory_budget), process, parts, slices, selective, overlapped, cached)
-    return StreamedFunction(fn, options, {layer_p: as_jaxpr}, _planned)
+    options = Options(
+        parse_size(memory_budget), process, parts, slices, selective, overlapped, cached, refined
+    )
+    return StreamedFunction(fn, options, {layer_p: written_out}, _planned)
 
 
 def _planned(num_nodes: int, num_edges: int) -> Any:

@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "passes": {"ir"},
     "cost": {"ir"},
     "lower": {"ir", "cost", "graph", "pallas_kernels", "passes", "frontend"},
-    "grid": {"graph", "ir", "cost", "lower"},
+    "grid": {"graph", "ir", "cost", "lower", "frontend", "passes"},
     "layer": COMPILER,
     "nn": {"layer", "graph", "neighborhood"},
     "data": {"graph"},

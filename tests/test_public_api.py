@@ -11,6 +11,7 @@ import pytest
 import gnnjit
 import gnnjit.data
 import gnnjit.graph
+import gnnjit.grid
 import gnnjit.interop.jraph
 import gnnjit.interop.scipy
 import gnnjit.nn
@@ -32,7 +33,13 @@ def test_names() -> None:
     assert names(gnnjit) == [
         "Bipartite", "Graph", "check", "degree", "dropout", "explain", "keep_memory", "layer",
         "logsumexp", "max", "mean", "memory_budget", "min", "random_uniform", "reference",
-        "softmax", "std", "sum", "var",
+        "softmax", "std", "stream", "sum", "var",
+    ]  # fmt: skip
+
+
+def test_names_of_grid() -> None:
+    assert names(gnnjit.grid) == [
+        "DiskStore", "HostStore", "StreamedGraph", "VertexArray", "VertexStore",
     ]  # fmt: skip
 
 
@@ -96,6 +103,15 @@ FUNCTIONS = {
     "Graph.with_self_loops": "(self, edges=None, *, fill=1.0, missing_only=True)",
     "Graph.statistics": "(self)",
     "Graph.to_undirected": "(self)",
+    "stream": (
+        "(fn=None, *, memory_budget, process=False, parts=None, slices=None, selective=True, "
+        "overlapped=True, cached=True, refined=False)"
+    ),
+    "grid.StreamedGraph.from_edges": ("(src, dst, num_nodes, *, store=None, order='auto', seed=0)"),
+    "grid.StreamedGraph.put": "(self, name, rows)",
+    "grid.StreamedGraph.array": "(self, name)",
+    "grid.DiskStore.create": "(folder)",
+    "grid.DiskStore.open": "(folder)",
     "graph.batch": "(graphs)",
     "graph.coalesce": "(src, dst)",
     "graph.symmetrize": "(src, dst)",

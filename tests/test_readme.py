@@ -22,6 +22,7 @@ NOT_SAID_IN_A_LAYER = {
     "keep_memory",
     "memory_budget",
     "reference",
+    "stream",
 }
 
 

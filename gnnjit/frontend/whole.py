@@ -107,8 +107,9 @@ class Function:
     outputs: tuple[Operand, ...]
 
 
-Expand = Mapping[Any, Callable[[Any], Any]]
-"""For primitives that stand for other code: from an equation to a jaxpr of the same operands."""
+Expand = Mapping[Any, Callable[[Mapping[str, Any]], Callable[..., Any]]]
+"""For primitives that stand for other code: from an equation's parameters to that code, a function
+of its operands."""
 
 
 def trace(
@@ -236,7 +237,10 @@ class _Walker:
         if name == "optimization_barrier":
             return ins
         if eqn.primitive in self.expand:
-            one, two = (self.expand[eqn.primitive](e) for e in (eqn, other))
+            one, two = (
+                jax.make_jaxpr(self.expand[e.primitive](e.params))(*_shapes(e))
+                for e in (eqn, other)
+            )
             return self.call(one, two, ins)
         if _compat.expansion(eqn) is not None:
             one, two = map(_expanded, (eqn, other))
@@ -354,6 +358,10 @@ def _depends(what: str, where: str | None) -> str:
 def _line(eqn: Any) -> str:
     found = _compat.user_line(eqn.source_info)
     return f"{found[0].rsplit('/', 1)[-1]}:{found[1]}" if found else "?"
+
+
+def _shapes(eqn: Any) -> list[jax.ShapeDtypeStruct]:
+    return [_compat.like(v.aval) for v in eqn.invars]
 
 
 def _drop_unread(function: Function) -> Function:

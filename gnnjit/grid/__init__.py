@@ -1,4 +1,4 @@
-"""Graphs larger than the device's memory: vertex stores, the edge grid, and what streams over it."""
+"""Graphs larger than the device's memory: their stores, their edge grid, what streams over it."""
 
 from gnnjit.grid.disk import DiskStore
 from gnnjit.grid.store import HostStore, VertexStore

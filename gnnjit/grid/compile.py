@@ -14,11 +14,13 @@ import numpy as np
 from gnnjit.errors import StreamError
 from gnnjit.frontend import whole
 from gnnjit.frontend.whole import Array, Constant, Rows
-from gnnjit.grid.fit import Fit, Options, fit
-from gnnjit.grid.run import Data, Run, Traffic
+from gnnjit.grid.fit import Fit, Options, fit, reordered
+from gnnjit.grid.loading import Data
+from gnnjit.grid.run import Run
 from gnnjit.grid.script import Pieces
 from gnnjit.grid.streamed import StreamedGraph, VertexArray, fresh_name, stand_in
 from gnnjit.grid.sweeps import plan_sweeps
+from gnnjit.grid.traffic import Traffic, refined_order
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,15 +56,16 @@ class Arguments:
                 "expected one: make it with StreamedGraph.from_edges"
             )
         (self.graph,) = graphs.values()
-        for i, x in enumerate(self.leaves):
-            if isinstance(x, VertexArray):
-                if x.graph is not self.graph:
-                    raise StreamError(
-                        f"{x!r} belongs to another graph than the one that came with it: put the "
-                        "rows into this graph"
-                    )
-            elif not isinstance(x, StreamedGraph):
-                self.leaves[i] = _as_array(x)
+        self.leaves = [self._checked(x) for x in self.leaves]
+
+    def _checked(self, x: Any) -> Any:
+        """An argument as it is streamed."""
+        if isinstance(x, VertexArray) and x.graph is not self.graph:
+            raise StreamError(
+                f"{x!r} belongs to another graph than the one that came with it: put the rows into "
+                "this graph"
+            )
+        return x if _is_leaf(x) else _as_array(x)
 
     @property
     def key(self) -> Any:
@@ -72,7 +75,7 @@ class Arguments:
             "graph"
             if isinstance(x, StreamedGraph)
             else (isinstance(x, VertexArray), tuple(x.shape), np.dtype(x.dtype).name
-                  if not jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else str(x.dtype))
+                  if not jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) else str(x.dtype))
             for x in self.leaves
         )  # fmt: skip
         return self.tree, kinds, graph.num_nodes, graph.num_edges
@@ -173,22 +176,22 @@ class StreamedFunction:
 class Ready:
     """A traced function for one graph: its grid, its script, where its arrays are.
 
-    fit: the grid and the script.
+    fit: the grid and the script; `refined`: whether its order is that of measured times.
     temporary: the arrays in the store for what sweeps leave each other.
     """
 
     def __init__(self, traced: Traced, graph: StreamedGraph, options: Options) -> None:
         self.traced, self.graph, self.options = traced, graph, options
         self.fit = fit(traced.pieces, graph, options)
+        self.refined = False
         self.temporary = {
-            x: fresh_name("temporary")
-            for sweep in traced.pieces.sweeps
-            for x in sweep.stores
+            x: fresh_name("temporary") for sweep in traced.pieces.sweeps for x in sweep.stores
         }
         self.made: set[str] = set()
 
     def fit_again(self) -> None:
         """With the memory that there is now."""
+        self.refined = False
         self.fit = fit(self.traced.pieces, self.graph, self.options)
 
     def run(self, arguments: Arguments, owner: StreamedFunction) -> Any:
@@ -216,6 +219,10 @@ class Ready:
         )
         run = Run(self.traced.pieces, self.fit, data, shared, self.options.overlapped)
         owner.traffic = run(owner.watch)
+        if self.options.refined and not self.refined:
+            self.refined = True
+            order = refined_order(self.fit, owner.traffic)
+            self.fit = reordered(self.fit, self.traced.pieces, self.graph, self.options, order)
         return jax.tree.unflatten(
             self.traced.out_tree, [self._result(x, names, kept, shared) for x in function.outputs]
         )

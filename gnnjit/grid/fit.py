@@ -1,12 +1,12 @@
-"""How a streamed function fits a memory budget: into how many blocks the vertices are cut, what stays
-on the device, and which rows are read in part."""
+"""How a streamed function fits a memory budget: into how many blocks the vertices are cut, what
+stays on the device, and which rows are read in part."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,17 +15,14 @@ import numpy as np
 from gnnjit.allocator import resident, trim
 from gnnjit.budget import human
 from gnnjit.errors import PlanError, StreamError
-from gnnjit.frontend.whole import Array, Rows
+from gnnjit.frontend.whole import Array
 from gnnjit.grid.blocks import EdgeBlocks
 from gnnjit.grid.memory_plan import MAX_STATES, MemoryPlan, Operation, plan_memory, streaming
-from gnnjit.grid.pieces import partial_shapes
-from gnnjit.grid.script import Pieces, Step, Tensor, operations, room, serpentine, steps
+from gnnjit.grid.script import Order, Pieces, Step, Tensor, cell, operations, serpentine, steps
 from gnnjit.grid.streamed import StreamedGraph
+from gnnjit.grid.workspace import Probe, Workspace, padded, shapes_of, slices_of
 
 MOST_PARTS = 1 << 14
-PROBE = 2048
-"""Rows of a block for which the pieces are compiled to see what they need."""
-MOST_SLICES = 64
 MOST_EXACT = 32
 """Operations of which the plan that moves the fewest bytes is looked for."""
 RESERVE = 128 << 20
@@ -44,6 +41,9 @@ class Options:
         selective: read only the used rows of a block where that is faster (NeuGraph, section 3.2).
         overlapped: move data beside the computation.
         cached: keep on the device what the memory plan says; else nothing stays between operations.
+        refined: after a first run, take the chunks of each block in the order that is fastest for
+            the measured times (NeuGraph, section 3.2). The order, and with it the last bits of
+            sums, may then differ from process to process.
     """
 
     budget: int
@@ -53,6 +53,7 @@ class Options:
     selective: bool = True
     overlapped: bool = True
     cached: bool = True
+    refined: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,6 +97,16 @@ class Fit:
         return self.plan.peak_bytes + self.held_bytes
 
 
+def reordered(
+    old: Fit, pieces: Pieces, graph: StreamedGraph, options: Options, order: Order
+) -> Fit:
+    """The same layout with the chunks in another order; the old one where it does not fit then."""
+    try:
+        return _fitted(pieces, graph, options, *old.layout, order)
+    except PlanError:
+        return old
+
+
 def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
     """A layout that another function of the graph has, if it fits the budget; else the smallest P,
     in the fewest slices.
@@ -113,12 +124,12 @@ def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
     compiled = max(0, before - _capacity(graph, options))  # about as much as for real blocks
     pieces.forget()
     if options.parts is not None:
-        slices, _ = slices_of(probe, graph, options, options.parts, before - compiled)
+        slices, _ = slices_of(probe, graph, options.slices, options.parts, before - compiled)
         return _fitted(pieces, graph, options, options.parts, slices)
     parts, least = 1, math.inf
     while parts <= min(MOST_PARTS, max(1, graph.num_nodes)):
         capacity = _capacity(graph, options) - compiled
-        slices, need = slices_of(probe, graph, options, parts, capacity)
+        slices, need = slices_of(probe, graph, options.slices, parts, capacity)
         if need <= capacity:
             try:
                 return _fitted(pieces, graph, options, parts, slices)
@@ -147,14 +158,20 @@ def _capacity(graph: StreamedGraph, options: Options) -> int:
 
 
 def _fitted(
-    pieces: Pieces, graph: StreamedGraph, options: Options, parts: int, slices: int
+    pieces: Pieces,
+    graph: StreamedGraph,
+    options: Options,
+    parts: int,
+    slices: int,
+    order: Order | None = None,
 ) -> Fit:
     """With `parts` blocks in so many slices. Raises PlanError where they do not fit."""
     capacity = _capacity(graph, options)
     memory = max(16 << 20, min(256 << 20, capacity // 2))
     blocks = graph.blocks(parts, memory=memory)
     rows = padded(int(np.diff(blocks.bounds).max(initial=1)), slices)
-    script = tuple(steps(pieces, parts, slices, serpentine(blocks.counts, pieces.sweeps)))
+    order = order or serpentine(blocks.counts, pieces.sweeps)
+    script = tuple(steps(pieces, parts, slices, order))
     work = Workspace(
         pieces,
         rows,
@@ -262,233 +279,3 @@ def _selected(
         alone = others and others <= {*planned.loads} - {*planned.cached}
         if alone and blocks.used_counts(side)[cell(pieces, step)] < limit * size:
             yield step.name
-
-
-def cell(pieces: Pieces, step: Step) -> tuple[int, int]:
-    """Row and column of a chunk in the grid."""
-    by_column = pieces.sweeps[step.sweep].side != "src"
-    return (step.other, step.block) if by_column else (step.block, step.other)
-
-
-class Workspace:
-    """Bytes on the device beside the tensors of a step: temporaries, results that are not stored,
-    partial results, and what is loaded ahead.
-
-    rows, slices: of a block. edges: of a chunk. ragged: whether a block has fewer rows. host:
-    whether what the host needs to load a chunk counts too.
-    """
-
-    def __init__(
-        self,
-        pieces: Pieces,
-        rows: int,
-        slices: int,
-        edges: Callable[[Step], int],
-        *,
-        ragged: bool = False,
-        host: bool = False,
-    ) -> None:
-        self.pieces, self.rows, self.slices, self.edges = pieces, rows, slices, edges
-        self.ragged, self.host = ragged, host
-        self._known: dict[Any, int] = {}
-
-    def bytes(self, tensor: Tensor) -> int:
-        rows = self.rows if tensor.part < 0 else self.rows // self.slices
-        return rows * tensor.array.row_bytes
-
-    def of(self, script: Sequence[Step]) -> Callable[[Step], int]:
-        following = {a.name: b for a, b in zip(script, script[1:], strict=False)}
-        before = {b.name: a for a, b in zip(script, script[1:], strict=False)}
-
-        def workspace(step: Step) -> int:
-            total = self.alone(step)
-            if step.name in following:
-                total += self.ahead(step, following[step.name])
-            if step.name in before:  # its results may still be being written
-                total += sum(map(self.bytes, before[step.name].outputs))
-            return total
-
-        return workspace
-
-    def alone(self, step: Step) -> int:
-        held = self.between(step)
-        if step.kind == "chunk":
-            return held + self.chunk(step) + self.edge_bytes(step)
-        return held + self.block(step)
-
-    def ahead(self, step: Step, after: Step) -> int:
-        """Of the next step's loads, which may be there already."""
-        loads = sum(map(self.bytes, set(after.inputs) - set(step.inputs)))
-        return loads + (self.edge_bytes(after) if after.kind == "chunk" else 0)
-
-    def structure_bytes(self, step: Step) -> int:
-        """Of a chunk's edges alone."""
-        piece = self.pieces.chunks[step.sweep][step.stage]
-        assert piece is not None
-        return room(self.edges(step)) * (4 + 4 * piece.numbered) + 4 * self.rows
-
-    def edge_bytes(self, step: Step) -> int:
-        piece = self.pieces.chunks[step.sweep][step.stage]
-        assert piece is not None
-        slots = room(self.edges(step))
-        loads = slots * sum(x.row_bytes for x in piece.edge_loads)
-        working = 4 * slots + 16 * self.rows if self.host else 0
-        return self.structure_bytes(step) + loads + working
-
-    def between(self, step: Step) -> int:
-        """Results of earlier stages that are no tensors, what is filled by now, and partial
-        results."""
-        stores = set(self.pieces.sweeps[step.sweep].stores)
-        found = self.pieces.blocks[step.sweep]
-        block = step.kind == "block"
-        total = 0
-        for piece in found[: step.stage + (not block)]:
-            total += sum(self.rows * x.row_bytes for x in piece.outputs if x not in stores)
-        if block and self.slices > 1:
-            filled = found[step.stage].filled
-            total += sum(self.rows * x.row_bytes for x in filled if x not in stores or not step.last)
-        return total + self.partial(step.sweep, step.stage - block)
-
-    def partial(self, sweep: int, stage: int) -> int:
-        piece = self.pieces.chunks[sweep][stage] if stage >= 0 else None
-        if piece is None:
-            return 0
-        return sum(_bytes(x) for g in piece.gathers for x in partial_shapes(g, self.rows))
-
-    def block(self, step: Step) -> int:
-        """Results and temporaries of a stage, but for what the plan counts as its outputs."""
-        key = step.sweep, step.stage
-        if key not in self._known:
-            self._known[key] = block_scratch(
-                self.pieces, *key, self.rows, self.slices, self.ragged
-            )
-        found = self._known[key]
-        return max(0, found - sum(map(self.bytes, step.outputs)) * (self.slices == 1))
-
-    def chunk(self, step: Step) -> int:
-        key = step.sweep, step.stage, room(self.edges(step))
-        if key not in self._known:
-            sweep, stage, slots = key
-            self._known[key] = chunk_scratch(self.pieces, sweep, stage, self.rows, slots)
-        return self._known[key]
-
-
-def padded(rows: int, slices: int) -> int:
-    """Rows of a block as so many slices of one size, each of a multiple of 64 rows."""
-    return rows if slices == 1 else slices * (-(-rows // (64 * slices)) * 64)
-
-
-def block_scratch(
-    pieces: Pieces, sweep: int, stage: int, rows: int, slices: int, ragged: bool
-) -> int:
-    """Bytes of results (but for those that are filled in slices) and temporaries."""
-    piece = pieces.blocks[sweep][stage]
-    size = rows // slices
-    number, one = _shape((size,)), _shape(())
-    most = 0
-    for count in (None, one) if ragged else (None,):
-        args = (
-            number,
-            count,
-            one if slices > 1 else None,
-            [
-                jax.ShapeDtypeStruct((rows if x in piece.whole else size, *x.shape), x.dtype)
-                for x in piece.rows
-            ],
-            shapes_of(piece.shared, None),
-            [partial_shapes(g, rows) for g in piece.gathers],
-            shapes_of([w.outputs[0] for w in piece.totals], None),
-            shapes_of(piece.filled, rows) if slices > 1 else [],
-        )
-        most = max(most, piece.run.scratch(args))
-    return most + 4 * size
-
-
-def chunk_scratch(pieces: Pieces, sweep: int, stage: int, rows: int, slots: int) -> int:
-    piece = pieces.chunks[sweep][stage]
-    assert piece is not None
-    number = _shape((slots,))
-    args = (
-        _shape((rows + 1,)),
-        number,
-        number if piece.numbered else None,
-        shapes_of(piece.own, rows),
-        shapes_of(piece.other, rows),
-        shapes_of(piece.edge_loads, slots),
-        shapes_of(piece.shared, None),
-        [partial_shapes(g, rows) for g in piece.gathers],
-    )
-    return piece.run.scratch(args)
-
-
-class Probe(Workspace):
-    """The workspace for blocks of any size, from pieces compiled for small ones."""
-
-    def __init__(self, pieces: Pieces) -> None:
-        super().__init__(pieces, PROBE, 1, lambda _: PROBE, ragged=True)
-        every = [(s, k) for s, found in enumerate(pieces.blocks) for k in range(len(found))]
-        self._blocks = {
-            at: block_scratch(pieces, *at, PROBE, 1, True) / PROBE
-            for at in every
-            if pieces.sweeps[at[0]].rows is Rows.VERTEX
-        }
-        self._chunks = {
-            (s, k): chunk_scratch(pieces, s, k, PROBE, room(PROBE)) / PROBE
-            for s, k in every
-            if pieces.chunks[s][k] is not None
-        }
-
-    def block(self, step: Step) -> int:
-        found = self._blocks[step.sweep, step.stage] * self.rows / self.slices
-        return math.ceil(max(0, found - sum(map(self.bytes, step.outputs)) * (self.slices == 1)))
-
-    def chunk(self, step: Step) -> int:
-        return math.ceil(self._chunks[step.sweep, step.stage] * self.rows)
-
-
-def slices_of(
-    probe: Probe, graph: StreamedGraph, options: Options, parts: int, capacity: int
-) -> tuple[int, int]:
-    """(the fewest slices of a block that let `parts` blocks fit, what is needed then); where none
-    do, the most slices."""
-    if options.slices is not None:
-        return options.slices, need_of(probe, graph, parts, options.slices)
-    slices = 1
-    while True:
-        need = need_of(probe, graph, parts, slices)
-        if need <= capacity or slices >= MOST_SLICES:
-            return slices, need
-        slices *= 2
-
-
-def need_of(probe: Probe, graph: StreamedGraph, parts: int, slices: int) -> int:
-    """Bytes that the largest operation needs with `parts` blocks, as far as is known without the
-    chunks and from small blocks: of edges twice as many as if they were spread evenly."""
-    edges = min(graph.num_edges, 2 * graph.num_edges // parts**2 + 1)
-    probe.rows = padded(max(1, -(-graph.num_nodes // parts)), slices)
-    probe.slices, probe.edges = slices, lambda _: edges
-    some = list(steps(probe.pieces, min(parts, 3), slices, lambda s, b: range(min(parts, 2))))
-    workspace = probe.of(some)
-    return max(
-        (
-            sum(map(probe.bytes, {*step.inputs, *step.outputs})) + workspace(step)
-            for step in some
-            if step.kind != "edges"
-        ),
-        default=0,
-    )
-
-
-def _shape(shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, np.int32)
-
-
-def shapes_of(arrays: Sequence[Array], rows: int | None) -> list[jax.ShapeDtypeStruct]:
-    return [
-        jax.ShapeDtypeStruct(x.shape if rows is None else (rows, *x.shape), x.dtype)
-        for x in arrays
-    ]
-
-
-def _bytes(x: jax.ShapeDtypeStruct) -> int:
-    return math.prod(x.shape) * x.dtype.itemsize

@@ -166,9 +166,7 @@ def _stage(pieces: Pieces, sweep: int, stage: int, block: int, slices: int) -> I
         inputs = tuple(tensor(x) for x in piece.rows if x in kept)
         made = [x for x in piece.outputs if x in stores and (last or x not in pieces.whole)]
         outputs = tuple(map(tensor, made))
-        yield Step(
-            "block", sweep, stage, block, part=at, last=last, inputs=inputs, outputs=outputs
-        )
+        yield Step("block", sweep, stage, block, part=at, last=last, inputs=inputs, outputs=outputs)
 
 
 def _chunks(
@@ -215,3 +213,9 @@ def operations(
         )
         for step in script
     ]
+
+
+def cell(pieces: Pieces, step: Step) -> tuple[int, int]:
+    """Row and column of a chunk in the grid."""
+    by_column = pieces.sweeps[step.sweep].side != "src"
+    return (step.other, step.block) if by_column else (step.block, step.other)

@@ -43,6 +43,7 @@ class StreamedGraph:
         held: what stays on the device between calls, by what it is.
         layouts: numbers of blocks, and of slices of each, that functions of the graph have, the
             newest first: others try these first.
+        watch: told (done, all) while chunks are made, as `EdgeBlocks.build` says.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class StreamedGraph:
         self.unwanted: list[str] = []
         self.held: dict[Any, Any] = {}
         self.layouts: list[tuple[int, int]] = []
+        self.watch: Callable[[int, int], None] | None = None
         self._versions: dict[str, int] = {}
         self._blocks: dict[int, EdgeBlocks] = {}
 
@@ -130,9 +132,7 @@ class StreamedGraph:
                 f"the array {name!r} has {info.rows} rows, expected {self.num_nodes}, one for each "
                 "vertex"
             )
-        return VertexArray(
-            self, name, info.shape, info.dtype, version=self._versions.get(name, 0)
-        )
+        return VertexArray(self, name, info.shape, info.dtype, version=self._versions.get(name, 0))
 
     def numbers(self, start: int, stop: int) -> HostArray:
         """The user's numbers of some rows."""
@@ -146,9 +146,9 @@ class StreamedGraph:
         for start in range(0, self.num_nodes, step):
             yield start, min(start + step, self.num_nodes)
 
-    def blocks(self, parts: int, memory: int = 256 << 20, watch: Any = None) -> EdgeBlocks:
-        """The edges as `parts` x `parts` chunks, made when they are first asked for; `memory` and
-        `watch` as in `EdgeBlocks.build`."""
+    def blocks(self, parts: int, memory: int = 256 << 20) -> EdgeBlocks:
+        """The edges as `parts` x `parts` chunks, made when they are first asked for; `memory` as in
+        `EdgeBlocks.build`."""
         if parts not in self._blocks:
             name = f"grid.{parts}"
             built = name + ".complete" in self.store.names()
@@ -157,7 +157,7 @@ class StreamedGraph:
             else:
                 self._blocks[parts] = EdgeBlocks.build(
                     self.store, name, self.edges, self.num_nodes, parts=parts, memory=memory,
-                    watch=watch,
+                    watch=self.watch,
                 )  # fmt: skip
         return self._blocks[parts]
 
@@ -241,9 +241,7 @@ def _in_pieces(src: HostArray, dst: HostArray) -> Iterator[tuple[HostArray, Host
 # ------------------------------------------------------------------- inside a streamed function
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["degrees"], meta_fields=[]
-)
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["degrees"], meta_fields=[])
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Degrees:
     """Stands for a sorted structure: its degrees are all that is known of it."""
@@ -260,8 +258,8 @@ class _Degrees:
 
 
 _ABSENT = (
-    "the edges of a streamed graph are not at hand inside the function: use layers, graph.in_degree "
-    "and graph.out_degree, or work on the edges before, outside of it"
+    "the edges of a streamed graph are not at hand inside the function: use layers, "
+    "graph.in_degree and graph.out_degree, or work on the edges before, outside of it"
 )
 
 

@@ -140,9 +140,9 @@ class Streamed:
                 self._evaluate.prepare(state.params, state.buffers, batch),
             ]
         self._steps = [len(fit.steps) for fit in fits]
-        self.layout = fits[0].layout
+        layout = self.layout = fits[0].layout
         if self.settled is not None:
-            self.settled(self.layout)
+            self.settled(layout)
 
     def _told(self, done: int, total: int, updating: bool) -> None:
         before = 0 if updating else self._steps[0]

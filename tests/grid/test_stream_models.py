@@ -13,7 +13,7 @@ import optax
 import pytest
 from flax import nnx
 
-from gnnjit.grid import pieces
+from gnnjit.grid import merging
 from gnnjit.nn import recipes
 from gnnjit.stream import stream
 
@@ -109,6 +109,6 @@ def test_training_keeping_nothing_on_the_device():
 
 def test_a_wrong_merge_would_be_seen(monkeypatch):
     """The comparison is as sharp as it has to be: exp sums that are not rescaled fail it."""
-    monkeypatch.setattr(pieces, "_rescaled", lambda total, top, new: total)
+    monkeypatch.setattr(merging, "_rescaled", lambda total, top, new: total)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         assert_trains_alike("gat", 2, 2, EDGES)

@@ -1,0 +1,222 @@
+"""From the store to the device and back: blocks of rows, chunks of edges."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from gnnjit.frontend.whole import Array
+from gnnjit.grid.blocks import EdgeBlocks
+from gnnjit.grid.fit import Fit
+from gnnjit.grid.script import Pieces, Step, Tensor, cell, room
+from gnnjit.grid.store import VertexStore
+
+ALIGNED = 64
+"""Bytes at a multiple of which JAX takes a host buffer on a CPU as it is, without a copy."""
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An uninitialised array that JAX need not copy."""
+    dtype = np.dtype(dtype)
+    size = int(np.prod(shape)) * dtype.itemsize
+    raw = np.empty(size + ALIGNED, np.uint8)
+    start = -raw.ctypes.data % ALIGNED
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+class Mover:
+    """The thread that moves data, in order; or no thread, where nothing is to overlap."""
+
+    def __init__(self, overlapped: bool) -> None:
+        self._pool = None
+        if overlapped:
+            self._pool = concurrent.futures.ThreadPoolExecutor(1, "gnnjit-mover")
+
+    def submit(self, fn: Callable[..., Any], *args: Any) -> concurrent.futures.Future[Any]:
+        if self._pool is not None:
+            return self._pool.submit(fn, *args)
+        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        try:
+            done.set_result(fn(*args))
+        except BaseException as error:
+            done.set_exception(error)
+        return done
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Data:
+    """Where a run's arrays are.
+
+    Attributes:
+        store: of the graph.
+        edges: its chunks.
+        names: of arrays of vertices in the store, results and temporary ones too.
+        versions: of those that are arguments.
+        vertex: the array that tells the user's number of each vertex; None for their own order.
+        held: what stays on the device between runs, by what it is.
+    """
+
+    store: VertexStore
+    edges: EdgeBlocks
+    names: Mapping[Array, str]
+    versions: Mapping[Array, int]
+    vertex: str | None
+    held: dict[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedEdges:
+    """What a chunk needs from the host."""
+
+    indptr: Any
+    neighbor: Any
+    numbers: Any
+    edges: list[Any]
+    other: list[Any] | None
+
+
+class Loader:
+    """The host's side of a run. `moved`: bytes by cause; `took`: seconds by what was loaded for."""
+
+    def __init__(self, pieces: Pieces, fit: Fit, data: Data) -> None:
+        self.pieces, self.fit, self.data = pieces, fit, data
+        self.bounds = data.edges.bounds
+        self.rows, self.slice = fit.rows, fit.rows // fit.slices
+        self.moved: collections.Counter[str] = collections.Counter()
+        self.took: dict[str, float] = collections.defaultdict(float)
+
+    def range(self, block: int, part: int) -> tuple[int, int]:
+        """The first row, and the one after the last, of a block or a slice of it."""
+        start, stop = map(int, self.bounds[block : block + 2])
+        if part < 0:
+            return start, stop
+        return min(start + part * self.slice, stop), min(start + (part + 1) * self.slice, stop)
+
+    def index(self, start: int, stop: int, size: int) -> np.ndarray:
+        """The user's numbers of some rows."""
+        index = np.zeros(size, np.int32)
+        if self.data.vertex is None:
+            index[: stop - start] = np.arange(start, stop, dtype=np.int32)
+        elif stop > start:
+            self.data.store.read(self.data.vertex, start, stop, index[: stop - start])
+        return index
+
+    def let_go(self) -> None:
+        """Drop what other functions of the graph hold, as far as this one needs the room."""
+        held = self.data.held
+        wanted = {self.held_key(x) for x in self.fit.held}
+        others = {k: _nbytes(v) for k, v in held.items() if k not in wanted}
+        room = self.fit.capacity - self.fit.peak_bytes
+        while others and sum(others.values()) > room:
+            key, _ = others.popitem()
+            del held[key]
+
+    def held_key(self, x: Any) -> Any:
+        """What tells a tensor or a chunk apart from all others that may be held."""
+        parts = self.data.edges.num_parts
+        if isinstance(x, Tensor):
+            name = self.data.names[x.array]
+            version = self.data.versions.get(x.array, 0)
+            return parts, self.rows, self.slice, name, version, x.block, x.part
+        return parts, self.rows, *x
+
+    def tensor(self, t: Tensor, cause: str, step: str) -> Any:
+        began = time.perf_counter()
+        start, stop = self.range(t.block, t.part)
+        size = self.rows if t.part < 0 else self.slice
+        buffer = aligned((size, *t.array.shape), t.array.dtype)
+        self.data.store.read(self.data.names[t.array], start, stop, buffer[: stop - start])
+        buffer[stop - start :] = 0
+        self.moved[cause] += buffer.nbytes
+        found = _on_device(buffer)
+        self.took["load " + step] += time.perf_counter() - began
+        return found
+
+    def chunk(self, step: Step, selected: bool) -> LoadedEdges:
+        began = time.perf_counter()
+        piece = self.pieces.chunks[step.sweep][step.stage]
+        assert piece is not None
+        side, (i, j) = piece.side, cell(self.pieces, step)
+        edges, key = self.data.edges, self.held_key((side, i, j))
+        count = int(edges.counts[i, j])
+        slots, other, rows, position = room(count), None, [], None
+        held = self.data.held.get(key)
+        if held is None or piece.edge_loads or (piece.numbered and held[2] is None):
+            wanted = side == "src" and bool(piece.edge_loads or piece.numbered)
+            chunk = edges.load(i, j, side, positions=wanted)
+            position = chunk.position
+            indptr = np.full(self.rows + 1, count, np.int32)
+            indptr[: len(chunk.indptr)] = chunk.indptr
+            numbers = None
+            if piece.numbered:
+                numbers = edges.numbers(i, j)
+                numbers = padded(numbers if position is None else numbers[position], slots)
+            found = indptr, padded(chunk.neighbor, slots), numbers
+            self.moved["edges"] += sum(0 if x is None else x.nbytes for x in found)
+            held = tuple(None if x is None else _on_device(x) for x in found)
+            if (side, i, j) in self.fit.held:
+                self.data.held[key] = held
+        indptr, neighbor, numbers = held
+        if selected:
+            used, neighbor = _compact(np.asarray(neighbor)[:count], self.rows)
+            first = int(self.bounds[step.other])
+            other = [self._gathered(x, first, used) for x in piece.other]
+            neighbor = _on_device(padded(neighbor, slots))
+        start, stop = edges.edge_range(i, j)
+        for x in piece.edge_loads:
+            data = self.edge_rows(x, start, stop, stop - start)
+            rows.append(padded(data if position is None else data[position], slots))
+            self.moved["edges"] += rows[-1].nbytes
+        self.took["load " + step.name] += time.perf_counter() - began
+        return LoadedEdges(indptr, neighbor, numbers if piece.numbered else None, rows, other)
+
+    def edge_rows(self, x: Array, start: int, stop: int, slots: int) -> np.ndarray:
+        return padded(self.data.store.read(self.data.names[x], start, stop), slots)
+
+    def _gathered(self, x: Array, first: int, used: np.ndarray) -> Any:
+        rows = aligned((room(len(used)), *x.shape), x.dtype)
+        rows[: len(used)] = self.data.store.gather(self.data.names[x], first + used)
+        rows[len(used) :] = 0
+        self.moved["selected rows"] += rows[: len(used)].nbytes
+        return _on_device(rows)
+
+    def write(self, x: Array, start: int, rows: np.ndarray) -> None:
+        """Set rows of an array in the store."""
+        self.data.store.write(self.data.names[x], start, rows)
+        self.moved["stored"] += rows.nbytes
+
+
+def _nbytes(arrays: Any) -> int:
+    return sum(x.nbytes for x in jax.tree.leaves(arrays))
+
+
+def _on_device(array: np.ndarray) -> Any:
+    return jax.device_put(array)
+
+
+def padded(rows: np.ndarray, count: int) -> np.ndarray:
+    out = aligned((count, *rows.shape[1:]), rows.dtype)
+    out[: len(rows)] = rows
+    out[len(rows) :] = 0
+    return out
+
+
+def _compact(neighbor: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows in use, and the neighbours as numbers among them."""
+    used = np.zeros(rows, bool)
+    used[neighbor] = True
+    found = np.flatnonzero(used).astype(np.int32)
+    number = np.zeros(rows, np.int32)
+    number[found] = np.arange(len(found), dtype=np.int32)
+    return found, number[neighbor]

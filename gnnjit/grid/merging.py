@@ -1,0 +1,105 @@
+"""Partial results of aggregates, chunk by chunk.
+
+They merge by their reduction: sums add; maxima and minima compare, where a row has edges in the
+chunk; `exp_sum` carries the maximum it is shifted by, and rescales (online softmax). The order of
+the chunks is fixed, so that runs are equal bit for bit; a sum of sums differs from one sum in its
+last bits.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnnjit.grid.rules import highest, lowest
+from gnnjit.grid.works import Gather
+from gnnjit.ir.evaluate import finite_or_zero
+from gnnjit.ir.space import Space
+
+
+def partial_shapes(gather: Gather, rows: int) -> list[jax.ShapeDtypeStruct]:
+    """Of the partial results of an aggregate: one array an output that is not left on the edges,
+    and the number of edges of each row where that matters."""
+    found = [
+        jax.ShapeDtypeStruct(
+            tuple(atom.shape) if r.into is Space.SHARED else (rows, *atom.shape), atom.dtype
+        )
+        for atom, r in zip(gather.op.body.outputs, gather.op.reductions, strict=True)
+        if r is not None
+    ]
+    return [*found, jax.ShapeDtypeStruct((rows,), np.int32)] if _counts(gather) else found
+
+
+def empty(gather: Gather, rows: int) -> list[Any]:
+    """Partial results without any edge."""
+    kinds = [r.kind for r in gather.op.reductions if r is not None]
+    start = {"max": lowest, "min": highest}
+    return [
+        np.full(x.shape, start[kind](x.dtype) if kind in start else 0, x.dtype)
+        for kind, x in itertools.zip_longest(kinds, partial_shapes(gather, rows))
+    ]
+
+
+def _counts(gather: Gather) -> bool:
+    return any(r is not None and r.kind in ("max", "min") for r in gather.op.reductions)
+
+
+def merge(gather: Gather, before: Sequence[Any], outs: Sequence[Any], degree: Any) -> list[Any]:
+    """Partial results, with those of one more chunk."""
+    kept = [k for k, r in enumerate(gather.op.reductions) if r is not None]
+    old = dict(zip(kept, before, strict=False))
+    new = dict(old)
+    for k in kept:  # extremes first: what is shifted by them needs both
+        r = gather.op.reductions[k]
+        assert r is not None
+        if r.kind in ("max", "min"):
+            some = degree.sum() > 0 if r.into is Space.SHARED else _as_column(degree > 0, outs[k])
+            better = jnp.maximum if r.kind == "max" else jnp.minimum
+            new[k] = jnp.where(some, better(old[k], outs[k]), old[k])
+    for k in kept:
+        r = gather.op.reductions[k]
+        assert r is not None
+        if r.kind == "sum":
+            new[k] = old[k] + outs[k]
+        elif r.kind == "exp_sum":
+            assert r.score is not None
+            top = new[r.score]
+            here = jnp.where(_as_column(degree > 0, top), outs[r.score], -jnp.inf)
+            new[k] = _rescaled(old[k], old[r.score], top) + _rescaled(outs[k], here, top)
+    found = [new[k] for k in kept]
+    return [*found, before[-1] + degree] if _counts(gather) else found
+
+
+def _rescaled(total: Any, top: Any, new: Any) -> Any:
+    """A sum of exp(score - shift) that was shifted by `top`, as if it had been by `new`. Where
+    `top` is not finite, it was not shifted; if it is -inf, there is nothing to rescale."""
+    shift = jnp.where(jnp.isfinite(top), top, jnp.where(top == -jnp.inf, new, 0))
+    factor = jnp.exp(finite_or_zero(shift) - finite_or_zero(new)).astype(total.dtype)
+    return total * factor.reshape(factor.shape + (1,) * (total.ndim - factor.ndim))
+
+
+def finish(gather: Gather, partial: Sequence[Any]) -> list[Any]:
+    """The outputs, from partial results of all chunks: 0 in rows without edges. What is left on
+    the edges is not there (None)."""
+    found: list[Any] = []
+    values = iter(partial)
+    for r in gather.op.reductions:
+        if r is None:
+            found.append(None)
+            continue
+        x = next(values)
+        if r.kind in ("max", "min"):
+            degree = partial[-1]
+            some = degree.sum() > 0 if r.into is Space.SHARED else _as_column(degree > 0, x)
+            x = jnp.where(some, x, jnp.zeros_like(x))
+        found.append(x)
+    return found
+
+
+def _as_column(rows: Any, like: Any) -> Any:
+    return rows.reshape((-1,) + (1,) * (like.ndim - 1))
