@@ -17,19 +17,18 @@ from gnnjit.grid import plots
 from gnnjit.grid.chunks import heat_map
 from gnnjit.grid.fit import Fit
 from gnnjit.grid.planned_traffic import loaded_rows, planned_traffic
-from gnnjit.grid.run import Traffic
-from gnnjit.grid.schedule import Job, Timeline, refine, timeline
-from gnnjit.grid.script import Pieces, Step, Tensor
+from gnnjit.grid.schedule import Timeline, timeline
+from gnnjit.grid.script import Order, Pieces, Step, Tensor
 from gnnjit.grid.sweeps import Gather, Sweep
+from gnnjit.grid.traffic import Traffic, refined_order
 from gnnjit.shapes import HostArray
 
 CAUSES = ("own rows", "other rows", "selected rows", "edges", "stored", "held")
 """Why bytes move, as `Traffic.moved` has them."""
 
 MOST_REFINED = 32
-"""Chunks of a block whose order is improved for the text, which takes their number cubed."""
+"""Blocks of a grid whose order is improved for the text: it takes time with their number cubed."""
 
-ROUNDS = 2
 SHOWN = 12
 """Jobs of a block that are named."""
 
@@ -121,7 +120,7 @@ class Simulated:
         name: of the sweep, or of the block.
         transfer, compute: seconds of all loads, and of all operations.
         given: in the order in which they ran.
-        refined: with the chunks of each block in the order that `schedule.refine` gives.
+        refined: with the chunks of each block in the order that `stream(refined=True)` takes.
     """
 
     name: str
@@ -332,38 +331,55 @@ def _held(fit: Fit, pieces: Pieces) -> dict[str, int]:
 
 
 def _times(fit: Fit, traffic: Traffic) -> Times:
-    took = traffic.jobs
-    jobs = {s.name: Job(s.name, took.get("load " + s.name, 0.0), took.get(s.name, 0.0))
-            for s in fit.steps}  # fmt: skip
     sweeps: dict[str, list[Step]] = {}
     blocks: dict[str, list[Step]] = {}
     for step in fit.steps:
         sweeps.setdefault(f"{step.sweep}", []).append(step)
         blocks.setdefault(f"{step.block} of sweep {step.sweep}", []).append(step)
-    every = {name: timeline([jobs[s.name] for s in steps]) for name, steps in blocks.items()}
-    slowest = max(every, key=lambda name: every[name].total)
+    small = fit.blocks.num_parts <= MOST_REFINED
+    simulated = _Simulator(traffic, refined_order(fit, traffic) if small else None)
+    slowest = max(blocks, key=lambda name: simulated.given(blocks[name]).total)
     return Times(
         traffic.seconds,
         traffic.waited,
         tuple(traffic.sweeps),
-        tuple(_simulated(name, steps, jobs) for name, steps in sweeps.items()),
-        _simulated(slowest, blocks[slowest], jobs),
+        tuple(simulated(name, steps) for name, steps in sweeps.items()),
+        simulated(slowest, blocks[slowest]),
     )
 
 
-def _simulated(name: str, steps: Sequence[Step], jobs: Mapping[str, Job]) -> Simulated:
-    given = [jobs[s.name] for s in steps]
-    improved: list[Job] = []
-    for (kind, *_), run in itertools.groupby(steps, lambda s: (s.kind, s.stage, s.block)):
-        some = [jobs[s.name] for s in run]
-        small = kind == "chunk" and len(some) <= MOST_REFINED
-        improved += [some[i] for i in refine(some, rounds=ROUNDS)] if small else some
-    before, after = timeline(given), timeline(improved)
-    return Simulated(
-        name,
-        sum(j.transfer for j in given),
-        sum(j.compute for j in given),
-        before,
-        # Each block is improved by itself, which may cost more at its ends than it saves.
-        after if after.total < before.total else before,
-    )
+class _Simulator:
+    """The timelines of some operations, from measured times."""
+
+    def __init__(self, traffic: Traffic, order: Order | None) -> None:
+        self._traffic, self._order = traffic, order
+
+    def __call__(self, name: str, steps: Sequence[Step]) -> Simulated:
+        jobs = [self._traffic.job(s) for s in steps]
+        before, after = self.given(steps), self.given(self._improved(steps))
+        return Simulated(
+            name,
+            sum(j.transfer for j in jobs),
+            sum(j.compute for j in jobs),
+            before,
+            # Each block is improved by itself, which may cost more at its ends than it saves.
+            after if after.total < before.total else before,
+        )
+
+    def given(self, steps: Sequence[Step]) -> Timeline:
+        return timeline([self._traffic.job(s) for s in steps])
+
+    def _improved(self, steps: Sequence[Step]) -> list[Step]:
+        """With the chunks of each stage in order."""
+        if self._order is None:
+            return [*steps]
+        found: list[Step] = []
+        for (kind, sweep, _, block), run in itertools.groupby(
+            steps, lambda s: (s.kind, s.sweep, s.stage, s.block)
+        ):
+            some = list(run)
+            if kind != "block":
+                rank = {other: k for k, other in enumerate(self._order(sweep, block))}
+                some.sort(key=lambda s: rank[s.other])
+            found += some
+        return found

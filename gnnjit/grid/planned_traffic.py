@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import collections
 
-from gnnjit.grid.fit import Fit, cell
-from gnnjit.grid.script import Pieces, Step, Tensor, room
+from gnnjit.grid.fit import Fit
+from gnnjit.grid.script import Pieces, Step, Tensor, cell, room
 
 
 def planned_traffic(fit: Fit, pieces: Pieces) -> list[collections.Counter[str]]:

@@ -15,9 +15,9 @@ from gnnjit.grid import plots
 from gnnjit.grid.compile import Arguments
 from gnnjit.grid.explanation import GridExplanation, explain
 from gnnjit.grid.planned_traffic import planned_traffic
-from gnnjit.grid.run import Traffic
 from gnnjit.grid.script import Pieces
 from gnnjit.grid.streamed import StreamedGraph
+from gnnjit.grid.traffic import Traffic
 from gnnjit.stream import stream
 
 from .streaming import random_edges
