@@ -45,7 +45,7 @@ def _is_leaf(x: Any) -> bool:
 
 
 class Arguments:
-    """The arguments of a call, flat: the graph's degrees, arrays of vertices, and what is shared."""
+    """The arguments of a call, flat: the graph, arrays of its vertices, and what is shared."""
 
     def __init__(self, args: Any) -> None:
         self.leaves, self.tree = jax.tree.flatten(args, is_leaf=_is_leaf)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -149,6 +150,7 @@ def _capacity(graph: StreamedGraph, options: Options) -> int:
     """Bytes for what is streamed."""
     if not options.process:
         return options.budget
+    gc.collect()  # compiled code is in cycles
     trim()
     used = resident()
     if used is None:

@@ -42,7 +42,11 @@ class Compiled:
         shapes = [jax.ShapeDtypeStruct(np.shape(x), x.dtype) for x in leaves]
         key = (tree, tuple((x.shape, x.dtype) for x in shapes))
         if key not in self._made:
-            jitted = jax.jit(self._fn, donate_argnums=self._donate)
+
+            def once(*args: Any) -> Any:  # JAX keeps what it compiled as long as the function lives
+                return self._fn(*args)
+
+            jitted = jax.jit(once, donate_argnums=self._donate)
             self._made[key] = jitted.lower(*jax.tree.unflatten(tree, shapes)).compile()
         return self._made[key]
 
