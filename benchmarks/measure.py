@@ -139,9 +139,9 @@ class _Cases:
     def first(self, mode: str) -> dict[str, int | None]:
         """Compile and run once; bytes of temporaries, and of the growth in memory of that run."""
         temp = self._case.prepare(mode)
-        before = _trim_and_reset()
+        before = trim_and_reset()
         self._run(mode)
-        peak = _status("VmHWM")
+        peak = status("VmHWM")
         growth = None if before is None or peak is None else max(peak - before, 0)
         return {"temp_bytes": temp, "peak_bytes": growth}
 
@@ -225,17 +225,17 @@ class _Cases:
         return f"{first.platform} {first.device_kind}"
 
 
-def _trim_and_reset() -> int | None:
+def trim_and_reset() -> int | None:
     """Give free memory back and forget the peak; the memory held now, None where unsupported."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
         pathlib.Path("/proc/self/clear_refs").write_text("5")
     except (OSError, AttributeError):
         return None
-    return _status("VmRSS")
+    return status("VmRSS")
 
 
-def _status(field: str) -> int | None:
+def status(field: str) -> int | None:
     """Bytes, from the operating system's account of this process."""
     found = re.search(rf"{field}:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text())
     return int(found[1]) * 1024 if found else None

@@ -191,24 +191,8 @@ class EdgeGrid:
         return (self.chunk(row, j) for row in chosen for j in every)
 
     def heat_map(self) -> str:
-        """A picture of `counts`: a line per row, a character per chunk, darker with more edges by
-        share of the largest (blank: none); a grid of more than 64 x 64 is summed to that. Then a
-        line with the numbers."""
-        cells = self.counts
-        summed = ""
-        if self.num_parts > PICTURE:
-            first = cut(self.num_parts, PICTURE)[:-1]
-            cells = np.add.reduceat(np.add.reduceat(cells, first, axis=0), first, axis=1)
-            summed = f" (summed to {PICTURE} x {PICTURE} here)"
-        # Rounded up: blank is empty, and nothing else.
-        shade = -(-cells * (len(SHADES) - 1) // max(int(cells.max()), 1))
-        lines = ["".join(SHADES[s] for s in row) for row in shade.tolist()]
-        legend = (
-            f"P = {self.num_parts}{summed}, {self.num_edges:,} edges, largest chunk "
-            f"{int(self.counts.max()):,}, {int((self.counts == 0).sum()):,} empty chunks; "
-            "rows: sources, columns: destinations"
-        )
-        return "\n".join([*lines, legend])
+        """As the function `heat_map`, of `counts`."""
+        return heat_map(self.counts)
 
     def _check(self, what: str, number: int) -> int:
         if not 0 <= number < self.num_parts:
@@ -217,6 +201,32 @@ class EdgeGrid:
                 f"{self.num_parts} x {self.num_parts} chunks, so pass one of them"
             )
         return number
+
+
+def heat_map(counts: HostArray) -> str:
+    """A picture of the edges of P x P chunks, `int64[P, P]`: a line per row, a character per chunk,
+    darker with more edges by share of the largest (blank: none); a grid of more than 64 x 64 is
+    summed to that. Then a line with the numbers."""
+    cells, summed = summed_to(counts, PICTURE), ""
+    if len(cells) < len(counts):
+        summed = f" (summed to {PICTURE} x {PICTURE} here)"
+    # Rounded up: blank is empty, and nothing else.
+    shade = -(-cells * (len(SHADES) - 1) // max(int(cells.max()), 1))
+    lines = ["".join(SHADES[s] for s in row) for row in shade.tolist()]
+    legend = (
+        f"P = {len(counts)}{summed}, {int(counts.sum()):,} edges, largest chunk "
+        f"{int(counts.max()):,}, {int((counts == 0).sum()):,} empty chunks; "
+        "rows: sources, columns: destinations"
+    )
+    return "\n".join([*lines, legend])
+
+
+def summed_to(counts: HostArray, most: int) -> HostArray:
+    """The edges of chunks, with neighbours summed where there are more than `most` x `most`."""
+    if len(counts) <= most:
+        return counts
+    first = cut(len(counts), most)[:-1]
+    return np.add.reduceat(np.add.reduceat(counts, first, axis=0), first, axis=1)
 
 
 def _sort(src: HostArray, dst: HostArray, bounds: HostArray) -> EdgeGrid:

@@ -1,0 +1,385 @@
+"""What does it cost to train a graph out of core, and what do the parts of the edge grid bring?
+
+    python benchmarks/bench_grid.py --smoke
+    python benchmarks/bench_grid.py --json benchmarks/results/grid.jsonl
+    python benchmarks/bench_grid.py --questions growth --sizes 50000,100000
+
+Growth, ablation, memory plans, order, budget: see benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import itertools
+import json
+import math
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import grid_child
+import grid_plans
+import measure
+import numpy as np
+from grid_training import (
+    MODELS,
+    InMemory,
+    SkippedError,
+    Task,
+    by_class,
+    community_task,
+    model,
+    power_law_task,
+    web_task,
+)
+
+import gnnjit
+from gnnjit.grid import DiskStore, HostStore
+from gnnjit.lower import choose
+from gnnjit.stream import stream
+
+DEGREE = 16
+SIZES = (50_000, 100_000, 200_000, 500_000, 1_000_000)
+SHARE = 4
+"""The budget is the need in memory over this."""
+BAR = 1.13
+SHARES = (2, 4, 8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What is measured, and how often."""
+
+    models: tuple[str, ...] = tuple(MODELS)
+    sizes: tuple[int, ...] = SIZES
+    features: int = 128
+    repeats: int = 3
+    passes: int = 2
+    parts: tuple[int, ...] = (2, 3, 4, 8)
+    points: int = 5
+    small: int = 100_000
+    """Vertices where one graph is enough."""
+
+
+SMOKE = Setting(sizes=(300, 600), features=8, repeats=1, passes=1, parts=(2, 3), points=2, small=400)
+
+
+@dataclasses.dataclass(frozen=True)
+class GrowthRow:
+    """Seconds of an epoch. loads, computes: of the last one, all together; hideable: whether the
+    computation, what it waits for taken off, lasts at least as long as the loads."""
+
+    model: str
+    vertices: int
+    edges: int
+    where: str
+    seconds: float
+    ratio: float
+    need_mib: float
+    budget_mib: float
+    layout: str
+    moved_mib: float
+    loads_s: float
+    computes_s: float
+    waited_s: float
+    hideable: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class AblationRow:
+    """An epoch with one more part of the grid switched on; speedup: over the first row."""
+
+    graph: str
+    with_: str
+    seconds: float
+    speedup: float
+    moved_mib: float
+    selected: str
+    layout: str
+
+
+@dataclasses.dataclass(frozen=True)
+class BudgetRow:
+    """Resident memory of a process whose budget was so much, at the most and before it began."""
+
+    model: str
+    vertices: int
+    budget_mib: float
+    peak_mib: float
+    before_mib: float
+    share: float
+    layout: str
+    seconds: float
+
+
+Rows = Sequence[Any]
+
+
+def growth(setting: Setting) -> Iterator[Any]:
+    for size in setting.sizes:
+        task = community_task(size, DEGREE, setting.features).by_locality()
+        points = []
+        with contextlib.ExitStack() as stack:
+            for name in setting.models:
+                points += _points(task, name, stack)
+            groups = [[run for run, _ in found] for found in points]
+            times = measure.in_passes(groups, setting.repeats, setting.passes)
+            for found, seconds in zip(points, times, strict=True):
+                for (_, row), took in zip(found, seconds, strict=True):
+                    yield row(took, took / seconds[0])
+
+
+Point = tuple[Callable[[], Any], Callable[[float, float], GrowthRow]]
+
+
+def _points(task: Task, name: str, stack: contextlib.ExitStack) -> list[list[Point]]:
+    """One model in memory and out of it: what to call, and what makes a row of its time."""
+    built = model(name, task.x.shape[1])
+    memory = InMemory.of(task, built)
+    budget = memory.need // SHARE
+    head = name, task.num_nodes, task.num_edges
+
+    def plain(seconds: float, ratio: float) -> GrowthRow:
+        return GrowthRow(*head, "in memory", seconds, ratio, memory.need / 2**20, math.nan, "",
+                         0.0, 0.0, 0.0, 0.0, True)  # fmt: skip
+
+    found: list[Point] = [(memory.run, plain)]
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    disk = stack.enter_context(DiskStore.create(pathlib.Path(folder) / "store"))
+    for where, store in (("host", HostStore()), ("disk", disk)):
+        graph, x, y = task.streamed(store)
+        function = stream(built.step, memory_budget=budget)
+        args = graph, built.state, x, y
+        fit = function.prepare(*args)
+
+        def row(
+            seconds: float, ratio: float, where: str = where, function: Any = function,
+            layout: tuple[int, int] = fit.layout,
+        ) -> GrowthRow:  # fmt: skip
+            traffic = function.traffic
+            loads = math.fsum(s for job, s in traffic.jobs.items() if job.startswith("load "))
+            computes = math.fsum(traffic.jobs.values()) - loads
+            return GrowthRow(
+                *head, where, seconds, ratio, memory.need / 2**20, budget / 2**20, _layout(layout),
+                traffic.bytes / 2**20, loads, computes, traffic.waited,
+                computes - traffic.waited >= loads,
+            )  # fmt: skip
+
+        found.append((lambda function=function, args=args: function(*args), row))
+    return [found]
+
+
+def _layout(layout: tuple[int, int]) -> str:
+    parts, slices = layout
+    return f"{parts} x {slices}" if slices > 1 else str(parts)
+
+
+def growth_notes(rows: Rows) -> Iterator[str]:
+    for name, where in itertools.product(*({getattr(r, k): 0 for r in rows} for k in ("model", "where"))):  # noqa: E501  # fmt: skip
+        some = [r for r in rows if (r.model, r.where) == (name, where)]
+        if len(some) > 1:
+            edges, seconds = (np.log([getattr(r, k) for r in some]) for k in ("edges", "seconds"))
+            slope = np.polyfit(edges, seconds, 1)[0]
+            yield f"{name}, {where}: time grows with edges to the power of {slope:.2f}"
+    hideable = [r for r in rows if r.where != "in memory" and r.hideable]
+    within = sum(r.ratio <= BAR for r in hideable)
+    yield (
+        f"{within} of {len(hideable)} points whose computation lasts as long as their loads are "
+        f"within {BAR} x of in memory"
+    )
+
+
+def ablation(setting: Setting) -> Iterator[Any]:
+    makers = (
+        lambda: power_law_task(setting.small, setting.small * DEGREE, setting.features),
+        lambda: by_class(community_task(setting.small, DEGREE, setting.features, homophily=0.9)),
+        lambda: web_task(setting.features),
+    )
+    for maker in makers[: 2 if setting.small < 1000 else 3]:
+        try:
+            task = maker()
+        except SkippedError as error:
+            print(f"skipped: {error}")
+            continue
+        yield from _ablated(task, setting)
+
+
+OPTIONS = ("selective", "overlapped", "refined", "cached")
+STEPS = {
+    "streaming": (),
+    "+ fused kernels": (),
+    "+ selective": ("selective",),
+    "+ pipelined": ("selective", "overlapped"),
+    "+ refined": ("selective", "overlapped", "refined"),
+    "+ memory plan": OPTIONS,
+}
+"""NeuGraph's Figure 15, and ROC's plan after it. What each switches on beside fusion."""
+
+
+def _ablated(task: Task, setting: Setting) -> Iterator[AblationRow]:
+    """On one grid, which the first row chose: it needs the most."""
+    built = model("gcn", setting.features)
+    budget = InMemory.of(task, built).need // SHARE
+    graph, x, y = task.streamed()
+    args = graph, built.state, x, y
+    functions, runs, layouts = {}, [], {}
+    for name, on in STEPS.items():
+        function = stream(built.step, memory_budget=budget, **{k: k in on for k in OPTIONS})
+        fused = name != "streaming"
+
+        def run(function: Any = function, fused: bool = fused) -> Any:
+            with contextlib.nullcontext() if fused else choose.prefer("segment"):
+                return function(*args)
+
+        run()
+        functions[name] = function
+        layouts[name] = _fit(function, args)
+        runs.append(run)
+    times = measure.in_passes([runs], setting.repeats, setting.passes)[0]
+    for (name, function), seconds in zip(functions.items(), times, strict=True):
+        fit = layouts[name]
+        chunks = sum(s.kind == "chunk" for s in fit.steps)
+        yield AblationRow(
+            task.name, name, seconds, times[0] / seconds, function.traffic.bytes / 2**20,
+            f"{len(fit.selected)} of {chunks}", _layout(fit.layout),
+        )  # fmt: skip
+
+
+def _fit(function: Any, args: Any) -> Any:
+    """What the function runs with; `prepare` would fit it anew."""
+    (ready,) = function._ready.values()
+    return ready.fit
+
+
+def plans(setting: Setting) -> Iterator[Any]:
+    task = community_task(setting.small, DEGREE, setting.features).by_locality()
+    for name, parts in itertools.product(setting.models, setting.parts):
+        yield from grid_plans.plan_rows(task, name, parts, setting.points)
+
+
+def plan_notes(rows: Rows) -> Iterator[str]:
+    scarce = [r for r in rows if r.share < 1]
+    if scarce:
+        for what in ("lru", "streaming"):
+            ratios = [getattr(r, f"over_{what}") for r in scarce]
+            yield (
+                f"where not everything fits, {what} moves {min(ratios):.2f} to {max(ratios):.2f} "
+                f"times the bytes, {_mean(ratios):.2f} in the geometric mean"
+            )
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(ratios))))
+
+
+def order(setting: Setting) -> Iterator[Any]:
+    task = community_task(setting.small, DEGREE, setting.features)
+    for name in setting.models:
+        yield from grid_plans.order_rows(task, name, [p for p in (2, 4, 8, 16)])
+
+
+def order_notes(rows: Rows) -> Iterator[str]:
+    yield "counted from the script, nothing cached, nothing run"
+
+
+def budget(setting: Setting) -> Iterator[Any]:
+    task = community_task(4 * setting.small, DEGREE, setting.features).by_locality()
+    for name in setting.models:
+        need = InMemory.of(task, model(name, setting.features)).need
+        with tempfile.TemporaryDirectory() as folder:
+            saved = pathlib.Path(folder) / "saved"
+            grid_child.save(task, saved)
+            free = _child(saved, name, 1 << 40)["before"] + (384 << 20)
+            for share in SHARES:
+                given = free + need // share
+                found = _child(saved, name, given)
+                yield BudgetRow(
+                    name, task.num_nodes, given / 2**20, found["peak"] / 2**20,
+                    found["before"] / 2**20, found["peak"] / given,
+                    _layout((found["parts"], found["slices"])), found["seconds"],
+                )  # fmt: skip
+
+
+def _child(folder: pathlib.Path, name: str, given: int, epochs: int = 2) -> dict[str, Any]:
+    script = str(pathlib.Path(grid_child.__file__))
+    command = [sys.executable, script, str(folder), name, str(given), str(epochs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def budget_notes(rows: Rows) -> Iterator[str]:
+    yield f"the most of a budget that was taken: {max(r.share for r in rows):.2f}"
+
+
+QUESTIONS: dict[str, tuple[Callable[[Setting], Iterator[Any]], Callable[[Rows], Any]]] = {
+    "growth": (growth, growth_notes),
+    "ablation": (ablation, lambda rows: []),
+    "plans": (plans, plan_notes),
+    "order": (order, order_notes),
+    "budget": (budget, budget_notes),
+}
+
+
+def table(rows: Rows) -> str:
+    """One line a row; the names of its fields above."""
+    names = [f.name.rstrip("_").replace("_", " ") for f in dataclasses.fields(rows[0])]
+    cells = [names, *([_text(x) for x in dataclasses.astuple(r)] for r in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(map(str.rjust, line, widths)) for line in cells)
+
+
+def _text(x: Any) -> str:
+    if isinstance(x, bool):
+        return "yes" if x else "no"
+    return ("-" if math.isnan(x) else f"{x:.3g}") if isinstance(x, float) else str(x)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--questions", default=",".join(QUESTIONS), help="default: all")
+    add("--models", default=",".join(MODELS), help="default: all")
+    add("--sizes", help=f"numbers of vertices of growth (default: {','.join(map(str, SIZES))})")
+    add("--small", type=int, help=f"vertices of the others (default: {Setting.small})")
+    add("--repeats", type=int, help=f"turns of a pass (default: {Setting.repeats})")
+    add("--passes", type=int, help=f"over what is held (default: {Setting.passes})")
+    add("--json", type=pathlib.Path, metavar="FILE", help="append JSON lines")
+    add("--give-back", action="store_true", help="do not keep memory")
+    add("--smoke", action="store_true", help="tiny sizes: does it run?")
+    args = parser.parse_args(argv)
+    given = {k: getattr(args, k) for k in ("small", "repeats", "passes") if getattr(args, k)}
+    if args.sizes:
+        given["sizes"] = tuple(map(int, args.sizes.split(",")))
+    setting = dataclasses.replace(
+        SMOKE if args.smoke else Setting(), models=tuple(args.models.split(",")), **given
+    )
+    facts = {"kept": not args.give_back and gnnjit.keep_memory()}
+    facts |= {"machine": measure.machine(measure.usable_cpus()), "versions": measure.versions()}
+    for question in args.questions.split(","):
+        measured, noted = QUESTIONS[question]
+        rows = list(measured(setting))
+        notes = list(noted(rows))
+        print(f"--- {question}", table(rows), *notes, sep="\n", flush=True)
+        if args.json is not None:
+            _write(args.json, question, rows, {"notes": notes, **facts})
+    return 0
+
+
+def _write(path: pathlib.Path, question: str, rows: Rows, last: dict[str, Any]) -> None:
+    head = {"benchmark": "grid", "question": question}
+    with path.open("a", encoding="utf-8") as stream:
+        for row in rows:
+            fields = {k.rstrip("_"): None if x != x else x for k, x in dataclasses.asdict(row).items()}
+            stream.write(json.dumps({**head, **fields}) + "\n")
+        stream.write(json.dumps({**head, **last}) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

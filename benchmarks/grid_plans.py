@@ -1,0 +1,136 @@
+"""Bytes that plans move, counted without running them: of memory plans, and of the two orders in which
+a grid can be gone through."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from grid_training import Task, model
+
+from gnnjit.frontend.whole import Array
+from gnnjit.grid.compile import Arguments
+from gnnjit.grid.memory_plan import MAX_STATES, lru, plan_memory, streaming
+from gnnjit.grid.merging import partial_shapes
+from gnnjit.grid.script import Pieces, Tensor, cell, operations
+from gnnjit.grid.workspace import Workspace
+from gnnjit.stream import stream
+
+AMPLE = 1 << 50
+"""Bytes that are enough for everything."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanRow:
+    """MiB that a step of training moves with each plan, for the same operations and capacity."""
+
+    model: str
+    parts: int
+    operations: int
+    capacity_mib: float
+    share: float
+    method: str
+    planned_mib: float
+    lru_mib: float
+    streaming_mib: float
+    over_lru: float
+    over_streaming: float
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderRow:
+    """MiB of a forward pass where nothing is cached, by columns and by rows."""
+
+    model: str
+    parts: int
+    columns_mib: float
+    rows_mib: float
+    ratio: float
+
+
+def pieces_of(task: Task, name: str, what: str) -> tuple[Any, tuple[Any, ...], Pieces]:
+    """The streamed `step` or `predict` of a model with any budget, its arguments, its pieces."""
+    built = model(name, task.x.shape[1])
+    graph, x, y = task.streamed()
+    args = (graph, built.state, x, y) if what == "step" else (graph, built.state[0], x)
+    function = stream(getattr(built, what), memory_budget=AMPLE)
+    return function, args, function.trace(Arguments((args, {}))).pieces
+
+
+def plan_rows(
+    task: Task, name: str, parts: int, points: int, states: int = MAX_STATES
+) -> list[PlanRow]:
+    """Over capacities from the least that works to where everything fits, spread evenly."""
+    built = model(name, task.x.shape[1])
+    graph, x, y = task.streamed()
+    args = graph, built.state, x, y
+    function = stream(built.step, memory_budget=AMPLE, parts=parts, cached=False, selective=False)
+    fit = function.prepare(*args)
+    pieces = function.trace(Arguments((args, {}))).pieces
+    blocks = fit.blocks
+    work = Workspace(
+        pieces, fit.rows, fit.slices, lambda step: int(blocks.counts[cell(pieces, step)]),
+        ragged=bool((np.diff(blocks.bounds) != fit.rows).any()),
+    )  # fmt: skip
+    names: dict[Tensor, str] = {}
+    ops = operations(fit.steps, names, work.of(fit.steps))
+    sizes = {n: work.bytes(t) for t, n in names.items()}
+    least = max(
+        op.workspace + sum(sizes[n] for n in {*op.inputs, *op.outputs}) for op in ops
+    )
+    most = plan_memory(ops, sizes, AMPLE, max_states=0, keep_order=True).peak_bytes
+    rows = []
+    for capacity in np.linspace(least, most, points).astype(int).tolist():
+        plan = plan_memory(ops, sizes, capacity, max_states=states, keep_order=True)
+        recent = lru(ops, sizes, capacity).bytes_moved
+        nothing = streaming(ops, sizes, capacity).bytes_moved
+        rows.append(
+            PlanRow(
+                name, parts, len(ops), capacity / 2**20, capacity / most, plan.method,
+                *(b / 2**20 for b in (plan.bytes_moved, recent, nothing)),
+                over_lru=recent / plan.bytes_moved, over_streaming=nothing / plan.bytes_moved,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def order_rows(task: Task, name: str, every: Sequence[int]) -> list[OrderRow]:
+    _, _, pieces = pieces_of(task, name, "predict")
+    rows = []
+    for parts in every:
+        columns, by_rows = (b / 2**20 for b in both_orders(pieces, task, parts))
+        rows.append(OrderRow(name, parts, columns, by_rows, by_rows / columns))
+    return rows
+
+
+def both_orders(pieces: Pieces, task: Task, parts: int) -> tuple[int, int]:
+    """Bytes of a pass, (by columns, by rows), of blocks of equal size whose chunks all have edges.
+
+    By columns, what is summed up stays on the device and the sources of each chunk are loaded; by
+    rows, the sources stay, and with each chunk travel the rows of its destinations and what is
+    summed up for them: it is loaded but for the first time and stored but for the last.
+    """
+    n = task.num_nodes
+    columns = by_rows = 0
+    for number, sweep in enumerate(pieces.sweeps):
+        kept = {*sweep.loads, *sweep.stores}
+        both = n * sum(x.row_bytes for x in kept)
+        columns, by_rows = columns + both, by_rows + both
+        for piece in pieces.chunks[number]:
+            if piece is None:
+                continue
+            edges = 4 * task.num_edges + 4 * parts * n
+            other, own = n * _row_bytes(piece.other), n * _row_bytes(piece.own)
+            shapes = [s for g in piece.gathers for s in partial_shapes(g, n)]
+            partial = sum(math.prod(s.shape) * s.dtype.itemsize for s in shapes)
+            columns += edges + parts * other
+            # A block's own rows have come once, as they do by columns.
+            by_rows += edges + other + (parts - 1) * (own + 2 * partial)
+    return columns, by_rows
+
+
+def _row_bytes(arrays: Sequence[Array]) -> int:
+    return sum(x.row_bytes for x in arrays)

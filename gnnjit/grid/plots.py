@@ -1,0 +1,71 @@
+"""Pictures of a grid and of what ran on it; matplotlib is needed only to draw them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gnnjit.grid.chunks import summed_to
+from gnnjit.grid.schedule import Timeline
+from gnnjit.shapes import HostArray
+
+CELLS = 256
+"""Rows and columns of a picture at most; of a larger grid, chunks are summed."""
+
+COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
+
+
+def plot(
+    counts: HostArray,
+    name: str,
+    timelines: Mapping[str, Timeline],
+    axes: Sequence[Any] | None = None,
+) -> Any:
+    """The heat map, and the timelines of block `name`, into two axes; the figure."""
+    if axes is None:
+        _, axes = _pyplot().subplots(1, 2, figsize=(11, 4), layout="constrained")
+    assert axes is not None
+    left, right = axes
+    plot_heat_map(counts, left)
+    plot_timelines(name, timelines, right)
+    return left.figure
+
+
+def plot_heat_map(counts: HostArray, axes: Any) -> None:
+    """The edges of each chunk: sources down, destinations across."""
+    cells = summed_to(counts, CELLS)
+    shown = cells.astype(float)
+    shown[cells == 0] = float("nan")
+    image = axes.imshow(shown, cmap="viridis", interpolation="nearest")
+    axes.figure.colorbar(image, ax=axes, label="edges")
+    axes.set(title="edges of each chunk", xlabel="destinations", ylabel="sources")
+
+
+def plot_timelines(name: str, timelines: Mapping[str, Timeline], axes: Any) -> None:
+    """Two lanes for each timeline: what travels, and what is computed with. A job has one colour
+    everywhere."""
+    found = list(timelines.items())
+    every = [job.name for _, t in found[:1] for job in t.jobs]
+    colour = {job: COLOURS[k % len(COLOURS)] for k, job in enumerate(every)}
+    lanes: list[str] = []
+    for title, shown in found:
+        for engine in ("transfer", "compute"):
+            for job in shown.jobs:
+                start, end = (getattr(job, f"{engine}_{when}") for when in ("start", "end"))
+                axes.barh(len(lanes), 1e3 * (end - start), left=1e3 * start, color=colour[job.name],
+                          edgecolor="white", linewidth=0.5)  # fmt: skip
+            lanes.append(f"{title}: {engine}")
+    axes.set(yticks=range(len(lanes)), yticklabels=lanes, xlabel="ms")
+    axes.set(title=f"block {name}, simulated" if found else "nothing has run yet")
+    axes.invert_yaxis()
+
+
+def _pyplot() -> Any:
+    """Matplotlib, which is optional."""
+    try:
+        return importlib.import_module("matplotlib.pyplot")
+    except ImportError as error:
+        raise ImportError(
+            "plot() needs matplotlib: pip install 'gnnjit[notebooks]', or print the explanation"
+        ) from error
