@@ -14,6 +14,7 @@ import numpy as np
 from gnnjit.errors import StreamError
 from gnnjit.frontend import whole
 from gnnjit.frontend.whole import Array, Constant, Rows
+from gnnjit.grid.explanation import GridExplanation, explain
 from gnnjit.grid.fit import Fit, Options, fit, reordered
 from gnnjit.grid.loading import Data
 from gnnjit.grid.run import Run
@@ -146,6 +147,12 @@ class StreamedFunction:
         ready = self._prepared(arguments, again=True)
         return ready.fit
 
+    def explain(self, *args: Any, **kwargs: Any) -> GridExplanation:
+        """The grid, the sweeps, the memory plan, and the times of the last run with such arguments
+        (none before one): as text, and as plots by its `plot`."""
+        ready = self._prepared(Arguments((args, kwargs)))
+        return explain(ready.fit, ready.traced.pieces, ready.traffic)
+
     def _prepared(self, arguments: Arguments, again: bool = False) -> Ready:
         key = (arguments.key, id(arguments.graph))
         if key not in self._ready:
@@ -177,6 +184,7 @@ class Ready:
     """A traced function for one graph: its grid, its script, where its arrays are.
 
     fit: the grid and the script; `refined`: whether its order is that of measured times.
+    traffic: of the last run, if there was one with this fit.
     temporary: the arrays in the store for what sweeps leave each other.
     """
 
@@ -184,6 +192,7 @@ class Ready:
         self.traced, self.graph, self.options = traced, graph, options
         self.fit = fit(traced.pieces, graph, options)
         self.refined = False
+        self.traffic: Traffic | None = None
         self.temporary = {
             x: fresh_name("temporary") for sweep in traced.pieces.sweeps for x in sweep.stores
         }
@@ -191,7 +200,7 @@ class Ready:
 
     def fit_again(self) -> None:
         """With the memory that there is now."""
-        self.refined = False
+        self.refined, self.traffic = False, None
         self.fit = fit(self.traced.pieces, self.graph, self.options)
 
     def run(self, arguments: Arguments, owner: StreamedFunction) -> Any:
@@ -218,10 +227,10 @@ class Ready:
             self.graph.store, self.fit.blocks, names, versions, self.graph.vertex, self.graph.held
         )
         run = Run(self.traced.pieces, self.fit, data, shared, self.options.overlapped)
-        owner.traffic = run(owner.watch)
+        owner.traffic = self.traffic = run(owner.watch)
         if self.options.refined and not self.refined:
             self.refined = True
-            order = refined_order(self.fit, owner.traffic)
+            order = refined_order(self.fit, self.traffic)
             self.fit = reordered(self.fit, self.traced.pieces, self.graph, self.options, order)
         return jax.tree.unflatten(
             self.traced.out_tree, [self._result(x, names, kept, shared) for x in function.outputs]
