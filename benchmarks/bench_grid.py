@@ -94,7 +94,7 @@ class GrowthRow:
     loads_s: float
     computes_s: float
     waited_s: float
-    hideable: bool
+    hideable: bool | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _points(task: Task, name: str, stack: contextlib.ExitStack) -> list[list[Poi
 
     def plain(seconds: float, ratio: float) -> GrowthRow:
         return GrowthRow(*head, "in memory", seconds, ratio, memory.need / 2**20, math.nan, "",
-                         0.0, 0.0, 0.0, 0.0, True)  # fmt: skip
+                         0.0, 0.0, 0.0, 0.0, None)  # fmt: skip
 
     found: list[Point] = [(memory.run, plain)]
     folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -193,7 +193,7 @@ def growth_notes(rows: Rows) -> Iterator[str]:
             edges, seconds = (np.log([getattr(r, k) for r in some]) for k in ("edges", "seconds"))
             slope = np.polyfit(edges, seconds, 1)[0]
             yield f"{name}, {where}: time grows with edges to the power of {slope:.2f}"
-    hideable = [r for r in rows if r.where != "in memory" and r.hideable]
+    hideable = [r for r in rows if r.hideable]
     within = sum(r.ratio <= BAR for r in hideable)
     yield (
         f"{within} of {len(hideable)} points whose computation lasts as long as their loads are "
@@ -346,7 +346,9 @@ def table(rows: Rows) -> str:
 def _text(x: Any) -> str:
     if isinstance(x, bool):
         return "yes" if x else "no"
-    return ("-" if math.isnan(x) else f"{x:.3g}") if isinstance(x, float) else str(x)
+    if x is None or x != x:
+        return "-"
+    return f"{x:.3g}" if isinstance(x, float) else str(x)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
