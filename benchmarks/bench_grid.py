@@ -48,7 +48,8 @@ SIZES = (50_000, 100_000, 200_000, 500_000, 1_000_000)
 SHARE = 4
 """The budget is the need in memory over this."""
 BAR = 1.13
-SHARES = (2, 4, 8)
+ANYHOW = 384 << 20
+"""Bytes that a process takes for compiling and the like, about."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +65,15 @@ class Setting:
     points: int = 5
     small: int = 100_000
     """Vertices where one graph is enough."""
+    graphs: tuple[str, ...] = ("power law", "by class", "web-NotreDame")
+    shares: tuple[int, ...] = (2, 4, 8)
+    """The budgets of a process are the need in memory over these, and what it takes anyhow."""
 
 
-SMOKE = Setting(sizes=(300, 600), features=8, repeats=1, passes=1, parts=(2, 3), points=2, small=400)
+SMOKE = Setting(
+    models=("gcn",), sizes=(300,), features=8, repeats=1, passes=1, parts=(2,), points=2, small=300,
+    graphs=("power law",), shares=(2,),
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +94,7 @@ class GrowthRow:
     loads_s: float
     computes_s: float
     waited_s: float
-    hideable: bool
+    hideable: bool | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +153,7 @@ def _points(task: Task, name: str, stack: contextlib.ExitStack) -> list[list[Poi
 
     def plain(seconds: float, ratio: float) -> GrowthRow:
         return GrowthRow(*head, "in memory", seconds, ratio, memory.need / 2**20, math.nan, "",
-                         0.0, 0.0, 0.0, 0.0, True)  # fmt: skip
+                         0.0, 0.0, 0.0, 0.0, None)  # fmt: skip
 
     found: list[Point] = [(memory.run, plain)]
     folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -180,13 +187,13 @@ def _layout(layout: tuple[int, int]) -> str:
 
 
 def growth_notes(rows: Rows) -> Iterator[str]:
-    for name, where in itertools.product(*({getattr(r, k): 0 for r in rows} for k in ("model", "where"))):  # noqa: E501  # fmt: skip
+    for name, where in dict.fromkeys((r.model, r.where) for r in rows):
         some = [r for r in rows if (r.model, r.where) == (name, where)]
         if len(some) > 1:
             edges, seconds = (np.log([getattr(r, k) for r in some]) for k in ("edges", "seconds"))
             slope = np.polyfit(edges, seconds, 1)[0]
             yield f"{name}, {where}: time grows with edges to the power of {slope:.2f}"
-    hideable = [r for r in rows if r.where != "in memory" and r.hideable]
+    hideable = [r for r in rows if r.hideable]
     within = sum(r.ratio <= BAR for r in hideable)
     yield (
         f"{within} of {len(hideable)} points whose computation lasts as long as their loads are "
@@ -195,14 +202,15 @@ def growth_notes(rows: Rows) -> Iterator[str]:
 
 
 def ablation(setting: Setting) -> Iterator[Any]:
-    makers = (
-        lambda: power_law_task(setting.small, setting.small * DEGREE, setting.features),
-        lambda: by_class(community_task(setting.small, DEGREE, setting.features, homophily=0.9)),
-        lambda: web_task(setting.features),
-    )
-    for maker in makers[: 2 if setting.small < 1000 else 3]:
+    size, features = setting.small, setting.features
+    makers = {
+        "power law": lambda: power_law_task(size, size * DEGREE, features),
+        "by class": lambda: by_class(community_task(size, DEGREE, features, homophily=0.9)),
+        "web-NotreDame": lambda: web_task(features),
+    }
+    for name in setting.graphs:
         try:
-            task = maker()
+            task = makers[name]()
         except SkippedError as error:
             print(f"skipped: {error}")
             continue
@@ -280,7 +288,7 @@ def _mean(ratios: Sequence[float]) -> float:
 def order(setting: Setting) -> Iterator[Any]:
     task = community_task(setting.small, DEGREE, setting.features)
     for name in setting.models:
-        yield from grid_plans.order_rows(task, name, [p for p in (2, 4, 8, 16)])
+        yield from grid_plans.order_rows(task, name, (2, 4, 8, 16))
 
 
 def order_notes(rows: Rows) -> Iterator[str]:
@@ -294,8 +302,8 @@ def budget(setting: Setting) -> Iterator[Any]:
         with tempfile.TemporaryDirectory() as folder:
             saved = pathlib.Path(folder) / "saved"
             grid_child.save(task, saved)
-            free = _child(saved, name, 1 << 40)["before"] + (384 << 20)
-            for share in SHARES:
+            free = _child(saved, name, 1 << 40, epochs=0)["before"] + ANYHOW
+            for share in setting.shares:
                 given = free + need // share
                 found = _child(saved, name, given)
                 yield BudgetRow(
@@ -338,14 +346,16 @@ def table(rows: Rows) -> str:
 def _text(x: Any) -> str:
     if isinstance(x, bool):
         return "yes" if x else "no"
-    return ("-" if math.isnan(x) else f"{x:.3g}") if isinstance(x, float) else str(x)
+    if x is None or x != x:
+        return "-"
+    return f"{x:.3g}" if isinstance(x, float) else str(x)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--questions", default=",".join(QUESTIONS), help="default: all")
-    add("--models", default=",".join(MODELS), help="default: all")
+    add("--models", help=f"default: {','.join(MODELS)}")
     add("--sizes", help=f"numbers of vertices of growth (default: {','.join(map(str, SIZES))})")
     add("--small", type=int, help=f"vertices of the others (default: {Setting.small})")
     add("--repeats", type=int, help=f"turns of a pass (default: {Setting.repeats})")
@@ -357,9 +367,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = {k: getattr(args, k) for k in ("small", "repeats", "passes") if getattr(args, k)}
     if args.sizes:
         given["sizes"] = tuple(map(int, args.sizes.split(",")))
-    setting = dataclasses.replace(
-        SMOKE if args.smoke else Setting(), models=tuple(args.models.split(",")), **given
-    )
+    if args.models:
+        given["models"] = tuple(args.models.split(","))
+    setting = dataclasses.replace(SMOKE if args.smoke else Setting(), **given)
     facts = {"kept": not args.give_back and gnnjit.keep_memory()}
     facts |= {"machine": measure.machine(measure.usable_cpus()), "versions": measure.versions()}
     for question in args.questions.split(","):
@@ -376,7 +386,9 @@ def _write(path: pathlib.Path, question: str, rows: Rows, last: dict[str, Any]) 
     head = {"benchmark": "grid", "question": question}
     with path.open("a", encoding="utf-8") as stream:
         for row in rows:
-            fields = {k.rstrip("_"): None if x != x else x for k, x in dataclasses.asdict(row).items()}
+            fields = {
+                k.rstrip("_"): None if x != x else x for k, x in dataclasses.asdict(row).items()
+            }
             stream.write(json.dumps({**head, **fields}) + "\n")
         stream.write(json.dumps({**head, **last}) + "\n")
 

@@ -48,6 +48,9 @@ def load(folder: pathlib.Path, store: DiskStore) -> tuple[StreamedGraph, int]:
             )
             yield src, dst
 
+    for name in store.names():
+        if name.startswith(("temporary.", "result.")):  # what the process before has left
+            store.drop(name)
     return StreamedGraph(store, num_nodes, num_edges, edges), features
 
 
@@ -67,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
             seconds.append(time.perf_counter() - started)
         parts, slices = fit.layout
         found = {"before": before, "peak": measure.status("VmHWM"), "parts": parts}
-        found |= {"slices": slices, "seconds": min(seconds), "loss": float(loss)}
+        found |= {"slices": slices, "seconds": min(seconds, default=0.0), "loss": float(loss)}
     print(json.dumps(found))
     return 0
 

@@ -1,5 +1,5 @@
-"""Bytes that plans move, counted without running them: of memory plans, and of the two orders in which
-a grid can be gone through."""
+"""Bytes that plans move, counted without running them: of memory plans, and of the two orders in
+which a grid can be gone through."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ def plan_rows(
     names: dict[Tensor, str] = {}
     ops = operations(fit.steps, names, work.of(fit.steps))
     sizes = {n: work.bytes(t) for t, n in names.items()}
-    least = max(
-        op.workspace + sum(sizes[n] for n in {*op.inputs, *op.outputs}) for op in ops
-    )
+    least = max(op.workspace + sum(sizes[n] for n in {*op.inputs, *op.outputs}) for op in ops)
     most = plan_memory(ops, sizes, AMPLE, max_states=0, keep_order=True).peak_bytes
     rows = []
     for capacity in np.linspace(least, most, points).astype(int).tolist():

@@ -66,9 +66,7 @@ class Task:
         """The same with vertex `vertex[k]` as number k."""
         rank = np.empty(self.num_nodes, np.int32)
         rank[vertex] = np.arange(self.num_nodes, dtype=np.int32)
-        return Task(
-            self.name, rank[self.src], rank[self.dst], self.x[vertex], self.y[vertex]
-        )
+        return Task(self.name, rank[self.src], rank[self.dst], self.x[vertex], self.y[vertex])
 
     def by_locality(self) -> Task:
         """In reverse Cuthill-McKee order."""

@@ -250,10 +250,13 @@ class GridExplanation:
         Raises:
             ImportError: matplotlib is not installed.
         """
-        slowest = None if self.times is None else self.times.slowest
-        shown = {} if slowest is None else {"given": slowest.given, "refined": slowest.refined}
-        name = "" if slowest is None else slowest.name
-        return plots.plot(self.counts, name, shown, axes)
+        if self.times is None:
+            return plots.plot(self.counts, "", {}, axes)
+        slowest = self.times.slowest
+        shown = {"given": slowest.given}
+        if slowest.refined != slowest.given:
+            shown["refined"] = slowest.refined
+        return plots.plot(self.counts, slowest.name, shown, axes)
 
 
 def explain(fit: Fit, pieces: Pieces, traffic: Traffic | None) -> GridExplanation:

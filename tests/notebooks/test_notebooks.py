@@ -31,8 +31,10 @@ def read(script: pathlib.Path) -> Any:
     return nbformat.read(script.with_suffix(".ipynb"), as_version=4)
 
 
-def test_there_are_three() -> None:
-    assert [s.stem for s in SCRIPTS] == ["01_first_layer", "02_watch_a_layer_compile", "03_plans"]
+def test_there_are_four() -> None:
+    assert [s.stem for s in SCRIPTS] == [
+        "01_first_layer", "02_watch_a_layer_compile", "03_plans", "04_streaming",
+    ]  # fmt: skip
 
 
 @scripts
