@@ -44,7 +44,7 @@ def _prime(moment: str, count: int) -> None:
     if moment == "preparing":
         from gnnjit import prepare
 
-        _wrap(prepare, "_relay", count, lambda said, watch: said.get("stage") == "features")
+        _wrap(prepare, "_relay", count, lambda said, watch: said.get("stage") == "order")
     elif moment == "building the grid":
         from gnnjit.grid import blocks_build
 

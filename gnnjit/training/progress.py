@@ -27,8 +27,8 @@ class Silent:
         """A run starts, or continues after `done` epochs."""
 
     def stage(self, name: str, done: int, total: int) -> None:
-        """So much is done of what comes before an epoch: a stage of the dataset's preparation; within
-        a budget, building the grid and compiling."""
+        """So much is done of what comes before an epoch: a stage of the dataset's preparation, and
+        within a budget building the grid and compiling."""
 
     def part(self, done: float) -> None:
         """So much of an epoch is done, from 0 to 1; told only where a budget is kept to."""
@@ -72,7 +72,7 @@ class Lines(Silent):
 
 
 class Bar(Silent):
-    """A bar with the newest losses and accuracies; stages before an epoch have bars of their own."""
+    """A bar with the newest losses and accuracies; stages before an epoch have their own."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
