@@ -19,7 +19,7 @@ from gnnjit.data import communities
 from gnnjit.train import CheckpointError, TrainConfig, train
 from gnnjit.training.progress import Silent
 
-EPOCHS = 20
+EPOCHS = 14
 CONFIG = TrainConfig(model="gcn", epochs=12, lr=0.05)
 
 
