@@ -122,6 +122,7 @@ def keep(dataset: Dataset, folder: str | os.PathLike[str]) -> StoredDataset:
     Raises StoreError as `prepare` does.
     """
     folder = Path(folder).absolute()
+    _refuse_file(folder)
     found = describe(folder)
     if found is None or not found["complete"]:
         with _store(folder) as store:
@@ -173,7 +174,9 @@ def _request(
 def _holds(request: Request) -> bool:
     """Whether the folder holds what is asked for; False where there is nothing, or nothing that
     is complete. Raises StoreError where it holds another dataset."""
-    found = describe(Path(request.folder))
+    folder = Path(request.folder)
+    _refuse_file(folder)
+    found = describe(folder)
     if found is None or not found["complete"]:
         return False
     if found["made_from"] == request.made_from:
@@ -185,6 +188,11 @@ def _holds(request: Request) -> bool:
         f"{request.name} with {_these(asked, differ)} was asked for: ask for what it holds, choose "
         "another folder, or delete this one"
     )
+
+
+def _refuse_file(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(f"{folder}: this is a file, expected a folder: choose another one")
 
 
 def _flat(made_from: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,6 +48,8 @@ from gnnjit.training.streamed import (
     Streamed,
     check_budget,
     counts_process,
+    layout_of,
+    note_of,
     without_leftovers,
 )
 from gnnjit.training.tasks import SPLITS, FoldTask, Task, VertexTask
@@ -301,17 +303,16 @@ def _streamed(
     and what fits a process may change with all that it holds."""
     if process:
         give_memory_back()
-    known = {} if saved is None else saved.recall()
     streamed = Streamed(
         program,
         task,
         budget,
         process=process,
-        layout=tuple(known["layout"]) if known.get("budget") == budget else None,
-        watch=watcher.part,
+        layout=None if saved is None else layout_of(saved.recall(), budget),
+        watcher=watcher,
     )
     if saved is not None:
-        streamed.settled = lambda layout: saved.remember({"budget": budget, "layout": layout})
+        streamed.settled = lambda layout: saved.remember(note_of(layout, budget))
     return streamed
 
 

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import hypothesis
+import jax
+import pytest
 
 hypothesis.settings.register_profile(
     "gnnjit", derandomize=True, deadline=None, max_examples=20, print_blob=False
 )
 hypothesis.settings.load_profile("gnnjit")
+
+
+@pytest.fixture(scope="module")
+def quick_compilation() -> Iterator[None]:
+    """XLA optimises machine code little: for modules that compile far longer than they run, and
+    compare values. `.ci/run` has it for all tests on the newest JAX."""
+    name = "jax_disable_most_optimizations"
+    before = jax.config.read(name)
+    jax.config.update(name, True)
+    yield
+    jax.config.update(name, before)

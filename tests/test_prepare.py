@@ -20,8 +20,8 @@ from gnnjit.data import DATASETS, Entry, communities, karate, row_normalize
 from gnnjit.errors import DataError, GraphError, StoreError
 from gnnjit.grid import disk
 from gnnjit.grid.disk import LOCK, MANIFEST, DiskStore
-from gnnjit.prepare import Request, make, prepare
-from gnnjit.store_dataset import silent
+from gnnjit.prepare import Request, keep, make, prepare
+from gnnjit.store_dataset import contents_of, silent
 from gnnjit.stored_dataset import ARRAYS, DATASET, StoredDataset
 
 SMALL = {"num_nodes": 400, "num_features": 6, "avg_degree": 5}
@@ -79,7 +79,9 @@ def request(folder: Path, name: str = "communities", **fields) -> Request:
 def test_it_is_the_dataset_bit_for_bit(prepared):
     folder, _ = prepared
     dataset = communities(**SMALL)
-    with prepare("Communities", folder, options=SMALL).store as store:
+    found = prepare("Communities", folder, options=SMALL)
+    assert found.contents == contents_of(dataset)
+    with found.store as store:
         stored = StoredDataset(store, "communities", 400, dataset.num_edges, 6, 8, None, "rcm", {})
         vertex = everything(stored, "vertex")
         assert (np.diff(vertex) < 0).any()
@@ -167,6 +169,7 @@ def test_errors_come_as_they_are(tmp_path):
     assert str(error.value) == "communities: got num_classes=0, expected 1 to num_nodes."
 
 
+@pytest.mark.once
 def test_errors_of_others_are_told(tmp_path):
     with pytest.raises(StoreError, match=r"that prepared communities ended with 1: ValueError: "):
         prepare("communities", tmp_path, options={"seed": -1})
@@ -202,11 +205,11 @@ def test_killed(tmp_path, stage, features):
     assert (tmp_path / DATASET).exists() == (stage == "edges")
     with pytest.raises(StoreError):
         StoredDataset.open(tmp_path)
-    stored = prepare("communities", tmp_path, options=options, order="given")
+    # Nothing is there that another dataset could harm.
+    stored = prepare("communities", tmp_path, options=SMALL, order="given")
     with stored.store as store:
         assert set(store.names()) == set(ARRAYS)
-        x = communities(**options, avg_degree=1).x  # they do not depend on the edges
-        np.testing.assert_array_equal(everything(stored, "x"), x)
+        np.testing.assert_array_equal(everything(stored, "x"), communities(**SMALL).x)
     assert len(list(tmp_path.glob("*.npy"))) == len(ARRAYS) + 1
     assert (tmp_path / "x.npy").read_text() == "mine"
 
@@ -278,8 +281,16 @@ def test_a_file_of_others_is_left_alone(tmp_path):
 
 def test_a_file_instead_of_the_folder(tmp_path):
     (tmp_path / "store").write_text("mine")
-    with pytest.raises(StoreError, match=r"store: (File exists|Not a directory): check the"):
-        make(request(tmp_path / "store"), silent)
+    with pytest.raises(StoreError, match="store: this is a file, expected a folder: choose anot"):
+        prepare("communities", tmp_path / "store")
+    with pytest.raises(StoreError, match="store: this is a file, expected a folder: choose anot"):
+        keep(karate(), tmp_path / "store")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a folder that takes no files, even of root")
+def test_a_folder_that_takes_no_files():
+    with pytest.raises(StoreError, match=r"^/proc/gnnjit.*: check the disk, and the rights on"):
+        make(request(Path("/proc/gnnjit")), silent)
 
 
 def test_one_process_at_a_time(tmp_path):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import json
 import resource
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +20,15 @@ from gnnjit.data import GraphDataset, communities
 from gnnjit.errors import PlanError, StoreError, StreamError
 from gnnjit.grid.disk import DiskStore
 from gnnjit.grid.store import HostStore
-from gnnjit.prepare import keep, prepare
+from gnnjit.prepare import keep
 from gnnjit.store_dataset import contents_of, store_dataset
 from gnnjit.stored_dataset import StoredDataset
 from gnnjit.train import CheckpointError, TrainConfig, TrainError, train
 from gnnjit.training.checkpoint import named_arrays
 from gnnjit.training.progress import Bar, Lines, Silent
+from gnnjit.training.streamed import layout_of, note_of
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 SMALL = {"num_nodes": 400, "num_classes": 3, "num_features": 6, "avg_degree": 6}
 CONFIG = TrainConfig(model="gcn", epochs=5, lr=0.05, seed=1)
@@ -70,11 +75,28 @@ def plain(dataset):
     return go(dataset)
 
 
+@pytest.fixture(scope="module")
+def begun(dataset, tmp_path_factory) -> Path:
+    """Checkpoints of two epochs without a budget."""
+    path = tmp_path_factory.mktemp("begun") / "run"
+    go(dataset, CONFIG.replace(epochs=2), checkpoint=path)
+    return path
+
+
+@pytest.fixture
+def run(begun, tmp_path) -> Path:
+    """Those, for a test of its own."""
+    return shutil.copytree(begun, tmp_path / "run")
+
+
 class Parts(Silent):
     """Notes how much of an epoch is done, and None at its end."""
 
     def __init__(self) -> None:
-        self.seen = []
+        self.seen, self.stages = [], []
+
+    def stage(self, name, done, total):
+        self.stages.append(name)
 
     def part(self, done):
         self.seen.append(done)
@@ -90,10 +112,17 @@ def watched():
 
 
 @pytest.fixture(scope="module")
-def streamed(dataset, watched):
+def staged():
+    """Of what stages it was told."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def streamed(dataset, watched, staged):
     watcher = Parts()
     result = go(dataset, memory_budget=BUDGET, watcher=watcher)
     watched += watcher.seen
+    staged += watcher.stages
     return result
 
 
@@ -128,24 +157,19 @@ def exactly(result) -> list[dict]:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("model", ["gcn", "gat", "gatedgcn", "gin"])
-def test_models_train_as_without_a_budget(dataset, model):
-    config = TrainConfig(
-        model=model, layers=1, hidden=2, heads=2, out_heads=2, dropout=0.3, epochs=4
-    )
+def test_a_model_with_running_means(dataset):
+    """`tests/grid/test_stream_models.py` has the others."""
+    config = TrainConfig(model="gin", layers=1, hidden=2, dropout=0.3, epochs=2)
     found = train(dataset, config, memory_budget=BUDGET)
     assert found.performance["parts"] > 1
-    if model == "gin":
-        # The biases before a normalisation have no gradient but rounding, which Adam scales up.
-        same(found, train(dataset, config), tolerance=5e-3, free="hidden.bias")
-    else:
-        same(found, train(dataset, config))
+    # The biases before a normalisation have no gradient but rounding, which Adam scales up.
+    same(found, train(dataset, config), tolerance=5e-3, free="hidden.bias")
 
 
 @pytest.mark.once
 def test_seeds_early_stopping_and_normalized_features(dataset):
     positive = dataclasses.replace(dataset, x=np.abs(dataset.x))
-    config = CONFIG.replace(epochs=60, lr=0.3, patience=3, normalize_features=True)
+    config = CONFIG.replace(epochs=40, lr=0.3, patience=2, normalize_features=True)
     found = go(positive, config, seeds=2, memory_budget=ROOMY)
     assert all(run.stopped_early for run in found.runs)
     same(found, go(positive, config, seeds=2), tolerance=1e-4)
@@ -204,45 +228,74 @@ def test_unfinished_arrays_are_dropped(folder):
 
 
 def test_contents_do_not_depend_on_where_they_are(dataset, folder):
-    with StoredDataset.open(folder) as stored:
+    with StoredDataset.open(folder) as stored, HostStore() as store:
         assert stored.contents == contents_of(dataset)
-    other = folder.parent / "other"
-    with prepare("communities", other, options=SMALL, order="given") as stored:
-        assert stored.contents == contents_of(dataset)
+        assert store_dataset(dataset, store, order="given").contents == stored.contents
 
 
-@pytest.mark.parametrize("budget", [(None, ROOMY), (ROOMY, None)])
-def test_resume_with_or_without_a_budget(dataset, plain, tmp_path, budget):
-    first, second = budget
-    go(dataset, CONFIG.replace(epochs=3), checkpoint=tmp_path, memory_budget=first)
-    same(go(dataset, checkpoint=tmp_path, resume=True, memory_budget=second), plain)
+def test_other_budgets_on_resume(dataset, plain, run):
+    """With one from the third epoch on, a smaller one in the fourth, and none in the fifth: other
+    blocks add in another order, so that the last bits differ."""
+    parts = []
+    for epochs, budget in ((3, BUDGET), (4, BUDGET // 2), (5, None)):
+        config = CONFIG.replace(epochs=epochs)
+        found = go(dataset, config, checkpoint=run, resume=True, memory_budget=budget)
+        parts.append(found.performance.get("parts"))
+    assert 1 < parts[0] < parts[1]
+    same(found, plain)
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("parts", [1, 3])
-def test_resume_keeps_the_blocks_of_the_same_budget(dataset, tmp_path, parts):
-    """Unless they do not fit any more: here one block does not."""
-    go(dataset, CONFIG.replace(epochs=1), checkpoint=tmp_path)
-    (tmp_path / "streamed.json").write_text(json.dumps({"budget": BUDGET, "layout": [parts, 1]}))
+def test_resume_keeps_the_blocks_of_the_same_budget(dataset, run):
+    (run / "streamed.json").write_text(json.dumps(note_of((3, 1), BUDGET)))
+    config = CONFIG.replace(epochs=3)
+    found = go(dataset, config, checkpoint=run, resume=True, memory_budget=BUDGET)
+    assert found.performance["parts"] == 3
+    assert json.loads((run / "streamed.json").read_text()) == {"budget": BUDGET, "layout": [3, 1]}
+
+
+def test_blocks_that_do_not_fit_any_more(dataset, run):
+    (run / "streamed.json").write_text(json.dumps(note_of((1, 1), BUDGET)))
+    config = CONFIG.replace(epochs=3)
+    found = go(dataset, config, checkpoint=run, resume=True, memory_budget=BUDGET)
+    assert found.performance["parts"] == 2
+    assert layout_of(json.loads((run / "streamed.json").read_text()), BUDGET) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("noted", "layout"),
+    [
+        ({}, None),
+        ({"budget": 5, "layout": [3, 2]}, (3, 2)),
+        ({"budget": 6, "layout": [3, 2]}, None),
+        ({"budget": 5, "parts": 3}, None),  # as an earlier version wrote it
+        ({"budget": 5, "layout": 3}, None),
+        ({"budget": 5, "layout": [0, 1]}, None),
+        ([5], None),
+    ],
+)
+def test_notes_of_layouts(noted, layout):
+    assert layout_of(noted, 5) == layout
+
+
+def test_a_finished_run_has_no_figures_of_traffic(dataset, run):
     config = CONFIG.replace(epochs=2)
-    found = go(dataset, config, checkpoint=tmp_path, resume=True, memory_budget=BUDGET)
-    assert found.performance["parts"] == (3 if parts == 3 else 2)
-    told = json.loads((tmp_path / "streamed.json").read_text())
-    assert told == {"budget": BUDGET, "layout": [found.performance["parts"], 1]}
-
-
-def test_a_finished_run_has_no_figures_of_traffic(dataset, tmp_path):
-    go(dataset, CONFIG.replace(epochs=1), checkpoint=tmp_path)
-    config = CONFIG.replace(epochs=1)
-    found = go(dataset, config, checkpoint=tmp_path, resume=True, memory_budget=BUDGET)
+    # The note is of an earlier version.
+    (run / "streamed.json").write_text(json.dumps({"budget": BUDGET, "parts": 2}))
+    found = go(dataset, config, checkpoint=run, resume=True, memory_budget=BUDGET)
     assert (found.performance["parts"], found.performance["moved_bytes"]) == (None, None)
 
 
-def test_damaged_note_of_the_blocks(dataset, tmp_path):
-    go(dataset, CONFIG.replace(epochs=1), checkpoint=tmp_path)
-    (tmp_path / "streamed.json").write_text("{")
+def test_damaged_note_of_the_blocks(dataset, run):
+    (run / "streamed.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"streamed\.json cannot be read .*: delete it"):
-        go(dataset, checkpoint=tmp_path, resume=True, memory_budget=BUDGET)
+        go(dataset, checkpoint=run, resume=True, memory_budget=BUDGET)
+
+
+def test_progress_before_the_first_epoch(streamed, staged):
+    names = [name for name, _ in itertools.groupby(staged)]
+    assert names[:3] == ["compiled code", "grid", "compiled code"]
+    assert names[-1] == "compiled code"
 
 
 def test_progress_within_an_epoch(streamed, watched):
@@ -259,9 +312,30 @@ def test_bar_moves_within_an_epoch():
     bar.stage("edges", 3, 10)
     bar.start("seed-0", 2, 10)
     bar.part(0.5)
-    assert bar._progress is not None
-    assert bar._progress.tasks[0].completed == 2.5
+    assert shown(bar) == ("seed-0", 2.5, 10)
     bar.finish()
+
+
+def test_bar_of_what_comes_before_an_epoch():
+    text = io.StringIO()
+    bar = Bar(Console(file=text, force_terminal=True, width=60))
+    bar.start("seed-0", 2, 10)
+    bar.stage("compiled code", 0, 1)
+    assert shown(bar) == ("preparing  compiled code", 0, None)
+    bar.stage("grid", 3, 12)
+    assert shown(bar) == ("preparing  grid", 3, 12)
+    bar.stage("compiled code", 1, 1)
+    bar.part(0.25)
+    assert shown(bar) == ("seed-0", 2.25, 10)
+    bar.finish()
+    left = text.getvalue().rpartition("grid")[2]
+    assert "100%" in left
+
+
+def shown(bar: Bar) -> tuple:
+    assert bar._progress is not None
+    (task,) = bar._progress.tasks
+    return task.description, task.completed, task.total
 
 
 def test_lines_name_each_stage_once():
@@ -317,14 +391,13 @@ def test_a_stored_dataset(dataset):
             go(empty, memory_budget=BUDGET)
 
 
-def test_a_full_disk_of_the_checkpoints(dataset, tmp_path):
-    go(dataset, CONFIG.replace(epochs=3), checkpoint=tmp_path)
+def test_a_full_disk_of_the_checkpoints(dataset, run):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
         with pytest.raises(CheckpointError, match=r"cannot be written .*: check the disk, and"):
-            go(dataset, CONFIG, checkpoint=tmp_path, resume=True)
+            go(dataset, CONFIG, checkpoint=run, resume=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    config = CONFIG.replace(epochs=3)
-    assert len(go(dataset, config, checkpoint=tmp_path, resume=True).runs[0].history) == 3
+    config = CONFIG.replace(epochs=2)
+    assert len(go(dataset, config, checkpoint=run, resume=True).runs[0].history) == 2

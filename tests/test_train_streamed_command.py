@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -9,22 +10,37 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from crashes import Crashes
 from test_train_streamed import ROOMY, SMALL
 
 from gnnjit import cli
 from gnnjit.errors import StoreError
+from gnnjit.grid.disk import LOCK
 from gnnjit.prepare import prepare
 from gnnjit.stored_dataset import StoredDataset
+from gnnjit.training.streamed import note_of
 
 
-def options(folder: Path, *more: str) -> list[str]:
-    given = "train communities --model gcn --layers 1 --epochs 8 --log-every 1".split()
+def options(folder: Path, *more: str, store: bool = True) -> list[str]:
+    given = f"train communities --model gcn --layers 1 --epochs 6 --memory-budget {ROOMY}".split()
     for name, value in SMALL.items():
         given += ["--option", f"{name}={value}"]
-    return [*given, "--memory-budget", ROOMY, "--store", str(folder), *more]
+    return [*given, *(["--store", str(folder)] if store else []), *more]
+
+
+@contextlib.contextmanager
+def limited(size: int):
+    """As on a disk that is full: no file may grow beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture
@@ -56,7 +72,7 @@ def test_the_table(prepared, capsys):
     for row in ("blocks of vertices", "moved in an epoch", "preparing the dataset",
                 "memory budget of the process", "peak memory of the process (RSS)"):  # fmt: skip
         assert row in out
-    assert "compile" not in out
+    assert "temporary buffers of the step" not in out
     assert "segment_sum" not in out
 
 
@@ -97,18 +113,15 @@ def test_what_is_refused_before_anything_is_made(tmp_path, command):
 
 
 def test_a_full_disk(prepared, command, tmp_path):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, before[1]))
-    try:
+    with limited(1 << 12):
         code, err = command(*options(prepared))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert (code, err.count("\n")) == (2, 1)
     assert "File too large" in err
     with StoredDataset.open(prepared) as stored:
         assert stored.num_nodes == 400
 
 
+@pytest.mark.once
 def test_the_preparing_process_ends_with_its_parent(tmp_path):
     request = {"name": "communities", "folder": str(tmp_path)}
     every = {**SMALL, "num_nodes": 300_000, "seed": 0}
@@ -127,17 +140,12 @@ def test_the_preparing_process_ends_with_its_parent(tmp_path):
         StoredDataset.open(tmp_path)
 
 
-def start(arguments: list[str], stop: str | None = None) -> int:
-    """Run the command in a process, which is killed once a line with `stop` is printed."""
-    command = [sys.executable, "-m", "gnnjit.cli", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        for line in child.stdout:
-            if stop is not None and stop in line:
-                child.send_signal(signal.SIGKILL)
-                break
-        child.wait()
-    return child.returncode
+def budgeted(run: Path, budget: int = 8 << 30, layout: tuple[int, int] = (3, 1)) -> Path:
+    """A directory of checkpoints, to be resumed, that notes how the run was cut."""
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "identity.json").write_text("{}")
+    (run / "streamed.json").write_text(json.dumps(note_of(layout, budget)))
+    return run
 
 
 def saved(path: Path) -> dict:
@@ -147,27 +155,63 @@ def saved(path: Path) -> dict:
     return run
 
 
-@pytest.mark.once
-def test_killed_again_and_again(tmp_path):
-    """While it prepares, before the first update, and between epochs; in three blocks."""
-    blocks = {"budget": 8 << 30, "layout": [3, 1]}
-    ends = {}
-    for name in ("whole", "killed"):
-        run, target = tmp_path / name / "run", tmp_path / f"{name}.json"
-        more = ["--checkpoint", str(run), "--checkpoint-every", "2", "--json", str(target)]
-        given = options(tmp_path / name / "store", *more)
-        if name == "killed":
-            assert start(given, "preparing  graph") == -signal.SIGKILL
-        run.mkdir(parents=True, exist_ok=True)
-        (run / "identity.json").write_text("{}")
-        (run / "streamed.json").write_text(json.dumps(blocks))
-        given.append("--resume")
-        if name == "killed":
-            assert start(given, "StoredDataset") == -signal.SIGKILL
-            assert start(given, "epoch 5/8") == -signal.SIGKILL
+def wait_for_end(folder: Path) -> None:
+    """Of the process that has the store open: it ends with the one that started it."""
+    holder = int((folder / LOCK).read_text())
+    with contextlib.suppress(ProcessLookupError):
+        while True:
+            os.kill(holder, 0)
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def killed(tmp_path) -> Path:
+    """A folder with the store, checkpoints and result of a run that was killed at each moment."""
+    store, run, target = tmp_path / "store", tmp_path / "run", tmp_path / "result.json"
+    given = options(store, "--quiet", "--checkpoint", str(run), "--checkpoint-every", "2")
+    given += ["--json", str(target)]
+
+    def checkpoints() -> list[str]:
+        return sorted(path.name for path in run.glob("seed-0/*") if path.name.isdigit())
+
+    with Crashes() as start:
+        assert start(given, "preparing") == -signal.SIGKILL
+        wait_for_end(store)
+        given += ["--resume"]
+        budgeted(run)
+        assert start(given, "building the grid") == -signal.SIGKILL
+        made = {path: path.stat().st_mtime_ns for path in store.glob("x.*.npy")}
+        assert json.loads((store / "dataset.json").read_text())["complete"]
+        assert start(given, "in an epoch", 7) == -signal.SIGKILL
+        assert checkpoints() == ["2"]
+        assert start(given, "writing a checkpoint") == -signal.SIGKILL
+        assert checkpoints() == ["2"]
+        assert not target.exists()
         assert start(given) == 0
-        ends[name] = saved(target)
-        performance = json.loads(target.read_text())["performance"]
-        assert performance["parts"] == 3
-        assert not list((tmp_path / name / "store").glob("temporary.*"))
-    assert ends["killed"] == ends["whole"]
+    assert checkpoints() == ["4", "6"]
+    assert {path: path.stat().st_mtime_ns for path in made} == made, "it was prepared again"
+    assert not list(store.glob("temporary.*"))
+    return tmp_path
+
+
+@pytest.mark.once
+def test_killed_at_each_moment(killed, command):
+    """To the bits of a run in memory, in the same three blocks, that was never killed."""
+    target = killed / "whole.json"
+    whole = budgeted(killed / "whole")
+    code, _ = command(*options(killed / "none", "--quiet", "--json", str(target), "--resume",
+                               "--checkpoint", str(whole), store=False))  # fmt: skip
+    assert code == 0
+    assert saved(killed / "result.json") == saved(target)
+    performance = json.loads((killed / "result.json").read_text())["performance"]
+    assert (performance["parts"], performance["slices"]) == (3, 1)
+    # A disk on which the temporary arrays have no room any more.
+    more = options(killed / "store", "--quiet", "--resume", "--checkpoint", str(killed / "run"))
+    with limited(8_000):
+        code, err = command(*more, "--epochs", "8")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "temporary." in err
+    assert "File too large" in err
+    assert {path.name for path in killed.glob("run/seed-0/*")} == {"4", "6"}
+    assert command(*more, "--json", str(target))[0] == 0
+    assert saved(target) == saved(killed / "result.json")

@@ -27,7 +27,8 @@ class Silent:
         """A run starts, or continues after `done` epochs."""
 
     def stage(self, name: str, done: int, total: int) -> None:
-        """Before the runs: so much is done of a stage of the dataset's preparation."""
+        """So much is done of what comes before an epoch: a stage of the dataset's preparation, and
+        within a budget building the grid and compiling."""
 
     def part(self, done: float) -> None:
         """So much of an epoch is done, from 0 to 1; told only where a budget is kept to."""
@@ -71,31 +72,59 @@ class Lines(Silent):
 
 
 class Bar(Silent):
-    """A bar with the newest losses and accuracies."""
+    """A bar with the newest losses and accuracies; stages before an epoch have their own."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._progress: Progress | None = None
         self._task = TaskID(0)
-        self._done = 0
-        self._stage = ""
+        self._name = self._stage = self._text = ""
+        self._done = self._epochs = 0
 
     def stage(self, name: str, done: int, total: int) -> None:
         if name != self._stage:
+            self._leave()
             self._stage = name
-            self.finish()
             columns = (TaskProgressColumn(), TimeRemainingColumn())
-            self._show(f"preparing  {name}", 0, total, *columns)
-        if self._progress is not None:
-            self._progress.update(self._task, completed=done)
+            self._show(f"preparing  {name}", 0, None, *columns)
+        if self._progress is not None and (done or total > 1):  # else the bar just moves
+            self._progress.update(self._task, completed=done, total=total)
 
     def start(self, name: str, done: int, epochs: int) -> None:
-        self._done = done
-        self.finish()
-        columns = (MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[text]}"))
-        self._show(name, done, epochs, *columns)
+        self._name, self._done, self._epochs, self._text = name, done, epochs, ""
+        self._show_run()
 
-    def _show(self, name: str, done: int, total: int, *columns: ProgressColumn) -> None:
+    def part(self, done: float) -> None:
+        self._advance(self._done + done)
+
+    def epoch(self, record: Epoch) -> None:
+        self._done, self._text = record.epoch, describe(record)
+        self._advance(record.epoch)
+
+    def finish(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def _leave(self) -> None:
+        """A bar that is interrupted vanishes."""
+        if self._progress is not None and not self._progress.finished:
+            self._progress.live.transient = True
+        self.finish()
+
+    def _advance(self, completed: float) -> None:
+        if self._stage:  # which has ended
+            self._show_run()
+        if self._progress is not None:
+            self._progress.update(self._task, completed=completed, text=self._text)
+
+    def _show_run(self) -> None:
+        self._stage = ""
+        columns = (MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[text]}"))
+        self._show(self._name, self._done, self._epochs, *columns)
+
+    def _show(self, name: str, done: int, total: int | None, *columns: ProgressColumn) -> None:
+        self.finish()
         progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -104,23 +133,8 @@ class Bar(Silent):
             speed_estimate_period=_REMEMBERED,
         )
         progress.start()
-        self._task = progress.add_task(name, total=total, completed=done, text="")
+        self._task = progress.add_task(name, total=total, completed=done, text=self._text)
         self._progress = progress
-
-    def part(self, done: float) -> None:
-        if self._progress is not None:
-            self._progress.update(self._task, completed=self._done + done)
-
-    def epoch(self, record: Epoch) -> None:
-        self._done = record.epoch
-        if self._progress is not None:
-            text = describe(record)
-            self._progress.update(self._task, completed=record.epoch, text=text)
-
-    def finish(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
 
 
 def describe(record: Epoch) -> str:

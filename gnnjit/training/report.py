@@ -129,7 +129,8 @@ def _add_streaming(table: Table, mine: dict[str, Any]) -> None:
     """What keeping to a memory budget took."""
     moved = mine["moved_bytes"]
     if moved is not None:  # an epoch was run
-        table.add_row("blocks of vertices", f"{mine['parts']:,}")
+        sliced = f", each in {mine['slices']} slices" if mine["slices"] > 1 else ""
+        table.add_row("blocks of vertices", f"{mine['parts']:,}{sliced}")
         table.add_row("moved in an epoch", size(sum(moved.values())))
         for cause, count in sorted(moved.items(), key=lambda item: -item[1]):
             table.add_row(f"    {cause}", size(count))

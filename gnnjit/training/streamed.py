@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
+from gnnjit.budget import parse_size
 from gnnjit.errors import StoreError
 from gnnjit.grid.disk import DiskStore
 from gnnjit.grid.streamed import StreamedGraph
@@ -23,16 +24,24 @@ WEIGHTS = "weights"
 """The array of `Batch.weights` in the store of a dataset."""
 EDGES = 1 << 20
 """Edges that are read at once."""
+BUILDING, COMPILING = "grid", "compiled code"
+"""Stages before the first epoch."""
 
 Layout = tuple[int, int]
 """Numbers of blocks, and of slices of each."""
 
-Watch = Callable[[float], None]
-"""Called with how much of an epoch is done, from 0 to 1."""
+
+class Watcher(Protocol):
+    """Is told what happens within an epoch, and before the first; see `progress.Silent`."""
+
+    def stage(self, name: str, done: int, total: int) -> None: ...
+
+    def part(self, done: float) -> None: ...
 
 
 def check_budget(name: str, task: str, budget: Any, stored: bool, compare: bool) -> None:
-    """Raises TrainError where what is asked for has no meaning together."""
+    """Raises TrainError where what is asked for has no meaning together, PlanError where the budget
+    is no size."""
     if budget is None:
         if stored:
             raise TrainError(
@@ -50,6 +59,21 @@ def check_budget(name: str, task: str, budget: Any, stored: bool, compare: bool)
             "a comparison with plain segment operations needs the whole graph in memory: leave out "
             "either --compare or the memory budget"
         )
+    parse_size(budget)
+
+
+def layout_of(noted: Any, budget: int) -> Layout | None:
+    """The layout in a note that `Checkpoints.remember` made (`note_of`) for the same budget; None
+    where it is of another one, or of another version."""
+    match noted:
+        case {"budget": int(known), "layout": [int(parts), int(slices)]}:
+            return (parts, slices) if known == budget and min(parts, slices) > 0 else None
+    return None
+
+
+def note_of(layout: Layout, budget: int) -> dict[str, Any]:
+    """What is to be remembered of a run, for `layout_of`."""
+    return {"budget": budget, "layout": list(layout)}
 
 
 class StoredTask:
@@ -104,7 +128,7 @@ class Streamed:
         *,
         process: bool = False,
         layout: Layout | None = None,
-        watch: Watch,
+        watcher: Watcher,
     ) -> None:
         """`layout`: the one to be taken if it fits."""
         self.budget, self.process = budget, process
@@ -113,7 +137,8 @@ class Streamed:
         self.settled: Callable[[Layout], None] | None = None
         if layout is not None:
             task.graph.layouts.insert(0, layout)
-        self._watch = watch
+        self._watcher = watcher
+        task.graph.watch = self._building
         self._update, self._evaluate = (
             stream(function, memory_budget=budget, process=process)
             for function in (program.update, program.evaluate)
@@ -135,6 +160,7 @@ class Streamed:
     def _prepare(self, args: Any) -> None:
         """Both functions; where the process counts, again with what both take themselves."""
         state, batch = args[:2]
+        self._watcher.stage(COMPILING, 0, 1)
         for _ in range(2 if self.process else 1):
             fits = [
                 self._update.prepare(*args),
@@ -143,12 +169,18 @@ class Streamed:
         self._steps = [len(fit.steps) for fit in fits]
         layout = self.layout = fits[0].layout
         self._graph.keep_blocks({fit.layout[0] for fit in fits})
+        self._watcher.stage(COMPILING, 1, 1)
         if self.settled is not None:
             self.settled(layout)
 
+    def _building(self, done: int, total: int) -> None:
+        self._watcher.stage(BUILDING, done, total)
+        if done == total:
+            self._watcher.stage(COMPILING, 0, 1)
+
     def _told(self, done: int, total: int, updating: bool) -> None:
         before = 0 if updating else self._steps[0]
-        self._watch((before + done) / sum(self._steps))
+        self._watcher.part((before + done) / sum(self._steps))
 
     def figures(self) -> dict[str, Any]:
         """What is reported of them: the last epoch's traffic, if there was one."""

@@ -27,6 +27,8 @@ from gnnjit.passes.pipeline import AS_WRITTEN, Choices
 from gnnjit.planner import Plan, Problem, plan, weigh
 from gnnjit.stage import recording
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 N, E = 8, 40
 RNG = np.random.default_rng(0)
 GRAPH = gnnjit.Graph.from_edges(*RNG.integers(0, N, (2, E)), num_nodes=N)

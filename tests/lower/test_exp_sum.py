@@ -23,6 +23,8 @@ from gnnjit.passes.pipeline import Choices, default_passes, run
 from gnnjit.planner import force, optimise
 from gnnjit.stage import recording
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 N, E, H = 5, 9, 2
 RNG = np.random.default_rng(3)
 GRAPH = gnnjit.Graph.from_edges([0, 0, 1, 2, 1, 4, 4, 2, 2], [0, 0, 1, 3, 3, 3, 0, 1, 1], N)
