@@ -166,10 +166,10 @@ class Streamed:
                 self._evaluate.prepare(state.params, state.buffers, batch),
             ]
         self._steps = [len(fit.steps) for fit in fits]
-        self.layout = fits[0].layout
+        layout = self.layout = fits[0].layout
         self._watcher.stage(COMPILING, 1, 1)
         if self.settled is not None:
-            self.settled(self.layout)
+            self.settled(layout)
 
     def _building(self, done: int, total: int) -> None:
         self._watcher.stage(BUILDING, done, total)
