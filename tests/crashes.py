@@ -1,7 +1,7 @@
 """Commands in processes that kill themselves at a chosen moment.
 
 `Crashes` starts one process, which imports gnnjit once, and forks a child for each command, before
-JAX has started anything that a fork would break.
+JAX has started anything that a fork would break. They compile as with `quick_compilation`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ class Crashes:
 
     def __enter__(self) -> Crashes:
         self._server = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
         )
         return self
 

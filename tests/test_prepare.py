@@ -186,9 +186,9 @@ def test_memory_does_not_grow_with_the_features(prepared, tmp_path):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize(("stage", "features"), [("graph", 4), ("edges", 64)])
-def test_killed(tmp_path, stage, features):
-    options = {**LARGE, "num_features": features}
+@pytest.mark.parametrize(("stage", "num_nodes"), [("graph", 50_000), ("edges", 200_000)])
+def test_killed(tmp_path, stage, num_nodes):
+    options = {"num_nodes": num_nodes, "num_features": 64}
     (tmp_path / "x.npy").write_text("mine")
 
     def kill(now: str, done: int, total: int) -> None:
