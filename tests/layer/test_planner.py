@@ -258,6 +258,7 @@ LAYERS: dict[str, Callable[[nnx.Rngs], Any]] = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("graph", [GRAPH, FEW], ids=["many edges", "few edges"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_alternative_has_the_same_value_and_gradients(name, graph):
