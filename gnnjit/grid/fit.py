@@ -30,7 +30,10 @@ from gnnjit.grid.workspace import (
     slices_of,
 )
 
-MOST_PARTS = 1 << 14
+MOST_STEPS = 200_000
+"""Chunks in all sweeps, up to which grids are tried."""
+MOST_FAILURES = 6
+"""Grids that were expected to fit, and did not, after which no other is tried."""
 MOST_EXACT = 32
 """Operations of which the plan that moves the fewest bytes is looked for."""
 RESERVE = 128 << 20
@@ -134,8 +137,10 @@ def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
     if options.parts is not None:
         slices, _ = slices_of(probe, graph, options.slices, options.parts, before - compiled)
         return _fitted(pieces, graph, options, options.parts, slices)
-    parts, least = 1, math.inf
-    while parts <= min(MOST_PARTS, max(1, graph.num_nodes)):
+    parts, failed, least = 1, 0, math.inf
+    while parts <= max(1, graph.num_nodes) and len(pieces.sweeps) * parts**2 <= MOST_STEPS:
+        if failed > MOST_FAILURES:
+            break
         capacity = _capacity(graph, options) - compiled
         slices, need = slices_of(probe, graph, options.slices, parts, capacity)
         if need <= capacity:
@@ -143,13 +148,14 @@ def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
                 return _fitted(pieces, graph, options, parts, slices)
             except PlanError:  # chunks are larger than on average, or pieces than their probes
                 pieces.forget()
-                need = math.ceil(1.05 * capacity)
+                failed += 1
+                need = math.ceil((1 + failed / 4) * capacity)
         least = min(least, need - capacity + options.budget)
         lacking = need / capacity - 1 if capacity > 0 else 1.0
         parts += max(1, int(parts * min(1.0, lacking) / 2))
     raise StreamError(
-        f"no grid fits the memory budget of {human(options.budget)}: about {human(least)} are "
-        "needed" + (" by this process" if options.process else "") + "; give more"
+        f"no grid of a reasonable size fits the memory budget of {human(options.budget)}: about "
+        f"{human(least)} are needed{' by this process' if options.process else ''}; give more"
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import functools
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -138,13 +140,30 @@ class Program:
 
     def next_use(self, tensor: int, position: int) -> int:
         """Where in the given order it is read next, sorting first what is read last."""
-        uses = (p for p, op in enumerate(self.order) if self.ins[op] >> tensor & 1)
-        return -min(p for p in uses if p >= position)
+        uses = self._reads[tensor]
+        return -uses[bisect.bisect_left(uses, position)]
 
     def last_use(self, tensor: int, position: int) -> int:
         """Where in the given order it was last read or made."""
-        touched = (self.ins[op] | self.outs[op] for op in self.order[:position])
-        return max(p for p, mask in enumerate(touched) if mask >> tensor & 1)
+        touched = self._touches[tensor]
+        return touched[bisect.bisect_left(touched, position) - 1]
+
+    @functools.cached_property
+    def _reads(self) -> list[list[int]]:
+        """For each tensor, where in the given order it is read: ascending."""
+        return self._positions(self.ins)
+
+    @functools.cached_property
+    def _touches(self) -> list[list[int]]:
+        """For each tensor, where in the given order it is read or made: ascending."""
+        return self._positions([i | o for i, o in zip(self.ins, self.outs, strict=True)])
+
+    def _positions(self, masks: Sequence[int]) -> list[list[int]]:
+        found: list[list[int]] = [[] for _ in self.tensors]
+        for position, op in enumerate(self.order):
+            for tensor in bits(masks[op]):
+                found[tensor].append(position)
+        return found
 
 
 def bits(mask: int) -> Iterator[int]:

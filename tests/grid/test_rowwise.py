@@ -273,7 +273,8 @@ DEPENDS = (
 )
 ABSENT = (
     "the edges of a streamed graph are not at hand inside the function: use layers, "
-    "graph.in_degree and graph.out_degree, or work on the edges before, outside of it"
+    "graph.in_degree and graph.out_degree (a layer that returns what a source has, edge by edge, "
+    "looks at them too), or work on the edges before, outside of it"
 )
 
 MISTAKES: dict[str, tuple[Function, str]] = {
