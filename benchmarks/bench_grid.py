@@ -112,13 +112,15 @@ class AblationRow:
 
 @dataclasses.dataclass(frozen=True)
 class BudgetRow:
-    """Resident memory of a process whose budget was so much, at the most and before it began."""
+    """Resident memory of a process with a budget: before it began, and at the most while it
+    compiled and built the grid, and while it ran. share: of the budget, of the larger of these."""
 
     model: str
     vertices: int
     budget_mib: float
-    peak_mib: float
     before_mib: float
+    preparing_mib: float
+    running_mib: float
     share: float
     layout: str
     seconds: float
@@ -205,7 +207,7 @@ def ablation(setting: Setting) -> Iterator[Any]:
     size, features = setting.small, setting.features
     makers = {
         "power law": lambda: power_law_task(size, size * DEGREE, features),
-        "by class": lambda: by_class(community_task(size, DEGREE, features, homophily=0.9)),
+        "by class": lambda: by_class(community_task(size, DEGREE, features, homophily=0.97)),
         "web-NotreDame": lambda: web_task(features),
     }
     for name in setting.graphs:
@@ -306,9 +308,9 @@ def budget(setting: Setting) -> Iterator[Any]:
             for share in setting.shares:
                 given = free + need // share
                 found = _child(saved, name, given)
+                at = [found[what] for what in ("before", "preparing", "running")]
                 yield BudgetRow(
-                    name, task.num_nodes, given / 2**20, found["peak"] / 2**20,
-                    found["before"] / 2**20, found["peak"] / given,
+                    name, task.num_nodes, given / 2**20, *(x / 2**20 for x in at), max(at) / given,
                     _layout((found["parts"], found["slices"])), found["seconds"],
                 )  # fmt: skip
 
