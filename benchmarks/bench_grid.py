@@ -308,10 +308,12 @@ def budget(setting: Setting) -> Iterator[Any]:
             for share in setting.shares:
                 given = free + need // share
                 found = _child(saved, name, given)
-                at = [found[what] for what in ("before", "preparing", "running")]
+                at = [found[what] / 2**20 for what in ("before", "preparing", "running")]
+                before, preparing, running = at
                 yield BudgetRow(
-                    name, task.num_nodes, given / 2**20, *(x / 2**20 for x in at), max(at) / given,
-                    _layout((found["parts"], found["slices"])), found["seconds"],
+                    name, task.num_nodes, given / 2**20, before, preparing, running,
+                    max(at) * 2**20 / given, _layout((found["parts"], found["slices"])),
+                    found["seconds"],
                 )  # fmt: skip
 
 
