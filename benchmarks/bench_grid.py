@@ -308,12 +308,12 @@ def budget(setting: Setting) -> Iterator[Any]:
             for share in setting.shares:
                 given = free + need // share
                 found = _child(saved, name, given)
-                at = [found[what] / 2**20 for what in ("before", "preparing", "running")]
-                before, preparing, running = at
+                before, preparing, running = at = [
+                    found[what] / 2**20 for what in ("before", "preparing", "running")
+                ]
                 yield BudgetRow(
                     name, task.num_nodes, given / 2**20, before, preparing, running,
-                    max(at) * 2**20 / given, _layout((found["parts"], found["slices"])),
-                    found["seconds"],
+                    max(at) * 2**20 / given, found["layout"], found["seconds"],
                 )  # fmt: skip
 
 
@@ -323,7 +323,8 @@ def _child(folder: pathlib.Path, name: str, given: int, epochs: int = 2) -> dict
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {**found, "layout": _layout((found["parts"], found["slices"]))}
 
 
 def budget_notes(rows: Rows) -> Iterator[str]:
@@ -350,9 +351,7 @@ def table(rows: Rows) -> str:
 def _text(x: Any) -> str:
     if isinstance(x, bool):
         return "yes" if x else "no"
-    if x is None or x != x:
-        return "-"
-    return f"{x:.3g}" if isinstance(x, float) else str(x)
+    return "-" if x is None or x != x else f"{x:.3g}" if isinstance(x, float) else str(x)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
