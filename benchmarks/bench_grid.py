@@ -48,6 +48,7 @@ SIZES = (50_000, 100_000, 200_000, 500_000, 1_000_000)
 SHARE = 4
 """The budget is the need in memory over this."""
 BAR = 1.13
+Rows = Sequence[Any]
 ANYHOW = 384 << 20
 """Bytes that a process takes for compiling and the like, about."""
 
@@ -124,9 +125,6 @@ class BudgetRow:
     share: float
     layout: str
     seconds: float
-
-
-Rows = Sequence[Any]
 
 
 def growth(setting: Setting) -> Iterator[Any]:
