@@ -48,6 +48,7 @@ SIZES = (50_000, 100_000, 200_000, 500_000, 1_000_000)
 SHARE = 4
 """The budget is the need in memory over this."""
 BAR = 1.13
+Rows = Sequence[Any]
 ANYHOW = 384 << 20
 """Bytes that a process takes for compiling and the like, about."""
 
@@ -112,19 +113,18 @@ class AblationRow:
 
 @dataclasses.dataclass(frozen=True)
 class BudgetRow:
-    """Resident memory of a process whose budget was so much, at the most and before it began."""
+    """Resident memory of a process with a budget: before it began, and at the most while it
+    compiled and built the grid, and while it ran. share: of the budget, of the larger of these."""
 
     model: str
     vertices: int
     budget_mib: float
-    peak_mib: float
     before_mib: float
+    preparing_mib: float
+    running_mib: float
     share: float
     layout: str
     seconds: float
-
-
-Rows = Sequence[Any]
 
 
 def growth(setting: Setting) -> Iterator[Any]:
@@ -205,7 +205,7 @@ def ablation(setting: Setting) -> Iterator[Any]:
     size, features = setting.small, setting.features
     makers = {
         "power law": lambda: power_law_task(size, size * DEGREE, features),
-        "by class": lambda: by_class(community_task(size, DEGREE, features, homophily=0.9)),
+        "by class": lambda: by_class(community_task(size, DEGREE, features, homophily=0.97)),
         "web-NotreDame": lambda: web_task(features),
     }
     for name in setting.graphs:
@@ -306,10 +306,12 @@ def budget(setting: Setting) -> Iterator[Any]:
             for share in setting.shares:
                 given = free + need // share
                 found = _child(saved, name, given)
+                before, preparing, running = at = [
+                    found[what] / 2**20 for what in ("before", "preparing", "running")
+                ]
                 yield BudgetRow(
-                    name, task.num_nodes, given / 2**20, found["peak"] / 2**20,
-                    found["before"] / 2**20, found["peak"] / given,
-                    _layout((found["parts"], found["slices"])), found["seconds"],
+                    name, task.num_nodes, given / 2**20, before, preparing, running,
+                    max(at) * 2**20 / given, found["layout"], found["seconds"],
                 )  # fmt: skip
 
 
@@ -319,7 +321,8 @@ def _child(folder: pathlib.Path, name: str, given: int, epochs: int = 2) -> dict
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {**found, "layout": _layout((found["parts"], found["slices"]))}
 
 
 def budget_notes(rows: Rows) -> Iterator[str]:
@@ -346,9 +349,7 @@ def table(rows: Rows) -> str:
 def _text(x: Any) -> str:
     if isinstance(x, bool):
         return "yes" if x else "no"
-    if x is None or x != x:
-        return "-"
-    return f"{x:.3g}" if isinstance(x, float) else str(x)
+    return "-" if x is None or x != x else f"{x:.3g}" if isinstance(x, float) else str(x)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,7 +2,8 @@
 
     python benchmarks/grid_child.py FOLDER MODEL BUDGET EPOCHS
 
-FOLDER is what `save` wrote. A JSON line is printed: bytes resident before and at the most.
+FOLDER is what `save` wrote. A JSON line is printed: bytes resident before, and at the
+most while preparing and while running.
 """
 
 from __future__ import annotations
@@ -63,13 +64,16 @@ def main(argv: Sequence[str]) -> int:
         step = stream(built.step, memory_budget=budget, process=True)
         args = graph.array("x"), graph.array("y")
         fit = step.prepare(graph, built.state, *args)
+        prepared = measure.status("VmHWM")
+        measure.trim_and_reset()
         state, seconds, loss = built.state, [], 0.0
         for _ in range(epochs):
             started = time.perf_counter()
             state, loss = jax.block_until_ready(step(graph, state, *args))
             seconds.append(time.perf_counter() - started)
         parts, slices = fit.layout
-        found = {"before": before, "peak": measure.status("VmHWM"), "parts": parts}
+        running = measure.status("VmHWM")
+        found = {"before": before, "preparing": prepared, "running": running, "parts": parts}
         found |= {"slices": slices, "seconds": min(seconds, default=0.0), "loss": float(loss)}
     print(json.dumps(found))
     return 0
