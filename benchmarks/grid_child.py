@@ -45,14 +45,7 @@ def load(folder: pathlib.Path, store: DiskStore) -> tuple[StreamedGraph, int]:
         for start in range(0, num_edges, PIECE):
             src, dst = (
                 np.fromfile(folder / name, np.int32, PIECE, offset=4 * start)
-                for name in ("src", "dst")
-            )
-            yield src, dst
-
-    for name in store.names():
-        if name.startswith(("temporary.", "result.")):  # what the process before has left
-            store.drop(name)
-    return StreamedGraph(store, num_nodes, num_edges, edges), features
+                return StreamedGraph(store, num_nodes, num_edges, edges), features
 
 
 def main(argv: Sequence[str]) -> int:

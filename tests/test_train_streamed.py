@@ -362,7 +362,11 @@ GRAPHS = GraphDataset(
     ("arguments", "kind", "message"),
     [
         ({"memory_budget": "1 apple"}, PlanError, "1 apple"),
-        ({"memory_budget": 1000}, StreamError, "no grid of a reasonable size fits the memory budget of 1000 B"),
+        (
+            {"memory_budget": 1000},
+            StreamError,
+            "no grid of a reasonable size fits the memory budget of 1000 B",
+        ),
         ({"store": "folder"}, TrainError, "communities is in a store, .* pass one too"),
         ({"memory_budget": "1GiB", "compare": True}, TrainError, "leave out either --compare"),
     ],

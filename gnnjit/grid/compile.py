@@ -242,7 +242,7 @@ class Ready:
             if name in self.made:
                 continue
             rows = self.graph.num_nodes if x.rows is Rows.VERTEX else self.graph.num_edges
-            self.graph.store.add(name, rows, x.shape, x.dtype)
+            self.graph.store.add(name, rows, x.shape, x.dtype, replace=True)
             if x not in kept:
                 self.made.add(name)
 

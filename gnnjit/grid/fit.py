@@ -32,11 +32,13 @@ from gnnjit.grid.workspace import (
 
 MOST_STEPS = 200_000
 """Chunks in all sweeps, up to which grids are tried."""
+LEAST_ROWS = 16
+"""Of a block, down to which grids are tried."""
 MOST_FAILURES = 6
 """Grids that were expected to fit, and did not, after which no other is tried."""
 MOST_EXACT = 32
 """Operations of which the plan that moves the fewest bytes is looked for."""
-RESERVE = 128 << 20
+RESERVE = 176 << 20
 """Bytes of a process that are kept free for what is not counted."""
 
 
@@ -138,7 +140,9 @@ def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
         slices, _ = slices_of(probe, graph, options.slices, options.parts, before - compiled)
         return _fitted(pieces, graph, options, options.parts, slices)
     parts, failed, least = 1, 0, math.inf
-    while parts <= max(1, graph.num_nodes) and len(pieces.sweeps) * parts**2 <= MOST_STEPS:
+    while (parts - 1) * LEAST_ROWS <= graph.num_nodes and (
+        len(pieces.sweeps) * parts**2 <= MOST_STEPS
+    ):
         if failed > MOST_FAILURES:
             break
         capacity = _capacity(graph, options) - compiled

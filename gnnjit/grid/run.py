@@ -83,7 +83,7 @@ class Run:
             self._bring(at)
             if self.overlapped:
                 self._prefetch(at + 1, steps[-1], ahead=True)
-            began = time.perf_counter()
+            began, waited = time.perf_counter(), self.traffic.waited
             if step.kind == "block":
                 totals[step.stage] = self._block(step, local, partial, totals.get(step.stage))
                 chunk = self.pieces.chunks[number][step.stage]
@@ -98,8 +98,9 @@ class Run:
                         sums[g] = p
             else:
                 totals[0] = self._edges(step, totals.get(0))
+            waited = self.traffic.waited - waited
+            self.traffic.jobs[step.name] += time.perf_counter() - began - waited
             self._settle(at)
-            self.traffic.jobs[step.name] += time.perf_counter() - began
             if watch is not None:
                 watch(at + 1, len(self.script.steps))
         self._totals(number, totals, sums)

@@ -241,7 +241,8 @@ def _put(store: VertexStore, name: str, rows: HostArray) -> None:
 
 
 def _ranked(ordering: Ordering, ends: ArrayLike) -> HostArray:
-    return ordering.rank[np.asarray(ends)].astype(np.int32)
+    ends = np.asarray(ends)
+    return ordering.rank[ends if ends.size else ends.astype(np.int32)].astype(np.int32)
 
 
 def _in_pieces(src: HostArray, dst: HostArray) -> Iterator[tuple[HostArray, HostArray]]:
