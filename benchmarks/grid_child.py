@@ -45,7 +45,11 @@ def load(folder: pathlib.Path, store: DiskStore) -> tuple[StreamedGraph, int]:
         for start in range(0, num_edges, PIECE):
             src, dst = (
                 np.fromfile(folder / name, np.int32, PIECE, offset=4 * start)
-                return StreamedGraph(store, num_nodes, num_edges, edges), features
+                for name in ("src", "dst")
+            )
+            yield src, dst
+
+    return StreamedGraph(store, num_nodes, num_edges, edges), features
 
 
 def main(argv: Sequence[str]) -> int:
