@@ -128,7 +128,8 @@ def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
         StreamError: none fits; the message tells about how much is needed.
     """
     if options.parts is None:
-        for parts, slices in graph.layouts:
+        known = [at for at in graph.layouts if options.slices in (None, at[1])]
+        for parts, slices in known:
             with contextlib.suppress(PlanError):
                 return _fitted(pieces, graph, options, parts, slices)
             pieces.forget()
