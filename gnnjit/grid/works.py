@@ -55,12 +55,10 @@ class Gather:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RowWise:
-    """An equation with rows: row-wise, or a reduction over all of them."""
+class _Written:
+    """An equation as it is written."""
 
     eqn: Equation
-    rule: Rule
-    rows: Rows
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -69,6 +67,14 @@ class RowWise:
     @property
     def outputs(self) -> tuple[Array, ...]:
         return self.eqn.outputs
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RowWise(_Written):
+    """An equation with rows: row-wise, or a reduction over all of them."""
+
+    rule: Rule
+    rows: Rows
 
     @property
     def reduces(self) -> bool:
@@ -76,18 +82,8 @@ class RowWise:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Shared:
+class Shared(_Written):
     """An equation without rows, done once, between sweeps."""
-
-    eqn: Equation
-
-    @property
-    def inputs(self) -> tuple[Operand, ...]:
-        return self.eqn.inputs
-
-    @property
-    def outputs(self) -> tuple[Array, ...]:
-        return self.eqn.outputs
 
 
 Work = Gather | RowWise | Shared
