@@ -72,7 +72,7 @@ def plan_rows(
     pieces = function.trace(Arguments((args, {}))).pieces
     blocks = fit.blocks
     work = Workspace(
-        pieces, fit.rows, fit.slices, lambda step: int(blocks.counts[cell(pieces, step)]),
+        pieces, fit.rows, fit.slices, lambda step: int(blocks.slots[cell(pieces, step)]),
         ragged=bool((np.diff(blocks.bounds) != fit.rows).any()),
     )  # fmt: skip
     names: dict[Tensor, str] = {}

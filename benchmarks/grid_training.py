@@ -23,7 +23,12 @@ from gnnjit.grid import StreamedGraph, VertexStore
 from gnnjit.grid.order import order_vertices
 from gnnjit.nn import recipes
 
-MODELS = {"gcn": {"hidden": 32, "heads": 1}, "gat": {"hidden": 8, "heads": 4}}
+MODELS = {
+    "gcn": {"hidden": 32, "heads": 1},
+    "gat": {"hidden": 8, "heads": 4},
+    "ggnn": {"hidden": 256, "heads": 1},
+    "edgeconv": {"hidden": 64, "heads": 1},
+}
 LAYERS, CLASSES = 2, 8
 WEB = pathlib.Path("snap-web-NotreDame", "web-NotreDame.txt.gz")
 

@@ -25,7 +25,7 @@ from gnnjit.grid.workspace import (
     Probe,
     Workspace,
     block_rows,
-    even_edges,
+    even_slots,
     shapes_of,
     slices_of,
 )
@@ -196,7 +196,7 @@ def _fitted(
         pieces,
         rows,
         slices,
-        lambda step: int(blocks.counts[cell(pieces, step)]),
+        lambda step: int(blocks.slots[cell(pieces, step)]),
         ragged=bool((np.diff(blocks.bounds) != rows).any()),
         host=options.process,
     )
@@ -246,7 +246,7 @@ def _compiled(
         pieces,
         rows,
         slices,
-        even_edges(graph, parts),
+        even_slots(graph, parts),
         ragged=rows * parts != graph.num_nodes,
         host=options.process,
     )

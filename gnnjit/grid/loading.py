@@ -150,7 +150,7 @@ class Loader:
         side, (i, j) = piece.side, cell(self.pieces, step)
         edges, key = self.data.edges, self.held_key((side, i, j))
         count = int(edges.counts[i, j])
-        slots, other, rows, position = room(count), None, [], None
+        slots, other, rows, position = int(edges.slots[i, j]), None, [], None
         held = self.data.held.get(key)
         if held is None or piece.edge_loads or (piece.numbered and held[2] is None):
             wanted = side == "src" and bool(piece.edge_loads or piece.numbered)

@@ -35,12 +35,12 @@ def partial_shapes(gather: Gather, rows: int) -> list[jax.ShapeDtypeStruct]:
     return [*found, jax.ShapeDtypeStruct((rows,), np.int32)] if _counts(gather) else found
 
 
-def empty(gather: Gather, rows: int) -> list[Any]:
-    """Partial results without any edge."""
+def empty(gather: Gather, rows: int, numpy: Any = np) -> list[Any]:
+    """Partial results without any edge, as arrays of `numpy`."""
     kinds = [r.kind for r in gather.op.reductions if r is not None]
     start = {"max": lowest, "min": highest}
     return [
-        np.full(x.shape, start[kind](x.dtype) if kind in start else 0, x.dtype)
+        numpy.full(x.shape, start[kind](x.dtype) if kind in start else 0, x.dtype)
         for kind, x in itertools.zip_longest(kinds, partial_shapes(gather, rows))
     ]
 

@@ -17,7 +17,7 @@ from jax import lax
 from gnnjit.frontend.whole import Array, Constant, Operand
 from gnnjit.graph import Graph
 from gnnjit.graph.structure import Structure
-from gnnjit.grid.merging import finish, merge
+from gnnjit.grid.merging import empty, finish, merge
 from gnnjit.grid.rules import Block, bind
 from gnnjit.grid.works import Gather, RowWise, Shared, Side, Sweep
 from gnnjit.ir.space import Space
@@ -222,7 +222,8 @@ class ChunkPiece:
     `run(indptr, neighbor, numbers, own, other, edges, shared, partial)`: the first slots of the
     rows `int32[n + 1]`, the other endpoints by slot `int32[E']` (with padding), the edges' numbers
     as the user counts them (None where nobody asks), rows of the block, rows of the other endpoint,
-    rows of edges by slot, and the partial results so far. It returns (partial results, edge rows).
+    rows of edges by slot, and for each gather its partial results so far (None for none: nothing is
+    merged then). It returns (partial results, edge rows).
     """
 
     side: Side
@@ -299,6 +300,8 @@ class ChunkPiece:
                 for v, x in zip(gather.op.body.inputs, gather.inputs, strict=True)
             ]
             outs = aggregate(graph, gather.op.body, gather.op.reductions, operands, gather.limit)
+            if before is None:
+                before = empty(gather, indptr.shape[0] - 1, jnp)
             merged.append(merge(gather, before, outs, jnp.diff(indptr)))
             kept += [x for x, r in zip(outs, gather.op.reductions, strict=True) if r is None]
         return merged, kept

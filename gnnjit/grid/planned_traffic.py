@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 
 from gnnjit.grid.fit import Fit
-from gnnjit.grid.script import Pieces, Step, Tensor, cell, room
+from gnnjit.grid.script import Pieces, Step, Tensor, cell
 
 
 def planned_traffic(fit: Fit, pieces: Pieces) -> list[collections.Counter[str]]:
@@ -35,9 +35,10 @@ def _of_chunk(fit: Fit, pieces: Pieces, step: Step) -> dict[str, int]:
     piece = pieces.chunks[step.sweep][step.stage]
     assert piece is not None
     edges, at = _edges(fit, pieces, step), cell(pieces, step)
-    moved = {"edges": room(edges) * sum(x.row_bytes for x in piece.edge_loads)}
+    slots = int(fit.blocks.slots[at])
+    moved = {"edges": slots * sum(x.row_bytes for x in piece.edge_loads)}
     if (piece.side, *at) not in fit.held or piece.edge_loads:
-        moved["edges"] += 4 * room(edges) * (1 + piece.numbered) + 4 * (fit.rows + 1)
+        moved["edges"] += 4 * slots * (1 + piece.numbered) + 4 * (fit.rows + 1)
     moved["stored"] = edges * sum(x.row_bytes for x in piece.on_edges)
     if step.name in fit.selected:
         used = int(fit.blocks.used_counts(piece.side)[at])

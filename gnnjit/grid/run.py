@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.allocator import trim
@@ -21,7 +22,7 @@ from gnnjit.grid.fit import Fit
 from gnnjit.grid.loading import Data, LoadedEdges, Loader, Mover, padded
 from gnnjit.grid.merging import empty, finish
 from gnnjit.grid.pieces import finished_total, neutral_totals
-from gnnjit.grid.script import Pieces, Step, Tensor, cell, room
+from gnnjit.grid.script import Pieces, Step, Tensor, cell
 from gnnjit.grid.traffic import Traffic
 
 
@@ -88,7 +89,9 @@ class Run:
                 totals[step.stage] = self._block(step, local, partial, totals.get(step.stage))
                 chunk = self.pieces.chunks[number][step.stage]
                 if chunk is not None and step.last:
-                    partial = [sums.get(g) or empty(g, self.script.rows) for g in chunk.gathers]
+                    partial = [
+                        sums.get(g) or (empty(g, self.script.rows) if g.totals else None) for g in chunk.gathers
+                    ]
             elif step.kind == "chunk":
                 partial = self._chunk(step, local, partial)
                 chunk = self.pieces.chunks[number][step.stage]
@@ -129,7 +132,10 @@ class Run:
         if start is not None:
             into = [local.pop(x) if x in local else self._blank(x) for x in piece.filled]
         totals = neutral_totals(piece) if totals is None else totals
-        given = partial if piece.gathers else []
+        given = [
+            empty(g, self.script.rows) if before is None else before  # a block without edges
+            for g, before in zip(piece.gathers, partial if piece.gathers else (), strict=True)
+        ]
         sliced, filled, sums = piece.run(index, count, start, rows, shared, given, totals, into)
         local.update(zip(piece.filled, filled, strict=True))
         local.update(zip(piece.sliced, sliced, strict=True))
@@ -138,9 +144,9 @@ class Run:
         jax.block_until_ready((sliced, filled, sums))
         return sums
 
-    def _blank(self, x: Array) -> np.ndarray:
+    def _blank(self, x: Array) -> jax.Array:
         """A block to be filled."""
-        return np.zeros((self.script.rows, *x.shape), x.dtype)
+        return jnp.zeros((self.script.rows, *x.shape), x.dtype)
 
     def _row(self, x: Array, step: Step, local: Mapping[Array, Any]) -> Any:
         if x in local:
@@ -192,7 +198,7 @@ class Run:
         piece = self.pieces.blocks[step.sweep][0]
         i, j = step.other, step.block
         start, stop = self.data.edges.edge_range(i, j)
-        slots = room(stop - start)
+        slots = int(self.data.edges.slots[i, j])
         self._written()
         rows = [self.loader.edge_rows(x, start, stop, slots) for x in piece.rows]
         index = padded(self.data.edges.numbers(i, j), slots)

@@ -38,6 +38,7 @@ class Step:
     Attributes:
         sweep, stage, block: where it stands; of a chunk, `other` is the block at the other end.
         part: the slice of the block; `last`: whether it is the last one.
+        first: whether the chunk is the first of its block.
         inputs, outputs: tensors that it reads and makes; `partial`: those of which a chunk may
             read only the used rows.
     """
@@ -49,6 +50,7 @@ class Step:
     other: int = -1
     part: int = -1
     last: bool = True
+    first: bool = False
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
     partial: tuple[Tensor, ...] = ()
@@ -60,8 +62,8 @@ class Step:
 
 
 def room(count: int) -> int:
-    """Slots for `count` edges or rows: powers of two and the middles between them, so that chunks
-    of many sizes share few compiled pieces."""
+    """Places for `count` rows: powers of two and the middles between them, so that many sizes share
+    few compiled pieces."""
     size = FIRST_ROOM
     while size < count:
         if size * 3 // 2 >= count:
@@ -177,10 +179,13 @@ def _chunks(
         return
     kept = {*pieces.sweeps[sweep].loads, *pieces.sweeps[sweep].stores}
     mine = tuple(Tensor(x, block) for x in piece.own if x in kept)
-    for other in others:
+    for at, other in enumerate(others):
         theirs = tuple(Tensor(x, other) for x in piece.other)
         partial = theirs if set(mine).isdisjoint(theirs) else ()
-        yield Step("chunk", sweep, stage, block, other, inputs=(*mine, *theirs), partial=partial)
+        yield Step(
+            "chunk", sweep, stage, block, other, first=at == 0, inputs=(*mine, *theirs),
+            partial=partial,
+        )  # fmt: skip
 
 
 def serpentine(counts: np.ndarray, sides: Sequence[Sweep]) -> Order:

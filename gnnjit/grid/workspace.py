@@ -24,7 +24,7 @@ class Workspace:
     """Bytes on the device beside the tensors of a step: temporaries, results that are not stored,
     partial results, and what is loaded ahead.
 
-    rows, slices: of a block. edges: of a chunk. ragged: whether a block has fewer rows. host:
+    rows, slices: of a block. slots: for the edges of a chunk. ragged: whether a block has fewer rows. host:
     whether what the host needs to load a chunk counts too.
     """
 
@@ -33,12 +33,12 @@ class Workspace:
         pieces: Pieces,
         rows: int,
         slices: int,
-        edges: Callable[[Step], int],
+        slots: Callable[[Step], int],
         *,
         ragged: bool = False,
         host: bool = False,
     ) -> None:
-        self.pieces, self.rows, self.slices, self.edges = pieces, rows, slices, edges
+        self.pieces, self.rows, self.slices, self.slots = pieces, rows, slices, slots
         self.ragged, self.host = ragged, host
         self._known: dict[Any, int] = {}
 
@@ -88,12 +88,12 @@ class Workspace:
         """Of a chunk's edges alone."""
         piece = self.pieces.chunks[step.sweep][step.stage]
         assert piece is not None
-        return room(self.edges(step)) * (4 + 4 * piece.numbered) + 4 * self.rows
+        return self.slots(step) * (4 + 4 * piece.numbered) + 4 * self.rows
 
     def edge_bytes(self, step: Step) -> int:
         piece = self.pieces.chunks[step.sweep][step.stage]
         assert piece is not None
-        slots = room(self.edges(step))
+        slots = self.slots(step)
         loads = slots * sum(x.row_bytes for x in piece.edge_loads)
         working = 4 * slots + 16 * self.rows if self.host else 0
         return self.structure_bytes(step) + loads + working
@@ -129,10 +129,9 @@ class Workspace:
         return max(0, found - sum(map(self.bytes, step.outputs)) * (self.slices == 1))
 
     def chunk(self, step: Step) -> int:
-        key = step.sweep, step.stage, room(self.edges(step))
+        key = step.sweep, step.stage, self.slots(step), step.first
         if key not in self._known:
-            sweep, stage, slots = key
-            self._known[key] = chunk_scratch(self.pieces, sweep, stage, self.rows, slots)
+            self._known[key] = chunk_scratch(self.pieces, *key[:2], self.rows, *key[2:])
         return self._known[key]
 
 
@@ -167,7 +166,10 @@ def block_scratch(
     return most + 4 * size
 
 
-def chunk_scratch(pieces: Pieces, sweep: int, stage: int, rows: int, slots: int) -> int:
+def chunk_scratch(
+    pieces: Pieces, sweep: int, stage: int, rows: int, slots: int, first: bool
+) -> int:
+    """Bytes beside the partial results."""
     piece = pieces.chunks[sweep][stage]
     assert piece is not None
     number = _shape((slots,))
@@ -179,9 +181,10 @@ def chunk_scratch(pieces: Pieces, sweep: int, stage: int, rows: int, slots: int)
         shapes_of(piece.other, rows),
         shapes_of(piece.edge_loads, slots),
         shapes_of(piece.shared, None),
-        [partial_shapes(g, rows) for g in piece.gathers],
+        [None if first and not g.totals else partial_shapes(g, rows) for g in piece.gathers],
     )
-    return piece.run.scratch(args)
+    made = [x for g in piece.gathers if not g.totals for x in partial_shapes(g, rows)]
+    return max(0, piece.run.scratch(args) - first * sum(map(_bytes, made)))
 
 
 class Probe(Workspace):
@@ -196,7 +199,7 @@ class Probe(Workspace):
             if pieces.sweeps[at[0]].rows is Rows.VERTEX
         }
         self._chunks = {
-            (s, k): chunk_scratch(pieces, s, k, PROBE, room(PROBE)) / PROBE
+            (s, k): chunk_scratch(pieces, s, k, PROBE, PROBE, False) / PROBE
             for s, k in every
             if pieces.chunks[s][k] is not None
         }
@@ -228,7 +231,7 @@ def need_of(probe: Probe, graph: StreamedGraph, parts: int, slices: int) -> int:
     """Bytes that the largest operation needs with `parts` blocks, as far as is known from small
     blocks."""
     probe.rows = block_rows(graph, parts, slices)
-    probe.slices, probe.edges = slices, even_edges(graph, parts)
+    probe.slices, probe.slots = slices, even_slots(graph, parts)
     return probe.most(parts)
 
 
@@ -237,10 +240,10 @@ def block_rows(graph: StreamedGraph, parts: int, slices: int) -> int:
     return padded(max(1, -(-graph.num_nodes // parts)), slices)
 
 
-def even_edges(graph: StreamedGraph, parts: int) -> Callable[[Step], int]:
-    """Edges of a chunk before the chunks are known: twice as many as if they were spread evenly."""
-    edges = min(graph.num_edges, 2 * graph.num_edges // parts**2 + 1)
-    return lambda _: edges
+def even_slots(graph: StreamedGraph, parts: int) -> Callable[[Step], int]:
+    """Slots of a chunk before the chunks are known: twice as many as if edges were spread evenly."""
+    slots = room(min(graph.num_edges, 2 * graph.num_edges // parts**2))
+    return lambda _: slots
 
 
 def _shape(shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:

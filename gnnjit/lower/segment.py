@@ -46,10 +46,13 @@ Reductions = tuple[Reduce | None, ...]
 def chunk_size(
     body: Program, num_edges: int, limit: int | None = None, reductions: Reductions = ()
 ) -> int:
-    """Edges a step, so that its largest value has at most `limit` scalars (or one edge)."""
+    """Edges a step, so that its largest value has at most `limit` scalars (or one edge); all steps
+    have about as many, for the last one is as long as the others."""
     widths = [v.size for v in _split(body, reductions).body.values() if v.space is not Space.SHARED]
     scalars = CHUNK_SCALARS if limit is None else limit
-    return int(np.clip(scalars // max([1, *widths]), 1, max(num_edges, 1)))
+    most = max(1, scalars // max([1, *widths]))
+    steps = max(1, -(-num_edges // most))
+    return max(1, -(-num_edges // steps))
 
 
 def temporary_bytes(

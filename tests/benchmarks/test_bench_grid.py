@@ -112,4 +112,4 @@ def test_a_table_and_its_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.split()[4:8] == ["1", "1.1", "-", "1"]
     slope, bar = bench.growth_notes(rows)
     assert slope == "gcn, host: time grows with edges to the power of 2.00"
-    assert bar.startswith("1 of 2 points whose computation lasts as long as their loads are within")
+    assert bar.startswith("1 of 2 points whose loads last at most 13% of an epoch in memory are")

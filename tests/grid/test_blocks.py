@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gnnjit.errors import GraphError, StoreError
 from gnnjit.grid import blocks_build
-from gnnjit.grid.blocks import ARRAYS, EdgeBlocks
+from gnnjit.grid.blocks import ARRAYS, EdgeBlocks, shared_sizes
 from gnnjit.grid.chunks import EdgeGrid
 from gnnjit.grid.disk import DiskStore
 from gnnjit.grid.store import HostStore
@@ -462,3 +462,19 @@ def test_orders_that_do_not_exist():
             GraphError, match=r"^by is 'column', expected \"dst\" or \"src\": pass one of these$"
         ):
             call(by)  # pyright: ignore
+
+
+@given(st.lists(st.integers(0, 1 << 20), min_size=1, max_size=16))
+def test_sizes_that_chunks_share(counts):
+    found = shared_sizes(np.array(counts).reshape(-1, 1)).ravel()
+    assert (found >= counts).all()
+    assert (found % 64 == 0).all()
+    assert (found <= np.maximum(64, 2 * np.array(counts) + 126)).all()
+    exact = np.maximum(1, -(-np.array(counts) // 64)) * 64
+    assert found.sum() <= 1.04 * exact.sum()
+    assert len({*found.tolist()}) <= len({*exact.tolist()})
+
+
+def test_chunks_of_about_a_size_share_it():
+    counts = np.array([[10_000, 9_900], [3_000, 0]])
+    np.testing.assert_array_equal(shared_sizes(counts), [[10_048, 10_048], [3_008, 64]])

@@ -95,7 +95,7 @@ def test_the_memory_plan():
         r"at most \S+ KiB of 1.0 MiB on the device \(least traffic for the given order\)", head
     )
     assert rest == [
-        "held between calls: rows of arguments 48 B, edges 4.0 KiB",
+        "held between calls: rows of arguments 48 B, edges 1.0 KiB",
         "0 of 4 chunks read only the rows in use",
         "bytes moved        planned    last run",
         "edges                  0 B        10 B",
