@@ -76,8 +76,8 @@ class Setting:
 
 
 SMOKE = Setting(
-    models=("gcn",), heavy=(), sizes=(300,), features=8, repeats=1, passes=1, parts=(2,), points=2, small=300,
-    graphs=("power law",), shares=(2,),
+    models=("gcn",), heavy=(), sizes=(300,), features=8, repeats=1, passes=1, parts=(2,),
+    points=2, small=300, graphs=("power law",), shares=(2,),
 )  # fmt: skip
 
 
@@ -364,7 +364,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--questions", default=",".join(QUESTIONS), help="default: all")
-    add("--models", help=f"of {','.join(MODELS)} (default: gcn,gat; growth: all, at sizes of its own)")
+    add(
+        "--models",
+        help=f"of {','.join(MODELS)} (default: gcn,gat; growth: all, at sizes of its own)",
+    )
     add("--sizes", help=f"numbers of vertices of growth (default: {','.join(map(str, SIZES))})")
     add("--small", type=int, help=f"vertices of the others (default: {Setting.small})")
     add("--repeats", type=int, help=f"turns of a pass (default: {Setting.repeats})")

@@ -32,9 +32,10 @@ def stream(
 
     `fn` is any pure function of one graph: a model, its loss, `jax.grad` of it, a whole training
     step with its optimizer. It is called as usual, with a `gnnjit.grid.StreamedGraph` where the
-    graph is expected, and that graph's arrays (`graph.put`, `graph.array`) where data of its
-    vertices are; everything else is shared (parameters, keys, numbers). Shared results come back
-    as JAX arrays, results with a row for each vertex as `gnnjit.grid.VertexArray`s.
+    graph is expected, and that graph's arrays where data of its vertices (`graph.put`,
+    `graph.array`) and edges (`graph.put_edges`, `graph.edge_array`) are; everything else is shared
+    (parameters, keys, numbers). Shared results come back as JAX arrays, results with a row for each
+    vertex as `gnnjit.grid.VertexArray`s, with one for each edge as `gnnjit.grid.EdgeArray`s.
 
     Inside, layers see the graph; between them `fn` may do whatever needs a vertex's own row alone,
     and sums, means and extremes over all vertices. The function is cut into sweeps over the P x P

@@ -39,7 +39,7 @@ def test_names() -> None:
 
 def test_names_of_grid() -> None:
     assert names(gnnjit.grid) == [
-        "DiskStore", "HostStore", "StreamedGraph", "VertexArray", "VertexStore",
+        "DiskStore", "EdgeArray", "HostStore", "StreamedGraph", "VertexArray", "VertexStore",
     ]  # fmt: skip
 
 
@@ -109,7 +109,9 @@ FUNCTIONS = {
     ),
     "grid.StreamedGraph.from_edges": ("(src, dst, num_nodes, *, store=None, order='auto', seed=0)"),
     "grid.StreamedGraph.put": "(self, name, rows)",
+    "grid.StreamedGraph.put_edges": "(self, name, rows)",
     "grid.StreamedGraph.array": "(self, name)",
+    "grid.StreamedGraph.edge_array": "(self, name)",
     "grid.DiskStore.create": "(folder)",
     "grid.DiskStore.open": "(folder)",
     "graph.batch": "(graphs)",

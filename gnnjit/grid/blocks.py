@@ -240,6 +240,11 @@ class EdgeBlocks:
         self._check(i, j)
         return self.cells.read("in.number", i, j)
 
+    def numbers_between(self, start: int, stop: int) -> HostArray:
+        """`int32[stop - start]`, the original numbers of these edges in the order by destination of
+        all edges, as `edge_range` counts them."""
+        return self.store.read(self.cells.array("in.number"), start, stop)
+
     def edge_range(self, i: int, j: int) -> tuple[int, int]:
         """Where chunk (i, j) begins and ends in the order by destination of all edges (columns,
         within each its chunks by row), for edge data that is kept in that order. Raises GraphError
@@ -293,8 +298,8 @@ def _drop(store: VertexStore, name: str) -> None:
 
 
 def shared_sizes(counts: HostArray) -> HostArray:
-    """A size for each count, of equal shape: few different ones, each a multiple of 64, so that what
-    is compiled for a size serves many chunks. Where it can be had, no more than 3 % are too much."""
+    """A size for each count: few different ones, multiples of 64, so that what is compiled for one
+    serves many chunks; where it can be had, together at most 3 % too large."""
     wanted = np.maximum(1, -(-counts // 64)) * 64
     sizes = wanted
     for saved in (2, 4, 8, 16, 32):

@@ -17,9 +17,10 @@ from gnnjit.frontend.whole import Array, Constant, Rows
 from gnnjit.grid.explanation import GridExplanation, explain
 from gnnjit.grid.fit import Fit, Options, fit, reordered
 from gnnjit.grid.loading import Data
+from gnnjit.grid.row_arrays import EdgeArray, RowArray, VertexArray
 from gnnjit.grid.run import Run
 from gnnjit.grid.script import Pieces
-from gnnjit.grid.streamed import StreamedGraph, VertexArray, fresh_name, stand_in
+from gnnjit.grid.streamed import StreamedGraph, fresh_name, stand_in
 from gnnjit.grid.sweeps import plan_sweeps
 from gnnjit.grid.traffic import Traffic, refined_order
 
@@ -42,11 +43,12 @@ class Traced:
 
 
 def _is_leaf(x: Any) -> bool:
-    return isinstance(x, (StreamedGraph, VertexArray))
+    return isinstance(x, (StreamedGraph, RowArray))
 
 
 class Arguments:
-    """The arguments of a call, flat: the graph, arrays of its vertices, and what is shared."""
+    """The arguments of a call, flat: the graph, arrays of its vertices and edges, and what is
+    shared."""
 
     def __init__(self, args: Any) -> None:
         self.leaves, self.tree = jax.tree.flatten(args, is_leaf=_is_leaf)
@@ -61,7 +63,7 @@ class Arguments:
 
     def _checked(self, x: Any) -> Any:
         """An argument as it is streamed."""
-        if isinstance(x, VertexArray) and x.graph is not self.graph:
+        if isinstance(x, RowArray) and x.graph is not self.graph:
             raise StreamError(
                 f"{x!r} belongs to another graph than the one that came with it: put the rows into "
                 "this graph"
@@ -75,20 +77,21 @@ class Arguments:
         kinds = tuple(
             "graph"
             if isinstance(x, StreamedGraph)
-            else (isinstance(x, VertexArray), tuple(x.shape), np.dtype(x.dtype).name
+            else (getattr(x, "rows", None), tuple(x.shape), np.dtype(x.dtype).name
                   if not jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) else str(x.dtype))
             for x in self.leaves
         )  # fmt: skip
         return self.tree, kinds, graph.num_nodes, graph.num_edges
 
-    def shapes(self, num_nodes: int) -> list[Any]:
+    def shapes(self, num_nodes: int, num_edges: int) -> list[Any]:
         """Of the flat inputs: the graph is two arrays of degrees."""
         found: list[Any] = []
+        count = {Rows.VERTEX: num_nodes, Rows.EDGE: num_edges}
         for x in self.leaves:
             if isinstance(x, StreamedGraph):
                 found += [jax.ShapeDtypeStruct((num_nodes,), np.int32)] * 2
-            elif isinstance(x, VertexArray):
-                found.append(jax.ShapeDtypeStruct((num_nodes, *x.shape[1:]), x.dtype))
+            elif isinstance(x, RowArray):
+                found.append(jax.ShapeDtypeStruct((count[x.rows], *x.shape[1:]), x.dtype))
             else:
                 found.append(jax.ShapeDtypeStruct(x.shape, x.dtype))
         return found
@@ -135,7 +138,7 @@ class StreamedFunction:
         self.watch: Callable[[int, int], None] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The result; arrays of vertices as `VertexArray`s."""
+        """The result; arrays of vertices as `VertexArray`s, of edges as `EdgeArray`s."""
         arguments = Arguments((args, kwargs))
         return self._prepared(arguments).run(arguments, self)
 
@@ -171,7 +174,7 @@ class StreamedFunction:
                     args, kwargs = arguments.unflatten(values, sizes.vertices[k], sizes.edges[k])
                     return self.fn(*args, **kwargs)
 
-                return fn, arguments.shapes(sizes.vertices[k])
+                return fn, arguments.shapes(sizes.vertices[k], sizes.edges[k])
 
             with self._planned(n, e):
                 function, shape = whole.trace(at, sizes, self._expand)
@@ -214,9 +217,9 @@ class Ready:
             if isinstance(leaf, StreamedGraph):
                 names[next(inputs)] = self.fit.blocks.in_degree
                 names[next(inputs)] = self.fit.blocks.out_degree
-            elif isinstance(leaf, VertexArray):
+            elif isinstance(leaf, RowArray):
                 array = next(inputs)
-                names[array], versions[array] = leaf.name, leaf.version
+                names[array], versions[array] = self._name(leaf), leaf.version
             else:
                 shared[next(inputs)] = leaf
         kept = {x: fresh_name("result") for x in function.outputs
@@ -236,13 +239,19 @@ class Ready:
             self.traced.out_tree, [self._result(x, names, kept, shared) for x in function.outputs]
         )
 
+    def _name(self, array: RowArray) -> str:
+        """Where an argument's rows are, in the order of the grid."""
+        if isinstance(array, EdgeArray):
+            return self.graph.in_order_of(self.fit.blocks, array)
+        return array.name
+
     def _make_room(self, names: Mapping[Array, str], kept: Mapping[Array, str]) -> None:
         for x in self.temporary:
             name = names[x]
             if name in self.made:
                 continue
-            rows = self.graph.num_nodes if x.rows is Rows.VERTEX else self.graph.num_edges
-            self.graph.store.add(name, rows, x.shape, x.dtype, replace=True)
+            assert x.rows is not None
+            self.graph.store.add(name, self.graph.num_rows(x.rows), x.shape, x.dtype, replace=True)
             if x not in kept:
                 self.made.add(name)
 
@@ -253,8 +262,8 @@ class Ready:
             return jax.numpy.asarray(x.value, x.dtype)
         if x.rows is None:
             return shared[x]
-        if x.rows is Rows.EDGE:
-            raise StreamError(
-                f"a streamed function returns {x}, expected arrays of vertices and shared ones"
-            )
-        return VertexArray(self.graph, names[x], x.shape, x.dtype, owned=x in kept)
+        kind = VertexArray if x.rows is Rows.VERTEX else EdgeArray
+        found = kind(self.graph, names[x], x.shape, x.dtype, owned=x in kept)
+        if isinstance(found, EdgeArray):
+            found.parts = self.fit.blocks.num_parts
+        return found

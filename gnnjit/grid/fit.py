@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import gc
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from gnnjit.budget import human
 from gnnjit.errors import PlanError, StreamError
 from gnnjit.frontend.whole import Array
 from gnnjit.grid.blocks import EdgeBlocks
+from gnnjit.grid.keeping import held_between_calls, read_in_part
 from gnnjit.grid.memory_plan import MAX_STATES, MemoryPlan, Operation, plan_memory, streaming
 from gnnjit.grid.script import Order, Pieces, Step, Tensor, cell, operations, serpentine, steps
 from gnnjit.grid.streamed import StreamedGraph
@@ -212,13 +213,13 @@ def _fitted(
         plan = streaming(ops, sizes, capacity, results)
     else:
         plan = _planned(ops, sizes, capacity, results)
-        held = _held(pieces, script, plan, names, work, capacity - plan.peak_bytes)
+        held = held_between_calls(pieces, script, plan, names, work, capacity - plan.peak_bytes)
         here = {names[t] for t in held if isinstance(t, Tensor)}
         rest = [
             dataclasses.replace(op, inputs=[n for n in op.inputs if n not in here]) for op in ops
         ]
         plan = _planned(rest, sizes, capacity - sum(held.values()), results)
-    selected = _selected(pieces, graph, blocks, script, plan, names) if options.selective else ()
+    selected = read_in_part(pieces, graph, blocks, script, plan, names) if options.selective else ()
     if (parts, slices) not in graph.layouts:
         graph.layouts.insert(0, (parts, slices))
     return Fit(
@@ -268,58 +269,3 @@ def _planned(
     """The least traffic in this order; of a long script, by the rule that comes near to it."""
     states = MAX_STATES if len(ops) <= MOST_EXACT else 0
     return plan_memory(ops, sizes, capacity, results, states, keep_order=True)
-
-
-def _held(
-    pieces: Pieces,
-    script: Sequence[Step],
-    plan: MemoryPlan,
-    names: Mapping[Tensor, str],
-    work: Workspace,
-    spare: int,
-) -> dict[Any, int]:
-    """What stays on the device from call to call, and its bytes: arguments and chunks of edges that
-    are loaded most often for their size, as far as there is room beside the plan."""
-    inputs = set(pieces.streamed.function.inputs)
-    tensors = {name: t for t, name in names.items()}
-    loads: dict[Any, int] = {}
-    sizes: dict[Any, int] = {}
-    for step, planned in zip(script, plan.steps, strict=True):
-        for t in (tensors[name] for name in planned.loads):
-            if t.array in inputs:
-                loads[t] = loads.get(t, 0) + 1
-                sizes[t] = work.bytes(t)
-        if step.kind == "chunk":
-            piece = pieces.chunks[step.sweep][step.stage]
-            assert piece is not None
-            key = (piece.side, *cell(pieces, step))
-            loads[key] = loads.get(key, 0) + 1
-            sizes[key] = work.structure_bytes(step)
-    found: dict[Any, int] = {}
-    for key in sorted(loads, key=lambda k: -loads[k]):  # stable: in the order of use
-        if sizes[key] <= spare:
-            found[key] = sizes[key]
-            spare -= sizes[key]
-    return found
-
-
-def _selected(
-    pieces: Pieces,
-    graph: StreamedGraph,
-    blocks: EdgeBlocks,
-    script: Sequence[Step],
-    plan: MemoryPlan,
-    names: Mapping[Tensor, str],
-) -> Iterator[str]:
-    """Chunks for which it is faster to read only the used rows of the other block: few are used,
-    and the plan would read all of them for this chunk alone."""
-    limit = graph.rates.threshold
-    for step, planned in zip(script, plan.steps, strict=True):
-        side = pieces.sweeps[step.sweep].side
-        if step.kind != "chunk" or side is None:
-            continue
-        size = np.diff(blocks.bounds)[step.other]
-        others = {names[t] for t in step.partial}
-        alone = others and others <= {*planned.loads} - {*planned.cached}
-        if alone and blocks.used_counts(side)[cell(pieces, step)] < limit * size:
-            yield step.name

@@ -311,7 +311,8 @@ def chunk_graph(side: Side, indptr: Any, neighbor: Any, num_other: int) -> Graph
     """The edges of a chunk as a graph, numbered by slot; padding is at the end."""
     rows, slots = indptr.shape[0] - 1, neighbor.shape[0]
     number = jnp.arange(slots, dtype=jnp.int32)
-    row = jnp.searchsorted(indptr[1:], number, side="right").astype(jnp.int32)
+    begins = jnp.zeros(slots, jnp.int32).at[indptr[1:-1]]
+    row = jnp.cumsum(begins.add(1, mode="drop", indices_are_sorted=True))
     valid = number < indptr[-1]
     graph = Graph(
         src=neighbor,

@@ -90,7 +90,8 @@ class Run:
                 chunk = self.pieces.chunks[number][step.stage]
                 if chunk is not None and step.last:
                     partial = [
-                        sums.get(g) or (empty(g, self.script.rows) if g.totals else None) for g in chunk.gathers
+                        sums.get(g) or (empty(g, self.script.rows) if g.totals else None)
+                        for g in chunk.gathers
                     ]
             elif step.kind == "chunk":
                 partial = self._chunk(step, local, partial)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import weakref
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +17,7 @@ from gnnjit.frontend.whole import Rows
 from gnnjit.graph import Graph
 from gnnjit.grid.blocks import EdgeBlocks
 from gnnjit.grid.order import Ordering, order_vertices, whole
+from gnnjit.grid.row_arrays import EdgeArray, VertexArray
 from gnnjit.grid.selective import Rates
 from gnnjit.grid.store import HostStore, VertexStore
 from gnnjit.shapes import ArrayLike, HostArray
@@ -27,7 +28,14 @@ PIECE = 1 << 22
 RATE_BYTES = 16 << 20
 """That are moved to measure the rates."""
 
+COPY = r"\.by-grid\.\d+"
+"""After the name of an array of edges: a copy in the order of a grid."""
+
 _count = itertools.count()
+
+
+def _copied(name: str, parts: int) -> str:
+    return f"{name}.by-grid.{parts}"
 
 
 class StreamedGraph:
@@ -110,29 +118,73 @@ class StreamedGraph:
         return cls(store, num_nodes, len(first), edges, vertex=vertex)
 
     def put(self, name: str, rows: ArrayLike) -> VertexArray:
-        """Vertex data `[N, ...]` in the user's order, written to the store under `name`."""
-        rows = np.asarray(rows)
-        if rows.shape[:1] != (self.num_nodes,):
-            raise GraphError(
-                f"put({name!r}) got an array of shape {rows.shape}, expected one row for each of "
-                f"the {self.num_nodes} vertices: pass [{self.num_nodes}, ...]"
-            )
-        self._versions[name] = self._versions.get(name, 0) + 1
-        self.store.add(name, self.num_nodes, rows.shape[1:], rows.dtype, replace=True)
+        """Vertex data `[N, ...]` in the user's order, written to the store under `name`.
+
+        Raises:
+            GraphError: there is not one row for each vertex.
+            StoreError: the name or the dtype is none for a store.
+        """
+        rows = self._whole("put", name, rows, Rows.VERTEX)
+        self._add(name, rows)
         for start, stop in self.pieces(rows[:1].nbytes):
             self.store.write(name, start, rows[self.numbers(start, stop)])
         self.store.seal(name)
         return self.array(name)
 
-    def array(self, name: str) -> VertexArray:
-        """Vertex data that is in the store, its rows in the order that is cut."""
-        info = self.store.info(name)
-        if info.rows != self.num_nodes:
+    def put_edges(self, name: str, rows: ArrayLike) -> EdgeArray:
+        """Data of the edges `[E, ...]` in the order in which they were given, written to the store
+        under `name`: what layers take as `edges=`. A function that reads it has a copy made in the
+        order of its grid, once.
+
+        Raises:
+            GraphError: there is not one row for each edge.
+            StoreError: the name or the dtype is none for a store.
+        """
+        rows = self._whole("put_edges", name, rows, Rows.EDGE)
+        for copy in self._copies(name):
+            self.store.drop(copy)
+        self._add(name, rows)
+        for start, stop in self.pieces(rows[:1].nbytes, Rows.EDGE):
+            self.store.write(name, start, rows[start:stop])
+        self.store.seal(name)
+        return self.edge_array(name)
+
+    def _whole(self, call: str, name: str, rows: ArrayLike, of: Rows) -> HostArray:
+        rows, count = np.asarray(rows), self.num_rows(of)
+        if rows.shape[:1] != (count,):
             raise GraphError(
-                f"the array {name!r} has {info.rows} rows, expected {self.num_nodes}, one for each "
-                "vertex"
+                f"{call}({name!r}) got an array of shape {rows.shape}, expected one row for each "
+                f"of the {count} {of.value}: pass [{count}, ...]"
             )
-        return VertexArray(self, name, info.shape, info.dtype, version=self._versions.get(name, 0))
+        return rows
+
+    def _add(self, name: str, rows: HostArray) -> None:
+        self._versions[name] = self._versions.get(name, 0) + 1
+        self.store.add(name, len(rows), rows.shape[1:], rows.dtype, replace=True)
+
+    def array(self, name: str) -> VertexArray:
+        """Vertex data that is in the store, its rows in the order that is cut.
+
+        Raises GraphError where it has another number of rows, StoreError where it is not there.
+        """
+        return self._stored(VertexArray, name, "vertex")
+
+    def edge_array(self, name: str) -> EdgeArray:
+        """Data of the edges that is in the store, its rows in the user's order. Raises as `array`
+        does."""
+        return self._stored(EdgeArray, name, "edge")
+
+    def _stored(self, kind: Any, name: str, one: str) -> Any:
+        info, count = self.store.info(name), self.num_rows(kind.rows)
+        if info.rows != count:
+            raise GraphError(
+                f"the array {name!r} has {info.rows} rows, expected {count}, one for each {one}"
+            )
+        return kind(self, name, info.shape, info.dtype, version=self._versions.get(name, 0))
+
+    def num_rows(self, of: Rows) -> int:
+        """N or E."""
+        return self.num_nodes if of is Rows.VERTEX else self.num_edges
 
     def numbers(self, start: int, stop: int) -> HostArray:
         """The user's numbers of some rows."""
@@ -140,11 +192,11 @@ class StreamedGraph:
             return np.arange(start, stop, dtype=np.int32)
         return self.store.read(self.vertex, start, stop)
 
-    def pieces(self, row_bytes: int) -> Iterator[tuple[int, int]]:
+    def pieces(self, row_bytes: int, of: Rows = Rows.VERTEX) -> Iterator[tuple[int, int]]:
         """Ranges of rows of a few MiB."""
-        step = max(1, PIECE // max(1, row_bytes))
-        for start in range(0, self.num_nodes, step):
-            yield start, min(start + step, self.num_nodes)
+        step, count = max(1, PIECE // max(1, row_bytes)), self.num_rows(of)
+        for start in range(0, count, step):
+            yield start, min(start + step, count)
 
     @property
     def parts(self) -> set[int]:
@@ -155,6 +207,9 @@ class StreamedGraph:
         """Drop the chunks of all other numbers of blocks; no function may use them any more."""
         for number in self.parts - parts:
             self._blocks.pop(number).drop()
+            for name in self.store.names():
+                if name.endswith(_copied("", number)):
+                    self.store.drop(name)
         self.layouts = [layout for layout in self.layouts if layout[0] in parts]
 
     def blocks(self, parts: int, memory: int = 256 << 20) -> EdgeBlocks:
@@ -171,6 +226,30 @@ class StreamedGraph:
                     watch=self.watch,
                 )  # fmt: skip
         return self._blocks[parts]
+
+    def in_order_of(self, blocks: EdgeBlocks, array: EdgeArray) -> str:
+        """The name of an array of edges in the order of a grid, made when it is first asked for."""
+        if array.parts == blocks.num_parts:
+            return array.name
+        if array.parts is not None:
+            raise StreamError(
+                f"{array!r} was made in {array.parts} blocks, and this function streams in "
+                f"{blocks.num_parts}: give both the same `parts`, or pass its numpy.asarray to "
+                "put_edges"
+            )
+        name = _copied(array.name, blocks.num_parts)
+        if name not in self.store.names() or not self.store.info(name).sealed:
+            self.store.add(name, self.num_edges, array.shape[1:], array.dtype, replace=True)
+            row_bytes = self.store.info(name).row_bytes + 4
+            for start, stop in self.pieces(row_bytes, Rows.EDGE):
+                numbers = blocks.numbers_between(start, stop)
+                self.store.write(name, start, self.store.gather(array.name, numbers))
+            self.store.seal(name)
+        return name
+
+    def _copies(self, name: str) -> list[str]:
+        """Of an array of edges, in the orders of grids."""
+        return [x for x in self.store.names() if re.fullmatch(re.escape(name) + COPY, x)]
 
     @functools.cached_property
     def rates(self) -> Rates:
@@ -190,43 +269,6 @@ class StreamedGraph:
 
     def __repr__(self) -> str:
         return f"StreamedGraph({self.num_nodes} vertices, {self.num_edges} edges)"
-
-
-class VertexArray:
-    """Rows of vertices in the store of a graph, `[N, *shape]`: a value for streamed functions.
-
-    `numpy.asarray` reads all of it, in the user's order of the vertices.
-    """
-
-    rows = Rows.VERTEX
-
-    def __init__(
-        self,
-        graph: StreamedGraph,
-        name: str,
-        shape: tuple[int, ...],
-        dtype: Any,
-        *,
-        version: int = 0,
-        owned: bool = False,
-    ) -> None:
-        """Made by a graph. `version` tells arrays apart that had one name after each other;
-        `owned`: the rows are forgotten with this handle."""
-        self.graph, self.name, self.version = graph, name, version
-        self.shape = (graph.num_nodes, *shape)
-        self.dtype = np.dtype(dtype)
-        if owned:
-            weakref.finalize(self, graph.unwanted.append, name)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> HostArray:
-        out = np.empty(self.shape, self.dtype)
-        for start, stop in self.graph.pieces(out[:1].nbytes):
-            numbers = self.graph.numbers(start, stop)
-            out[numbers] = self.graph.store.read(self.name, start, stop)
-        return out if dtype is None else out.astype(dtype, copy=False)
-
-    def __repr__(self) -> str:
-        return f"VertexArray({self.name}: {self.dtype}{list(self.shape)})"
 
 
 def fresh_name(kind: str) -> str:

@@ -24,8 +24,8 @@ class Workspace:
     """Bytes on the device beside the tensors of a step: temporaries, results that are not stored,
     partial results, and what is loaded ahead.
 
-    rows, slices: of a block. slots: for the edges of a chunk. ragged: whether a block has fewer rows. host:
-    whether what the host needs to load a chunk counts too.
+    rows, slices: of a block. slots: for the edges of a chunk. ragged: whether a block has fewer
+    rows. host: whether what the host needs to load a chunk counts too.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ def block_rows(graph: StreamedGraph, parts: int, slices: int) -> int:
 
 
 def even_slots(graph: StreamedGraph, parts: int) -> Callable[[Step], int]:
-    """Slots of a chunk before the chunks are known: twice as many as if edges were spread evenly."""
+    """Slots of a chunk before the chunks are known: for twice its share of the edges."""
     slots = room(min(graph.num_edges, 2 * graph.num_edges // parts**2))
     return lambda _: slots
 

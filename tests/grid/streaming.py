@@ -54,20 +54,32 @@ class PerVertex:
     rows: Any
 
 
+@dataclasses.dataclass(frozen=True)
+class PerEdge:
+    """An argument with a row for each edge."""
+
+    rows: Any
+
+
+def _has_rows(x: Any) -> bool:
+    return isinstance(x, (PerVertex, PerEdge))
+
+
 def in_memory(fn: Callable[..., Any], data: Edges, *args: Any) -> Any:
     """The result of `fn(graph, *args)`, compiled as one function of all arrays."""
-    plain = jax.tree.map(lambda x: x.rows if isinstance(x, PerVertex) else x, args,
-                         is_leaf=lambda x: isinstance(x, PerVertex))  # fmt: skip
+    plain = jax.tree.map(lambda x: x.rows if _has_rows(x) else x, args, is_leaf=_has_rows)
     return jax.tree.map(np.asarray, jax.jit(fn)(data.graph(), *plain))
 
 
 def on_graph(graph: StreamedGraph, args: Any) -> Any:
-    """The arguments with arrays of vertices put into the graph's store."""
-    return jax.tree.map(
-        lambda x: graph.put(next(_names), x.rows) if isinstance(x, PerVertex) else x,
-        args,
-        is_leaf=lambda x: isinstance(x, PerVertex),
-    )
+    """The arguments with arrays of vertices and edges put into the graph's store."""
+
+    def put(x: Any) -> Any:
+        if not _has_rows(x):
+            return x
+        return (graph.put if isinstance(x, PerVertex) else graph.put_edges)(next(_names), x.rows)
+
+    return jax.tree.map(put, args, is_leaf=_has_rows)
 
 
 def in_parts(

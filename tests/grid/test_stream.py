@@ -355,3 +355,18 @@ def test_a_graph_of_hardly_any_vertices(num_nodes):
     data = edges([], [], num_nodes)
     layer = gnnjit.layer(lambda v, e: gnnjit.mean(e.src) + v)
     assert_streams(lambda g, x: (layer(g, x), x.sum(0)), data, vertex_rows(data, F), parts=3)
+
+
+def test_a_layout_is_shared_unless_it_has_other_slices():
+    data = random_edges(400, 900)
+    graph = data.streamed()
+    args = on_graph(graph, (vertex_rows(data, F), W))
+    layer = gnnjit.layer(lambda v, e, w: gnnjit.sum(e.src @ w))
+
+    def layout(**options: Any) -> tuple[int, int]:
+        return stream(layer, memory_budget="1GiB", **options).prepare(graph, *args).layout
+
+    assert layout(parts=2, slices=2) == (2, 2)
+    assert layout() == (2, 2)
+    assert layout(slices=1) == (1, 1)
+    assert layout() == (1, 1)
