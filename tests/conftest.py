@@ -16,10 +16,13 @@ hypothesis.settings.load_profile("gnnjit")
 
 @pytest.fixture(scope="module")
 def quick_compilation() -> Iterator[None]:
-    """XLA optimises machine code little: for modules that compile far longer than they run, and
-    compare values. `.ci/run` has it for all tests on the newest JAX."""
+    """XLA optimises machine code little, in processes started meanwhile too: for modules that
+    compile far longer than they run, and compare values. `.ci/run` has it for all tests on the
+    newest JAX."""
     name = "jax_disable_most_optimizations"
     before = jax.config.read(name)
-    jax.config.update(name, True)
-    yield
-    jax.config.update(name, before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(name.upper(), "1")
+        jax.config.update(name, True)
+        yield
+        jax.config.update(name, before)

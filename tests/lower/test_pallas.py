@@ -23,7 +23,7 @@ from gnnjit.ir.space import Space
 from gnnjit.lower import choose, pallas
 
 F32 = np.dtype(np.float32)
-pytestmark = numeric
+pytestmark = [numeric, pytest.mark.usefixtures("quick_compilation")]
 
 
 @contextlib.contextmanager
