@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from gnnjit.allocator import give_memory_back
 from gnnjit.budget import parse_size
 from gnnjit.cost.sketch import Sizes
 from gnnjit.grid.compile import StreamedFunction
@@ -50,8 +51,9 @@ def stream(
     Args:
         memory_budget: bytes of device memory ("256MiB", or a number) for what is streamed.
         process: the budget is that of this process's resident memory instead, what Python, JAX and
-            compiled code take included; for graphs in a `DiskStore`. Linux only: elsewhere it
-            counts device memory all the same.
+            compiled code take included; for graphs in a `DiskStore`. What the process frees goes
+            back to the system at once from then on, unless `keep_memory` was called, with which no
+            such budget can be kept. Linux only: elsewhere it counts device memory all the same.
         parts: P; None for the smallest that fits.
         slices: of each block, one after the other, for row-wise work; None for the fewest.
         selective: read only the used rows of a block where that is faster.
@@ -81,6 +83,8 @@ def stream(
     options = Options(
         parse_size(memory_budget), process, parts, slices, selective, overlapped, cached, refined
     )
+    if process:
+        give_memory_back()
     return StreamedFunction(fn, options, {layer_p: written_out}, _planned)
 
 

@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from gnnjit.allocator import give_memory_back
 from gnnjit.budget import parse_size
 from gnnjit.data import Dataset, GraphDataset, row_normalize
 from gnnjit.grid.store import HostStore
@@ -301,8 +300,6 @@ def _streamed(
 ) -> Streamed:
     """With the layout that the checkpoints tell for this budget: another one gives other last bits,
     and what fits a process may change with all that it holds."""
-    if process:
-        give_memory_back()
     streamed = Streamed(
         program,
         task,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -355,6 +356,15 @@ def test_a_graph_of_hardly_any_vertices(num_nodes):
     data = edges([], [], num_nodes)
     layer = gnnjit.layer(lambda v, e: gnnjit.mean(e.src) + v)
     assert_streams(lambda g, x: (layer(g, x), x.sum(0)), data, vertex_rows(data, F), parts=3)
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_a_budget_of_the_process_gives_freed_memory_back(monkeypatch, process):
+    calls = []
+    module = sys.modules["gnnjit.stream"]  # whose name is the function's in the package
+    monkeypatch.setattr(module, "give_memory_back", lambda: calls.append(None))
+    stream(lambda graph: graph.num_nodes, memory_budget="1GiB", process=process)
+    assert len(calls) == process
 
 
 def test_a_layout_is_shared_unless_it_has_other_slices():
