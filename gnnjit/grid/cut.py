@@ -14,7 +14,22 @@ from gnnjit.frontend.whole import Array, Equation
 from gnnjit.grid.works import Gather, RowWise
 
 FLOPS_PER_BYTE = 16
-"""Arithmetic that takes as long as moving a byte to a store and back, when work is done again."""
+"""Of a product, in the time in which a byte comes from a store."""
+ELEMENT, FUNCTION, REDUCED = 1, 4, 4
+"""What takes as long to do again as so many bytes take to come: an element of a result; one of a
+function such as exp; one that is summed up or compared."""
+MOVED = 0.25
+"""An element that is only put elsewhere."""
+
+_FUNCTIONS = frozenset(
+    """
+    acos acosh asin asinh atan atan2 atanh cbrt cos cosh digamma erf erf_inv erfc exp exp2 expm1
+    igamma igammac lgamma log log1p logistic pow rsqrt sin sinh sqrt tan tanh
+    """.split()
+)
+_MOVING = frozenset(
+    "broadcast_in_dim concatenate copy reshape slice squeeze stop_gradient transpose".split()
+)
 
 
 class Cut:
@@ -45,7 +60,7 @@ class Cut:
             return 0 if self.birth[x] == self.number else math.inf
         if self.birth[x] == self.number:
             return 0
-        return _flops(work.eqn) / FLOPS_PER_BYTE
+        return _work(work.eqn)
 
     def needs(self, x: Array) -> list[Array]:
         work = self.makes[x]
@@ -89,14 +104,19 @@ class Cut:
         return list(found)
 
 
-def _flops(eqn: Equation) -> float:
-    """Of one row: products count in full, all else once for each number."""
+def _work(eqn: Equation) -> float:
+    """Of one row, in bytes that would come from a store meanwhile."""
     out = sum(math.prod(x.shape) for x in eqn.outputs)
     if eqn.name == "rows_matmul":
-        return 2.0 * math.prod(eqn.inputs[0].shape) * out
+        return 2 * math.prod(eqn.inputs[0].shape) * out / FLOPS_PER_BYTE
     if eqn.name == "dot_general":
-        return 2.0 * out * max(math.prod(x.shape) for x in eqn.inputs) ** 0.5
-    return out
+        inner = max(math.prod(x.shape) for x in eqn.inputs) ** 0.5
+        return 2 * out * inner / FLOPS_PER_BYTE
+    if eqn.name.startswith(("reduce_", "arg", "cum")):
+        return REDUCED * math.prod(eqn.inputs[0].shape)
+    if eqn.name in _MOVING:
+        return MOVED * out
+    return (FUNCTION if eqn.name in _FUNCTIONS else ELEMENT) * out
 
 
 def source_side(edges: Sequence[tuple[int, int, float]], size: int) -> np.ndarray:
