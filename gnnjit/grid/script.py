@@ -144,9 +144,10 @@ Order = Callable[[int, int], Sequence[int]]
 
 
 def steps(pieces: Pieces, num_blocks: int, slices: int, order: Order) -> Iterator[Step]:
-    """All operations in order, with blocks in so many slices."""
+    """All operations in order, with blocks in so many slices. Every other sweep begins with the block
+    with which the one before it ended: what that has left there is on the device."""
     for s, sweep in enumerate(pieces.sweeps):
-        for block in range(num_blocks):
+        for block in range(num_blocks)[:: -1 if s % 2 else 1]:
             if sweep.rows is Rows.EDGE:
                 yield from (Step("edges", s, 0, block, other) for other in order(s, block))
                 continue
@@ -189,14 +190,16 @@ def _chunks(
 
 
 def serpentine(counts: np.ndarray, sides: Sequence[Sweep]) -> Order:
-    """Blocks that share edges, forth in even blocks and back in odd ones, so that what was read
-    last is read next."""
+    """Blocks that share edges, forth and back by turns, so that what was read last is read next; in
+    a sweep that goes back through the blocks, back at first."""
+    last = len(counts) - 1
 
     def order(sweep: int, block: int) -> Sequence[int]:
         by_column = sides[sweep].side != "src"
         edges = counts[:, block] if by_column else counts[block]
         some = np.flatnonzero(edges).tolist()
-        return some if block % 2 == 0 else some[::-1]
+        back = (1 + last - block) % 2 if sweep % 2 else block % 2
+        return some[::-1] if back else some
 
     return order
 
