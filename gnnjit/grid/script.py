@@ -144,8 +144,8 @@ Order = Callable[[int, int], Sequence[int]]
 
 
 def steps(pieces: Pieces, num_blocks: int, slices: int, order: Order) -> Iterator[Step]:
-    """All operations in order, with blocks in so many slices. Every other sweep begins with the block
-    with which the one before it ended: what that has left there is on the device."""
+    """All operations in order, with blocks in so many slices. Each sweep begins with the block with
+    which the one before it ended: what that has left there may still be on the device."""
     for s, sweep in enumerate(pieces.sweeps):
         for block in range(num_blocks)[:: -1 if s % 2 else 1]:
             if sweep.rows is Rows.EDGE:
