@@ -262,8 +262,7 @@ class Ready:
             return jax.numpy.asarray(x.value, x.dtype)
         if x.rows is None:
             return shared[x]
-        kind = VertexArray if x.rows is Rows.VERTEX else EdgeArray
-        found = kind(self.graph, names[x], x.shape, x.dtype, owned=x in kept)
-        if isinstance(found, EdgeArray):
-            found.parts = self.fit.blocks.num_parts
-        return found
+        args, owned = (self.graph, names[x], x.shape, x.dtype), x in kept
+        if x.rows is Rows.VERTEX:
+            return VertexArray(*args, owned=owned)
+        return EdgeArray(*args, owned=owned, parts=self.fit.blocks.num_parts)

@@ -71,7 +71,20 @@ class EdgeArray(RowArray):
     """
 
     rows = Rows.EDGE
-    parts: int | None = None
+
+    def __init__(
+        self,
+        graph: StreamedGraph,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: Any,
+        *,
+        version: int = 0,
+        owned: bool = False,
+        parts: int | None = None,
+    ) -> None:
+        super().__init__(graph, name, shape, dtype, version=version, owned=owned)
+        self.parts = parts
 
     def _numbers(self, start: int, stop: int) -> HostArray:
         if self.parts is None:
