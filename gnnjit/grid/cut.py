@@ -15,20 +15,15 @@ from gnnjit.grid.works import Gather, RowWise
 
 FLOPS_PER_BYTE = 16
 """Of a product, in the time in which a byte comes from a store."""
-ELEMENT, FUNCTION, REDUCED = 1, 4, 4
+ELEMENT, FUNCTION, REDUCED = 1 / 16, 1 / 4, 4
 """What takes as long to do again as so many bytes take to come: an element of a result; one of a
-function such as exp; one that is summed up or compared."""
-MOVED = 0.25
-"""An element that is only put elsewhere."""
+function such as exp; one that is summed up or compared, which XLA does not fuse on a CPU."""
 
 _FUNCTIONS = frozenset(
     """
     acos acosh asin asinh atan atan2 atanh cbrt cos cosh digamma erf erf_inv erfc exp exp2 expm1
     igamma igammac lgamma log log1p logistic pow rsqrt sin sinh sqrt tan tanh
     """.split()
-)
-_MOVING = frozenset(
-    "broadcast_in_dim concatenate copy reshape slice squeeze stop_gradient transpose".split()
 )
 
 
@@ -114,8 +109,6 @@ def _work(eqn: Equation) -> float:
         return 2 * out * inner / FLOPS_PER_BYTE
     if eqn.name.startswith(("reduce_", "arg", "cum")):
         return REDUCED * math.prod(eqn.inputs[0].shape)
-    if eqn.name in _MOVING:
-        return MOVED * out
     return (FUNCTION if eqn.name in _FUNCTIONS else ELEMENT) * out
 
 
