@@ -59,6 +59,7 @@ class Arguments:
                 "expected one: make it with StreamedGraph.from_edges"
             )
         (self.graph,) = graphs.values()
+        self.graph.check()
         self.leaves = [self._checked(x) for x in self.leaves]
 
     def _checked(self, x: Any) -> Any:

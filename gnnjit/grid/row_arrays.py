@@ -72,18 +72,8 @@ class EdgeArray(RowArray):
 
     rows = Rows.EDGE
 
-    def __init__(
-        self,
-        graph: StreamedGraph,
-        name: str,
-        shape: tuple[int, ...],
-        dtype: Any,
-        *,
-        version: int = 0,
-        owned: bool = False,
-        parts: int | None = None,
-    ) -> None:
-        super().__init__(graph, name, shape, dtype, version=version, owned=owned)
+    def __init__(self, *args: Any, parts: int | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.parts = parts
 
     def _numbers(self, start: int, stop: int) -> HostArray:

@@ -93,6 +93,9 @@ class VertexStore(abc.ABC):
     fit, and where the store is closed.
     """
 
+    tenant: object = None
+    """Stands for the graph that the arrays belong to, where a graph was made anew in the store."""
+
     def __init__(self, where: str) -> None:
         self._where = where
         self._counting = threading.Lock()

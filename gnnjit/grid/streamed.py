@@ -15,7 +15,7 @@ import numpy as np
 from gnnjit.errors import GraphError, StreamError
 from gnnjit.frontend.whole import Rows
 from gnnjit.graph import Graph
-from gnnjit.grid.blocks import EdgeBlocks
+from gnnjit.grid.blocks import COMPLETE, EdgeBlocks
 from gnnjit.grid.order import Ordering, order_vertices, whole
 from gnnjit.grid.row_arrays import EdgeArray, VertexArray
 from gnnjit.grid.selective import Rates
@@ -28,6 +28,8 @@ PIECE = 1 << 22
 RATE_BYTES = 16 << 20
 """That are moved to measure the rates."""
 
+GRID = r"grid\.\d+\."
+"""What arrays of a grid's edges begin with."""
 COPY = r"\.by-grid\.\d+"
 """After the name of an array of edges: a copy in the order of a grid."""
 
@@ -73,6 +75,7 @@ class StreamedGraph:
                 where the rows are in the user's order.
         """
         self.store = store
+        self._tenant = store.tenant
         self.num_nodes = whole("num_nodes", num_nodes, 0)
         self.num_edges = whole("num_edges", num_edges, 0)
         self.edges = edges
@@ -97,6 +100,9 @@ class StreamedGraph:
     ) -> StreamedGraph:
         """The graph of the edges `src[e] -> dst[e]`, its vertices ordered for locality.
 
+        A store holds one graph: what another one has left there of its edges is dropped, and that
+        one cannot be used any more.
+
         Args:
             src, dst: `int[E]`, no padding.
             num_nodes: N.
@@ -109,6 +115,11 @@ class StreamedGraph:
         """
         ordering = order_vertices(src, dst, num_nodes, method=order, seed=seed)
         store = HostStore() if store is None else store
+        store.tenant = object()
+        # First what says that the others are complete.
+        for name in sorted(store.names(), key=lambda name: not name.endswith(COMPLETE)):
+            if re.match(GRID, name) or re.search(COPY + "$", name):
+                store.drop(name)
         vertex = None
         if ordering.method != "given":
             vertex = "vertex"
@@ -158,7 +169,16 @@ class StreamedGraph:
             )
         return rows
 
+    def check(self) -> None:
+        """Raises StreamError where the store has become that of another graph."""
+        if self._tenant is not self.store.tenant:
+            raise StreamError(
+                f"another graph was made in the store of {self!r}, which has dropped its edges: "
+                "give each graph a store of its own"
+            )
+
     def _add(self, name: str, rows: HostArray) -> None:
+        self.check()
         self._versions[name] = self._versions.get(name, 0) + 1
         self.store.add(name, len(rows), rows.shape[1:], rows.dtype, replace=True)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import gnnjit
 from gnnjit.errors import GraphError, StoreError, StreamError
-from gnnjit.grid import DiskStore, EdgeArray
+from gnnjit.grid import DiskStore, EdgeArray, HostStore
 from gnnjit.stream import stream
 
 from .streaming import (
@@ -175,3 +175,25 @@ def test_errors():
         graph.edge_array("x")
     with pytest.raises(StoreError, match="complex64"):
         graph.put_edges("e", np.zeros(2, np.complex64))
+
+
+def test_another_graph_in_the_same_store():
+    store = HostStore()
+    layer = gnnjit.layer(lambda v, e: gnnjit.sum(e.src * e.data))
+    function = stream(
+        lambda graph, x, data: layer(graph, x, edges=data), memory_budget="1GiB", parts=2
+    )
+    x, weights = np.array([[1], [10], [100]], np.float32), np.ones((2, 1), np.float32)
+    one = edges([0, 1], [1, 2], 3).streamed(store)
+    old = one, one.put("x", x), one.put_edges("e", weights)
+    np.testing.assert_array_equal(np.asarray(function(*old)), [[0], [1], [10]])
+    two = edges([2, 1], [0, 0], 3).streamed(store)
+    new = two, two.put("x", x), two.put_edges("e", weights)
+    np.testing.assert_array_equal(np.asarray(function(*new)), [[110], [0], [0]])
+    message = (
+        "another graph was made in the store of StreamedGraph(3 vertices, 2 edges), which has "
+        "dropped its edges: give each graph a store of its own"
+    )
+    for call in (lambda: function(*old), lambda: one.put("x", x)):
+        with pytest.raises(StreamError, match=f"^{re.escape(message)}$"):
+            call()
