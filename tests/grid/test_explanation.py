@@ -201,6 +201,7 @@ def test_a_plot_without_matplotlib(monkeypatch):
     def absent(name: str) -> Any:
         raise ImportError(name)
 
+    explanation = explained(None)  # which may import modules of ours
     monkeypatch.setattr(plots.importlib, "import_module", absent)
     with pytest.raises(ImportError, match="plot\\(\\) needs matplotlib: pip install"):
-        explained(None).plot()
+        explanation.plot()
