@@ -27,6 +27,7 @@ from gnnjit.cost.machine import platform_here
 from gnnjit.cost.sketch import Sizes
 from gnnjit.errors import PlanError
 from gnnjit.graph import Graph
+from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.ir.program import Program, depends
 from gnnjit.ir.space import Space
 from gnnjit.judge import Layout
@@ -72,7 +73,7 @@ class Call:
         moving: tuple[bool, ...] | None,
         platform: str,
     ) -> Problem:
-        sizes = _sizes.value or Sizes(graph.num_src, graph.num_dst, graph.num_edges)
+        sizes = _sizes.value or _sizes_here(graph)
         leaves, treedef = jax.tree.flatten(graph)
         outs = [
             shape_of(graph, a, s) for a, s in zip(self.program.outputs, self.given, strict=True)
@@ -88,6 +89,13 @@ class Call:
             self.program, self.slots, self.padded, sizes, moving, self.budget, platform, least,
             layout,
         )  # fmt: skip
+
+
+def _sizes_here(graph: Graph | ShardedGraph) -> Sizes:
+    """Of what one device works on."""
+    if isinstance(graph, ShardedGraph):
+        return Sizes(graph.num_rows, graph.num_rows, graph.num_slots)
+    return Sizes(graph.num_src, graph.num_dst, graph.num_edges)
 
 
 def bind(call: Call, graph: Graph, arrays: Sequence[Any]) -> list[Any]:

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from gnnjit.graph import Graph
-from gnnjit.ir.program import Aggregate, Atom, Equation, Program
+from gnnjit.graph.sharded import ShardedGraph
+from gnnjit.ir.program import Aggregate, Atom, Equation, Program, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.aggregate import aggregate
 from gnnjit.lower.execute import execute, size, spread
@@ -40,11 +41,19 @@ def outputs(
     result = []
     for x, atom, space in zip(outs, program.outputs, given, strict=True):
         if space in (Space.EDGE, Space.SRC):
-            x = spread(graph, x, atom.space)
+            x = on_edges(graph, x, atom)
         elif space is Space.DST and atom.space is Space.SHARED:
             x = jnp.broadcast_to(x, (graph.num_dst, *jnp.shape(x)))
         result.append(x)
     return result
+
+
+def on_edges(graph: Graph, x: Any, atom: Atom) -> Any:
+    """A value over all edges, 0 on padding."""
+    if isinstance(graph, ShardedGraph) and atom.space in (Space.SRC, Space.DST):
+        value = Value(tuple(atom.shape), atom.dtype, atom.space)
+        return aggregate(graph, Program((value,), (), (value,)), (None,), [x])[0]
+    return spread(graph, x, atom.space)
 
 
 def shape_of(graph: Graph, atom: Atom, given: Space) -> jax.ShapeDtypeStruct:

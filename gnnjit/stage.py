@@ -17,11 +17,12 @@ from gnnjit.cost.machine import platform_here
 from gnnjit.errors import LayerError
 from gnnjit.frontend.trace import Arguments, Traced, call_once, leak_message, trace
 from gnnjit.graph import Bipartite, Graph
+from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.ir.interpret import Incidence, interpret
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
 from gnnjit.layer_call import Call, bind
-from gnnjit.lower import choose  # noqa: F401  (registers the lowerings of aggregate)
+from gnnjit.lower import lowering  # noqa: F401  (registers the lowerings of aggregate)
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.planner import Problem
@@ -177,7 +178,7 @@ def _is_initialising(owner: Any) -> bool:
 def _split(definition: Definition, args: tuple[Any, ...]) -> tuple[Any, Graph, Any, Any]:
     """The owner of a method (or nothing), the graph, the features, the parameters."""
     for at in (0, 1):
-        if len(args) > at and isinstance(args[at], Graph):
+        if len(args) > at and isinstance(args[at], (Graph, ShardedGraph)):
             if len(args) == at + 1:
                 break
             if at == 0 and definition.is_method:

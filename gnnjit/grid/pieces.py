@@ -17,11 +17,11 @@ from jax import lax
 from gnnjit.frontend.whole import Array, Constant, Operand
 from gnnjit.graph import Graph
 from gnnjit.graph.structure import Structure
-from gnnjit.grid.merging import empty, finish, merge
 from gnnjit.grid.rules import Block, bind
 from gnnjit.grid.works import Gather, RowWise, Shared, Side, Sweep
 from gnnjit.ir.space import Space
 from gnnjit.lower.aggregate import aggregate
+from gnnjit.lower.merging import empty, finish, merge
 
 Env = dict[Array, Any]
 
@@ -184,7 +184,7 @@ class BlockPiece:
         for gather, accumulated in zip(self.gathers, partial, strict=True):
             if not gather.totals:
                 accumulated = [part(x) for x in accumulated]
-                env.update(zip(gather.outputs, finish(gather, accumulated), strict=True))
+                env.update(zip(gather.outputs, finish(gather.op, accumulated), strict=True))
         sums: list[Any] = []
         for work in self.works:
             args = [_read(env, x) for x in work.inputs]
@@ -301,8 +301,8 @@ class ChunkPiece:
             ]
             outs = aggregate(graph, gather.op.body, gather.op.reductions, operands, gather.limit)
             if before is None:
-                before = empty(gather, indptr.shape[0] - 1, jnp)
-            merged.append(merge(gather, before, outs, jnp.diff(indptr)))
+                before = empty(gather.op, indptr.shape[0] - 1, jnp)
+            merged.append(merge(gather.op, before, outs, jnp.diff(indptr)))
             kept += [x for x, r in zip(outs, gather.op.reductions, strict=True) if r is None]
         return merged, kept
 

@@ -22,13 +22,12 @@ from gnnjit.grid.rules import (
     bind,
     bound,
     has_rows,
-    highest,
-    lowest,
     masked,
     plain,
     resized,
     summed,
 )
+from gnnjit.lower.merging import highest, lowest
 
 __all__ = ["Block", "Rule", "bind", "highest", "lowest", "rule_of"]
 

@@ -101,17 +101,3 @@ def masked(block: Block, x: Any, neutral: Any) -> Any:
         return x
     valid = block.valid.reshape((-1,) + (1,) * (x.ndim - 1))
     return jnp.where(valid, x, jnp.asarray(neutral, x.dtype))
-
-
-def lowest(dtype: Any) -> Any:
-    """Below every number of a dtype, or equal to one."""
-    if jnp.issubdtype(dtype, jnp.floating):
-        return -jnp.inf
-    return False if dtype == jnp.bool_ else jnp.iinfo(dtype).min
-
-
-def highest(dtype: Any) -> Any:
-    """Above every number of a dtype, or equal to one."""
-    if jnp.issubdtype(dtype, jnp.floating):
-        return jnp.inf
-    return True if dtype == jnp.bool_ else jnp.iinfo(dtype).max

@@ -20,10 +20,10 @@ from gnnjit.allocator import trim
 from gnnjit.frontend.whole import Array
 from gnnjit.grid.fit import Fit
 from gnnjit.grid.loading import Data, LoadedEdges, Loader, Mover, padded
-from gnnjit.grid.merging import empty, finish
 from gnnjit.grid.pieces import finished_total, neutral_totals
 from gnnjit.grid.script import Pieces, Step, Tensor, cell
 from gnnjit.grid.traffic import Traffic
+from gnnjit.lower.merging import empty, finish
 
 
 class Run:
@@ -90,7 +90,7 @@ class Run:
                 chunk = self.pieces.chunks[number][step.stage]
                 if chunk is not None and step.last:
                     partial = [
-                        sums.get(g) or (empty(g, self.script.rows) if g.totals else None)
+                        sums.get(g) or (empty(g.op, self.script.rows) if g.totals else None)
                         for g in chunk.gathers
                     ]
             elif step.kind == "chunk":
@@ -115,10 +115,12 @@ class Run:
             for work, total in zip(piece.totals, totals.get(stage) or (), strict=False):
                 self.env[work.outputs[0]] = finished_total(work, total, self.env)
         for gather, partial in sums.items():
-            self.env.update(zip(gather.outputs, finish(gather, partial), strict=True))
+            self.env.update(zip(gather.outputs, finish(gather.op, partial), strict=True))
         for gather in self.pieces.sweeps[number].gathers:
             if gather.totals and gather not in sums:  # no edges at all
-                self.env.update(zip(gather.outputs, finish(gather, empty(gather, 0)), strict=True))
+                self.env.update(
+                    zip(gather.outputs, finish(gather.op, empty(gather.op, 0)), strict=True)
+                )
 
     def _block(self, step: Step, local: dict[Array, Any], partial: Any, totals: Any) -> Any:
         piece = self.pieces.blocks[step.sweep][step.stage]
@@ -134,7 +136,7 @@ class Run:
             into = [local.pop(x) if x in local else self._blank(x) for x in piece.filled]
         totals = neutral_totals(piece) if totals is None else totals
         given = [
-            empty(g, self.script.rows) if before is None else before  # a block without edges
+            empty(g.op, self.script.rows) if before is None else before  # a block without edges
             for g, before in zip(piece.gathers, partial if piece.gathers else (), strict=True)
         ]
         sliced, filled, sums = piece.run(index, count, start, rows, shared, given, totals, into)

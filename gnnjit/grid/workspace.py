@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from gnnjit.frontend.whole import Array, Rows
-from gnnjit.grid.merging import partial_shapes
 from gnnjit.grid.script import Pieces, Step, Tensor, room, steps
 from gnnjit.grid.streamed import StreamedGraph
+from gnnjit.lower.merging import partial_shapes
 
 PROBE = 2048
 """Rows of a block for which the pieces are compiled to see what they need."""
@@ -118,7 +118,7 @@ class Workspace:
         piece = self.pieces.chunks[sweep][stage] if stage >= 0 else None
         if piece is None:
             return 0
-        return sum(_bytes(x) for g in piece.gathers for x in partial_shapes(g, self.rows))
+        return sum(_bytes(x) for g in piece.gathers for x in partial_shapes(g.op, self.rows))
 
     def block(self, step: Step) -> int:
         """Results and temporaries of a stage, but for what the plan counts as its outputs."""
@@ -158,7 +158,7 @@ def block_scratch(
                 for x in piece.rows
             ],
             shapes_of(piece.shared, None),
-            [partial_shapes(g, rows) for g in piece.gathers],
+            [partial_shapes(g.op, rows) for g in piece.gathers],
             shapes_of([w.outputs[0] for w in piece.totals], None),
             shapes_of(piece.filled, rows) if slices > 1 else [],
         )
@@ -181,9 +181,9 @@ def chunk_scratch(
         shapes_of(piece.other, rows),
         shapes_of(piece.edge_loads, slots),
         shapes_of(piece.shared, None),
-        [None if first and not g.totals else partial_shapes(g, rows) for g in piece.gathers],
+        [None if first and not g.totals else partial_shapes(g.op, rows) for g in piece.gathers],
     )
-    made = [x for g in piece.gathers if not g.totals for x in partial_shapes(g, rows)]
+    made = [x for g in piece.gathers if not g.totals for x in partial_shapes(g.op, rows)]
     return max(0, piece.run.scratch(args) - first * sum(map(_bytes, made)))
 
 

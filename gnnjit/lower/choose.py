@@ -10,14 +10,13 @@ from typing import Any
 
 import jax
 
-from gnnjit._compat import mlir
 from gnnjit.frontend.capture import inline_custom_calls
 from gnnjit.graph import Graph
-from gnnjit.ir.program import Aggregate, Atom, Equation, Program, Reduce
+from gnnjit.ir.program import Aggregate, Atom, Program, Reduce
 from gnnjit.ir.space import Space
 from gnnjit.lower import bucketed, cpu, csr, pallas, segment
-from gnnjit.lower.aggregate import Reductions, aggregate_p
-from gnnjit.lower.execute import execute, size, spread
+from gnnjit.lower.aggregate import Reductions
+from gnnjit.lower.execute import size
 from gnnjit.lower.expand import flat
 from gnnjit.passes.pipeline import lowering_passes
 from gnnjit.passes.pipeline import run as run_passes
@@ -154,34 +153,6 @@ def _interprets(platform: str) -> bool:
     return platform == "cpu" and _preferred.value == "pallas"
 
 
-def lower(
-    *args: Any,
-    body: Program,
-    reductions: Reductions,
-    graph_def: Any,
-    limit: int | None,
-    platform: str,
-    choices: list[Choice] | None = None,
-) -> list[Any]:
-    """The aggregate as plain JAX and kernel calls."""
-    n = graph_def[1]
-    graph = jax.tree.unflatten(graph_def[0], list(args[:n]))
-    program = traversals(body, reductions, graph, platform)
-
-    def run(graph: Graph, eqn: Equation, operands: list[Any]) -> Sequence[Any]:
-        assert isinstance(eqn.op, Aggregate)
-        choice = choose(eqn.op.body, eqn.op.reductions, graph, platform)
-        if choices is not None:
-            choices.append(choice)
-        return run_choice(choice, graph, operands, limit)
-
-    outs = execute(program, graph, args[n:], run)
-    return [
-        x if r is not None else spread(graph, x, atom.space)
-        for x, atom, r in zip(outs, program.outputs, reductions, strict=True)
-    ]
-
-
 def run_choice(
     choice: Choice, graph: Graph, operands: Sequence[Any], limit: int | None = None
 ) -> Sequence[Any]:
@@ -199,22 +170,3 @@ def run_choice(
         return segment.run(body, reductions, rows, graph, operands, limit=limit)
     module = {"mosaic": pallas.mosaic, "csr": csr, "bucketed": bucketed}[choice.kernel]
     return module.run(body, reductions, rows, graph, operands)
-
-
-aggregate_p.def_impl(
-    lambda *args, **params: jax.jit(functools.partial(aggregate_p.bind, **params))(*args)
-)
-
-
-def _register(platform: str | None) -> None:
-    rule = mlir.lower_fun(
-        functools.partial(lower, platform=platform or "other"), multiple_results=True
-    )
-    if platform is None:
-        mlir.register_lowering(aggregate_p, rule)
-    else:
-        mlir.register_lowering(aggregate_p, rule, platform=platform)
-
-
-for _platform in (None, "cpu", "cuda", "rocm", "tpu"):
-    _register(_platform)

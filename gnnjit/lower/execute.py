@@ -33,12 +33,6 @@ def size(graph: Graph, space: Space) -> int:
     return {Space.SRC: graph.num_src, Space.DST: graph.num_dst, Space.EDGE: graph.num_edges}[space]
 
 
-def degree(graph: Graph, space: Space) -> Any:
-    """Edges at each source or destination, `int32 [N]`."""
-    structure = graph.in_structure if space is Space.DST else graph.out_structure
-    return structure.degree().astype(jnp.int32)
-
-
 def execute(
     program: Program, graph: Graph, operands: Sequence[Any], aggregate: RunAggregate
 ) -> list[Any]:
@@ -59,9 +53,9 @@ def execute(
                     done[key] = _apply(eqn, graph, args)
                 outs = done[key]
             case Degree():
-                outs = [degree(graph, out.space).astype(out.dtype)]
+                outs = [graph.degree(out.space).astype(out.dtype)]
             case Index():
-                outs = [jnp.arange(size(graph, out.space), dtype=out.dtype)]
+                outs = [graph.numbers(out.space).astype(out.dtype)]
             case Aggregate():
                 outs = aggregate(graph, eqn, args)
             case _:

@@ -13,7 +13,7 @@ import optax
 import pytest
 from flax import nnx
 
-from gnnjit.grid import merging
+from gnnjit.lower import merging
 from gnnjit.nn import recipes
 from gnnjit.stream import stream
 

@@ -16,53 +16,66 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnnjit.grid.rules import highest, lowest
-from gnnjit.grid.works import Gather
 from gnnjit.ir.evaluate import finite_or_zero
+from gnnjit.ir.program import Aggregate
 from gnnjit.ir.space import Space
 
 
-def partial_shapes(gather: Gather, rows: int) -> list[jax.ShapeDtypeStruct]:
+def lowest(dtype: Any) -> Any:
+    """Below every number of a dtype, or equal to one."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return -jnp.inf
+    return False if dtype == jnp.bool_ else jnp.iinfo(dtype).min
+
+
+def highest(dtype: Any) -> Any:
+    """Above every number of a dtype, or equal to one."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.inf
+    return True if dtype == jnp.bool_ else jnp.iinfo(dtype).max
+
+
+def partial_shapes(op: Aggregate, rows: int) -> list[jax.ShapeDtypeStruct]:
     """Of the partial results of an aggregate: one array an output that is not left on the edges,
     and the number of edges of each row where that matters."""
     found = [
         jax.ShapeDtypeStruct(
             tuple(atom.shape) if r.into is Space.SHARED else (rows, *atom.shape), atom.dtype
         )
-        for atom, r in zip(gather.op.body.outputs, gather.op.reductions, strict=True)
+        for atom, r in zip(op.body.outputs, op.reductions, strict=True)
         if r is not None
     ]
-    return [*found, jax.ShapeDtypeStruct((rows,), np.int32)] if _counts(gather) else found
+    return [*found, jax.ShapeDtypeStruct((rows,), np.int32)] if _counts(op) else found
 
 
-def empty(gather: Gather, rows: int, numpy: Any = np) -> list[Any]:
+def empty(op: Aggregate, rows: int, numpy: Any = np) -> list[Any]:
     """Partial results without any edge, as arrays of `numpy`."""
-    kinds = [r.kind for r in gather.op.reductions if r is not None]
+    kinds = [r.kind for r in op.reductions if r is not None]
     start = {"max": lowest, "min": highest}
     return [
         numpy.full(x.shape, start[kind](x.dtype) if kind in start else 0, x.dtype)
-        for kind, x in itertools.zip_longest(kinds, partial_shapes(gather, rows))
+        for kind, x in itertools.zip_longest(kinds, partial_shapes(op, rows))
     ]
 
 
-def _counts(gather: Gather) -> bool:
-    return any(r is not None and r.kind in ("max", "min") for r in gather.op.reductions)
+def _counts(op: Aggregate) -> bool:
+    return any(r is not None and r.kind in ("max", "min") for r in op.reductions)
 
 
-def merge(gather: Gather, before: Sequence[Any], outs: Sequence[Any], degree: Any) -> list[Any]:
+def merge(op: Aggregate, before: Sequence[Any], outs: Sequence[Any], degree: Any) -> list[Any]:
     """Partial results, with those of one more chunk."""
-    kept = [k for k, r in enumerate(gather.op.reductions) if r is not None]
+    kept = [k for k, r in enumerate(op.reductions) if r is not None]
     old = dict(zip(kept, before, strict=False))
     new = dict(old)
     for k in kept:  # extremes first: what is shifted by them needs both
-        r = gather.op.reductions[k]
+        r = op.reductions[k]
         assert r is not None
         if r.kind in ("max", "min"):
             some = degree.sum() > 0 if r.into is Space.SHARED else _as_column(degree > 0, outs[k])
             better = jnp.maximum if r.kind == "max" else jnp.minimum
             new[k] = jnp.where(some, better(old[k], outs[k]), old[k])
     for k in kept:
-        r = gather.op.reductions[k]
+        r = op.reductions[k]
         assert r is not None
         if r.kind == "sum":
             new[k] = old[k] + outs[k]
@@ -72,7 +85,7 @@ def merge(gather: Gather, before: Sequence[Any], outs: Sequence[Any], degree: An
             here = jnp.where(_as_column(degree > 0, top), outs[r.score], -jnp.inf)
             new[k] = _rescaled(old[k], old[r.score], top) + _rescaled(outs[k], here, top)
     found = [new[k] for k in kept]
-    return [*found, before[-1] + degree] if _counts(gather) else found
+    return [*found, before[-1] + degree] if _counts(op) else found
 
 
 def _rescaled(total: Any, top: Any, new: Any) -> Any:
@@ -83,12 +96,12 @@ def _rescaled(total: Any, top: Any, new: Any) -> Any:
     return total * factor.reshape(factor.shape + (1,) * (total.ndim - factor.ndim))
 
 
-def finish(gather: Gather, partial: Sequence[Any]) -> list[Any]:
+def finish(op: Aggregate, partial: Sequence[Any]) -> list[Any]:
     """The outputs, from partial results of all chunks: 0 in rows without edges. What is left on
     the edges is not there (None)."""
     found: list[Any] = []
     values = iter(partial)
-    for r in gather.op.reductions:
+    for r in op.reductions:
         if r is None:
             found.append(None)
             continue

@@ -1,0 +1,354 @@
+"""What each shard of a `ShardedGraph` holds, made on the host."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from gnnjit.graph import validate
+from gnnjit.graph.partition import Partition
+from gnnjit.graph.sharded import AllGather, Halo, Ring, ShardedGraph
+from gnnjit.graph.structure import Structure, counting_sort
+from gnnjit.shapes import HostArray
+
+Parts = Callable[[int], Any]
+"""From the number of a shard to its part, a pytree of arrays."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dealt:
+    """Where each vertex is: `shard` and `row`, `int32[N]`."""
+
+    partition: Partition
+    shard: HostArray
+    row: HostArray
+
+    @staticmethod
+    def by(partition: Partition) -> Dealt:
+        shard = partition.assignment().astype(np.int32)
+        row = np.empty(len(shard), np.int32)
+        place = np.arange(len(shard)) - np.repeat(partition.bounds[:-1], partition.sizes)
+        row[partition.order] = place
+        return Dealt(partition, shard, row)
+
+    @property
+    def num_rows(self) -> int:
+        """Of every shard: at least 1, for padding to point at."""
+        return max(1, int(self.partition.sizes.max(initial=0)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Edges:
+    """The edges that end at a shard, in the order in which they were given: the shard and row of
+    each source, the row of each destination, its number."""
+
+    shard: HostArray
+    src: HostArray
+    dst: HostArray
+    number: HostArray
+
+    def take(self, at: HostArray) -> Edges:
+        return Edges(self.shard[at], self.src[at], self.dst[at], self.number[at])
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """All that must be known of every shard before one of them is made.
+
+    counts: `int64[P]`, edges that end at each shard.
+    used: `used(q)` are the rows of other shards that shard q reads, as sorted numbers
+        `shard * num_rows + row`.
+    """
+
+    dealt: Dealt
+    num_edges: int
+    counts: HostArray
+    edges: Callable[[int], Edges]
+    used: Callable[[int], HostArray]
+
+    @property
+    def num_shards(self) -> int:
+        return self.dealt.partition.num_shards
+
+    def traffic(self) -> HostArray:
+        """`int64[P, P]`: [q, p] are the rows of shard q that shard p reads."""
+        bounds = np.arange(self.num_shards + 1) * self.dealt.num_rows
+        at = [np.searchsorted(self.used(p), bounds) for p in range(self.num_shards)]
+        return np.diff(np.asarray(at), axis=1).T
+
+
+def plan(src: HostArray, dst: HostArray, partition: Partition) -> Plan:
+    """Of the edges `src[i] -> dst[i]`, all of them here."""
+    dealt, shards = Dealt.by(partition), partition.num_shards
+    start, _, by_shard = counting_sort(dealt.shard[dst], dst, shards)
+    rows = dealt.num_rows
+    halos: dict[int, HostArray] = {}
+
+    def edges(p: int) -> Edges:
+        number = by_shard[start[p] : start[p + 1]]
+        s = src[number]
+        return Edges(dealt.shard[s], dealt.row[s], dealt.row[dst[number]], number)
+
+    def used(p: int) -> HostArray:
+        if p not in halos:
+            found = np.zeros((shards, rows), bool)
+            s = src[by_shard[start[p] : start[p + 1]]]
+            found[dealt.shard[s], dealt.row[s]] = True
+            found[p] = False
+            halos[p] = np.flatnonzero(found)
+        return halos[p]
+
+    return Plan(dealt, len(src), np.diff(start), edges, used)
+
+
+def build(
+    plan: Plan, mesh: Mesh, axis: str, exchange: str, *, features: str | None = None
+) -> ShardedGraph:
+    """The graph on the devices; each process makes the parts of its own."""
+    shape = {"all_gather": _AllGather, "halo": _Halo, "ring": _Ring}[exchange](plan)
+    rows, slots = plan.dealt.num_rows, shape.num_slots
+    dtype = validate.index_dtype(num_edges=plan.num_shards * slots, sources=shape.num_sources)
+    sizes = plan.dealt.partition.sizes
+
+    def part(p: int) -> dict[str, Any]:
+        order = plan.dealt.partition
+        own = order.order[order.bounds[p] : order.bounds[p + 1]]
+        edges = plan.edges(p)
+        return {
+            "vertex": _padded(own.astype(np.int32), rows),
+            "edge": _padded(shape.sort(p, edges).number.astype(dtype), slots),
+            "sizes": np.asarray([sizes[p]], np.int32),
+            "edge_counts": np.asarray([plan.counts[p]], np.int32),
+            **shape.part(p, edges, dtype),
+        }
+
+    degrees = _out_degrees(plan)
+    found = _spread(mesh, axis, plan.num_shards, lambda p: {**part(p), "out_degree": degrees(p)})
+    return ShardedGraph(
+        vertex=found["vertex"],
+        edge=found["edge"],
+        sizes=found["sizes"],
+        edge_counts=found["edge_counts"],
+        out_degree=found["out_degree"],
+        src=found["src"],
+        dst=found["dst"],
+        in_structure=found["in_structure"],
+        out_structure=found["out_structure"],
+        exchange=found["exchange"],
+        mesh=mesh,
+        axis=axis,
+        features=features,
+        num_nodes=len(plan.dealt.shard),
+        num_given=plan.num_edges,
+        num_rows=rows,
+        num_slots=slots,
+        num_sources=shape.num_sources,
+    )
+
+
+def _out_degrees(plan: Plan) -> Callable[[int], HostArray]:
+    """`int32[num_rows]` of shard p: edges that start at each row, wherever they end."""
+    total = np.zeros((plan.num_shards, plan.dealt.num_rows), np.int32)
+    for p in range(plan.num_shards):
+        edges = plan.edges(p)
+        np.add.at(total, (edges.shard, edges.src), 1)
+    return lambda p: total[p]
+
+
+def _spread(mesh: Mesh, axis: str, shards: int, part: Parts) -> Any:
+    """The parts, side by side along their first axis, each on its devices. Those that other
+    processes hold are not made here, but one, for the shapes."""
+    sharding = NamedSharding(mesh, PartitionSpec(axis))
+    made: dict[int, list[Any]] = {}
+
+    def leaves(p: int) -> list[Any]:
+        if p not in made:
+            made[p] = jax.tree.leaves(part(p))
+        return made[p]
+
+    places = sharding.addressable_devices_indices_map((shards,)).values()
+    here = sorted({(index[0].start or 0) for index in places if index is not None})
+    treedef = jax.tree.structure(part(here[0]))
+    arrays = []
+    for k, like in enumerate(leaves(here[0])):
+        length = len(like)
+
+        def rows(index: Any, k: int = k, length: int = length) -> HostArray:
+            return leaves((index[0].start or 0) // length)[k]
+
+        shape = (shards * length, *like.shape[1:])
+        arrays.append(jax.make_array_from_callback(shape, sharding, rows))
+    return jax.tree.unflatten(treedef, arrays)
+
+
+def _padded(x: HostArray, length: int) -> HostArray:
+    return np.pad(x, [(0, length - len(x))] + [(0, 0)] * (x.ndim - 1))
+
+
+def _structure(
+    row: HostArray, neighbor: HostArray, num_rows: int, slots: int, dtype: Any
+) -> tuple[HostArray, HostArray, HostArray]:
+    """`indptr`, `neighbor` and `edge` of edges sorted by row, with padding up to `slots`."""
+    indptr, neighbor, edge = counting_sort(row, neighbor, num_rows)
+    beyond = np.arange(len(row), slots, dtype=dtype)
+    return (
+        indptr.astype(dtype),
+        _padded(neighbor.astype(dtype), slots),
+        np.concatenate([edge.astype(dtype), beyond]),
+    )
+
+
+def _alone(indptr: HostArray, neighbor: HostArray, edge: HostArray) -> Structure:
+    """With a first axis for the shards."""
+    return Structure(indptr[None], neighbor[None], edge[None])
+
+
+class _Table:
+    """What sources a shard reads, in one table."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.rows = plan, plan.dealt.num_rows
+        self.num_slots = max(1, int(plan.counts.max(initial=0)))
+
+    num_sources: int
+
+    def sort(self, p: int, edges: Edges) -> Edges:
+        return edges
+
+    def place(self, p: int, edges: Edges) -> HostArray:
+        """Of each edge's source, in the table of shard p."""
+        raise NotImplementedError
+
+    def exchange(self, p: int, dtype: Any) -> Any:
+        raise NotImplementedError
+
+    def part(self, p: int, edges: Edges, dtype: Any) -> dict[str, Any]:
+        src, dst = self.place(p, edges).astype(dtype), edges.dst.astype(dtype)
+        slots = self.num_slots
+        return {
+            "src": _padded(src, slots),
+            "dst": _padded(dst, slots),
+            "in_structure": _alone(*_structure(dst, src, self.rows, slots, dtype)),
+            "out_structure": _alone(*_structure(src, dst, self.num_sources, slots, dtype)),
+            "exchange": self.exchange(p, dtype),
+        }
+
+
+class _AllGather(_Table):
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.num_sources = plan.num_shards * self.rows
+
+    def place(self, p: int, edges: Edges) -> HostArray:
+        return edges.shard.astype(np.int64) * self.rows + edges.src
+
+    def exchange(self, p: int, dtype: Any) -> AllGather:
+        return AllGather()
+
+
+ROUND = 1.25
+"""One `all_to_all` where it moves at most so many times what one `ppermute` each would."""
+
+
+class _Halo(_Table):
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        count = plan.num_shards
+        traffic = plan.traffic()
+        shard = np.arange(count)
+        by_distance = [
+            int(traffic[(shard + s) % count, shard].max(initial=0)) for s in range(1, count)
+        ]
+        tallest = max(by_distance, default=0)
+        self.at_once = count > 1 and tallest * count <= ROUND * sum(by_distance)
+        self.heights = (tallest,) * count if self.at_once else tuple(by_distance)
+        self.starts = np.cumsum([0, *self.heights])
+        self.num_sources = self.rows + int(self.starts[-1])
+
+    def block(self, p: int, q: HostArray | int) -> Any:
+        """Which block of shard p comes from (and goes to) shard q."""
+        return q if self.at_once else (q - p) % self.plan.num_shards - 1
+
+    def place(self, p: int, edges: Edges) -> HostArray:
+        used = self.plan.used(p)
+        number = edges.shard.astype(np.int64) * self.rows + edges.src
+        first = np.searchsorted(used, np.arange(self.plan.num_shards) * self.rows)
+        block = np.where(edges.shard == p, 0, self.block(p, edges.shard))
+        at = self.rows + self.starts[block] + np.searchsorted(used, number) - first[edges.shard]
+        return np.where(edges.shard == p, edges.src, at)
+
+    def sent(self, p: int, q: int) -> HostArray:
+        """The rows of shard p that go to shard q."""
+        used = self.plan.used(q)
+        low, high = np.searchsorted(used, [p * self.rows, (p + 1) * self.rows])
+        return used[low:high] - p * self.rows
+
+    def exchange(self, p: int, dtype: Any) -> Halo:
+        total, count = int(self.starts[-1]), self.plan.num_shards
+        send, real = np.zeros(total, dtype), np.zeros(total, bool)
+        for q in set(range(count)) - {p}:
+            rows = self.sent(p, q)
+            # What goes to the shard s before this one is the block of distance s.
+            at = self.starts[q if self.at_once else (p - q) % count - 1]
+            send[at : at + len(rows)] = rows
+            real[at : at + len(rows)] = True
+        slot = np.flatnonzero(real).astype(dtype)
+        returned = _structure(send[slot], slot, self.rows, total, dtype)
+        return Halo(send[None], _alone(*returned), self.heights, self.at_once)
+
+
+class _Ring:
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.rows, count = plan, plan.dealt.num_rows, plan.num_shards
+        self.num_sources = self.rows
+        counts = np.zeros((count, count), np.int64)
+        for p in range(count):
+            counts[p] = np.bincount((plan.edges(p).shard - p) % count, minlength=count)
+        self.counts = counts
+        self.starts = np.cumsum(counts, axis=1) - counts
+        near = max(1, int(counts[:, 0].max()))
+        far = max(1, int(counts[:, 1:].max(initial=0)))
+        self.capacity = (near, far)
+        room = np.asarray([near] + [far] * (count - 1))
+        self.num_slots = int((self.starts + room).max())
+
+    def sort(self, p: int, edges: Edges) -> Edges:
+        distance = (edges.shard - p) % self.plan.num_shards
+        return edges.take(np.argsort(distance, kind="stable"))
+
+    def part(self, p: int, edges: Edges, dtype: Any) -> dict[str, Any]:
+        edges = self.sort(p, edges)
+        src, dst = edges.src.astype(dtype), edges.dst.astype(dtype)
+        slots = self.num_slots
+        return {
+            "src": _padded(src, slots),
+            "dst": _padded(dst, slots),
+            "in_structure": self.structure(p, dst, src, dtype),
+            "out_structure": self.structure(p, src, dst, dtype),
+            "exchange": Ring(
+                self.starts[p : p + 1].astype(dtype),
+                self.counts[p : p + 1].astype(dtype),
+                self.capacity,
+            ),
+        }
+
+    def structure(self, p: int, row: HostArray, other: HostArray, dtype: Any) -> Structure:
+        """Edges by distance, then by row; `indptr` and `edge` count from the first of each."""
+        pointers, neighbors, places = [], [], []
+        for start, count in zip(self.starts[p], self.counts[p], strict=True):
+            part = slice(start, start + count)
+            found = _structure(row[part], other[part], self.rows, count, dtype)
+            pointers.append(found[0])
+            neighbors.append(found[1])
+            places.append(found[2])
+        slots = self.num_slots
+        flat: Sequence[HostArray] = [np.concatenate(x) for x in (neighbors, places)]
+        return _alone(np.stack(pointers), _padded(flat[0], slots), _padded(flat[1], slots))

@@ -1,0 +1,67 @@
+"""How `aggregate` becomes code: on one device, or on the shards of a graph."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from gnnjit._compat import mlir
+from gnnjit.graph import Graph
+from gnnjit.graph.sharded import ShardedGraph
+from gnnjit.ir.program import Aggregate, Equation, Program
+from gnnjit.lower import sharded
+from gnnjit.lower.aggregate import Reductions, aggregate_p
+from gnnjit.lower.choose import Choice, choose, run_choice, traversals
+from gnnjit.lower.execute import execute, spread
+
+
+def lower(
+    *args: Any,
+    body: Program,
+    reductions: Reductions,
+    graph_def: Any,
+    limit: int | None,
+    platform: str,
+    choices: list[Choice] | None = None,
+) -> list[Any]:
+    """The aggregate as plain JAX and kernel calls."""
+    n = graph_def[1]
+    graph = jax.tree.unflatten(graph_def[0], list(args[:n]))
+    if isinstance(graph, ShardedGraph):
+        return sharded.lower(graph, body, reductions, args[n:], platform, limit)
+    program = traversals(body, reductions, graph, platform)
+
+    def run(graph: Graph, eqn: Equation, operands: list[Any]) -> Sequence[Any]:
+        assert isinstance(eqn.op, Aggregate)
+        choice = choose(eqn.op.body, eqn.op.reductions, graph, platform)
+        if choices is not None:
+            choices.append(choice)
+        return run_choice(choice, graph, operands, limit)
+
+    outs = execute(program, graph, args[n:], run)
+    return [
+        x if r is not None else spread(graph, x, atom.space)
+        for x, atom, r in zip(outs, program.outputs, reductions, strict=True)
+    ]
+
+
+aggregate_p.def_impl(
+    lambda *args, **params: jax.jit(functools.partial(aggregate_p.bind, **params))(*args)
+)
+
+
+def _register(platform: str | None) -> None:
+    rule = mlir.lower_fun(
+        functools.partial(lower, platform=platform or "other"), multiple_results=True
+    )
+    if platform is None:
+        mlir.register_lowering(aggregate_p, rule)
+    else:
+        mlir.register_lowering(aggregate_p, rule, platform=platform)
+
+
+for _platform in (None, "cpu", "cuda", "rocm", "tpu"):
+    _register(_platform)

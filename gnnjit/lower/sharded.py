@@ -1,0 +1,288 @@
+"""`aggregate` on the shards of a graph: what one device does, and what travels between them.
+
+A shard has the edges that end at its vertices. A traversal reads the sources of other shards from
+a table that was exchanged before (`all_gather`, `Halo`), or chunk by chunk while the rows of the
+other shards pass by (`Ring`; NeuGraph, section 3.3). What is reduced into sources goes the way back
+and is added up by its owner: a shard sends one sum for each source that it read, however many edges
+read it (FlexGraph, section 5, "partial aggregation"). What is reduced into one value for all is
+combined over the axis. Each result has one owner and a fixed order: the same bits in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from gnnjit.graph import Graph
+from gnnjit.graph.sharded import Halo, Ring, Shard, ShardedGraph, local
+from gnnjit.ir.program import Aggregate, Equation, Program, Reduce, Value
+from gnnjit.ir.space import Space
+from gnnjit.lower.aggregate import Reductions
+from gnnjit.lower.choose import choose, run_choice, traversals
+from gnnjit.lower.execute import execute
+from gnnjit.lower.merging import empty, finish, highest, lowest, merge
+
+
+def lower(
+    graph: ShardedGraph,
+    body: Program,
+    reductions: Reductions,
+    operands: Sequence[Any],
+    platform: str,
+    limit: int | None = None,
+) -> list[Any]:
+    """The aggregate as one `shard_map` over the axis of the graph."""
+    whole = PartitionSpec()
+    inputs = [whole if v.space is Space.SHARED else graph.spec for v in body.inputs]
+    outs = [whole if r is not None and r.into is Space.SHARED else graph.spec for r in reductions]
+
+    def run(graph: ShardedGraph, *operands: Any) -> list[Any]:
+        device = _Device(graph, platform, limit)
+        return device.outputs(body, reductions, operands)
+
+    specs = jax.tree.map(lambda _: graph.spec, graph)
+    mapped = jax.shard_map(
+        run, mesh=graph.mesh, in_specs=(specs, *inputs), out_specs=outs, check_vma=False
+    )
+    return list(mapped(graph, *operands))
+
+
+class _Device:
+    """One device's part of the work."""
+
+    def __init__(self, graph: ShardedGraph, platform: str, limit: int | None) -> None:
+        self.whole, self.platform, self.limit = graph, platform, limit
+        self.axis, self.count = graph.axis, graph.num_shards
+        self.shard = local(graph)
+        self.tables: dict[int, tuple[Any, Any]] = {}
+
+    def outputs(self, body: Program, reductions: Reductions, operands: Sequence[Any]) -> list[Any]:
+        program = traversals(body, reductions, self.sample(), self.platform)
+        outs = execute(program, self.shard, operands, self.traverse)
+        return [
+            x if r is not None else self.on_edges(x, atom)
+            for x, atom, r in zip(outs, program.outputs, reductions, strict=True)
+        ]
+
+    def sample(self) -> Graph:
+        """A graph of the kind that traversals run over here."""
+        return self.shard.graph(0)
+
+    def traverse(self, shard: Shard, eqn: Equation, args: list[Any]) -> Sequence[Any]:
+        assert isinstance(eqn.op, Aggregate)
+        return self.aggregate(eqn.op, args)
+
+    def aggregate(self, op: Aggregate, args: Sequence[Any]) -> list[Any]:
+        if isinstance(self.shard.exchange, Ring):
+            outs = _Round(self, op, args).outputs()
+        else:
+            outs = self.at_table(op, args)
+        return [
+            self.over_all(x, r) if r is not None and r.into is Space.SHARED else x
+            for x, r in zip(outs, op.reductions, strict=True)
+        ]
+
+    def run(self, op: Aggregate, graph: Graph, args: Sequence[Any]) -> list[Any]:
+        choice = choose(op.body, op.reductions, graph, self.platform)
+        return list(run_choice(choice, graph, args, self.limit))
+
+    def on_edges(self, x: Any, atom: Any) -> Any:
+        """An output that stays on the edges, wherever it was computed."""
+        if atom.space is Space.SRC:
+            value = Value(tuple(atom.shape), atom.dtype, Space.SRC)
+            return self.aggregate(_copied(value), [x])[0]
+        if atom.space is Space.SHARED:
+            x = jnp.broadcast_to(x, (self.shard.num_edges, *jnp.shape(x)))
+        elif atom.space is Space.DST:
+            x = x[self.whole.dst]
+        return _masked(x, self.shard.mask)
+
+    def over_all(self, x: Any, reduction: Reduce) -> Any:
+        """One value for all edges, from those of the shards."""
+        if reduction.kind == "sum":
+            return lax.psum(x, self.axis)
+        some = self.shard.edge_count > 0
+        worst, best = (lowest, lax.pmax) if reduction.kind == "max" else (highest, lax.pmin)
+        found = best(jnp.where(some, x, worst(x.dtype)), self.axis)
+        return jnp.where(lax.psum(self.shard.edge_count, self.axis) > 0, found, 0).astype(x.dtype)
+
+    # -- with a table of all sources ------------------------------------------------------------
+
+    def at_table(self, op: Aggregate, args: Sequence[Any]) -> list[Any]:
+        read = [
+            self.table(x) if v.space is Space.SRC else x
+            for x, v in zip(args, op.body.inputs, strict=True)
+        ]
+        outs = self.run(op, self.sample(), read)
+        return [
+            self.to_owners(x, r) if r is not None and r.into is Space.SRC else x
+            for x, r in zip(outs, op.reductions, strict=True)
+        ]
+
+    def table(self, x: Any) -> Any:
+        """`x` of this shard's vertices, and of all sources that its edges have."""
+        if id(x) not in self.tables:
+            self.tables[id(x)] = (x, self.fetched(x))
+        return self.tables[id(x)][1]
+
+    def fetched(self, x: Any) -> Any:
+        halo = self.shard.exchange
+        if not isinstance(halo, Halo):
+            return lax.all_gather(x, self.axis, tiled=True)
+        if not sum(halo.heights):
+            return x
+        sent = x[halo.send]
+        return jnp.concatenate([x, self.exchanged(sent, halo, -1)])
+
+    def exchanged(self, x: Any, halo: Halo, way: int) -> Any:
+        """The blocks of `x`, each where it belongs; `way`: -1 to those who read, 1 back."""
+        if halo.at_once:
+            return lax.all_to_all(x, self.axis, 0, 0, tiled=True)
+        blocks, start = [], 0
+        for distance, height in enumerate(halo.heights, 1):
+            block = x[start : start + height]
+            start += height
+            if height:
+                blocks.append(self.moved(block, way * distance))
+        return jnp.concatenate(blocks)
+
+    def moved(self, x: Any, by: int) -> Any:
+        """`x`, on the shard so many after this one."""
+        pairs = [(p, (p + by) % self.count) for p in range(self.count)]
+        return lax.ppermute(x, self.axis, pairs)
+
+    def to_owners(self, x: Any, reduction: Reduce) -> Any:
+        """What was summed for each row of the table, summed for each vertex."""
+        assert reduction.kind == "sum", "only sums are reduced into sources"
+        halo = self.shard.exchange
+        if not isinstance(halo, Halo):
+            return lax.psum_scatter(x, self.axis, tiled=True)
+        own = x[: self.shard.num_rows]
+        if not sum(halo.heights):
+            return own
+        back = self.exchanged(x[self.shard.num_rows :], halo, 1)
+        return own + self.returned(back, halo).astype(own.dtype)
+
+    def returned(self, back: Any, halo: Halo) -> Any:
+        """For each row, the sum of what came back for it."""
+        structure = halo.returned
+        sent, rows = back.shape[0], self.shard.num_rows
+        slot = jnp.arange(sent, dtype=structure.edge.dtype)
+        real = slot < structure.indptr[-1]
+        # Edge i of this graph is entry i of what was sent.
+        graph = Graph(
+            src=slot,
+            dst=halo.send,
+            mask=real,
+            in_structure=structure,
+            out_structure=structure,
+            dropped=None,
+            num_src=sent,
+            num_dst=rows,
+            num_edges=sent,
+            bipartite=True,
+        )
+        value = Value(tuple(back.shape[1:]), back.dtype, Space.SRC)
+        return self.run(_copied(value, Reduce("sum", Space.DST)), graph, [back])[0]
+
+
+class _Round:
+    """One traversal while the rows of all shards pass by.
+
+    What is reduced into sources passes on with their rows, and is home after a whole round.
+    """
+
+    def __init__(self, device: _Device, op: Aggregate, args: Sequence[Any]) -> None:
+        self.device, self.op, self.args = device, op, list(args)
+        self.passing = [i for i, v in enumerate(op.body.inputs) if v.space is Space.SRC]
+        homes = [None if r is None else r.into for r in op.reductions]
+        self.into_src = [k for k, home in enumerate(homes) if home is Space.SRC]
+        self.on_edges = [k for k, home in enumerate(homes) if home is None]
+        self.reduced = [k for k in range(len(homes)) if k not in self.into_src + self.on_edges]
+        self.merged = _only(op, self.reduced) if self.into_src else op
+
+    def outputs(self) -> list[Any]:
+        """Of the traversal."""
+        last = self.device.count - 1
+        rows = [self.args[i] for i in self.passing]
+        merged, home, edges = self.step(0, rows, self.start())
+        if last:
+            carry = self.pass_on(rows), (merged, list(map(jnp.zeros_like, home)), edges)
+            if last > 1:
+                carry, _ = lax.scan(self.round, carry, jnp.arange(1, last))
+            rows, state = carry
+            merged, away, edges = self.step(jnp.asarray(last), rows, state)
+            home = [a + b for a, b in zip(home, self.pass_on(away), strict=True)]
+        return self.collected(merged, home, edges)
+
+    def round(self, carry: Any, distance: Any) -> tuple[Any, None]:
+        rows, state = carry
+        after = self.pass_on(rows)  # does not wait for what is computed here
+        merged, away, edges = self.step(distance, rows, state)
+        return (after, (merged, self.pass_on(away), edges)), None
+
+    def pass_on(self, arrays: Sequence[Any]) -> list[Any]:
+        """To the shard before, which reads them next."""
+        return [self.device.moved(x, -1) for x in arrays]
+
+    def start(self) -> Any:
+        shard, atoms = self.device.shard, self.op.body.outputs
+        sums = [jnp.zeros((shard.num_rows, *atoms[k].shape), atoms[k].dtype) for k in self.into_src]
+        edges = [
+            jnp.zeros((shard.num_edges, *atoms[k].shape), atoms[k].dtype) for k in self.on_edges
+        ]
+        return empty(self.merged, shard.num_rows, jnp), sums, edges
+
+    def step(self, distance: Any, rows: Sequence[Any], state: Any) -> Any:
+        """With the edges from the shard at `distance`, whose `rows` are here."""
+        graph = self.device.shard.graph(distance)
+        ring = self.device.shard.exchange
+        assert isinstance(ring, Ring)
+        first = ring.starts[distance]
+        passing = dict(zip(self.passing, rows, strict=True))
+        args = []
+        for i, (x, v) in enumerate(zip(self.args, self.op.body.inputs, strict=True)):
+            if v.space is Space.EDGE:
+                x = lax.dynamic_slice_in_dim(x, first, graph.num_edges)
+            args.append(passing.get(i, x))
+        outs = self.device.run(self.op, graph, args)
+        merged, sums, edges = state
+        some = [outs[k] for k in self.reduced] if self.into_src else outs
+        merged = merge(self.merged, merged, some, jnp.diff(graph.in_structure.indptr))
+        sums = [a + outs[k] for a, k in zip(sums, self.into_src, strict=True)]
+        # What is written beyond the chunk is 0, or overwritten by the next one.
+        edges = [
+            lax.dynamic_update_slice_in_dim(a, outs[k], first, 0)
+            for a, k in zip(edges, self.on_edges, strict=True)
+        ]
+        return merged, sums, edges
+
+    def collected(self, merged: Any, sums: Any, edges: Any) -> list[Any]:
+        found: list[Any] = [None] * len(self.op.reductions)
+        reduced = finish(self.merged, merged)
+        for k, x in zip(self.reduced, (x for x in reduced if x is not None), strict=True):
+            found[k] = x
+        for k, x in zip(self.into_src + self.on_edges, [*sums, *edges], strict=True):
+            found[k] = x
+        return found
+
+
+def _only(op: Aggregate, outputs: Sequence[int]) -> Aggregate:
+    """The aggregate with these outputs, none of which refers to another."""
+    body = op.body
+    body = Program(body.inputs, body.equations, tuple(body.outputs[k] for k in outputs), body.name)
+    return Aggregate(body, tuple(op.reductions[k] for k in outputs))
+
+
+def _copied(value: Value, reduction: Reduce | None = None) -> Aggregate:
+    """The aggregate that reads a value on every edge, and reduces it."""
+    return Aggregate(Program((value,), (), (value,)), (reduction,))
+
+
+def _masked(x: Any, mask: Any) -> Any:
+    return jnp.where(mask.reshape((-1,) + (1,) * (x.ndim - 1)), x, jnp.zeros_like(x))
