@@ -19,6 +19,7 @@ from gnnjit.frontend.vocabulary import (
 )
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.layer import layer, reference
+from gnnjit.shard import shard
 from gnnjit.stream import stream
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "min",
     "random_uniform",
     "reference",
+    "shard",
     "softmax",
     "std",
     "stream",

@@ -51,9 +51,17 @@ def _product(kind: str, size: tuple[int, int, int]) -> Point:
     flops, bytes_ = 2.0 * n * f * g, 4.0 * n * (f + g)
     if kind == "matmul":
         work = Work.of("matmul", count=1, flops=flops, bytes=bytes_) + Work.of("call", calls=1)
-        return Point(f"matmul {size}", lambda: work, _compiled(rows_p.bind, (n, f), (f, g)))
+        return Point(
+            f"matmul {size}",
+            lambda: work,
+            _compiled(functools.partial(rows_p.bind, place=None), (n, f), (f, g)),
+        )
     work = Work.of("tall", count=1, flops=flops, bytes=bytes_) + Work.of("call", calls=1)
-    return Point(f"tall {size}", lambda: work, _compiled(tall_p.bind, (n, f), (n, g)))
+    return Point(
+        f"tall {size}",
+        lambda: work,
+        _compiled(functools.partial(tall_p.bind, place=None), (n, f), (n, g)),
+    )
 
 
 def _compiled(fn: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[], Run]:

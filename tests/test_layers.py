@@ -49,6 +49,7 @@ UNITS = {
     "check": "layer",
     "stage": "layer",
     "layer_call": "layer",
+    "shard": "layer",
     "stream": "layer",
     "planner": "layer",
     "judge": "layer",

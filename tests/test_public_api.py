@@ -33,7 +33,7 @@ def test_names() -> None:
     assert names(gnnjit) == [
         "Bipartite", "Graph", "check", "degree", "dropout", "explain", "keep_memory", "layer",
         "logsumexp", "max", "mean", "memory_budget", "min", "random_uniform", "reference",
-        "softmax", "std", "stream", "sum", "var",
+        "shard", "softmax", "std", "stream", "sum", "var",
     ]  # fmt: skip
 
 
@@ -58,8 +58,8 @@ def test_names_of_data() -> None:
 
 def test_names_of_graph() -> None:
     assert names(gnnjit.graph) == [
-        "Bipartite", "DegreeStatistics", "Graph", "Statistics", "Structure", "batch", "coalesce",
-        "symmetrize",
+        "Bipartite", "DegreeStatistics", "Graph", "Partition", "ShardedGraph", "Statistics",
+        "Structure", "batch", "coalesce", "symmetrize",
     ]  # fmt: skip
 
 
@@ -103,6 +103,10 @@ FUNCTIONS = {
     "Graph.with_self_loops": "(self, edges=None, *, fill=1.0, missing_only=True)",
     "Graph.statistics": "(self)",
     "Graph.to_undirected": "(self)",
+    "shard": (
+        "(graph, mesh, axis=None, *, partition='auto', exchange='auto', features=None, "
+        "memory_budget=None)"
+    ),
     "stream": (
         "(fn=None, *, memory_budget, process=False, parts=None, slices=None, selective=True, "
         "overlapped=True, cached=True, refined=False)"

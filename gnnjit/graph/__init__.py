@@ -1,8 +1,10 @@
-"""Graphs: edges, their two sorted structures, padding, batching, statistics."""
+"""Graphs: edges, their two sorted structures, padding, batching, shards, statistics."""
 
 from gnnjit.graph.batching import batch
 from gnnjit.graph.edit import coalesce, symmetrize
 from gnnjit.graph.graph import Bipartite, Graph
+from gnnjit.graph.partition import Partition
+from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.graph.statistics import DegreeStatistics, Statistics
 from gnnjit.graph.structure import Structure
 
@@ -10,6 +12,8 @@ __all__ = [
     "Bipartite",
     "DegreeStatistics",
     "Graph",
+    "Partition",
+    "ShardedGraph",
     "Statistics",
     "Structure",
     "batch",

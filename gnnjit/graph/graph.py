@@ -149,16 +149,6 @@ class Graph:
             f"edges that end at a vertex"
         )
 
-    def numbers(self, space: Any) -> jax.Array:
-        """`int32[N]` or `int32[E]`: the number of each element of a space, as the user counts.
-
-        Args:
-            space: "src", "dst" or "edge" (or an enumeration member with such a value).
-        """
-        name = getattr(space, "value", space)
-        count = {"src": self.num_src, "dst": self.num_dst, "edge": self.num_edges}[name]
-        return jnp.arange(count)
-
     @property
     def in_degree(self) -> jax.Array:
         """`int[num_dst]`: edges that end at each destination."""

@@ -206,7 +206,7 @@ def _structure(
     )
 
 
-def _alone(indptr: HostArray, neighbor: HostArray, edge: HostArray) -> Structure:
+def _alone(indptr: Any, neighbor: Any, edge: Any) -> Structure:
     """With a first axis for the shards."""
     return Structure(indptr[None], neighbor[None], edge[None])
 

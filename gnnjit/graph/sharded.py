@@ -186,7 +186,7 @@ class ShardedGraph:
         return of_rows.reshape(-1).astype(jnp.int32)
 
     def numbers(self, space: Any) -> jax.Array:
-        """The user's numbers of the vertices or edges, as `Graph.numbers`."""
+        """`int32`, the user's numbers of the vertices or edges."""
         return self.edge if getattr(space, "value", space) == "edge" else self.vertex
 
     def check(self, x: PyTree, space: Any, what: str) -> None:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.graph import Graph
+from gnnjit.graph.sharded import Shard, ShardedGraph
 from gnnjit.ir.evaluate import bind_in_space, literal_array
 from gnnjit.ir.program import (
     Aggregate,
@@ -25,16 +26,19 @@ from gnnjit.ir.program import (
 from gnnjit.ir.space import Space
 from gnnjit.lower import vertex_matmul
 
-RunAggregate = Callable[[Graph, Equation, list[Any]], Sequence[Any]]
+Whole = Graph | ShardedGraph | Shard
+"""What a program runs over: a graph, one over many devices, or what one device has of it."""
+
+RunAggregate = Callable[[Any, Equation, list[Any]], Sequence[Any]]
 
 
-def size(graph: Graph, space: Space) -> int:
+def size(graph: Whole, space: Space) -> int:
     """Number of elements of a space (edges: with padding)."""
     return {Space.SRC: graph.num_src, Space.DST: graph.num_dst, Space.EDGE: graph.num_edges}[space]
 
 
 def execute(
-    program: Program, graph: Graph, operands: Sequence[Any], aggregate: RunAggregate
+    program: Program, graph: Whole, operands: Sequence[Any], aggregate: RunAggregate
 ) -> list[Any]:
     """The outputs of `program` on arrays `[size(space), *shape]`; shared ones are unbatched."""
     env: dict[Value, Any] = dict(zip(program.inputs, operands, strict=True))
@@ -55,7 +59,7 @@ def execute(
             case Degree():
                 outs = [graph.degree(out.space).astype(out.dtype)]
             case Index():
-                outs = [graph.numbers(out.space).astype(out.dtype)]
+                outs = [_numbers(graph, out.space).astype(out.dtype)]
             case Aggregate():
                 outs = aggregate(graph, eqn, args)
             case _:
@@ -64,7 +68,12 @@ def execute(
     return [read(o) for o in program.outputs]
 
 
-def size_or_shared(graph: Graph, space: Space) -> int | None:
+def _numbers(graph: Whole, space: Space) -> Any:
+    """Of the elements of a space, as the user counts them."""
+    return jnp.arange(size(graph, space)) if isinstance(graph, Graph) else graph.numbers(space)
+
+
+def size_or_shared(graph: Whole, space: Space) -> int | None:
     return None if space is Space.SHARED else size(graph, space)
 
 
@@ -78,10 +87,11 @@ def _places(eqn: Equation, args: list[Any]) -> tuple[Hashable, ...]:
     )
 
 
-def _apply(eqn: Equation, graph: Graph, args: list[Any]) -> list[Any]:
+def _apply(eqn: Equation, graph: Whole, args: list[Any]) -> list[Any]:
     batched = [a.space is not Space.SHARED for a in eqn.inputs]
     assert isinstance(eqn.op, Lax)
-    matmul = vertex_matmul.apply(eqn, args)
+    place = (graph.mesh, graph.axis) if isinstance(graph, ShardedGraph) else None
+    matmul = vertex_matmul.apply(eqn, args, place)
     if matmul is not None:
         return [matmul]
     outs = bind_in_space(eqn.op, args, batched)
@@ -90,7 +100,7 @@ def _apply(eqn: Equation, graph: Graph, args: list[Any]) -> list[Any]:
     return outs
 
 
-def spread(graph: Graph, x: Any, space: Space) -> Any:
+def spread(graph: Graph | ShardedGraph, x: Any, space: Space) -> Any:
     """A value of any space over all edges, `[E, ...]`; 0 on padding."""
     if space is Space.SHARED:
         x = jnp.broadcast_to(x, (graph.num_edges, *jnp.shape(x)))

@@ -5,6 +5,8 @@
 
 Each is bilinear and its transposes are the other one or itself, so derivatives of every order stay
 among the two. JAX's own dot would come out as the same, but nobody could lower the tall one then.
+Both are told over which axis of a mesh the N elements are sharded, if they are: kernels run on each
+device's own, and the tall product is added up over the axis.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import Mesh, PartitionSpec
 
 from gnnjit import _compat
 from gnnjit._compat import ad, batching, mlir
@@ -29,7 +32,11 @@ tall_p = _compat.Primitive("tall_matmul")
 MOST_HEADS = 16
 
 
-def apply(eqn: Equation, args: Sequence[Any]) -> jax.Array | None:
+Place = tuple[Mesh, str] | None
+"""The mesh, and the axis over which elements are sharded."""
+
+
+def apply(eqn: Equation, args: Sequence[Any], place: Place = None) -> jax.Array | None:
     """The equation over a whole space, if it is a shared matrix times each element's vector."""
     if not isinstance(eqn.op, Lax) or eqn.op.name != "dot_general":
         return None
@@ -40,16 +47,16 @@ def apply(eqn: Equation, args: Sequence[Any]) -> jax.Array | None:
     vector, matrix = eqn.inputs[1 - at], eqn.inputs[at]
     axis = eqn.op["dimension_numbers"][0][at][0]
     if eqn.op["dimension_numbers"][1][0]:
-        return _per_head(eqn, args[1 - at], args[at], at)
+        return _per_head(eqn, args[1 - at], args[at], at, place)
     if len(vector.shape) != 1 or len(matrix.shape) not in (1, 2):
         return None
     if len(matrix.shape) == 1:
-        return rows_p.bind(args[1 - at], args[at][:, None])[:, 0]
+        return rows_p.bind(args[1 - at], args[at][:, None], place=place)[:, 0]
     w = args[at] if axis == 0 else args[at].T
-    return rows_p.bind(args[1 - at], w)
+    return rows_p.bind(args[1 - at], w, place=place)
 
 
-def _per_head(eqn: Equation, x: Any, matrix: Any, at: int) -> jax.Array | None:
+def _per_head(eqn: Equation, x: Any, matrix: Any, at: int, place: Place) -> jax.Array | None:
     """`x [N, H, F]` with a matrix `[F, C]` for each head, `[N, H, C]`: one product a head. XLA's
     batched product over the middle axis is several times slower on a CPU."""
     contracted, batched = eqn.op["dimension_numbers"]  # type: ignore[index]
@@ -58,7 +65,8 @@ def _per_head(eqn: Equation, x: Any, matrix: Any, at: int) -> jax.Array | None:
     if not plain or matrix.ndim != 3 or x.ndim != 3 or x.shape[1] > MOST_HEADS:
         return None
     w = jnp.transpose(matrix, (head, axis, 3 - head - axis))
-    return jnp.stack([rows_p.bind(x[:, h], w[h]) for h in range(x.shape[1])], axis=1)
+    heads = [rows_p.bind(x[:, h], w[h], place=place) for h in range(x.shape[1])]
+    return jnp.stack(heads, axis=1)
 
 
 def _is_plain(eqn: Equation) -> bool:
@@ -76,43 +84,59 @@ def _dot(axis: int, a: Any, b: Any) -> jax.Array:
     return lax.dot_general(a, b, (((axis,), (0,)), ((), ())))
 
 
-def _tall_on_cpu(a: Any, b: Any) -> jax.Array:
-    off = cpu.why_no_product(a.shape[1], b.shape[1], a.dtype)
-    return _dot(0, a, b) if off else cpu.product(a, b)
+def _tall(a: Any, b: Any, *, place: Place, on_cpu: bool = False) -> jax.Array:
+    if place is None:
+        off = not on_cpu or cpu.why_no_product(a.shape[1], b.shape[1], a.dtype)
+        return _dot(0, a, b) if off else cpu.product(a, b)
+    mesh, axis = place
+
+    def on_each(a: Any, b: Any) -> jax.Array:
+        return lax.psum(_tall(a, b, place=None, on_cpu=on_cpu), axis)
+
+    rows = PartitionSpec(axis)
+    specs = {"in_specs": (rows, rows), "out_specs": PartitionSpec()}
+    return jax.shard_map(on_each, mesh=mesh, check_vma=False, **specs)(a, b)
+
+
+def _rows(x: Any, w: Any, *, place: Place) -> jax.Array:
+    return _dot(1, x, w)
 
 
 @rows_p.def_abstract_eval
-def _rows_shape(x: Any, w: Any) -> Any:
+def _rows_shape(x: Any, w: Any, *, place: Place) -> Any:
     return _compat.shaped_array((x.shape[0], w.shape[1]), x.dtype)
 
 
 @tall_p.def_abstract_eval
-def _tall_shape(a: Any, b: Any) -> Any:
+def _tall_shape(a: Any, b: Any, *, place: Place) -> Any:
     return _compat.shaped_array((a.shape[1], b.shape[1]), a.dtype)
 
 
 ad.defbilinear(
     rows_p,
-    lambda ct, x, w: rows_p.bind(ct, w.T),
-    lambda ct, x, w: tall_p.bind(x, ct),
+    lambda ct, x, w, place: rows_p.bind(ct, w.T, place=place),
+    lambda ct, x, w, place: tall_p.bind(x, ct, place=place),
 )
 ad.defbilinear(
     tall_p,
-    lambda ct, a, b: rows_p.bind(b, ct.T),
-    lambda ct, a, b: rows_p.bind(a, ct),
+    lambda ct, a, b, place: rows_p.bind(b, ct.T, place=place),
+    lambda ct, a, b, place: rows_p.bind(a, ct, place=place),
 )
 
 
-def _register(primitive: Any, axis: int) -> None:
-    def batch(args: Sequence[Any], dims: Sequence[Any]) -> tuple[Any, int]:
+def _register(primitive: Any, run: Any) -> None:
+    def batch(args: Sequence[Any], dims: Sequence[Any], *, place: Place) -> tuple[Any, int]:
+        axis = 1 if primitive is rows_p else 0
         return jax.vmap(functools.partial(_dot, axis), in_axes=tuple(dims))(*args), 0
 
     batching.primitive_batchers[primitive] = batch
-    primitive.def_impl(lambda *args: jax.jit(primitive.bind)(*args))
-    plain = mlir.lower_fun(functools.partial(_dot, axis), multiple_results=False)
-    mlir.register_lowering(primitive, plain)
+    primitive.def_impl(
+        lambda *args, **params: jax.jit(functools.partial(primitive.bind, **params))(*args)
+    )
+    mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=False))
 
 
-_register(rows_p, 1)
-_register(tall_p, 0)
-mlir.register_lowering(tall_p, mlir.lower_fun(_tall_on_cpu, multiple_results=False), platform="cpu")
+_register(rows_p, _rows)
+_register(tall_p, _tall)
+_on_cpu = functools.partial(_tall, on_cpu=True)
+mlir.register_lowering(tall_p, mlir.lower_fun(_on_cpu, multiple_results=False), platform="cpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -21,6 +22,10 @@ needs_kernels = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailab
 
 def draw(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def bound(primitive: str) -> Any:
+    return functools.partial(getattr(vertex_matmul, f"{primitive}_p").bind, place=None)
 
 
 @needs_kernels
@@ -71,23 +76,23 @@ def test_product_says_why_not(left, right, dtype, reason):
 def test_derivatives(primitive):
     """Each is the other's transpose, so that the second order has been everywhere."""
     n, f, g = 6, 3, 4
-    p = getattr(vertex_matmul, f"{primitive}_p")
+    p = bound(primitive)
     args = (draw(n, f), draw(f, g, seed=1) if primitive == "rows" else draw(n, g, seed=1))
-    check_grads(lambda a, b: jnp.sin(p.bind(a, b)), args, order=2, rtol=2e-2, atol=2e-2)
+    check_grads(lambda a, b: jnp.sin(p(a, b)), args, order=2, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("dims", [d for d in itertools.product((None, 0, 1, 2), repeat=2) if any(
     x is not None for x in d)], ids=str)  # fmt: skip
 @pytest.mark.parametrize("primitive", ["rows", "tall"])
 def test_batches(primitive, dims):
-    p = getattr(vertex_matmul, f"{primitive}_p")
+    p = bound(primitive)
     shapes = ((6, 3), (3, 4)) if primitive == "rows" else ((6, 3), (6, 4))
     args = [
         draw(*s) if d is None else np.moveaxis(draw(2, *s), 0, d)
         for s, d in zip(shapes, dims, strict=True)
     ]
     plain = jnp.matmul if primitive == "rows" else lambda a, b: a.T @ b
-    got, want = (jax.vmap(f, in_axes=dims)(*args) for f in (p.bind, plain))
+    got, want = (jax.vmap(f, in_axes=dims)(*args) for f in (p, plain))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
