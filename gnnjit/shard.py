@@ -10,9 +10,10 @@ from jax.sharding import AxisType, Mesh
 from gnnjit.errors import GraphError
 from gnnjit.graph import Graph
 from gnnjit.graph.edit import real_edges
+from gnnjit.graph.exchanges import EXCHANGES
 from gnnjit.graph.partition import Partition, balanced, equal_edges, equal_vertices, metis
 from gnnjit.graph.shard_build import build, plan
-from gnnjit.graph.sharded import EXCHANGES, ShardedGraph
+from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.shapes import ArrayLike
 
 PARTITIONS = ("auto", "vertices", "edges", "learned", "metis")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnjit.graph.sharded import Halo
+from gnnjit.graph.exchanges import Halo
 from gnnjit.graph.structure import Structure, counting_sort
 from gnnjit.shapes import HostArray
 

@@ -11,9 +11,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit.graph import validate
+from gnnjit.graph.cover import Covered, Ends
+from gnnjit.graph.exchanges import AllGather, Halo, Ring
 from gnnjit.graph.partition import Partition
 from gnnjit.graph.shard_blocks import Blocks, alone, padded, structure, traffic
-from gnnjit.graph.sharded import AllGather, Halo, Ring, ShardedGraph
+from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.graph.structure import Structure, counting_sort
 from gnnjit.shapes import HostArray
 
@@ -83,6 +85,17 @@ class Plan:
         """`int64[P, P]`: [q, p] are the rows of shard q that shard p reads."""
         return traffic(self.num_shards, self.dealt.num_rows, self.used)
 
+    def covered(self) -> Covered:
+        """With the least that can travel for sums over neighbours."""
+        parts = [self.edges(p) for p in range(self.num_shards)]
+        ends = Ends(
+            np.concatenate([e.shard for e in parts]),
+            np.concatenate([e.src for e in parts]),
+            np.repeat(np.arange(self.num_shards, dtype=np.int32), [len(e) for e in parts]),
+            np.concatenate([e.dst for e in parts]),
+        )
+        return Covered(ends, self.num_shards, self.dealt.num_rows)
+
 
 def plan(src: HostArray, dst: HostArray, partition: Partition) -> Plan:
     """Of the edges `src[i] -> dst[i]`, all of them here."""
@@ -112,7 +125,9 @@ def build(
     plan: Plan, mesh: Mesh, axis: str, exchange: str, *, features: str | None = None
 ) -> ShardedGraph:
     """The graph on the devices; each process makes the parts of its own."""
-    shape = {"all_gather": _AllGather, "halo": _Halo, "ring": _Ring}[exchange](plan)
+    tables = {"all_gather": _AllGather, "halo": _Halo, "cover": _Halo, "ring": _Ring}
+    shape = tables[exchange](plan)
+    covered = plan.covered() if exchange == "cover" else None
     rows, slots = plan.dealt.num_rows, shape.num_slots
     dtype = validate.index_dtype(num_edges=plan.num_shards * slots, sources=shape.num_sources)
     sizes = plan.dealt.partition.sizes
@@ -127,6 +142,7 @@ def build(
             "sizes": np.asarray([sizes[p]], np.int32),
             "edge_counts": np.asarray([plan.counts[p]], np.int32),
             **shape.part(p, edges, dtype),
+            "cover": None if covered is None else covered.part(p, dtype),
         }
 
     degrees = _out_degrees(plan)
@@ -142,6 +158,7 @@ def build(
         in_structure=found["in_structure"],
         out_structure=found["out_structure"],
         exchange=found["exchange"],
+        cover=found["cover"],
         mesh=mesh,
         axis=axis,
         features=features,

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.graph import Graph
-from gnnjit.graph.sharded import Shard, ShardedGraph
+from gnnjit.graph.one_shard import Shard
+from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.ir.evaluate import bind_in_space, literal_array
 from gnnjit.ir.program import (
     Aggregate,

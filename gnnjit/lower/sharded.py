@@ -10,16 +10,20 @@ combined over the axis. Each result has one owner and a fixed order: the same bi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
 from gnnjit.graph import Graph
-from gnnjit.graph.sharded import Halo, Ring, Shard, ShardedGraph, local
+from gnnjit.graph.exchanges import Halo, Ring
+from gnnjit.graph.one_shard import Shard, local
+from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.ir.program import Aggregate, Equation, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.aggregate import Reductions
@@ -59,7 +63,7 @@ class _Device:
         self.whole, self.platform, self.limit = graph, platform, limit
         self.axis, self.count = graph.axis, graph.num_shards
         self.shard = local(graph)
-        self.tables: dict[int, tuple[Any, Any]] = {}
+        self.tables: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def outputs(self, body: Program, reductions: Reductions, operands: Sequence[Any]) -> list[Any]:
         program = traversals(body, reductions, self.sample(), self.platform)
@@ -80,6 +84,8 @@ class _Device:
     def aggregate(self, op: Aggregate, args: Sequence[Any]) -> list[Any]:
         if isinstance(self.shard.exchange, Ring):
             outs = _Round(self, op, args).outputs()
+        elif self.pays_to_cover(op):
+            outs = self.covered(op, args)
         else:
             outs = self.at_table(op, args)
         return [
@@ -114,30 +120,31 @@ class _Device:
     # -- with a table of all sources ------------------------------------------------------------
 
     def at_table(self, op: Aggregate, args: Sequence[Any]) -> list[Any]:
+        exchange = self.shard.exchange
+        halo = exchange if isinstance(exchange, Halo) else None
         read = [
-            self.table(x) if v.space is Space.SRC else x
+            self.table(x, halo) if v.space is Space.SRC else x
             for x, v in zip(args, op.body.inputs, strict=True)
         ]
         outs = self.run(op, self.sample(), read)
         return [
-            self.to_owners(x, r) if r is not None and r.into is Space.SRC else x
+            self.to_owners(x, r, halo) if r is not None and r.into is Space.SRC else x
             for x, r in zip(outs, op.reductions, strict=True)
         ]
 
-    def table(self, x: Any) -> Any:
-        """`x` of this shard's vertices, and of all sources that its edges have."""
-        if id(x) not in self.tables:
-            self.tables[id(x)] = (x, self.fetched(x))
-        return self.tables[id(x)][1]
+    def table(self, x: Any, halo: Halo | None) -> Any:
+        """`x` of this shard's vertices, and of all others that its edges read."""
+        key = (id(x), id(halo))
+        if key not in self.tables:
+            self.tables[key] = (x, self.fetched(x, halo))
+        return self.tables[key][1]
 
-    def fetched(self, x: Any) -> Any:
-        halo = self.shard.exchange
-        if not isinstance(halo, Halo):
+    def fetched(self, x: Any, halo: Halo | None) -> Any:
+        if halo is None:
             return lax.all_gather(x, self.axis, tiled=True)
         if not sum(halo.heights):
             return x
-        sent = x[halo.send]
-        return jnp.concatenate([x, self.exchanged(sent, halo, -1)])
+        return jnp.concatenate([x, self.exchanged(x[halo.send], halo, -1)])
 
     def exchanged(self, x: Any, halo: Halo, way: int) -> Any:
         """The blocks of `x`, each where it belongs; `way`: -1 to those who read, 1 back."""
@@ -156,11 +163,10 @@ class _Device:
         pairs = [(p, (p + by) % self.count) for p in range(self.count)]
         return lax.ppermute(x, self.axis, pairs)
 
-    def to_owners(self, x: Any, reduction: Reduce) -> Any:
+    def to_owners(self, x: Any, reduction: Reduce, halo: Halo | None) -> Any:
         """What was summed for each row of the table, summed for each vertex."""
-        assert reduction.kind == "sum", "only sums are reduced into sources"
-        halo = self.shard.exchange
-        if not isinstance(halo, Halo):
+        assert reduction.kind == "sum", "only sums are reduced for other shards"
+        if halo is None:
             return lax.psum_scatter(x, self.axis, tiled=True)
         own = x[: self.shard.num_rows]
         if not sum(halo.heights):
@@ -189,6 +195,40 @@ class _Device:
         )
         value = Value(tuple(back.shape[1:]), back.dtype, Space.SRC)
         return self.run(_copied(value, Reduce("sum", Space.DST)), graph, [back])[0]
+
+    # -- with rows and sums, whichever are fewer --------------------------------------------------
+
+    def pays_to_cover(self, op: Aggregate) -> bool:
+        """Whether the aggregate may, and moves less that way."""
+        cover, halo = self.shard.cover, self.shard.exchange
+        if cover is None or not isinstance(halo, Halo):
+            return False
+        homes = [r.into if r is not None and r.kind == "sum" else None for r in op.reductions]
+        if None in homes or any(v.space is Space.EDGE for v in op.body.inputs):
+            return False
+        width: dict[Any, int] = dict.fromkeys((Space.SRC, Space.DST, Space.SHARED), 0)
+        read = dict(width)
+        for atom, home in zip(op.body.outputs, homes, strict=True):
+            width[home] += _bytes(atom)
+        for v in op.body.inputs:
+            read[v.space] += _bytes(v)
+        of_src, of_dst = (width[s] + read[s] for s in (Space.SRC, Space.DST))
+        covered = sum(cover.rows.heights) * of_src + sum(cover.sums.heights) * of_dst
+        return covered < sum(halo.heights) * of_src
+
+    def covered(self, op: Aggregate, args: Sequence[Any]) -> list[Any]:
+        cover = self.shard.cover
+        assert cover is not None
+        halos = {Space.SRC: cover.rows, Space.DST: cover.sums}
+        read = [
+            self.table(x, halos[v.space]) if v.space in halos else x
+            for x, v in zip(args, op.body.inputs, strict=True)
+        ]
+        outs = self.run(op, cover.graph(), read)
+        return [
+            self.to_owners(x, r, halos[r.into]) if r is not None and r.into in halos else x
+            for x, r in zip(outs, op.reductions, strict=True)
+        ]
 
 
 class _Round:
@@ -270,6 +310,10 @@ class _Round:
         for k, x in zip(self.into_src + self.on_edges, [*sums, *edges], strict=True):
             found[k] = x
         return found
+
+
+def _bytes(atom: Any) -> int:
+    return math.prod(atom.shape) * np.dtype(atom.dtype).itemsize
 
 
 def _only(op: Aggregate, outputs: Sequence[int]) -> Aggregate:
