@@ -77,6 +77,30 @@ def rebalance(
     return best
 
 
+def measured_costs(cost: ArrayLike, partition: Partition, seconds: ArrayLike) -> HostArray:
+    """`float64[N]`: `cost` scaled, shard by shard, so that it sums up to what was measured.
+
+    What a model does not see of a region (its rows stay in a cache, say) counts so in the next cut
+    of the same graph; FlexGraph, too, balances by what was logged. A shard that was expected to
+    cost nothing shares its time evenly.
+
+    Args:
+        cost: `float[N]`, >= 0, what was expected.
+        partition: that was run.
+        seconds: `float[P]`, >= 0, what the step of each shard took.
+
+    Raises:
+        GraphError: a cost or time that is negative, not finite or of another shape.
+    """
+    cost = checks.as_costs("cost", cost, partition.num_nodes)
+    seconds = checks.as_costs("seconds", seconds, partition.num_shards, "shard")
+    expected = partition.totals(cost)
+    shard = partition.assignment()
+    scale = np.divide(seconds, expected, out=np.zeros(len(expected)), where=expected > 0)
+    even = np.where(expected > 0, 0, seconds / np.maximum(partition.sizes, 1))
+    return cost * scale[shard] + even[shard]
+
+
 def _plans(
     src: HostArray, dst: HostArray, partition: Partition, cost: HostArray, threshold: float,
     plans: int, seed: int,

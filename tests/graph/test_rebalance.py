@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gnnjit.errors import GraphError
 from gnnjit.graph import rebalance as rebalance_module
 from gnnjit.graph.partition import Partition, balanced, cut_edges, equal_vertices, imbalance
-from gnnjit.graph.rebalance import rebalance
+from gnnjit.graph.rebalance import measured_costs, rebalance
 
 from .strategies import edge_lists
 
@@ -156,3 +156,18 @@ def test_messages(given_, message):
     args = {"src": [0], "dst": [1], "partition": equal_vertices(3, 2), "cost": [1, 1, 1], **given_}
     with pytest.raises(GraphError, match=f"^{re.escape(message)}$"):
         rebalance(**args)
+
+
+def test_measured_costs_sum_up_to_what_was_measured():
+    before = Partition.of_assignment([0, 0, 1, 1, 2, 2], 4)
+    found = measured_costs([1, 3, 0, 0, 1, 1], before, [8.0, 3.0, 1.0, 0.5])
+    assert found.tolist() == [2, 6, 1.5, 1.5, 0.5, 0.5]
+    assert measured_costs([], equal_vertices(0, 2), [1, 1]).tolist() == []
+
+
+def test_measured_costs_of_other_shards():
+    message = (
+        "seconds has shape (1,), expected (2,), one number per shard: pass what each shard costs"
+    )
+    with pytest.raises(GraphError, match=f"^{re.escape(message)}$"):
+        measured_costs([1, 1, 1], equal_vertices(3, 2), [1.0])
