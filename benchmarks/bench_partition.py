@@ -37,13 +37,15 @@ from gnnjit.graph.partition import (
     equal_vertices,
     halo_rows,
 )
-from gnnjit.graph.rebalance import rebalance
+from gnnjit.graph.rebalance import measured_costs, rebalance
 from gnnjit.graph.vertex_costs import vertex_features
 
 HIDDEN = 16
 """Of the network on the edges."""
 BASELINES = ("vertices", "edges", "hash")
-LEARNED = ("seen", "unseen")
+CHOSEN = ("seen", "unseen", "adapted", "rebalanced")
+"""By what was learned on the same graph; on the others; by that on the same graph, scaled in each
+shard to what it took last; and equal vertices, rebalanced by costs of the first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +190,7 @@ def study(lesson: Lesson, setting: Setting) -> tuple[PartitionModel, Points]:
     then those that were learned."""
     model, points = PartitionModel(), []
     cuts = list(lesson.baselines().values())[:2]
-    for turn in range(len(cuts) + setting.rounds - 1):
+    for turn in range(len(cuts) + setting.rounds):
         cut = cuts[turn] if turn < len(cuts) else lesson.learned(model)
         seconds = measure.in_turn(lesson.steps(cut), setting.repeats)
         lesson.teach(model, cut, seconds)
@@ -197,24 +199,27 @@ def study(lesson: Lesson, setting: Setting) -> tuple[PartitionModel, Points]:
 
 
 def compare(model: str, width: int, networks: Sequence[Network], setting: Setting) -> Iterator[Row]:
-    """All graphs, each cut by what was learned on it ("seen") and on the others ("unseen")."""
+    """All graphs, each with the baselines and the cuts of `CHOSEN`."""
     lessons = [Lesson.of(model, width, network, setting.shards) for network in networks]
     studied = [study(lesson, setting) for lesson in lessons]
-    for lesson, (seen, _) in zip(lessons, studied, strict=True):
+    for lesson, (seen, own) in zip(lessons, studied, strict=True):
         unseen = PartitionModel()
         for other, (_, points) in zip(lessons, studied, strict=True):
             for cut, seconds in points if other is not lesson else ():
                 other.teach(unseen, cut, seconds)
-        yield from _rows(lesson, {"seen": seen, "unseen": unseen}, setting)
+        yield from _rows(lesson, {"seen": seen, "unseen": unseen}, own, setting)
         jax.clear_caches()
 
 
-def _rows(lesson: Lesson, models: dict[str, PartitionModel], setting: Setting) -> list[Row]:
+def _rows(
+    lesson: Lesson, models: dict[str, PartitionModel], points: Points, setting: Setting
+) -> list[Row]:
     """All cuts of a graph, measured in turn."""
     cuts = lesson.baselines()
     cuts |= {name: lesson.learned(model) for name, model in models.items()}
     network = lesson.network
     cost = models["seen"].vertex_cost(lesson.features)
+    cuts["adapted"] = balanced(measured_costs(cost, *points[-1]), lesson.shards)
     cuts["rebalanced"] = rebalance(network.src, network.dst, cuts["vertices"], cost)
     steps = [lesson.steps(cut) for cut in cuts.values()]
     runs = [run for some in steps for run in some]
@@ -242,7 +247,7 @@ def _predicted(lesson: Lesson, cut: Partition, model: PartitionModel | None) -> 
 
 def notes(rows: Sequence[Row]) -> Iterator[str]:
     """Speedups of the learned cuts and of the rebalanced one."""
-    for name in (*LEARNED, "rebalanced"):
+    for name in CHOSEN:
         some = [r for r in rows if r.cut == name]
         step = {(r.model, r.width, r.graph, r.cut): r.step_ms for r in rows}
         for base in BASELINES:
@@ -259,7 +264,8 @@ def table(rows: Sequence[Row]) -> Table:
     out = Table(box=box.SIMPLE)
     for field in dataclasses.fields(Row):
         text = field.name in ("model", "graph", "cut")
-        out.add_column(field.name.replace("_", " "), justify="left" if text else "right")
+        justify = "left" if text else "right"
+        out.add_column(field.name.replace("_", " "), justify=justify, no_wrap=text)
     for row in rows:
         out.add_row(*map(_text, dataclasses.astuple(row)))
     return out
@@ -309,7 +315,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     said = list(notes(rows))
     console = Console()
-    console.width = max(console.width, 120)
+    console.width = max(console.width, 140)
     console.print(table(rows))
     print(*said, sep="\n")
     if args.json is not None:
