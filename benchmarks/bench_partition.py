@@ -4,7 +4,9 @@
     python benchmarks/bench_partition.py --json benchmarks/results/partition.jsonl
 
 ROC's question (section 7.6), and FlexGraph's (7.6). Devices are simulated: the local step of every
-shard runs alone, one after the other, on the one device there is. See benchmarks/README.md.
+shard, forward and backward of one layer over its vertices and their in-edges, runs alone, one after
+the other, on the one device there is. A step takes as long as its slowest shard; what travels
+between devices is counted (`cut_share`, `halo`), not timed.
 """
 
 from __future__ import annotations
