@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -85,6 +86,12 @@ class Plan:
         """`int64[P, P]`: [q, p] are the rows of shard q that shard p reads."""
         return traffic(self.num_shards, self.dealt.num_rows, self.used)
 
+    @functools.cached_property
+    def halo(self) -> Blocks:
+        """The rows that are used."""
+        return Blocks(self.num_shards, self.dealt.num_rows, self.used, self.traffic())
+
+    @functools.cached_property
     def covered(self) -> Covered:
         """With the least that can travel for sums over neighbours."""
         parts = [self.edges(p) for p in range(self.num_shards)]
@@ -127,7 +134,7 @@ def build(
     """The graph on the devices; each process makes the parts of its own."""
     tables = {"all_gather": _AllGather, "halo": _Halo, "cover": _Halo, "ring": _Ring}
     shape = tables[exchange](plan)
-    covered = plan.covered() if exchange == "cover" else None
+    covered = plan.covered if exchange == "cover" else None
     rows, slots = plan.dealt.num_rows, shape.num_slots
     dtype = validate.index_dtype(num_edges=plan.num_shards * slots, sources=shape.num_sources)
     sizes = plan.dealt.partition.sizes
@@ -251,7 +258,7 @@ class _AllGather(_Table):
 class _Halo(_Table):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        self.blocks = Blocks(plan.num_shards, self.rows, plan.used, plan.traffic())
+        self.blocks = plan.halo
         self.num_sources = self.rows + self.blocks.total
 
     def place(self, p: int, edges: Edges) -> HostArray:

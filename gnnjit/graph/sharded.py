@@ -25,7 +25,8 @@ from gnnjit.shapes import ArrayLike, EdgeMask, HostArray, PyTree
         "in_structure", "out_structure", "exchange", "cover",
     ],
     meta_fields=[
-        "mesh", "axis", "features", "num_nodes", "num_given", "num_rows", "num_slots", "num_sources"
+        "mesh", "axis", "features", "num_nodes", "num_given", "num_rows", "num_slots",
+        "num_sources", "report",
     ],
 )  # fmt: skip
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,6 +49,7 @@ class ShardedGraph:
         features: the axis of the mesh that splits features in aggregations, if any.
         num_nodes, num_given: the vertices and edges of the graph.
         num_src, num_dst, num_edges: lengths of the arrays of vertices and edges, with padding.
+        report: what `gnnjit.shard` decided, to be printed; no part of what the graph is.
     """
 
     vertex: Any
@@ -69,6 +71,7 @@ class ShardedGraph:
     num_rows: int
     num_slots: int
     num_sources: int
+    report: Any = None
 
     bipartite = False
 
