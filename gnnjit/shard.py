@@ -190,7 +190,10 @@ def _way(
         raise GraphError(f"exchange is {wanted!r}, expected one of {names}")
     shards, rows = found.num_shards, found.dealt.num_rows
     halo, covered = found.halo, found.covered
-    blocks = [Blocks(b.heights, b.at_once) for b in (halo, covered.rows, covered.sums)]
+    blocks = [
+        Blocks(tuple(x.height for x in b.blocks), b.at_once)
+        for b in (halo, covered.rows, covered.sums)
+    ]
     links = links_of(mesh, axis)
     every = ways(links, shards, rows, row, blocks[0], (blocks[1], blocks[2]))
     best = choose(every, rows, row, budget)

@@ -55,7 +55,7 @@ class ShardReport:
         for way in self.ways:
             taken = " <- taken" if way.name == self.exchange else ""
             lines.append(
-                f"  {way.name:26}{way.moved:12}{human(way.rows * row):>19}"
+                f"  {way.name:26}{way.moved:12.0f}{human(way.rows * row):>19}"
                 f"{1e3 * way.seconds:10.3f} ms{taken}"
             )
         return "\n".join(lines)

@@ -14,7 +14,7 @@ falls as 1 / devices, whatever the graph is like."""
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """One kind of transfer: `latency` seconds, and `bandwidth`, bytes a second that a device gets."""
+    """One kind of transfer: `latency`, seconds, and `bandwidth`, bytes a second for each device."""
 
     latency: float
     bandwidth: float
@@ -44,10 +44,12 @@ class Links:
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Rows that a device gets, block by block; `at_once`: by one `all_to_all`."""
+    """Rows that a device gets, block by block; `at_once`: by one `all_to_all`. `moved`: that the
+    average device gets, which has no part in some blocks."""
 
     heights: tuple[int, ...]
     at_once: bool
+    moved: float
 
     @property
     def total(self) -> int:
@@ -69,13 +71,13 @@ class Way:
         name: as of `gnnjit.shard`.
         seconds: that rows of one array take, there (or back: about the same).
         rows: of other shards that a device holds meanwhile, what it sends included.
-        moved: rows that a device gets.
+        moved: rows that the average device gets.
     """
 
     name: str
     seconds: float
     rows: int
-    moved: int
+    moved: float
 
 
 def ways(
@@ -89,11 +91,11 @@ def ways(
     # Partial results of each round are merged with those before: read twice, written once.
     merged = (shards - 1) * links.copy.seconds(3 * rows * row)
     ring = (shards - 1) * links.permute.seconds(rows * row) + merged
-    both = sum(b.total for b in cover)
+    both, moved = sum(b.total for b in cover), sum(b.moved for b in cover)
     return [
         Way("all_gather", links.all_gather.seconds(others * row), others, others),
-        Way("halo", halo.seconds(links, row), 2 * halo.total, halo.total),
-        Way("cover", sum(b.seconds(links, row) for b in cover), 2 * both, both),
+        Way("halo", halo.seconds(links, row), 2 * halo.total, halo.moved),
+        Way("cover", sum(b.seconds(links, row) for b in cover), 2 * both, moved),
         Way("ring", ring, 2 * rows if others else 0, others),
     ]
 

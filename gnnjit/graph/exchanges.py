@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +16,21 @@ EXCHANGES = ("all_gather", "halo", "cover", "ring")
 """How the rows of other shards come to a device."""
 
 
+class Block(NamedTuple):
+    """Rows that shards get from the shard `distance` after them.
+
+    height: rows, padding included. readers: the shards that get any; the others get zeros.
+    """
+
+    distance: int
+    height: int
+    readers: tuple[int, ...]
+
+
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["send", "returned"],
-    meta_fields=["heights", "at_once"],
+    meta_fields=["blocks", "at_once"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Halo:
@@ -31,15 +42,21 @@ class Halo:
             sent beyond a block's rows is padding, which no edge reads.
         returned: what comes back of a reduction into sources, as a structure: row r owns the
             entries of `send` that are r.
-        heights: static, rows of each block. `at_once`, block q goes to shard q and all are equal;
-            else block s - 1 goes to the shard s before this one.
+        blocks: static. Pairs of shards at one distance that differ much in their rows have several
+            blocks, in which fewer and fewer of them take part. `at_once`, block q is that of shard
+            q, and all are of one height.
         at_once: whether one `all_to_all` moves all blocks, or one `ppermute` each.
     """
 
     send: Any
     returned: Structure
-    heights: tuple[int, ...]
+    blocks: tuple[Block, ...]
     at_once: bool
+
+    @property
+    def total(self) -> int:
+        """Rows of all blocks."""
+        return sum(block.height for block in self.blocks)
 
 
 @functools.partial(

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from gnnjit.graph.exchanges import Halo
+from gnnjit.graph.exchanges import Block, Halo
 from gnnjit.graph.structure import Structure, counting_sort
 from gnnjit.shapes import HostArray
 
 AT_ONCE = 1.25
 """One `all_to_all` where it moves at most so many times what one `ppermute` each would."""
+
+LEVELS, WORTH = 4, 64
+"""Blocks of one distance at most, and rows a shard that another one must save."""
 
 Used = Callable[[int], HostArray]
 """From a shard to the rows of others that it uses, as sorted numbers `shard * num_rows + row`."""
@@ -51,34 +54,54 @@ class Blocks:
     """Which rows each shard sends to each, and where they are put: a `Halo`.
 
     Attributes:
-        heights, at_once: as in `Halo`.
+        blocks, at_once: as in `Halo`.
         total: rows of all blocks of one shard.
         rows: that are used, in all pairs of shards: what travels, less padding.
+        moved: what travels with padding.
     """
 
     def __init__(self, num_shards: int, num_rows: int, used: Used, counts: HostArray) -> None:
         """`counts`: as `traffic` gives them."""
         self.count, self.num_rows, self.used = num_shards, num_rows, used
         shard = np.arange(num_shards)
-        by_distance = [
-            int(counts[(shard + s) % num_shards, shard].max(initial=0))
-            for s in range(1, num_shards)
-        ]
-        tallest = max(by_distance, default=0)
-        self.at_once = 0 < tallest * num_shards <= AT_ONCE * sum(by_distance)
-        self.heights = (tallest,) * num_shards if self.at_once else tuple(by_distance)
-        self.starts = np.cumsum([0, *self.heights])
+        # Of each distance: the rows below which a block ends, and its number.
+        self.levels: list[tuple[HostArray, int]] = []
+        self.blocks: tuple[Block, ...] = ()
+        for distance in range(1, num_shards):
+            each = counts[(shard + distance) % num_shards, shard]
+            ends = _levels(each)
+            self.levels.append((ends, len(self.blocks)))
+            self.blocks += tuple(
+                Block(distance, int(end - start), tuple(np.flatnonzero(each > start).tolist()))
+                for start, end in zip([0, *ends], ends, strict=False)
+            )
+        tallest, everyone = int(counts.max(initial=0)), tuple(range(num_shards))
+        self.at_once = 0 < tallest * num_shards <= AT_ONCE * sum(b.height for b in self.blocks)
+        if self.at_once:
+            self.blocks = tuple(Block(q, tallest, everyone) for q in everyone)
+        self.starts = np.cumsum([0, *(b.height for b in self.blocks)])
         self.total, self.rows = int(self.starts[-1]), int(counts.sum())
+        self.moved = sum(b.height * len(b.readers) for b in self.blocks)
 
     def place(self, p: int, number: HostArray) -> HostArray:
         """Where rows lie in the table of shard p, which are its own or used there; `number` as in
         `Used`."""
         used, shard = self.used(p), number // self.num_rows
         first = np.searchsorted(used, np.arange(self.count) * self.num_rows)
-        own = shard == p
-        block = np.where(own, 0, shard if self.at_once else (shard - p) % self.count - 1)
-        at = self.num_rows + self.starts[block] + np.searchsorted(used, number) - first[shard]
-        return np.where(own, number - p * self.num_rows, at)
+        at = np.where(shard == p, number - p * self.num_rows, 0)
+        for q in np.unique(shard[shard != p]):
+            these = np.flatnonzero(shard == q)
+            rank = np.searchsorted(used, number[these]) - first[q]
+            at[these] = self.num_rows + self.slots(p, q, rank)
+        return at
+
+    def slots(self, p: int, q: int, rank: HostArray) -> HostArray:
+        """Where the rows that shard p gets from shard q lie among its blocks, by their rank."""
+        if self.at_once:
+            return self.starts[q] + rank
+        ends, block = self.levels[(q - p) % self.count - 1]
+        level = np.searchsorted(ends, rank, side="right")
+        return self.starts[block + level] + rank - np.concatenate([[0], ends])[level]
 
     def sent(self, p: int, q: int) -> HostArray:
         """The rows of shard p that go to shard q."""
@@ -91,9 +114,30 @@ class Blocks:
         send, real = np.zeros(self.total, dtype), np.zeros(self.total, bool)
         for q in set(range(self.count)) - {p}:
             rows = self.sent(p, q)
-            at = self.starts[q if self.at_once else (p - q) % self.count - 1]
-            send[at : at + len(rows)] = rows
-            real[at : at + len(rows)] = True
+            rank = np.arange(len(rows))
+            at = self.starts[q] + rank if self.at_once else self.slots(q, p, rank)
+            send[at], real[at] = rows, True
         slot = np.flatnonzero(real).astype(dtype)
         returned = structure(send[slot], slot, self.num_rows, self.total, dtype)
-        return Halo(send[None], alone(*returned), self.heights, self.at_once)
+        return Halo(send[None], alone(*returned), self.blocks, self.at_once)
+
+
+def _levels(counts: HostArray) -> HostArray:
+    """Where the blocks of pairs of shards with so many rows end: at the largest count, and below
+    where the least is padded."""
+    ends = np.unique(counts[counts > 0])
+    if not len(ends):
+        return ends
+    chosen = ends[-1:]
+    while len(chosen) < LEVELS:
+        tried = [np.union1d(chosen, [end]) for end in ends]
+        best = min(tried, key=lambda some: _moved(counts, some))
+        if _moved(counts, chosen) - _moved(counts, best) < max(WORTH * len(counts), 1):
+            break
+        chosen = best
+    return chosen
+
+
+def _moved(counts: HostArray, ends: HostArray) -> int:
+    """Rows that travel, padding included."""
+    return int(np.sum(ends[np.searchsorted(ends, counts[counts > 0])]))

@@ -142,7 +142,7 @@ class _Device:
     def fetched(self, x: Any, halo: Halo | None) -> Any:
         if halo is None:
             return lax.all_gather(x, self.axis, tiled=True)
-        if not sum(halo.heights):
+        if not halo.total:
             return x
         return jnp.concatenate([x, self.exchanged(x[halo.send], halo, -1)])
 
@@ -150,17 +150,19 @@ class _Device:
         """The blocks of `x`, each where it belongs; `way`: -1 to those who read, 1 back."""
         if halo.at_once:
             return lax.all_to_all(x, self.axis, 0, 0, tiled=True)
-        blocks, start = [], 0
-        for distance, height in enumerate(halo.heights, 1):
-            block = x[start : start + height]
-            start += height
-            if height:
-                blocks.append(self.moved(block, way * distance))
-        return jnp.concatenate(blocks)
+        found, start = [], 0
+        for block in halo.blocks:
+            rows = x[start : start + block.height]
+            start += block.height
+            found.append(self.moved(rows, way * block.distance, block.readers))
+        return jnp.concatenate(found)
 
-    def moved(self, x: Any, by: int) -> Any:
-        """`x`, on the shard so many after this one."""
-        pairs = [(p, (p + by) % self.count) for p in range(self.count)]
+    def moved(self, x: Any, by: int, readers: Sequence[int] | None = None) -> Any:
+        """`x`, on the shard so many after this one; of `readers`, who are at one end, alone."""
+        shards = range(self.count) if readers is None else readers
+        pairs = [(p, (p + by) % self.count) for p in shards]
+        if by < 0:  # they are where it arrives
+            pairs = [((p - by) % self.count, p) for p in shards]
         return lax.ppermute(x, self.axis, pairs)
 
     def to_owners(self, x: Any, reduction: Reduce, halo: Halo | None) -> Any:
@@ -169,7 +171,7 @@ class _Device:
         if halo is None:
             return lax.psum_scatter(x, self.axis, tiled=True)
         own = x[: self.shard.num_rows]
-        if not sum(halo.heights):
+        if not halo.total:
             return own
         back = self.exchanged(x[self.shard.num_rows :], halo, 1)
         return own + self.returned(back, halo).astype(own.dtype)
@@ -213,8 +215,8 @@ class _Device:
         for v in op.body.inputs:
             read[v.space] += _bytes(v)
         of_src, of_dst = (width[s] + read[s] for s in (Space.SRC, Space.DST))
-        covered = sum(cover.rows.heights) * of_src + sum(cover.sums.heights) * of_dst
-        return covered < sum(halo.heights) * of_src
+        covered = cover.rows.total * of_src + cover.sums.total * of_dst
+        return covered < halo.total * of_src
 
     def covered(self, op: Aggregate, args: Sequence[Any]) -> list[Any]:
         cover = self.shard.cover
