@@ -191,7 +191,7 @@ def _way(
     shards, rows = found.num_shards, found.dealt.num_rows
     halo, covered = found.halo, found.covered
     blocks = [
-        Blocks(tuple(x.height for x in b.blocks), b.at_once)
+        Blocks(tuple(x.height for x in b.blocks), b.at_once, b.moved / shards)
         for b in (halo, covered.rows, covered.sums)
     ]
     links = links_of(mesh, axis)
