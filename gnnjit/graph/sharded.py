@@ -90,6 +90,11 @@ class ShardedGraph:
         return self.num_shards * self.num_slots
 
     @property
+    def place(self) -> tuple[Mesh, str, str | None]:
+        """The mesh, and its axes for vertices and features."""
+        return self.mesh, self.axis, self.features
+
+    @property
     def spec(self) -> PartitionSpec:
         """Of arrays of vertices or edges."""
         return PartitionSpec(self.axis)

@@ -24,11 +24,12 @@ from gnnjit.graph import Graph
 from gnnjit.graph.exchanges import Halo, Ring
 from gnnjit.graph.one_shard import Shard, local
 from gnnjit.graph.sharded import ShardedGraph
-from gnnjit.ir.program import Aggregate, Equation, Program, Reduce, Value
+from gnnjit.ir.program import Aggregate, Atom, Equation, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.aggregate import Reductions
 from gnnjit.lower.choose import choose, run_choice, traversals
 from gnnjit.lower.execute import execute
+from gnnjit.lower.features import narrowed
 from gnnjit.lower.merging import empty, finish, highest, lowest, merge
 
 
@@ -40,10 +41,17 @@ def lower(
     platform: str,
     limit: int | None = None,
 ) -> list[Any]:
-    """The aggregate as one `shard_map` over the axis of the graph."""
-    whole = PartitionSpec()
-    inputs = [whole if v.space is Space.SHARED else graph.spec for v in body.inputs]
-    outs = [whole if r is not None and r.into is Space.SHARED else graph.spec for r in reductions]
+    """The aggregate as one `shard_map` over the axis of the graph; over that of the features too,
+    where they are worked on by themselves."""
+    parts = 1 if graph.features is None else graph.mesh.shape[graph.features]
+    part = narrowed(body, parts)
+    homes = [Space.EDGE if r is None else r.into for r in reductions]
+    split = [(False,) * len(body.inputs), (False,) * len(homes)]
+    if part is not None:
+        body, *split = part.body, part.inputs, part.outputs
+    spaces = [v.space for v in body.inputs]
+    inputs = [_spec(graph, *at) for at in zip(spaces, body.inputs, split[0], strict=True)]
+    outs = [_spec(graph, *at) for at in zip(homes, body.outputs, split[1], strict=True)]
 
     def run(graph: ShardedGraph, *operands: Any) -> list[Any]:
         device = _Device(graph, platform, limit)
@@ -54,6 +62,14 @@ def lower(
         run, mesh=graph.mesh, in_specs=(specs, *inputs), out_specs=outs, check_vma=False
     )
     return list(mapped(graph, *operands))
+
+
+def _spec(graph: ShardedGraph, space: Space, atom: Atom, split: bool) -> PartitionSpec:
+    """How an array of `atom`s in a space lies on the devices."""
+    rows = () if space is Space.SHARED else (graph.axis,)
+    if not split:
+        return PartitionSpec(*rows)
+    return PartitionSpec(*rows, *(None,) * (len(atom.shape) - 1), graph.features)
 
 
 class _Device:
