@@ -79,6 +79,15 @@ def local(sharded: ShardedGraph) -> Shard:
     )
 
 
+def shapes(sharded: ShardedGraph) -> Graph:
+    """The graph that traversals on one device go over, its arrays as `ShapeDtypeStruct`s."""
+
+    def part(x: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((x.shape[0] // sharded.num_shards, *x.shape[1:]), x.dtype)
+
+    return jax.eval_shape(lambda own: local(own).graph(0), jax.tree.map(part, sharded))
+
+
 def _whole(sharded: ShardedGraph, inward: Structure, outward: Structure, _: Any = None) -> Graph:
     mask = jnp.arange(sharded.num_slots) < sharded.edge_counts[0]
     return _graph(sharded, sharded.src, sharded.dst, mask, inward, outward, sharded.num_slots)

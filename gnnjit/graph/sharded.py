@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from gnnjit.errors import GraphError
 from gnnjit.graph import validate
 from gnnjit.graph.exchanges import Cover, Exchange
+from gnnjit.graph.graph import Graph
 from gnnjit.graph.structure import Structure
 from gnnjit.shapes import ArrayLike, EdgeMask, HostArray, PyTree
 
@@ -232,3 +233,7 @@ def _on_host(x: Any) -> HostArray:
 
 def _real(sizes: Any, length: int) -> jax.Array:
     return (jnp.arange(length) < sizes[:, None]).reshape(-1)
+
+
+AnyGraph = Graph | ShardedGraph
+"""What layers take."""
