@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from gnnjit.graph import Graph
 from gnnjit.graph.sharded import ShardedGraph
+from gnnjit.ir.interpret import Incidence
 from gnnjit.ir.program import Aggregate, Atom, Equation, Program, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.aggregate import aggregate
@@ -54,6 +55,15 @@ def on_edges(graph: Graph, x: Any, atom: Atom) -> Any:
         value = Value(tuple(atom.shape), atom.dtype, atom.space)
         return aggregate(graph, Program((value,), (), (value,)), (None,), [x])[0]
     return spread(graph, x, atom.space)
+
+
+def incidence(graph: Graph | ShardedGraph) -> Incidence:
+    """The edges between the rows of arrays of vertices, of which a shard knows its own alone."""
+    if not isinstance(graph, ShardedGraph):
+        return Incidence(graph.src, graph.dst, graph.num_src, graph.num_dst, graph.mask)
+    row = jnp.arange(graph.num_dst)
+    src, dst = (on_edges(graph, row, Value((), row.dtype, s)) for s in (Space.SRC, Space.DST))
+    return Incidence(src, dst, graph.num_src, graph.num_dst, graph.mask, graph.numbers)
 
 
 def shape_of(graph: Graph, atom: Atom, given: Space) -> jax.ShapeDtypeStruct:
