@@ -193,8 +193,8 @@ class GraphClassifier(nnx.Module):
         Args:
             graph: all graphs side by side (`gnnjit.graph.batch`).
             x: `[N, F]`.
-            graph_index: `int[N]`, each vertex's graph; `num_graphs` (or more) marks padding, that of
-                a `ShardedGraph` is known.
+            graph_index: `int[N]`, each vertex's graph; `num_graphs` (or more) marks padding;
+                that of a `ShardedGraph` is known.
             num_graphs: G, static.
             key: for training (dropout, batch statistics); None for evaluation.
         """
