@@ -65,7 +65,8 @@ def shard(
         raise GraphError(f"axis and features are both {axis!r}, expected two axes of the mesh")
     src, dst = (np.asarray(x) for x in real_edges(graph))
     dealt = _partition(partition, src, dst, graph.num_nodes, mesh.shape[axis])
-    found = plan(src, dst, dealt)
+    mask = None if graph.mask is None else np.asarray(graph.mask)
+    found = plan(src, dst, dealt, mask)
     if exchange not in ("auto", *EXCHANGES):
         names = ", ".join(("auto", *EXCHANGES))
         raise GraphError(f"exchange is {exchange!r}, expected one of {names}")
