@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from gnnjit.errors import GraphError
-from gnnjit.graph import Graph
+from gnnjit.graph import Graph, validate
 from gnnjit.graph.edit import real_edges
 from gnnjit.graph.partition import Partition, balanced, equal_edges, equal_vertices, metis
 from gnnjit.graph.shard_build import build, plan
@@ -63,6 +63,11 @@ def shard(
     axis = _axis(mesh, mesh.axis_names[0] if axis is None else axis, "axis")
     if features is not None and _axis(mesh, features, "features") == axis:
         raise GraphError(f"axis and features are both {axis!r}, expected two axes of the mesh")
+    if validate.is_traced(graph):
+        raise GraphError(
+            "shard() got a graph of traced edges, expected concrete ones: shard the graph before "
+            "jit, and pass the result to the compiled function"
+        )
     src, dst = (np.asarray(x) for x in real_edges(graph))
     dealt = _partition(partition, src, dst, graph.num_nodes, mesh.shape[axis])
     mask = None if graph.mask is None else np.asarray(graph.mask)
@@ -88,6 +93,8 @@ def _axis(mesh: Mesh, name: str, what: str) -> str:
 def _partition(
     wanted: Any, src: np.ndarray, dst: np.ndarray, num_nodes: int, shards: int
 ) -> Partition:
+    if not isinstance(wanted, (str, Partition)):
+        wanted = Partition.of_assignment(wanted, shards)
     if isinstance(wanted, Partition):
         if wanted.num_shards != shards or len(wanted.order) != num_nodes:
             raise GraphError(
@@ -95,8 +102,6 @@ def _partition(
                 f"expected {num_nodes} vertices and {shards} shards"
             )
         return wanted
-    if not isinstance(wanted, str):
-        return Partition.of_assignment(wanted, shards)
     degree = np.bincount(dst, minlength=num_nodes)
     match wanted:
         case "vertices":
