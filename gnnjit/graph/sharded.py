@@ -218,7 +218,8 @@ class ShardedGraph:
 
     def get(self, y: PyTree) -> PyTree:
         """`y`, a pytree of `[P * num_rows, ...]`, as NumPy arrays `[num_nodes, ...]` by the user's
-        numbers, in every process. Raises GraphError on other lengths."""
+        numbers, in every process; traced ones stay in the program. Raises GraphError on other
+        lengths."""
         self.check(y, "dst", "y")
         return jax.tree.map(lambda a: self._get(a, self.vertex, self.sizes, self.num_nodes), y)
 
@@ -232,7 +233,8 @@ class ShardedGraph:
     def _put(self, x: ArrayLike, number: Any, sizes: Any, length: int) -> jax.Array:
         if validate.is_traced(x, number):
             real = _real(sizes, length)
-            rows = jnp.asarray(x)[number]
+            rows = jnp.asarray(x)
+            rows = rows[number] if len(rows) else jnp.resize(rows, (len(number), *rows.shape[1:]))
             return jnp.where(real.reshape((-1,) + (1,) * (rows.ndim - 1)), rows, 0)
         host = np.asarray(x)
         at = {i: np.asarray(s) for i, s in _shards(number)}
@@ -248,7 +250,10 @@ class ShardedGraph:
         shape = (self.num_shards * length, *host.shape[1:])
         return jax.make_array_from_callback(shape, self.sharding, part)
 
-    def _get(self, y: Any, number: Any, sizes: Any, count: int) -> HostArray:
+    def _get(self, y: Any, number: Any, sizes: Any, count: int) -> Any:
+        if validate.is_traced(y, number):
+            at = jnp.where(_real(sizes, len(number) // self.num_shards), number, count)
+            return jnp.zeros((count, *y.shape[1:]), y.dtype).at[at].set(y, mode="drop")
         values, numbers = _on_host(y), _on_host(number)
         length = len(values) // self.num_shards
         real = np.arange(length) < _on_host(sizes)[:, None]
