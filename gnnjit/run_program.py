@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from gnnjit.graph.sharded import AnyGraph, ShardedGraph
 from gnnjit.ir.interpret import Incidence
@@ -57,13 +56,12 @@ def on_edges(graph: AnyGraph, x: Any, atom: Atom) -> Any:
     return spread(graph, x, atom.space)
 
 
-def incidence_of(graph: ShardedGraph) -> Incidence:
-    """The edges of all shards, with endpoints as rows of arrays of vertices."""
-    rows = jnp.arange(graph.num_dst, dtype=jnp.int32)
-    src, dst = (
-        on_edges(graph, rows, Value((), np.dtype(np.int32), space))
-        for space in (Space.SRC, Space.DST)
-    )
+def incidence(graph: AnyGraph) -> Incidence:
+    """The edges between the rows of arrays of vertices, of which a shard knows its own alone."""
+    if not isinstance(graph, ShardedGraph):
+        return Incidence(graph.src, graph.dst, graph.num_src, graph.num_dst, graph.mask)
+    row = jnp.arange(graph.num_dst)
+    src, dst = (on_edges(graph, row, Value((), row.dtype, s)) for s in (Space.SRC, Space.DST))
     return Incidence(src, dst, graph.num_src, graph.num_dst, graph.mask, graph.numbers)
 
 

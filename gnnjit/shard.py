@@ -12,7 +12,7 @@ from gnnjit.budget import parse_size
 from gnnjit.cost.links import Blocks, Way, choose, ways
 from gnnjit.cost.partition import PartitionModel
 from gnnjit.errors import GraphError, PlanError
-from gnnjit.graph import Graph
+from gnnjit.graph import Graph, validate
 from gnnjit.graph.edit import real_edges
 from gnnjit.graph.exchanges import EXCHANGES
 from gnnjit.graph.partition import (
@@ -92,7 +92,8 @@ def shard(
     shards, num_nodes = mesh.shape[axis], graph.num_nodes
     by, along = _order(order, src, dst, num_nodes, shards)
     dealt = _partition(partition, src, dst, num_nodes, shards, by, width, cost)
-    found = plan(src, dst, dealt)
+    mask = None if graph.mask is None else np.asarray(graph.mask)
+    found = plan(src, dst, dealt, mask)
     budget = None if memory_budget is None else parse_size(memory_budget)
     way, every = _way(exchange, found, mesh, axis, 4 * width, budget)
     report = ShardReport(
@@ -118,6 +119,11 @@ def _checked(
     axis = _axis(mesh, mesh.axis_names[0] if axis is None else axis, "axis")
     if features is not None and _axis(mesh, features, "features") == axis:
         raise GraphError(f"axis and features are both {axis!r}, expected two axes of the mesh")
+    if validate.is_traced(graph):
+        raise GraphError(
+            "shard() got a graph of traced edges, expected concrete ones: shard the graph before "
+            "jit, and pass the result to the compiled function"
+        )
     types = (AxisType.Auto,) * len(mesh.axis_names)
     return graph, axis, Mesh(mesh.devices, mesh.axis_names, axis_types=types)
 
@@ -156,6 +162,9 @@ def _partition(
     width: int,
     cost: PartitionModel | None,
 ) -> Partition:
+    if not isinstance(wanted, (str, Partition)):
+        same = order is None or len(order) != np.size(wanted)
+        wanted = Partition.of_assignment(wanted, shards, order=None if same else order)
     if isinstance(wanted, Partition):
         if wanted.num_shards != shards or len(wanted.order) != num_nodes:
             raise GraphError(
@@ -163,8 +172,6 @@ def _partition(
                 f"expected {num_nodes} vertices and {shards} shards"
             )
         return wanted
-    if not isinstance(wanted, str):
-        return Partition.of_assignment(wanted, shards, order=order)
     match wanted:
         case "vertices":
             return equal_vertices(num_nodes, shards, order)

@@ -18,7 +18,7 @@ from gnnjit.errors import LayerError
 from gnnjit.frontend.trace import Arguments, Traced, call_once, leak_message, trace
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.graph.sharded import AnyGraph, ShardedGraph
-from gnnjit.ir.interpret import Incidence, interpret
+from gnnjit.ir.interpret import interpret
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
 from gnnjit.layer_call import Call, bind
@@ -26,7 +26,7 @@ from gnnjit.lower import lowering  # noqa: F401  (registers the lowerings of agg
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.planner import Problem
-from gnnjit.run_program import incidence_of, outputs
+from gnnjit.run_program import incidence, outputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,13 +113,9 @@ class Staged:
 
     def interpret(self, program: Program, operands: Sequence[Any] | None = None) -> list[Any]:
         """The outputs of `program` (this one, after any pass), edge by edge."""
-        g = self.graph
-        if isinstance(g, ShardedGraph):
-            incidence = incidence_of(g)
-        else:
-            incidence = Incidence(g.src, g.dst, g.num_src, g.num_dst, g.mask)
-        outs = interpret(program, incidence, operands or self.traced.operands)
-        return outputs(g, program, self.given, outs)
+        edges = incidence(self.graph)
+        outs = interpret(program, edges, operands or self.traced.operands)
+        return outputs(self.graph, program, self.given, outs)
 
 
 _state = threading.local()

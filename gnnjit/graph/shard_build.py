@@ -67,6 +67,7 @@ class Edges:
 class Plan:
     """All that must be known of every shard before one of them is made.
 
+    num_edges: as the user counts them, padding included.
     counts: `int64[P]`, edges that end at each shard.
     used: `used(q)` are the rows of other shards that shard q reads, as sorted numbers
         `shard * num_rows + row`.
@@ -104,8 +105,12 @@ class Plan:
         return Covered(ends, self.num_shards, self.dealt.num_rows)
 
 
-def plan(src: HostArray, dst: HostArray, partition: Partition) -> Plan:
-    """Of the edges `src[i] -> dst[i]`, all of them here."""
+def plan(
+    src: HostArray, dst: HostArray, partition: Partition, mask: HostArray | None = None
+) -> Plan:
+    """Of the edges `src[i] -> dst[i]`, all of them here; where the user's list has padding too,
+    `mask` is True at these."""
+    given = np.arange(len(src)) if mask is None else np.flatnonzero(mask)
     dealt, shards = Dealt.by(partition), partition.num_shards
     start, _, by_shard = counting_sort(dealt.shard[dst], dst, shards)
     rows = dealt.num_rows
@@ -114,7 +119,7 @@ def plan(src: HostArray, dst: HostArray, partition: Partition) -> Plan:
     def edges(p: int) -> Edges:
         number = by_shard[start[p] : start[p + 1]]
         s = src[number]
-        return Edges(dealt.shard[s], dealt.row[s], dealt.row[dst[number]], number)
+        return Edges(dealt.shard[s], dealt.row[s], dealt.row[dst[number]], given[number])
 
     def used(p: int) -> HostArray:
         if p not in halos:
@@ -125,7 +130,8 @@ def plan(src: HostArray, dst: HostArray, partition: Partition) -> Plan:
             halos[p] = np.flatnonzero(found)
         return halos[p]
 
-    return Plan(dealt, len(src), np.diff(start), edges, used)
+    length = len(src) if mask is None else len(mask)
+    return Plan(dealt, length, np.diff(start), edges, used)
 
 
 def build(
@@ -136,7 +142,9 @@ def build(
     shape = tables[exchange](plan)
     covered = plan.covered if exchange == "cover" else None
     rows, slots = plan.dealt.num_rows, shape.num_slots
-    dtype = validate.index_dtype(num_edges=plan.num_shards * slots, sources=shape.num_sources)
+    dtype = validate.index_dtype(
+        num_edges=max(plan.num_shards * slots, plan.num_edges), sources=shape.num_sources
+    )
     sizes = plan.dealt.partition.sizes
 
     def part(p: int) -> dict[str, Any]:

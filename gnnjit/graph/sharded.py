@@ -48,7 +48,7 @@ class ShardedGraph:
         sizes, edge_counts: `int32[P]`, vertices and edges of each shard.
         mesh, axis: the devices, and the axis that shards vertices.
         features: the axis of the mesh that splits features in aggregations, if any.
-        num_nodes, num_given: the vertices and edges of the graph.
+        num_nodes, num_given: the vertices and edges of the graph, its padding included.
         num_src, num_dst, num_edges: lengths of the arrays of vertices and edges, with padding.
         report: what `gnnjit.shard` decided, to be printed; no part of what the graph is.
     """
@@ -171,21 +171,23 @@ class ShardedGraph:
 
     def get(self, y: PyTree) -> PyTree:
         """`y`, a pytree of `[P * num_rows, ...]`, as NumPy arrays `[num_nodes, ...]` by the user's
-        numbers, in every process. Raises GraphError on other lengths."""
+        numbers, in every process; traced ones stay in the program. Raises GraphError on other
+        lengths."""
         self.check(y, "dst", "y")
-        return jax.tree.map(lambda a: self._get(a, self.vertex, self.sizes, self.num_rows), y)
+        return jax.tree.map(lambda a: self._get(a, self.vertex, self.sizes, self.num_nodes), y)
 
     def get_edges(self, y: PyTree) -> PyTree:
         """`y`, a pytree of `[P * num_slots, ...]`, as NumPy arrays `[E, ...]` in the order in which
-        edges were given. Raises GraphError on other lengths."""
+        edges were given, 0 where their list has padding. Raises GraphError on other lengths."""
         self.check(y, "edge", "y")
-        counts, slots = self.edge_counts, self.num_slots
-        return jax.tree.map(lambda a: self._get(a, self.edge, counts, slots), y)
+        counts, length = self.edge_counts, self.num_given
+        return jax.tree.map(lambda a: self._get(a, self.edge, counts, length), y)
 
     def _put(self, x: ArrayLike, number: Any, sizes: Any, length: int) -> jax.Array:
         if validate.is_traced(x, number):
             real = _real(sizes, length)
-            rows = jnp.asarray(x)[number]
+            rows = jnp.asarray(x)
+            rows = rows[number] if len(rows) else jnp.resize(rows, (len(number), *rows.shape[1:]))
             return jnp.where(real.reshape((-1,) + (1,) * (rows.ndim - 1)), rows, 0)
         host = np.asarray(x)
         at = {i: np.asarray(s) for i, s in _shards(number)}
@@ -201,11 +203,15 @@ class ShardedGraph:
         shape = (self.num_shards * length, *host.shape[1:])
         return jax.make_array_from_callback(shape, self.sharding, part)
 
-    def _get(self, y: Any, number: Any, sizes: Any, length: int) -> HostArray:
+    def _get(self, y: Any, number: Any, sizes: Any, count: int) -> Any:
+        if validate.is_traced(y, number):
+            at = jnp.where(_real(sizes, len(number) // self.num_shards), number, count)
+            return jnp.zeros((count, *y.shape[1:]), y.dtype).at[at].set(y, mode="drop")
         values, numbers = _on_host(y), _on_host(number)
+        length = len(values) // self.num_shards
         real = np.arange(length) < _on_host(sizes)[:, None]
         real = real.reshape(-1)
-        out = np.zeros((int(real.sum()), *values.shape[1:]), values.dtype)
+        out = np.zeros((count, *values.shape[1:]), values.dtype)
         out[numbers[real]] = values[real]
         return out
 

@@ -31,10 +31,9 @@ from gnnjit.ir.space import Space
 
 @dataclasses.dataclass(frozen=True)
 class Incidence:
-    """The edges as two index arrays `[num_edges]`; `mask` (optional) is False on padding.
-
-    numbers: of the elements of a space, where the user counts them otherwise than they lie here.
-    """
+    """The edges as two index arrays `[num_edges]`; `mask` (optional) is False on padding, and
+    `numbers` (optional) are what the user calls the elements of a space, by their places if left
+    out."""
 
     src: jax.Array
     dst: jax.Array
