@@ -221,7 +221,8 @@ class ShardedGraph:
             real = _real(sizes, length)
             rows = jnp.asarray(x)
             rows = rows[number] if len(rows) else jnp.resize(rows, (len(number), *rows.shape[1:]))
-            return jnp.where(real.reshape((-1,) + (1,) * (rows.ndim - 1)), rows, 0)
+            real = real.reshape((-1,) + (1,) * (rows.ndim - 1))
+            return jnp.where(real, rows, jnp.zeros_like(rows))
         host = np.asarray(x)
         at = {i: np.asarray(s) for i, s in _shards(number)}
         count = {i: int(np.asarray(s)[0]) for i, s in _shards(sizes)}
