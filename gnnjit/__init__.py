@@ -19,7 +19,7 @@ from gnnjit.frontend.vocabulary import (
 )
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.layer import layer, reference
-from gnnjit.rebalance import rebalance
+from gnnjit.rebalancing import rebalance
 from gnnjit.shard import shard
 from gnnjit.stream import stream
 

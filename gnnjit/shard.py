@@ -201,11 +201,11 @@ def _way(
         Blocks(tuple(x.height for x in b.blocks), b.at_once, b.moved / shards)
         for b in (halo, covered.rows, covered.sums)
     ]
-    links = links_of(mesh, axis)
+    # Rates are measured where something depends on them.
+    links = links_of(mesh, axis) if wanted == "auto" else None
     every = ways(links, shards, rows, row, blocks[0], (blocks[1], blocks[2]))
-    best = choose(every, rows, row, budget)
     if wanted == "auto":
-        return best.name, every
+        return choose(every, rows, row, budget).name, every
     taken = next(way for way in every if way.name == wanted)
     if budget is not None and taken.rows * row > budget:
         raise PlanError(

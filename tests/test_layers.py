@@ -51,7 +51,7 @@ UNITS = {
     "stage": "layer",
     "layer_call": "layer",
     "links": "layer",
-    "rebalance": "layer",
+    "rebalancing": "layer",
     "shard": "layer",
     "shard_report": "layer",
     "stream": "layer",
