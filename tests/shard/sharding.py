@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import Mesh
 
 import gnnjit
-from gnnjit.graph.sharded import EXCHANGES as EXCHANGES
+from gnnjit.graph.exchanges import EXCHANGES as EXCHANGES
 from gnnjit.graph.sharded import ShardedGraph
 
 

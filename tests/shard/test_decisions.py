@@ -80,7 +80,9 @@ def test_reports_are_no_part_of_what_is_compiled() -> None:
 @pytest.mark.usefixtures("equal_links")
 def test_an_exchange_that_does_not_fit_its_budget() -> None:
     e = random_edges(13, 45)
-    with pytest.raises(PlanError, match=r"exchange='all_gather' holds 3072 bytes .* memory_budget is 16"):
+    with pytest.raises(
+        PlanError, match=r"exchange='all_gather' holds 3072 bytes .* memory_budget is 16"
+    ):
         gnnjit.shard(e.graph(), mesh(4), exchange="all_gather", memory_budget=16)
 
 
