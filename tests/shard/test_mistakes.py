@@ -48,7 +48,8 @@ MISTAKES = {
     ),
     "partition": (
         lambda: shard(partition="best"),
-        "partition is 'best', expected one of auto, vertices, edges, learned, metis, a Partition, or the shard of each vertex",
+        "partition is 'best', expected one of auto, vertices, edges, learned, metis, a Partition, "
+        "or the shard of each vertex",
     ),
     "too few vertices": (
         lambda: shard(partition=[0, 1]),
