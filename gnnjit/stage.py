@@ -157,6 +157,8 @@ def stage(definition: Definition, args: Any, edges: Any, keywords: dict[str, Any
     """Check the arguments of one call, and trace the function."""
     owner, graph, x, params = _split(definition, args)
     _check_sizes(definition, graph, x, edges)
+    if isinstance(graph, ShardedGraph):
+        _check_mesh(definition)
     src, dst = (x.src, x.dst) if isinstance(x, Bipartite) else (x, x)
     static = {k: keywords[k] for k in definition.statics if k in keywords}
     shared = {k: v for k, v in keywords.items() if k not in static}
@@ -207,6 +209,17 @@ def _check_sizes(definition: Definition, graph: AnyGraph, x: Any, edges: Any) ->
     else:
         graph.check(x, Space.DST, where + "x")
     graph.check(edges, Space.EDGE, where + "edges")
+
+
+def _check_mesh(definition: Definition) -> None:
+    """Layers on shards are left to XLA's partitioner, which explicit axes forbid."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if jax.sharding.AxisType.Explicit in mesh.axis_types:
+        raise LayerError(
+            f"{definition.where}: {definition.name} was called on a sharded graph under a mesh "
+            f"with explicit axes ({', '.join(mesh.axis_names)}), expected automatic ones: use "
+            "jax.set_mesh(graph.mesh), or no mesh"
+        )
 
 
 def _distinct(operands: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit.errors import GraphError
+from gnnjit.errors import GraphError, LayerError
 from gnnjit.graph.partition import equal_vertices
 
 from .sharding import GRAPHS, mesh
@@ -138,3 +140,18 @@ def test_arrays(sharded, name):
         where, text = text.split("layer: ")
         assert where.startswith("test_mistakes.py:")
     assert text == message
+
+
+@gnnjit.layer
+def total(v, e):
+    return gnnjit.sum(e.src)
+
+
+def test_a_mesh_with_explicit_axes(sharded):
+    x = sharded.put(np.ones((N, 2), np.float32))
+    explicit = jax.make_mesh((4,), ("d",), (jax.sharding.AxisType.Explicit,))
+    message = "under a mesh with explicit axes (d), expected automatic ones: use jax.set_mesh(gra"
+    with jax.set_mesh(explicit), pytest.raises(LayerError, match=re.escape(message)):
+        total(sharded, x)
+    with jax.set_mesh(sharded.mesh):
+        np.testing.assert_array_equal(total(sharded, x)[:, 0], sharded.in_degree)
