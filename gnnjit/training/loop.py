@@ -209,6 +209,7 @@ class Runner:
         if not record:
             return progress
         progress.restore(arrays, record)
+        progress.state, progress.best = self._program.placed((progress.state, progress.best))
         done = len(progress.history)
         if done > self._config.epochs:
             raise CheckpointError(

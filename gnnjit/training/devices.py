@@ -1,0 +1,192 @@
+"""Training over many devices: which ones, and what lies on them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from gnnjit.data import Dataset
+from gnnjit.errors import GraphError
+from gnnjit.graph.sharded import EXCHANGES, AllGather, Halo, ShardedGraph
+from gnnjit.shard import PARTITIONS, shard
+from gnnjit.training.errors import TrainError
+from gnnjit.training.tasks import Batch, split_weights
+
+AXIS = "shards"
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """What was asked for.
+
+    Attributes:
+        devices: how many.
+        partition, exchange: as of `gnnjit.shard`.
+    """
+
+    devices: int
+    partition: str = "auto"
+    exchange: str = "auto"
+
+    def mesh(self) -> Mesh:
+        """Raises TrainError where there are fewer devices."""
+        found = jax.devices()
+        if len(found) < self.devices:
+            raise TrainError(
+                f"devices is {self.devices}, and JAX has {_these(found)}: ask for at most "
+                f"{len(found)}{_how_to_get(self.devices, found)}"
+            )
+        return Mesh(np.asarray(found[: self.devices]), (AXIS,))
+
+
+def check_spread(
+    name: str,
+    task: str,
+    devices: int | None,
+    partition: str,
+    exchange: str,
+    *,
+    budget: Any = None,
+    compare: bool = False,
+) -> Spread | None:
+    """What is asked for; None where that is one device. Raises TrainError where it has no meaning
+    together with the rest."""
+    _check_name("partition", partition, PARTITIONS)
+    _check_name("exchange", exchange, ("auto", *EXCHANGES))
+    if devices is None:
+        for option, value in (("partition", partition), ("exchange", exchange)):
+            if value != "auto":
+                raise TrainError(
+                    f"{option} is {value!r}, which is for training over many devices: say how many "
+                    "(--devices 8, devices=)"
+                )
+        return None
+    if devices < 1:
+        raise TrainError(f"devices is {devices}, expected at least 1")
+    if task == "graph":
+        raise TrainError(
+            f"{name} is many graphs, and only datasets of one graph are trained on over many "
+            "devices: leave out --devices"
+        )
+    if budget is not None:
+        raise TrainError(
+            "a memory budget and many devices cannot be combined yet: leave out --memory-budget or "
+            "--devices"
+        )
+    if compare:
+        raise TrainError(
+            "a comparison with plain segment operations is of one device: leave out either "
+            "--compare or --devices"
+        )
+    return Spread(devices, partition, exchange)
+
+
+def _check_name(what: str, got: str, expected: tuple[str, ...]) -> None:
+    if got not in expected:
+        raise TrainError(f"{what} is {got!r}, expected one of {', '.join(expected)}")
+
+
+def provide(devices: int) -> None:
+    """Where this process computes on the CPU, let JAX take that for so many devices. Nothing where
+    JAX has used its devices, or was told how many to take."""
+    if getattr(jax.config, "jax_num_cpu_devices") > 0:  # noqa: B009, of which types know nothing
+        return
+    try:
+        jax.config.update("jax_num_cpu_devices", devices)
+    except RuntimeError:
+        return  # how many there are is looked at when they are needed
+
+
+def _these(found: list[Any]) -> str:
+    platform = found[0].platform
+    return f"{len(found)} {platform.upper()} device{'s' * (len(found) != 1)}"
+
+
+def _how_to_get(wanted: int, found: list[Any]) -> str:
+    if found[0].platform != "cpu":
+        return ", or run on more hosts"
+    return (
+        ", or have JAX take the CPU for more before anything is computed: "
+        f'jax.config.update("jax_num_cpu_devices", {wanted}), or JAX_NUM_CPU_DEVICES={wanted}'
+    )
+
+
+class ShardedTask:
+    """A graph over devices whose vertices are labelled: the whole graph is every batch.
+
+    Attributes:
+        spread: what was asked for.
+        graph: the graph.
+    """
+
+    def __init__(self, dataset: Dataset, spread: Spread) -> None:
+        mesh = spread.mesh()
+        self.spread = spread
+        try:
+            self.graph: ShardedGraph = shard(
+                dataset.graph, mesh, partition=spread.partition, exchange=spread.exchange
+            )
+        except GraphError as error:
+            raise TrainError(f"{dataset.name} cannot be sharded: {error}") from error
+        put = self.graph.put
+        weights = split_weights(dataset)
+        self._batch = Batch(self.graph, put(dataset.x), put(dataset.y), put(weights))
+
+    @property
+    def everywhere(self) -> NamedSharding:
+        """Of what is the same on all devices."""
+        return NamedSharding(self.graph.mesh, PartitionSpec())
+
+    def train_batches(self, seed: int, epoch: int) -> Iterator[Batch]:
+        yield self._batch
+
+    def eval_batches(self) -> list[Batch]:
+        return [self._batch]
+
+    def figures(self) -> dict[str, Any]:
+        """What is reported of them; all processes must ask."""
+        sizes, edges = fetched((self.graph.sizes, self.graph.edge_counts), self.everywhere)
+        kind = type(self.graph.exchange)
+        exchange = {AllGather: "all_gather", Halo: "halo"}.get(kind, "ring")
+        return {
+            "devices": self.graph.num_shards,
+            "processes": jax.process_count(),
+            "partition": self.spread.partition,
+            "exchange": exchange,
+            "rows_per_shard": sizes.tolist(),
+            "edges_per_shard": edges.tolist(),
+            "imbalance": float(edges.max() / edges.mean()) if edges.any() else 1.0,
+        }
+
+
+def replicated(tree: Any, sharding: NamedSharding) -> Any:
+    """The same on all devices; every process has the same values."""
+
+    def put(leaf: Any) -> Any:
+        if jax.numpy.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(put(jax.random.key_data(leaf)))
+        host = np.asarray(leaf)
+        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+    return jax.tree.map(put, tree)
+
+
+def fetched(tree: Any, everywhere: NamedSharding) -> Any:
+    """Sharded arrays as NumPy arrays, in every process; all of them must ask."""
+    return jax.tree.map(np.asarray, jax.jit(lambda x: x, out_shardings=everywhere)(tree))
+
+
+def on_one_device(tree: Any) -> Any:
+    """What `replicated` gave, on the default device of this process alone."""
+
+    def put(leaf: Any) -> Any:
+        if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(put(jax.random.key_data(leaf)))
+        return jax.numpy.asarray(np.asarray(leaf))
+
+    return jax.tree.map(put, tree)
