@@ -35,7 +35,7 @@ from gnnjit.prepare import keep
 from gnnjit.store_dataset import store_dataset
 from gnnjit.stored_dataset import StoredDataset
 from gnnjit.training import measure
-from gnnjit.training.checkpoint import Checkpoints
+from gnnjit.training.checkpoint import Checkpoints, digest, named_arrays
 from gnnjit.training.config import TrainConfig, resolve
 from gnnjit.training.devices import ShardedTask, Spread, check_spread
 from gnnjit.training.errors import CheckpointError, TrainError
@@ -53,6 +53,7 @@ from gnnjit.training.streamed import (
     without_leftovers,
 )
 from gnnjit.training.tasks import SPLITS, FoldTask, Task, VertexTask
+from gnnjit.training.together import check_same, open_checkpoints, processes, shared
 
 __all__ = [
     "CheckpointError",
@@ -184,8 +185,12 @@ def train(
     _check(dataset, config, seeds, checkpoint_every, checkpoint, resume)
     dataset = _prepared(dataset, config)
     saved = None
-    if checkpoint is not None:
-        saved = Checkpoints.open(checkpoint, identity_of(dataset, config, folds), resume)
+    if checkpoint is not None or processes() > 1:
+        identity = identity_of(dataset, config, folds)
+        given = {"seeds": seeds, "resume": resume, "checkpoint_every": checkpoint_every}
+        check_same({**identity, **given, "epochs": config.epochs, "spread": spread})
+        check_same(measure.versions())
+        saved = None if checkpoint is None else open_checkpoints(checkpoint, identity, resume)
     watcher = watcher or Silent()
     build = build or _builder(dataset, config, task)
     with contextlib.nullcontext(dataset) if budget is None else _stored(dataset, store) as data:
@@ -199,7 +204,10 @@ def train(
             else _streamed(program, first, budget, counts_process(dataset), saved, watcher)
         )
         runner = Runner(program, steps, config, watcher, checkpoint_every)
-        runs = [runner.run(t, name, seed, saved and saved.run(name)) for name, seed, t in plan]
+        check_same({"the untrained model": digest(named_arrays(program.initial(config.seed)))})
+        runs = [
+            runner.run(t, name, seed, saved and shared(saved.run(name))) for name, seed, t in plan
+        ]
     epoch = _best_common_epoch(runs) if task == "graph" else None
     performance = measure.cost(steps, [run.history for run in runs])
     if budget is not None:

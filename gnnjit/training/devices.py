@@ -16,6 +16,7 @@ from gnnjit.graph.sharded import EXCHANGES, AllGather, Halo, ShardedGraph
 from gnnjit.shard import PARTITIONS, shard
 from gnnjit.training.errors import TrainError
 from gnnjit.training.tasks import Batch, split_weights
+from gnnjit.training.together import processes
 
 AXIS = "shards"
 
@@ -25,17 +26,29 @@ class Spread:
     """What was asked for.
 
     Attributes:
-        devices: how many.
+        devices: how many; None for all, of all processes.
         partition, exchange: as of `gnnjit.shard`.
     """
 
-    devices: int
+    devices: int | None
     partition: str = "auto"
     exchange: str = "auto"
 
+    def __str__(self) -> str:
+        return f"devices {self.devices}, partition {self.partition}, exchange {self.exchange}"
+
     def mesh(self) -> Mesh:
-        """Raises TrainError where there are fewer devices."""
+        """Raises TrainError where there are fewer devices, or some would be left out of several
+        processes."""
         found = jax.devices()
+        if self.devices is None:
+            return Mesh(np.asarray(found), (AXIS,))
+        if jax.process_count() > 1 and len(found) != self.devices:
+            raise TrainError(
+                f"devices is {self.devices}, and the {jax.process_count()} processes have "
+                f"{_these(found)} together: leave out --devices, or start processes that have "
+                "as many as are wanted (gnnjit launch --devices-per-process)"
+            )
         if len(found) < self.devices:
             raise TrainError(
                 f"devices is {self.devices}, and JAX has {_these(found)}: ask for at most "
@@ -54,11 +67,12 @@ def check_spread(
     budget: Any = None,
     compare: bool = False,
 ) -> Spread | None:
-    """What is asked for; None where that is one device. Raises TrainError where it has no meaning
-    together with the rest."""
+    """What is asked for; None where that is one device. Of several processes, all devices are
+    taken. Raises TrainError where it has no meaning together with the rest."""
     _check_name("partition", partition, PARTITIONS)
     _check_name("exchange", exchange, ("auto", *EXCHANGES))
-    if devices is None:
+    several = processes() > 1
+    if devices is None and not several:
         for option, value in (("partition", partition), ("exchange", exchange)):
             if value != "auto":
                 raise TrainError(
@@ -66,22 +80,23 @@ def check_spread(
                     "(--devices 8, devices=)"
                 )
         return None
-    if devices < 1:
+    if devices is not None and devices < 1:
         raise TrainError(f"devices is {devices}, expected at least 1")
+    one = "start one process" if several else "leave out --devices"
     if task == "graph":
         raise TrainError(
             f"{name} is many graphs, and only datasets of one graph are trained on over many "
-            "devices: leave out --devices"
+            f"devices: {one}"
         )
     if budget is not None:
         raise TrainError(
-            "a memory budget and many devices cannot be combined yet: leave out --memory-budget or "
-            "--devices"
+            "a memory budget and many devices cannot be combined yet: leave out "
+            f"--memory-budget, or {one}"
         )
     if compare:
         raise TrainError(
-            "a comparison with plain segment operations is of one device: leave out either "
-            "--compare or --devices"
+            "a comparison with plain segment operations is of one device: leave out --compare, or "
+            f"{one}"
         )
     return Spread(devices, partition, exchange)
 
@@ -91,13 +106,15 @@ def _check_name(what: str, got: str, expected: tuple[str, ...]) -> None:
         raise TrainError(f"{what} is {got!r}, expected one of {', '.join(expected)}")
 
 
-def provide(devices: int) -> None:
-    """Where this process computes on the CPU, let JAX take that for so many devices. Nothing where
-    JAX has used its devices, or was told how many to take."""
+def provide(devices: int | None) -> None:
+    """Where this process computes on the CPU, let JAX take that for as many devices as make so many
+    in all processes. Nothing where JAX has used its devices, or was told how many to take."""
+    if devices is None or devices < 1 or devices % processes():
+        return  # what is wrong is told later
     if getattr(jax.config, "jax_num_cpu_devices") > 0:  # noqa: B009, of which types know nothing
         return
     try:
-        jax.config.update("jax_num_cpu_devices", devices)
+        jax.config.update("jax_num_cpu_devices", devices // processes())
     except RuntimeError:
         return  # how many there are is looked at when they are needed
 

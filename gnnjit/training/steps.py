@@ -18,6 +18,7 @@ from gnnjit.training.config import TrainConfig
 from gnnjit.training.devices import on_one_device, replicated
 from gnnjit.training.optimizers import make_optimizer
 from gnnjit.training.tasks import Batch, Task
+from gnnjit.training.together import check_program, one_cost_model
 
 Build = Callable[[nnx.Rngs], nnx.Module]
 """Makes a model with fresh weights."""
@@ -101,12 +102,14 @@ class Program:
             {} if self._everywhere is None else {"out_shardings": self._everywhere}
         )
         started = time.perf_counter()
-        with context or contextlib.nullcontext():
+        with context or contextlib.nullcontext(), one_cost_model():
             update = jax.jit(self.update, donate_argnums=0, **out)
             update = update.lower(state, batch, seed, seed, seed).compile()
             evaluate = jax.jit(self.evaluate, **out)
             evaluate = evaluate.lower(state.params, state.buffers, whole).compile()
         seconds = time.perf_counter() - started
+        check_program(update, "the program of an update")
+        check_program(evaluate, "the program of an evaluation")
         return Compiled(update, evaluate, seconds, _temp_bytes(update, evaluate))
 
     def _make_update(self) -> Callable[..., tuple[State, jax.Array]]:
