@@ -14,9 +14,9 @@ from grid_training import Task, model
 from gnnjit.frontend.whole import Array
 from gnnjit.grid.compile import Arguments
 from gnnjit.grid.memory_plan import MAX_STATES, lru, plan_memory, streaming
-from gnnjit.grid.merging import partial_shapes
 from gnnjit.grid.script import Pieces, Tensor, cell, operations
 from gnnjit.grid.workspace import Workspace
+from gnnjit.lower.merging import partial_shapes
 from gnnjit.stream import stream
 
 AMPLE = 1 << 50
@@ -122,7 +122,7 @@ def both_orders(pieces: Pieces, task: Task, parts: int) -> tuple[int, int]:
                 continue
             edges = 4 * task.num_edges + 4 * parts * n
             other, own = n * _row_bytes(piece.other), n * _row_bytes(piece.own)
-            shapes = [s for g in piece.gathers for s in partial_shapes(g, n)]
+            shapes = [s for g in piece.gathers for s in partial_shapes(g.op, n)]
             partial = sum(math.prod(s.shape) * s.dtype.itemsize for s in shapes)
             columns += edges + parts * other
             # A block's own rows have come once, as they do by columns.

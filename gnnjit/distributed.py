@@ -80,11 +80,7 @@ def connect(*, timeout: float = 60, heartbeat: int = 10) -> Place:
     place = place_from_environment()
     if place is None:
         return ALONE
-    if not 1 <= timeout < math.inf or heartbeat < 1:
-        raise DistributedError(
-            f"timeout is {timeout} and heartbeat {heartbeat}, expected at least 1 second each"
-        )
-    _check_unused(place)
+    _check(place, timeout, heartbeat)
     peers = Peers(place.process, place.processes, functools.partial(_stop_for, place))
     _meet(place, peers, timeout)
     _joined = place, peers
@@ -96,7 +92,11 @@ def connect(*, timeout: float = 60, heartbeat: int = 10) -> Place:
     return place
 
 
-def _check_unused(place: Place) -> None:
+def _check(place: Place, timeout: float, heartbeat: int) -> None:
+    if not 1 <= timeout < math.inf or heartbeat < 1:
+        raise DistributedError(
+            f"timeout is {timeout} and heartbeat {heartbeat}, expected at least 1 second each"
+        )
     if jax.distributed.is_initialized():
         raise DistributedError(
             f"{place}: jax.distributed is initialized already: call gnnjit.distributed.connect() "

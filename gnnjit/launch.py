@@ -87,9 +87,9 @@ class Outcome:
             return f"all {self.processes} processes ended well"
         who = numbered([culprit.process for culprit in self.culprits])
         text = f"{who} of {self.processes} {_how(self.culprits[0].code, len(self.culprits))}"
-        if self.stopped:
-            text += f"; the other {self.stopped} {_were(self.stopped)} stopped"
-        return text
+        if self.stopped == 1:
+            return f"{text}; the other was stopped"
+        return f"{text}; the other {self.stopped} were stopped" if self.stopped else text
 
 
 def _how(code: int, many: int) -> str:
@@ -139,18 +139,11 @@ def supervise(
         stack.enter_context(_signals(events))
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         job = _Job(stack, events, len(commands), grace, verbose)
-        host, port = listener.getsockname()
-        common = {
-            PROCESSES: str(len(commands)),
-            COORDINATOR: f"{host}:{port}",
-            "GNNJIT_JOB": secrets.token_hex(8),
-        }
+        common = {PROCESSES: str(len(commands)), "GNNJIT_JOB": secrets.token_hex(8)}
+        common[COORDINATOR] = f"127.0.0.1:{listener.getsockname()[1]}"
         for process, command in enumerate(commands):
             own = {**os.environ, **environments[process], **common, PROCESS: str(process)}
-            fds = []
-            if process == 0:
-                fds, own[LISTENER] = [listener.fileno()], str(listener.fileno())
-            job.start(process, command, own, fds)
+            job.start(process, command, own, listener if process == 0 else None)
         listener.close()  # process 0 has it
         return job.wait()
 
@@ -193,17 +186,25 @@ class _Job:
         stack.callback(self._kill, signal.SIGKILL)
 
     def start(
-        self, process: int, command: Sequence[str], environ: dict[str, str], fds: list[int]
+        self,
+        process: int,
+        command: Sequence[str],
+        environ: dict[str, str],
+        listener: socket.socket | None,
     ) -> None:
+        """A process, with the socket where it listens if it is the one that does."""
+        inherited = {LIFELINE: self._lifeline}
+        if listener is not None:
+            inherited[LISTENER] = listener.fileno()
         out = None if process == 0 else subprocess.PIPE if self._verbose else subprocess.DEVNULL
         try:
             child = subprocess.Popen(
                 command,
-                env={**environ, LIFELINE: str(self._lifeline)},
+                env={**environ, **{name: str(fd) for name, fd in inherited.items()}},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=None if process == 0 else subprocess.PIPE,
-                pass_fds=[*fds, self._lifeline],
+                pass_fds=list(inherited.values()),
                 # Ctrl-C in a terminal reaches the supervisor alone; what a child starts is killed
                 # with it.
                 process_group=0,

@@ -17,8 +17,8 @@ from gnnjit.cost.machine import platform_here
 from gnnjit.errors import LayerError
 from gnnjit.frontend.trace import Arguments, Traced, call_once, leak_message, trace
 from gnnjit.graph import Bipartite, Graph
-from gnnjit.graph.sharded import ShardedGraph
-from gnnjit.ir.interpret import Incidence, interpret
+from gnnjit.graph.sharded import AnyGraph, ShardedGraph
+from gnnjit.ir.interpret import interpret
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
 from gnnjit.layer_call import Call, bind
@@ -26,7 +26,7 @@ from gnnjit.lower import lowering  # noqa: F401  (registers the lowerings of agg
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.planner import Problem
-from gnnjit.run_program import outputs
+from gnnjit.run_program import incidence, outputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Staged:
     """One call of a layer, traced: everything that running or explaining it needs."""
 
     definition: Definition
-    graph: Graph
+    graph: AnyGraph
     arguments: Arguments
     traced: Traced
 
@@ -113,10 +113,9 @@ class Staged:
 
     def interpret(self, program: Program, operands: Sequence[Any] | None = None) -> list[Any]:
         """The outputs of `program` (this one, after any pass), edge by edge."""
-        g = self.graph
-        incidence = Incidence(g.src, g.dst, g.num_src, g.num_dst, g.mask)
-        outs = interpret(program, incidence, operands or self.traced.operands)
-        return outputs(g, program, self.given, outs)
+        edges = incidence(self.graph)
+        outs = interpret(program, edges, operands or self.traced.operands)
+        return outputs(self.graph, program, self.given, outs)
 
 
 _state = threading.local()
@@ -195,7 +194,7 @@ def _split(definition: Definition, args: tuple[Any, ...]) -> tuple[Any, Graph, A
     )
 
 
-def _check_sizes(definition: Definition, graph: Graph, x: Any, edges: Any) -> None:
+def _check_sizes(definition: Definition, graph: AnyGraph, x: Any, edges: Any) -> None:
     where = f"{definition.where}: {definition.name}: "
     if isinstance(x, Bipartite):
         graph.check(x.src, Space.SRC, where + "x.src")
@@ -223,5 +222,5 @@ def _distinct(operands: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _run(call: Call, graph: Graph, arrays: Any) -> list[Any]:
+def _run(call: Call, graph: AnyGraph, arrays: Any) -> list[Any]:
     return bind(call, graph, arrays)

@@ -90,7 +90,7 @@ def test_killed_process_is_named():
 
 def test_failing_process_is_named():
     outcome = launch("sys.exit(3)", FOREVER)
-    assert str(outcome) == "process 0 of 2 ended with exit code 3; the other 1 was stopped"
+    assert str(outcome) == "process 0 of 2 ended with exit code 3; the other was stopped"
     assert outcome.exit_code == 3
 
 
@@ -104,7 +104,7 @@ def test_the_same_failure_everywhere():
     outcome = launch("sys.exit(2)")
     assert str(outcome) == "process 0 of 1 ended with exit code 2"
     shown = str(Outcome(3, (Ended(0, 2), Ended(2, 2)), stopped=1))
-    assert shown == "processes 0, 2 of 3 ended with exit code 2; the other 1 was stopped"
+    assert shown == "processes 0, 2 of 3 ended with exit code 2; the other was stopped"
     shown = str(Outcome(2, (Ended(0, -9), Ended(1, -9))))
     assert shown == "processes 0, 1 of 2 were killed by signal 9 (SIGKILL)"
 

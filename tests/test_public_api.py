@@ -104,8 +104,8 @@ FUNCTIONS = {
     "Graph.statistics": "(self)",
     "Graph.to_undirected": "(self)",
     "shard": (
-        "(graph, mesh, axis=None, *, partition='auto', exchange='auto', features=None, "
-        "memory_budget=None)"
+        "(graph, mesh, axis=None, *, partition='auto', order='auto', exchange='auto', "
+        "features=None, width=64, cost=None, memory_budget=None)"
     ),
     "stream": (
         "(fn=None, *, memory_budget, process=False, parts=None, slices=None, selective=True, "

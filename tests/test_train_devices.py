@@ -113,7 +113,7 @@ def test_what_is_reported(sharded):
     reported = [result["sharding"] for model in RUNS for result in sharded[model]]
     assert [r["devices"] for r in reported] == [4, 4, 2, 3, 8]
     assert [r["exchange"] for r in reported][3:] == ["ring", "all_gather"]
-    assert [r["partition"] for r in reported][2:] == ["vertices", "auto", "edges"]
+    assert [r["partition"] for r in reported][2:] == ["vertices", "learned", "edges"]
     edges = communities(**SIZES).num_edges
     for r in reported:
         assert r["processes"] == 1

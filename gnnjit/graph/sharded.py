@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,75 +13,21 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import validate
+from gnnjit.graph.exchanges import Cover, Exchange
 from gnnjit.graph.graph import Graph
 from gnnjit.graph.structure import Structure
 from gnnjit.shapes import ArrayLike, EdgeMask, HostArray, PyTree
-
-EXCHANGES = ("all_gather", "halo", "ring")
-"""How the rows of other shards come to a device."""
-
-
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["send", "returned"],
-    meta_fields=["heights", "at_once"],
-)
-@dataclasses.dataclass(frozen=True, eq=False)
-class Halo:
-    """Used rows alone travel, each once per shard that uses it; then every source that a shard
-    reads lies in one table: its own rows first, the blocks that came after them.
-
-    Attributes:
-        send: `int[P, K]`, own rows in the order in which they are sent, block by block; what is
-            sent beyond a block's rows is padding, which no edge reads.
-        returned: what comes back of a reduction into sources, as a structure: row r owns the
-            entries of `send` that are r.
-        heights: static, rows of each block. `at_once`, block q goes to shard q and all are equal;
-            else block s - 1 goes to the shard s before this one.
-        at_once: whether one `all_to_all` moves all blocks, or one `ppermute` each.
-    """
-
-    send: Any
-    returned: Structure
-    heights: tuple[int, ...]
-    at_once: bool
-
-
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["starts", "counts"], meta_fields=["capacity"]
-)
-@dataclasses.dataclass(frozen=True, eq=False)
-class Ring:
-    """The rows of a shard pass from device to device, whole; never more than two shards' rows are
-    on one (NeuGraph, section 3.3). Edges are sorted by how far the shard of their source is.
-
-    Attributes:
-        starts, counts: `int[P, P]`, of shard p, by distance: its first edge, and their number.
-        capacity: static, (most edges at distance 0, most at any other).
-    """
-
-    starts: Any
-    counts: Any
-    capacity: tuple[int, int]
-
-
-@functools.partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
-@dataclasses.dataclass(frozen=True, eq=False)
-class AllGather:
-    """Every device gets every row."""
-
-
-Exchange = AllGather | Halo | Ring
 
 
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=[
         "vertex", "edge", "sizes", "edge_counts", "out_degree", "src", "dst",
-        "in_structure", "out_structure", "exchange",
+        "in_structure", "out_structure", "exchange", "cover",
     ],
     meta_fields=[
-        "mesh", "axis", "features", "num_nodes", "num_given", "num_rows", "num_slots", "num_sources"
+        "mesh", "axis", "features", "num_nodes", "num_given", "num_rows", "num_slots",
+        "num_sources", "report",
     ],
 )  # fmt: skip
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,8 +48,9 @@ class ShardedGraph:
         sizes, edge_counts: `int32[P]`, vertices and edges of each shard.
         mesh, axis: the devices, and the axis that shards vertices.
         features: the axis of the mesh that splits features in aggregations, if any.
-        num_nodes, num_given: the vertices and edges of the graph.
+        num_nodes, num_given: the vertices and edges of the graph, its padding included.
         num_src, num_dst, num_edges: lengths of the arrays of vertices and edges, with padding.
+        report: what `gnnjit.shard` decided, to be printed; no part of what the graph is.
     """
 
     vertex: Any
@@ -117,6 +63,7 @@ class ShardedGraph:
     in_structure: Structure
     out_structure: Structure
     exchange: Exchange
+    cover: Cover | None
     mesh: Mesh
     axis: str
     features: str | None
@@ -125,6 +72,7 @@ class ShardedGraph:
     num_rows: int
     num_slots: int
     num_sources: int
+    report: Any = None
 
     bipartite = False
 
@@ -141,6 +89,11 @@ class ShardedGraph:
     @property
     def num_edges(self) -> int:
         return self.num_shards * self.num_slots
+
+    @property
+    def place(self) -> tuple[Mesh, str, str | None]:
+        """The mesh, and its axes for vertices and features."""
+        return self.mesh, self.axis, self.features
 
     @property
     def spec(self) -> PartitionSpec:
@@ -218,21 +171,23 @@ class ShardedGraph:
 
     def get(self, y: PyTree) -> PyTree:
         """`y`, a pytree of `[P * num_rows, ...]`, as NumPy arrays `[num_nodes, ...]` by the user's
-        numbers, in every process. Raises GraphError on other lengths."""
+        numbers, in every process; traced ones stay in the program. Raises GraphError on other
+        lengths."""
         self.check(y, "dst", "y")
-        return jax.tree.map(lambda a: self._get(a, self.vertex, self.sizes, self.num_rows), y)
+        return jax.tree.map(lambda a: self._get(a, self.vertex, self.sizes, self.num_nodes), y)
 
     def get_edges(self, y: PyTree) -> PyTree:
         """`y`, a pytree of `[P * num_slots, ...]`, as NumPy arrays `[E, ...]` in the order in which
-        edges were given. Raises GraphError on other lengths."""
+        edges were given, 0 where their list has padding. Raises GraphError on other lengths."""
         self.check(y, "edge", "y")
-        counts, slots = self.edge_counts, self.num_slots
-        return jax.tree.map(lambda a: self._get(a, self.edge, counts, slots), y)
+        counts, length = self.edge_counts, self.num_given
+        return jax.tree.map(lambda a: self._get(a, self.edge, counts, length), y)
 
     def _put(self, x: ArrayLike, number: Any, sizes: Any, length: int) -> jax.Array:
         if validate.is_traced(x, number):
             real = _real(sizes, length)
-            rows = jnp.asarray(x)[number]
+            rows = jnp.asarray(x)
+            rows = rows[number] if len(rows) else jnp.resize(rows, (len(number), *rows.shape[1:]))
             return jnp.where(real.reshape((-1,) + (1,) * (rows.ndim - 1)), rows, 0)
         host = np.asarray(x)
         at = {i: np.asarray(s) for i, s in _shards(number)}
@@ -248,16 +203,20 @@ class ShardedGraph:
         shape = (self.num_shards * length, *host.shape[1:])
         return jax.make_array_from_callback(shape, self.sharding, part)
 
-    def _get(self, y: Any, number: Any, sizes: Any, length: int) -> HostArray:
+    def _get(self, y: Any, number: Any, sizes: Any, count: int) -> Any:
+        if validate.is_traced(y, number):
+            at = jnp.where(_real(sizes, len(number) // self.num_shards), number, count)
+            return jnp.zeros((count, *y.shape[1:]), y.dtype).at[at].set(y, mode="drop")
         values, numbers = _on_host(y), _on_host(number)
+        length = len(values) // self.num_shards
         real = np.arange(length) < _on_host(sizes)[:, None]
         real = real.reshape(-1)
-        out = np.zeros((int(real.sum()), *values.shape[1:]), values.dtype)
+        out = np.zeros((count, *values.shape[1:]), values.dtype)
         out[numbers[real]] = values[real]
         return out
 
     def __repr__(self) -> str:
-        kind = type(self.exchange).__name__
+        kind = type(self.cover or self.exchange).__name__
         return (
             f"ShardedGraph({self.num_nodes} vertices on {self.num_shards} shards of "
             f"{self.num_rows}, {self.num_slots} edges each, {kind})"
@@ -282,105 +241,5 @@ def _real(sizes: Any, length: int) -> jax.Array:
     return (jnp.arange(length) < sizes[:, None]).reshape(-1)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Shard:
-    """What one device has of a `ShardedGraph`, while a program runs there.
-
-    Attributes:
-        graph: of a distance: of a `Ring`, the edges whose sources are on the shard so far away;
-            otherwise all that end here, and sources are the rows of the table.
-        edge_count: `int32[]`.
-        num_rows, num_edges: slots for vertices and edges. The rest is as in `ShardedGraph`.
-    """
-
-    graph: Callable[[Any], Graph]
-    exchange: Exchange
-    vertex: Any
-    edge: Any
-    in_degree: Any
-    out_degree: Any
-    edge_count: Any
-    num_rows: int
-    num_edges: int
-
-    @property
-    def num_src(self) -> int:
-        return self.num_rows
-
-    num_dst = num_src
-
-    @property
-    def mask(self) -> Any:
-        return jnp.arange(self.num_edges) < self.edge_count
-
-    def degree(self, space: Any) -> Any:
-        return self.in_degree if getattr(space, "value", space) == "dst" else self.out_degree
-
-    def numbers(self, space: Any) -> Any:
-        return self.edge if getattr(space, "value", space) == "edge" else self.vertex
-
-
-def local(sharded: ShardedGraph) -> Shard:
-    """This device's part, within a `shard_map` over the axis of `sharded`."""
-    inward, outward, exchange = jax.tree.map(
-        lambda x: x[0], (sharded.in_structure, sharded.out_structure, sharded.exchange)
-    )
-    degree = jnp.diff(inward.indptr)
-    if isinstance(exchange, Ring):
-        graph = functools.partial(_at_distance, sharded, exchange, inward, outward)
-        degree = degree.sum(axis=0)
-    else:
-        graph = functools.partial(_whole, sharded, inward, outward)
-    return Shard(
-        graph,
-        exchange,
-        sharded.vertex,
-        sharded.edge,
-        degree.astype(jnp.int32),
-        sharded.out_degree,
-        sharded.edge_counts[0],
-        sharded.num_rows,
-        sharded.num_slots,
-    )
-
-
-def _whole(sharded: ShardedGraph, inward: Structure, outward: Structure, _: Any = None) -> Graph:
-    mask = jnp.arange(sharded.num_slots) < sharded.edge_counts[0]
-    return _graph(sharded, sharded.src, sharded.dst, mask, inward, outward, sharded.num_slots)
-
-
-def _at_distance(
-    sharded: ShardedGraph, ring: Ring, inward: Structure, outward: Structure, distance: Any
-) -> Graph:
-    capacity = ring.capacity[0 if isinstance(distance, int) and distance == 0 else 1]
-    start, count = ring.starts[distance], ring.counts[distance]
-
-    def cut(x: Any) -> Any:
-        return jax.lax.dynamic_slice_in_dim(x, start, capacity)
-
-    slot = jnp.arange(capacity, dtype=sharded.src.dtype)
-    mask = slot < count
-
-    def structure(s: Structure) -> Structure:
-        edge = jnp.where(mask, cut(s.edge), slot)
-        return Structure(s.indptr[distance], cut(s.neighbor), edge)
-
-    src, dst = cut(sharded.src), cut(sharded.dst)
-    return _graph(sharded, src, dst, mask, structure(inward), structure(outward), capacity)
-
-
-def _graph(
-    sharded: ShardedGraph, src: Any, dst: Any, mask: Any, inward: Any, outward: Any, edges: int
-) -> Graph:
-    return Graph(
-        src=src,
-        dst=dst,
-        mask=mask,
-        in_structure=inward,
-        out_structure=outward,
-        dropped=None,
-        num_src=sharded.num_sources,
-        num_dst=sharded.num_rows,
-        num_edges=edges,
-        bipartite=True,
-    )
+AnyGraph = Graph | ShardedGraph
+"""What layers take."""

@@ -6,7 +6,7 @@ Slow and simple on purpose: every edge value is an array `[num_edges, ...]`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -31,13 +31,16 @@ from gnnjit.ir.space import Space
 
 @dataclasses.dataclass(frozen=True)
 class Incidence:
-    """The edges as two index arrays `[num_edges]`; `mask` (optional) is False on padding."""
+    """The edges as two index arrays `[num_edges]`; `mask` (optional) is False on padding, and
+    `numbers` (optional) are what the user calls the elements of a space, by their places if left
+    out."""
 
     src: jax.Array
     dst: jax.Array
     num_src: int
     num_dst: int
     mask: jax.Array | None = None
+    numbers: Callable[[Space], jax.Array] | None = None
 
     def size(self, space: Space) -> int:
         sizes = {Space.SRC: self.num_src, Space.DST: self.num_dst, Space.EDGE: len(self.src)}
@@ -144,6 +147,8 @@ def _equation(eqn: Equation, inc: Incidence, args: list[Any]) -> list[Any]:
             ids = inc.endpoint(out.space)
             return [inc.degree_of(ids, inc.size(out.space)).astype(out.dtype)]
         case Index():
+            if inc.numbers is not None:
+                return [inc.numbers(out.space).astype(out.dtype)]
             return [jnp.arange(inc.size(out.space), dtype=out.dtype)]
         case Aggregate(body, reductions):
             inner = interpret(body, inc, args)

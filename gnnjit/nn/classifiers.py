@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 import gnnjit
-from gnnjit.graph import Graph
-from gnnjit.graph.sharded import ShardedGraph
+from gnnjit.graph import Graph, ShardedGraph
 from gnnjit.nn.commnet import CommNet
 from gnnjit.nn.edge_conv import EdgeConv
 from gnnjit.nn.gat import GAT
@@ -183,7 +182,7 @@ class GraphClassifier(nnx.Module):
 
     def __call__(
         self,
-        graph: Graph,
+        graph: Graph | ShardedGraph,
         x: jax.Array,
         graph_index: jax.Array,
         num_graphs: int,
@@ -195,13 +194,17 @@ class GraphClassifier(nnx.Module):
         Args:
             graph: all graphs side by side (`gnnjit.graph.batch`).
             x: `[N, F]`.
-            graph_index: `int[N]`, each vertex's graph; `num_graphs` (or more) marks padding.
+            graph_index: `int[N]`, each vertex's graph; `num_graphs` (or more) marks padding;
+                that of a `ShardedGraph` is known.
             num_graphs: G, static.
             key: for training (dropout, batch statistics); None for evaluation.
         """
         spec = MODELS[self.model]
         keys = _keys(key, 2 * len(self.heads))
         real = graph_index < num_graphs
+        if isinstance(graph, ShardedGraph):
+            real &= graph.vertex_mask
+            graph_index = jnp.where(real, graph_index, num_graphs)  # not in the readouts either
         x = x if self.encode is None else spec.activation(self.encode(x))
         logits = self._read(0, x, graph_index, num_graphs, keys[0])
         for i, (layer, norm) in enumerate(zip(self.layers, self.norms, strict=True)):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 import gnnjit
-from gnnjit.graph import Graph
+from gnnjit.graph import Graph, ShardedGraph
 from gnnjit.nn.init import glorot
 
 
@@ -39,16 +39,24 @@ class GIN(nnx.Module):
         self.eps = nnx.Param(jnp.asarray(float(eps))) if train_eps else float(eps)
 
     def __call__(
-        self, graph: Graph, x: Any, *, train: bool = False, mask: jax.Array | None = None
+        self,
+        graph: Graph | ShardedGraph,
+        x: Any,
+        *,
+        train: bool = False,
+        mask: jax.Array | None = None,
     ) -> jax.Array:
         """`x: [N, F]` or a `Bipartite` of two; returns `[N, F']`.
 
         Args:
             train: whether batch normalisation uses this batch's statistics, and records them.
-            mask: `bool[N]`, the vertices that those statistics are taken over; all if None.
+            mask: `bool[N]`, the vertices that those statistics are taken over; if None all, but no
+                padding of a `ShardedGraph`.
         """
         h = self.aggregate(graph, x)
         if self.norm is not None:
+            if mask is None and isinstance(graph, ShardedGraph):
+                mask = graph.vertex_mask
             mask = None if mask is None else mask[:, None]
             h = self.norm(h, use_running_average=not train, mask=mask)
         return self.out(jax.nn.relu(h))

@@ -14,7 +14,7 @@ from gnnjit.budget import parse_size
 from gnnjit.data import DATASETS, GraphDataset, open_dataset
 from gnnjit.distributed import connect, is_main
 from gnnjit.errors import DataError
-from gnnjit.graph.sharded import EXCHANGES
+from gnnjit.graph.exchanges import EXCHANGES
 from gnnjit.nn.recipes import MODELS
 from gnnjit.prepare import prepare
 from gnnjit.shard import PARTITIONS
@@ -186,8 +186,8 @@ def _device_options(group: Any) -> None:
         metavar="N",
         help="train over N devices, each of which has a part of the vertices and the edges that "
         "end there; on a computer without GPUs, they are N parts of the CPU. For datasets of one "
-        "graph; the results are the same up to rounding. In several processes (gnnjit launch) it is "
-        "how many they have together (default: one; in several processes, all)",
+        "graph; the results are the same up to rounding. In several processes (gnnjit launch) it "
+        "is how many they have together (default: one; in several processes, all)",
     )
     group.add_argument(
         "--partition",

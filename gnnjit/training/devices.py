@@ -12,7 +12,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit.data import Dataset
 from gnnjit.errors import GraphError
-from gnnjit.graph.sharded import EXCHANGES, AllGather, Halo, ShardedGraph
+from gnnjit.graph import ShardedGraph
+from gnnjit.graph.exchanges import EXCHANGES
 from gnnjit.shard import PARTITIONS, shard
 from gnnjit.training.errors import TrainError
 from gnnjit.training.tasks import Batch, split_weights
@@ -166,17 +167,18 @@ class ShardedTask:
         return [self._batch]
 
     def figures(self) -> dict[str, Any]:
-        """What is reported of them; all processes must ask."""
-        sizes, edges = fetched((self.graph.sizes, self.graph.edge_counts), self.everywhere)
-        kind = type(self.graph.exchange)
-        exchange = {AllGather: "all_gather", Halo: "halo"}.get(kind, "ring")
+        """What is reported of them."""
+        report = self.graph.report
+        edges = np.asarray(report.edges)
         return {
             "devices": self.graph.num_shards,
             "processes": jax.process_count(),
-            "partition": self.spread.partition,
-            "exchange": exchange,
-            "rows_per_shard": sizes.tolist(),
-            "edges_per_shard": edges.tolist(),
+            "partition": report.partition,
+            "order": report.order,
+            "exchange": report.exchange,
+            "rows_per_shard": list(report.vertices),
+            "edges_per_shard": list(report.edges),
+            "cut_edges": report.cut,
             "imbalance": float(edges.max() / edges.mean()) if edges.any() else 1.0,
         }
 
@@ -191,11 +193,6 @@ def replicated(tree: Any, sharding: NamedSharding) -> Any:
         return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
     return jax.tree.map(put, tree)
-
-
-def fetched(tree: Any, everywhere: NamedSharding) -> Any:
-    """Sharded arrays as NumPy arrays, in every process; all of them must ask."""
-    return jax.tree.map(np.asarray, jax.jit(lambda x: x, out_shardings=everywhere)(tree))
 
 
 def on_one_device(tree: Any) -> Any:
