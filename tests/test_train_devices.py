@@ -160,7 +160,7 @@ def test_one_device_may_be_asked_for():
         ({"devices": 1, "partition": "cut"}, "partition is 'cut', expected one of auto, "),
         ({"devices": 1, "exchange": "all"}, "exchange is 'all', expected one of auto, "),
         ({"devices": 1, "memory_budget": "1GiB"}, "many devices cannot be combined yet"),
-        ({"devices": 1, "compare": True}, "leave out either --compare or --devices"),
+        ({"devices": 1, "compare": True}, "leave out --compare, or leave out --devices"),
     ],
 )
 def test_what_is_refused(more, message):
