@@ -135,11 +135,12 @@ class Classifier(nnx.Module):
         """Logits `[N, C]` of `x: [N, F]`; with `key` for training (dropout, batch statistics)."""
         spec = MODELS[self.model]
         keys = _keys(key, 2 * len(self.layers) + 2)
+        real = graph.vertex_mask if isinstance(graph, ShardedGraph) else None
         if self.encode is not None:
             x = spec.activation(self.encode(drop(graph, x, self.dropout, keys[-2])))
         for i, layer in enumerate(self.layers):
             h = drop(graph, x, self.dropout, keys[2 * i])
-            h = apply(layer, graph, h, keys[2 * i + 1])
+            h = apply(layer, graph, h, keys[2 * i + 1], mask=real)
             h = x + h if spec.residual else h
             final = i == len(self.layers) - 1 and self.decode is None
             x = h if final else spec.activation(h)
