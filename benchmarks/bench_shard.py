@@ -15,7 +15,7 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import measure
@@ -28,7 +28,7 @@ import shard_time
 import shard_work as work
 
 Rows = Sequence[Any]
-QUESTIONS: dict[str, tuple[Callable[[Any], Iterator[Any]], Callable[[Rows], Iterator[str]]]] = {
+QUESTIONS: dict[str, tuple[Callable[[Any], Iterable[Any]], Callable[[Rows], Iterable[str]]]] = {
     "bytes": (shard_bytes.rows, shard_bytes.notes),
     "memory": (shard_memory.rows, shard_memory.notes),
     "time": (shard_time.rows, shard_time.notes),

@@ -14,13 +14,19 @@ SCALAR = 4
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Of one layer. Of the exchanges between vertices, in MiB: that the device that receives most
-    receives, and all together; `over_all_gather`: the former over that of all_gather; `over_halo`,
-    `over_cover`: the total over what must travel at least: each row that is used once to each shard
-    that uses it, and back as a gradient; or a minimum vertex cover's rows and sums (over no padding;
-    of layers whose messages read the source alone). by_structure: the forward's total over what the
-    structures on the host say. collectives: how many instructions. rest_kib: what the all-reduces
-    of parameters move per device."""
+    """Of one layer.
+
+    Attributes:
+        most_mib, total_mib: of vertices' rows, what the device that receives most gets, and all.
+        over_all_gather: `most_mib` over that of all_gather.
+        over_halo: `total_mib` over what must travel at least: each row to each shard that uses it,
+            and back as a gradient.
+        over_cover: likewise over the rows and sums of a minimum vertex cover, of layers whose
+            messages read the source alone.
+        by_structure: the forward's bytes over what the structures on the host say.
+        collectives: how many instructions.
+        rest_kib: what the all-reduces of parameters move per device.
+    """
 
     graph: str
     cut: str

@@ -1,9 +1,9 @@
 """Does the model of time predict what can be run here? (`bench_shard.py`)
 
 The same arithmetic as for GPUs with rates measured here: of layers on one device, fitted to graphs
-of several sizes, and of single collectives, fitted to 2 and 4 virtual devices. Virtual devices share
-the cores, so what they do adds up. Then single collectives on other counts of devices, and whole
-layers, none of which was fitted to, are predicted.
+of several sizes, and of single collectives, fitted to 2 and 4 virtual devices. Virtual devices
+share the cores, so what they do adds up. Then single collectives on other counts of devices, and
+whole layers, none of which was fitted to, are predicted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A process of `bench_shard.py` with virtual devices: what one of its modules yields, as JSON lines.
+"""A process of `bench_shard.py` with virtual devices: what a module yields, as JSON lines.
 
 XLA_FLAGS=--xla_force_host_platform_device_count=8 python shard_child.py MODULE < job.json
 """

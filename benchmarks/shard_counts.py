@@ -17,13 +17,17 @@ from shard_machines import Sent
 CUT = "learned"
 LEAST = 8
 """Vertices of a shard, at least, on the average."""
-COUNTED = ("rows", "edges", "path", "halo", "halo_least", "cover", "cover_least")
+COUNTED = (
+    "rows", "edges", "path", "halo", "halo_least", "cover", "cover_least", "messages",
+    "cover_messages",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
     """Rows of one table. used: of other shards, on the average; halo, cover: that each device sends
     and receives, padding included; _most: without, of the device that must send or receive most.
+    messages: collectives that move a halo.
     fitted, off: the largest error of what was fitted to the smaller graphs of the family, and what
     it is of; of the graph that was kept apart."""
 
@@ -38,6 +42,7 @@ class Row:
     cover: int
     cover_most: int
     all_gather: int
+    messages: int
     off: float | None = None
     what: str | None = None
 
@@ -59,6 +64,7 @@ def _network(name: str, vertices: int | None, setting: work.Setting) -> work.Net
 def sent(known: work.Shards) -> Sent:
     halo, cover = known.halo.sent, known.rows.sent + known.sums.sent
     most = known.rows.most + known.sums.most
+    messages = known.rows.messages + known.sums.messages
     return Sent(
         known.count,
         known.num_rows,
@@ -70,6 +76,8 @@ def sent(known: work.Shards) -> Sent:
         known.halo.most,
         min(cover, halo),  # a halo is taken where it moves less
         min(most, known.halo.most),
+        known.halo.messages,
+        messages if cover < halo else known.halo.messages,
         known.halo.blocks.at_once,
     )
 
@@ -95,6 +103,8 @@ def fit(name: str, setting: work.Setting) -> Callable[[float, int], Sent]:
         everything = (devices - 1) * found["rows"]
         for field in ("halo", "halo_least", "cover", "cover_least"):
             found[field] = min(found[field], everything)
+        found["messages"] = min(found["messages"], devices - 1)
+        found["cover_messages"] = min(found["cover_messages"], 2 * (devices - 1))
         return Sent(devices=devices, all_rows=vertices, all_edges=edges, **found)
 
     return predicted
@@ -138,6 +148,7 @@ def _row(known: work.Shards, name: str) -> Row:
         name, known.partition.num_nodes, int(found.all_edges), known.count, known.num_rows,
         known.halo.total / known.count, int(found.halo), int(found.halo_least), int(found.cover),
         int(found.cover_least), (known.count - 1) * known.num_rows,
+        int(found.messages),
     )  # fmt: skip
 
 

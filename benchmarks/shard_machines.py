@@ -80,14 +80,15 @@ class Accelerator:
 
 
 H200 = Accelerator(4.8e12, 494e12, 0.5, 0.4, 50e-6)
-"""NVIDIA's data sheet: 4.8 TB/s, 494 TFLOP/s in TF32 without sparsity. Assumed: half of the bandwidth
-is reached where rows are gathered, 40 % of the flops, and 50 us for a layer's kernels to start."""
+"""NVIDIA's data sheet: 4.8 TB/s, 494 TFLOP/s in TF32 without sparsity. Assumed: half of the
+bandwidth is reached where rows are gathered, 40 % of the flops, and 50 us for a layer's kernels to
+start."""
 
 CLUSTER = Machine(
     "H200, 8 a node", Link(10e-6, 0.8 * 450e9), Link(20e-6, 0.9 * 50e9), 8, 2e-6, 0.5 * 4.8e12
 )
-"""NVLink 4: 450 GB/s one way per GPU, 80 % reached; a 400 Gb/s NDR port per GPU, 90 % reached, and a
-network that does not block. Assumed: 10 and 20 us to start a collective, 2 us a further step."""
+"""NVLink 4: 450 GB/s one way per GPU, 80 % reached; a 400 Gb/s NDR port per GPU, 90 % reached, and
+a network that does not block. Assumed: 10 and 20 us to start a collective, 2 us a further step."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +100,7 @@ class Sent:
         path: edges on which a ring waits, hop by hop.
         halo, cover: rows that each device receives and sends, padding included.
         halo_least, cover_least: of the device that must send or receive most, without padding.
+        messages, cover_messages: collectives that move them, where those are `ppermute`s.
         at_once: whether a halo is one `all_to_all`.
     """
 
@@ -112,6 +114,8 @@ class Sent:
     halo_least: float
     cover: float
     cover_least: float
+    messages: float
+    cover_messages: float
     at_once: bool = False
 
 
@@ -184,7 +188,8 @@ def _exchange(machine: Machine, sent: Sent, kind: str, width: int, arrays: int) 
     copied = (6 * rows + 2 * tables * sent.rows) * width / machine.copies
     if padded and not sent.at_once:
         link = machine.link(p)
-        begun = tables * arrays * (p - 1) * link.latency
+        messages = sent.cover_messages if tables == 2 else sent.messages
+        begun = arrays * messages * link.latency
         return begun + every * (rows * width / link.bandwidth + copied)
     return _at_once(machine, p, rows * width, tables * arrays) + every * copied
 

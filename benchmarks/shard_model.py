@@ -18,10 +18,15 @@ EACH = 1_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A step of two GCN layers with 128 features. counted: whether the graph was cut and counted, or
-    its numbers are extrapolated. efficiency: over one device of the same rate, for the same graph
-    ("strong") or for a device's share of it ("weak"). table_mib: rows of others that a device holds
-    at once."""
+    """A step of two GCN layers with 128 features.
+
+    Attributes:
+        scaling: "strong", the same graph on more devices; "weak", a graph that grows with them.
+        counted: whether the graph was cut and counted, or its numbers are extrapolated.
+        efficiency: the time of one device for the whole graph, had it the memory, over that of all
+            devices together.
+        table_mib: rows of others that a device holds at once.
+    """
 
     scaling: str
     graph: str

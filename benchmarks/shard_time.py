@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -29,11 +30,11 @@ class Row:
     slowest: float
 
 
-def rows(setting: work.Setting) -> Iterator[Row]:
-    for count in setting.time_counts:
-        job = work.job(setting, devices=count)
-        for fields in work.in_child(count, "shard_time", job):
-            yield Row(**fields)
+@functools.cache
+def rows(setting: work.Setting) -> Sequence[Row]:
+    """Measured once."""
+    jobs = [(count, work.job(setting, devices=count)) for count in setting.time_counts]
+    return [Row(**f) for count, job in jobs for f in work.in_child(count, "shard_time", job)]
 
 
 def child(job: dict[str, Any]) -> Iterator[dict[str, Any]]:

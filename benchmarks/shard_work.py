@@ -25,11 +25,11 @@ from gnnjit.grid.order import order_vertices
 
 EXCHANGES = ("all_gather", "halo", "cover", "ring")
 CUTS = ("crawl", "rcm", "learned")
-"""Equal numbers of vertices as they are numbered; along reverse Cuthill-McKee; and along the latter,
-equal costs by what a model of costs knows before it has learned anything."""
+"""Equal numbers of vertices as they are numbered; along reverse Cuthill-McKee; and along the
+latter, equal costs by what a model of costs knows before it has learned anything."""
 LAYERS = ("gcn", "gat", "gin", "gatedgcn")
 COVERED = ("gcn", "gin")
-"""Layers whose messages read the source alone: a sum travels as well as a row, at the same width."""
+"""Layers whose messages read the source alone: a sum is as wide as a row."""
 DEGREE = 16
 NEAR = [(a, b) for a in (-1, 0, 1) for b in (-1, 0, 1) if (a, b) != (0, 0)]
 
@@ -39,14 +39,14 @@ class Setting:
     """What is measured, and how often.
 
     Attributes:
-        graphs: "web-NotreDame", "ego-twitter" (of SNAP); "crawled", a power law numbered by a crawl;
-            "mesh", a square of cells with 8 neighbours each, numbered by rows: a cut that is good.
+        graphs: "web-NotreDame", "ego-twitter" (of SNAP); "crawled", a power law numbered by a
+            crawl; "mesh", a square of cells with 8 neighbours each, numbered by rows.
         counts, memory_counts, time_counts: devices.
         all_layers: at which counts of devices all layers are compiled, the first graph by crawl.
         vertices: of the graphs that are made, DEGREE edges each (the mesh: half of these).
         targets: devices that are predicted.
-        grown: vertices of the graphs of `families` from which larger ones are extrapolated; the last
-            is not fitted to.
+        grown: vertices of the graphs of `families` from which larger ones are extrapolated; the
+            last is not fitted to.
     """
 
     graphs: tuple[str, ...] = ("web-NotreDame", "ego-twitter", "crawled", "mesh")
@@ -70,7 +70,7 @@ class Setting:
 
 SMOKE = Setting(
     graphs=("mesh",), cuts=("crawl",), counts=(2,), all_layers=(), memory_counts=(1, 2),
-    memory_graphs=("mesh",), time_counts=(1, 2), time_graphs=("mesh",), models=("gcn",), features=8,
+    memory_graphs=("mesh",), time_counts=(2,), time_graphs=("mesh",), models=("gcn",), features=32,
     vertices=400, targets=(2, 4, 8), grown=(100, 200, 400), families=("mesh",), repeats=1, passes=1,
 )  # fmt: skip
 
@@ -138,8 +138,8 @@ def cut(found: Network, name: str, shards: int, features: int = 64) -> Partition
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Travel:
-    """Rows between shards: `counts[q, p]` of shard q are used by shard p. What the program moves for
-    them is in blocks of `heights`, padded to the same size on all devices."""
+    """Rows between shards: `counts[q, p]` of shard q are used by shard p. What the program moves
+    for them is in blocks, padded to the same size on all devices."""
 
     counts: np.ndarray
     num_rows: int
@@ -166,6 +166,11 @@ class Travel:
         """Rows that every device sends and receives: with padding, less what it sends itself."""
         heights = self.blocks.heights
         return sum(heights) - (heights[0] if self.blocks.at_once else 0)
+
+    @property
+    def messages(self) -> int:
+        """Collectives that move them."""
+        return 1 if self.blocks.at_once else sum(h > 0 for h in self.blocks.heights)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -241,7 +246,7 @@ QUICK = "--xla_backend_optimization_level=0"
 
 
 def in_child(devices: int, module: str, job: dict[str, Any], flags: str = "") -> Iterator[Any]:
-    """What `module.child(job)` yields in a process with so many virtual devices, as JSON objects."""
+    """What `module.child(job)` yields in a process with so many virtual devices: JSON objects."""
     script = str(pathlib.Path(__file__).with_name("shard_child.py"))
     force = f"--xla_force_host_platform_device_count={devices}"
     some = " ".join([os.environ.get("XLA_FLAGS", ""), force, flags])
