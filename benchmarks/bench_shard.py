@@ -78,21 +78,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     facts |= {"setting": dataclasses.asdict(setting), "command": " ".join(sys.argv)}
     for question in args["questions"].split(","):
         measured, noted = QUESTIONS[question]
-        rows = list(measured(setting))
+        rows = []
+        for row in measured(setting):
+            rows.append(row)
+            _write(args["json"], question, dataclasses.asdict(row))
         notes = list(noted(rows)) if rows else ["nothing to measure"]
         shown = [table(rows)] if rows else []
         print(f"--- {question}", *shown, *notes, sep="\n", flush=True)
-        if args["json"] is not None:
-            _write(args["json"], question, rows, {"notes": notes, **facts})
+        _write(args["json"], question, {"notes": notes, **facts})
     return 0
 
 
-def _write(path: pathlib.Path, question: str, rows: Rows, last: dict[str, Any]) -> None:
-    head = {"benchmark": "shard", "question": question}
-    with path.open("a", encoding="utf-8") as stream:
-        for row in rows:
-            stream.write(json.dumps({**head, **dataclasses.asdict(row)}) + "\n")
-        stream.write(json.dumps({**head, **last}) + "\n")
+def _write(path: pathlib.Path | None, question: str, fields: dict[str, Any]) -> None:
+    """At once: a run of an hour may be ended before it is over."""
+    if path is not None:
+        line = {"benchmark": "shard", "question": question, **fields}
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ class Row:
         over_all_gather: `most_mib` over that of all_gather.
         over_halo: `total_mib` over what must travel at least: each row to each shard that uses it,
             and back as a gradient.
-        over_cover: likewise over the rows and sums of a minimum vertex cover, of layers whose
-            messages read the source alone.
+        over_cover: likewise over the rows and sums of a minimum vertex cover, of layers for which
+            both are as wide.
         by_structure: the forward's bytes over what the structures on the host say.
         collectives: how many instructions.
         rest_kib: what the all-reduces of parameters move per device.
@@ -114,12 +114,12 @@ def _counted(program: Any, known: work.Shards, head: dict[str, Any], features: i
 
 
 def structure_rows(known: work.Shards, exchange: str, layer: str) -> int:
-    """Rows that a device receives for one table of sources, padding included."""
+    """Rows that a device receives for one table of sources, padding included; 0 if not known."""
     if exchange in ("all_gather", "ring"):
         return (known.count - 1) * known.num_rows
-    if exchange == "cover" and layer in work.COVERED:
-        both = known.rows.sent + known.sums.sent
-        return min(both, known.halo.sent)
+    both = known.rows.sent + known.sums.sent
+    if exchange == "cover" and both < known.halo.sent:
+        return both if layer in work.COVERED else 0
     return known.halo.sent
 
 

@@ -89,8 +89,7 @@ def _steps(
             there, back = work.row_scalars(r.layer, setting.features)
             arrays = 2 if r.layer in ("gat", "gcn") else 1
             widths = 4 * there, 4 * back
-            kind = "halo" if r.exchange == "cover" and r.layer not in work.COVERED else r.exchange
-            guess = step(machine, computes[r.layer], known, kind, widths, arrays)
+            guess = step(machine, computes[r.layer], known, r.exchange, widths, arrays)
             what = f"{r.layer}, {r.graph}, {r.exchange}"
             yield _row(what, r.devices, False, r.milliseconds / 1e3, guess.total)
 

@@ -28,8 +28,8 @@ CUTS = ("crawl", "rcm", "learned")
 """Equal numbers of vertices as they are numbered; along reverse Cuthill-McKee; and along the
 latter, equal costs by what a model of costs knows before it has learned anything."""
 LAYERS = ("gcn", "gat", "gin", "gatedgcn")
-COVERED = ("gcn", "gin")
-"""Layers whose messages read the source alone: a sum is as wide as a row."""
+COVERED = ("gcn", "gin", "gatedgcn")
+"""Layers for which a sum, and what of its destination it needs, is as wide as a row."""
 DEGREE = 16
 NEAR = [(a, b) for a in (-1, 0, 1) for b in (-1, 0, 1) if (a, b) != (0, 0)]
 
