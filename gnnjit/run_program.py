@@ -57,7 +57,7 @@ def on_edges(graph: Graph, x: Any, atom: Atom) -> Any:
     return spread(graph, x, atom.space)
 
 
-def incidence(graph: Graph | ShardedGraph) -> Incidence:
+def incidence(graph: Graph) -> Incidence:
     """The edges between the rows of arrays of vertices, of which a shard knows its own alone."""
     if not isinstance(graph, ShardedGraph):
         return Incidence(graph.src, graph.dst, graph.num_src, graph.num_dst, graph.mask)

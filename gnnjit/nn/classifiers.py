@@ -244,7 +244,7 @@ def _keys(key: jax.Array | None, count: int) -> Any:
 
 
 def apply(
-    layer: nnx.Module, graph: Graph, x: jax.Array, key: Any, mask: jax.Array | None = None
+    layer: nnx.Module, graph: Any, x: jax.Array, key: Any, mask: jax.Array | None = None
 ) -> jax.Array:
     """Call a layer of `MODELS`, with what it takes for training."""
     if isinstance(layer, (GAT, GATv2)):

@@ -101,7 +101,7 @@ Function = Callable[..., Out]
 
 @functools.cache
 def value_and_gradients(fn: Function) -> Callable[..., Any]:
-    """`(out, gradients)` of `fn`, compiled once for all graphs of a shape; the loss weighs rows, and
+    """`(out, gradients)` of `fn`, compiled once for all graphs of a shape. The loss weighs rows,
     those of padding with 0."""
 
     def loss(args: Any, graph: Any, weights: Any) -> Any:
