@@ -14,9 +14,9 @@ from grid_training import Task, model
 from gnnjit.frontend.whole import Array
 from gnnjit.grid.compile import Arguments
 from gnnjit.grid.memory_plan import MAX_STATES, lru, plan_memory, streaming
-from gnnjit.grid.merging import partial_shapes
 from gnnjit.grid.script import Pieces, Tensor, cell, operations
 from gnnjit.grid.workspace import Workspace
+from gnnjit.lower.merging import partial_shapes
 from gnnjit.stream import stream
 
 AMPLE = 1 << 50
