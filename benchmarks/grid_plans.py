@@ -122,7 +122,7 @@ def both_orders(pieces: Pieces, task: Task, parts: int) -> tuple[int, int]:
                 continue
             edges = 4 * task.num_edges + 4 * parts * n
             other, own = n * _row_bytes(piece.other), n * _row_bytes(piece.own)
-            shapes = [s for g in piece.gathers for s in partial_shapes(g, n)]
+            shapes = [s for g in piece.gathers for s in partial_shapes(g.op, n)]
             partial = sum(math.prod(s.shape) * s.dtype.itemsize for s in shapes)
             columns += edges + parts * other
             # A block's own rows have come once, as they do by columns.

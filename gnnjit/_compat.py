@@ -20,6 +20,7 @@ __all__ = [
     "Primitive",
     "ad",
     "batching",
+    "devices_in_use",
     "expansion",
     "like",
     "mlir",
@@ -38,6 +39,13 @@ JAX_VERSION: tuple[int, ...] = tuple(int(p) for p in jax.__version__.split(".")[
 
 def shaped_array(shape: tuple[int, ...], dtype: Any) -> Any:
     return core.ShapedArray(shape, dtype)
+
+
+def devices_in_use() -> bool:
+    """Whether JAX has started its backends, after which no other process can be joined."""
+    from jax._src import xla_bridge  # asked for publicly, the devices would be started
+
+    return xla_bridge.backends_are_initialized()
 
 
 def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:

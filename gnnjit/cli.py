@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from gnnjit import calibrate_command, explain_command
+from gnnjit import calibrate_command, distributed, explain_command, launch_command
 from gnnjit.allocator import keep_memory
 from gnnjit.config import KEEP_MEMORY, version
 from gnnjit.data import DATASETS
@@ -57,12 +57,18 @@ def _run_data(args: argparse.Namespace) -> int:
     return 0
 
 
+def _run_launch(args: argparse.Namespace) -> int:
+    # Mistakes in the command are told once, and not by every process.
+    return launch_command.run(args, parser().parse_args(launch_command.arguments(args)))
+
+
 COMMANDS = (
     Command("train", train_command.SUMMARY, train_command.configure, train_command.run),
     Command("explain", explain_command.SUMMARY, explain_command.configure, explain_command.run),
     Command(
         "calibrate", calibrate_command.SUMMARY, calibrate_command.configure, calibrate_command.run
     ),
+    Command("launch", launch_command.SUMMARY, launch_command.configure, _run_launch),
     Command("data", "list the datasets", _configure_data, _run_data),
 )
 
@@ -107,10 +113,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def console() -> int:
     """`main` in a process of its own. What is measured there should not depend on what was freed
-    before."""
+    before. One of several processes of a job ends with `gnnjit launch`, and does not wait for the
+    others when it has failed."""
+    distributed.watch_launcher()
+    if sys.argv[1:2] != ["launch"]:
+        distributed.keep_stdout()
     if KEEP_MEMORY or sys.argv[1:2] == ["calibrate"]:
         keep_memory()
-    return main()
+    code = main()
+    distributed.leave(code)
+    return code
 
 
 if __name__ == "__main__":

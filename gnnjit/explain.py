@@ -16,6 +16,8 @@ from gnnjit.errors import LayerError
 from gnnjit.explain_plans import Asked, PlanExplanation, Wrt, explain_plans
 from gnnjit.frontend.capture import inline_custom_calls
 from gnnjit.graph import Graph
+from gnnjit.graph.one_shard import shapes
+from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.ir.program import Aggregate, Program
 from gnnjit.ir.show import show
 from gnnjit.ir.space import Space
@@ -181,19 +183,23 @@ def explain_call(
 
     passes = layer_passes(call.padded, inference.chosen.choices)
     program = run(call.program, passes, [observe])
-    kernels, products = _kernels("forward", program, call.graph), []
+    graph, named = call.graph, repr(call.graph)
+    if isinstance(graph, ShardedGraph):
+        named = f"{named}\n{graph.report}"
+        graph = shapes(graph)
+    kernels, products = _kernels("forward", program, graph), []
     for plan in training:
         gradient = _gradient(Asked.of(call, plan.wrt))
-        kernels += _backward_kernels(plan.program, gradient, call.graph)
+        kernels += _backward_kernels(plan.program, gradient, graph)
         products = [_product(e) for e in _equations(gradient) if e.primitive is tall_p]
     return LayerExplanation(
         call.definition.name,
         call.definition.where,
-        repr(call.graph),
+        named,
         _text(call.program),
         tuple(steps),
         _text(program),
-        tuple(_buffers(program, call.graph)),
+        tuple(_buffers(program, graph)),
         tuple(kernels),
         tuple(dict.fromkeys(products)),
         plans,

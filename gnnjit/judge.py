@@ -10,7 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
+from gnnjit.graph.sharded import AnyGraph, ShardedGraph
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
 from gnnjit.lower.choose import preferred
@@ -28,9 +30,16 @@ class Layout:
 
     @staticmethod
     def of(
-        graph_def: Any, leaves: Sequence[Any], arrays: Sequence[Any], given: tuple[Space, ...]
+        graph: AnyGraph,
+        arrays: Sequence[Any],
+        spaces: Sequence[Space],
+        given: tuple[Space, ...],
     ) -> Layout:
-        return Layout(graph_def, tuple(map(_shape, leaves)), tuple(map(_shape, arrays)), given)
+        """`spaces`: of the arrays."""
+        leaves, treedef = jax.tree.flatten(graph)
+        places = [_place(graph, space) for space in (*(Space.DST for _ in leaves), *spaces)]
+        shapes = tuple(map(_shape, (*leaves, *arrays), places))
+        return Layout(treedef, shapes[: len(leaves)], shapes[len(leaves) :], given)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +87,16 @@ def _peak(candidate: Candidate, lowering: str | None) -> int | None:
     )
 
 
-def _shape(x: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(x.shape, x.dtype)
+def _shape(x: Any, place: Any = None) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
+
+
+def _place(graph: AnyGraph, space: Space) -> NamedSharding | None:
+    """Where arrays of a space lie, if they are on several devices: what each needs then counts."""
+    if not isinstance(graph, ShardedGraph):
+        return None
+    spec = PartitionSpec() if space is Space.SHARED else graph.spec
+    return NamedSharding(graph.mesh, spec)
 
 
 def _forward(candidate: Candidate, leaves: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
@@ -96,7 +113,12 @@ def _cts(candidate: Candidate) -> list[jax.ShapeDtypeStruct]:
     outs = jax.eval_shape(
         functools.partial(_forward, candidate), candidate.layout.graph, candidate.layout.arrays
     )
-    return [_shape(o) for o in outs if jnp.issubdtype(o.dtype, jnp.inexact)]
+    graph = jax.tree.unflatten(candidate.layout.graph_def, candidate.layout.graph)
+    return [
+        _shape(o, _place(graph, space))
+        for o, space in zip(outs, candidate.layout.given, strict=True)
+        if jnp.issubdtype(o.dtype, jnp.inexact)
+    ]
 
 
 def _run(candidate: Candidate, leaves: Any, arrays: Any, cts: Any) -> Any:

@@ -27,7 +27,7 @@ from gnnjit.cost.machine import platform_here
 from gnnjit.cost.sketch import Sizes
 from gnnjit.errors import PlanError
 from gnnjit.graph import Graph
-from gnnjit.graph.sharded import ShardedGraph
+from gnnjit.graph.sharded import AnyGraph, ShardedGraph
 from gnnjit.ir.program import Program, depends
 from gnnjit.ir.space import Space
 from gnnjit.judge import Layout
@@ -68,37 +68,50 @@ class Call:
 
     def problem(
         self,
-        graph: Graph,
+        graph: AnyGraph,
         arrays: Sequence[Any],
         moving: tuple[bool, ...] | None,
         platform: str,
     ) -> Problem:
         sizes = _sizes.value or _sizes_here(graph)
-        leaves, treedef = jax.tree.flatten(graph)
+        spaces = [Space.DST] * len(arrays)
+        for i, v in zip(self.slots, self.program.inputs, strict=True):
+            spaces[i] = v.space
         outs = [
             shape_of(graph, a, s) for a, s in zip(self.program.outputs, self.given, strict=True)
         ]
-        least = sum(map(num_bytes, [*leaves, *arrays, *outs]))
+        of_arrays = [_device_bytes(graph, x, s) for x, s in zip(arrays, spaces, strict=True)]
+        of_outs = [_device_bytes(graph, x, s) for x, s in zip(outs, self.given, strict=True)]
+        of_graph = [_device_bytes(graph, x, Space.DST) for x in jax.tree.leaves(graph)]
+        least = sum((*of_graph, *of_arrays, *of_outs))
         if moving is not None:
-            least += sum(num_bytes(x) for x, moves in zip(arrays, moving, strict=True) if moves)
-            least += sum(num_bytes(x) for x in outs if jnp.issubdtype(x.dtype, jnp.inexact))
+            least += sum(n for n, moves in zip(of_arrays, moving, strict=True) if moves)
+            inexact = [jnp.issubdtype(x.dtype, jnp.inexact) for x in outs]
+            least += sum(n for n, counts in zip(of_outs, inexact, strict=True) if counts)
         layout = None
         if self.budget is not None:
-            layout = Layout.of(treedef, leaves, arrays, self.given)
+            layout = Layout.of(graph, arrays, spaces, self.given)
         return Problem(
             self.program, self.slots, self.padded, sizes, moving, self.budget, platform, least,
             layout,
         )  # fmt: skip
 
 
-def _sizes_here(graph: Graph | ShardedGraph) -> Sizes:
+def _device_bytes(graph: AnyGraph, x: Any, space: Space) -> int:
+    """Of an array of a space, on one device."""
+    if space is Space.SHARED or not isinstance(graph, ShardedGraph):
+        return num_bytes(x)
+    return num_bytes(x) // graph.num_shards
+
+
+def _sizes_here(graph: AnyGraph) -> Sizes:
     """Of what one device works on."""
     if isinstance(graph, ShardedGraph):
         return Sizes(graph.num_rows, graph.num_rows, graph.num_slots)
     return Sizes(graph.num_src, graph.num_dst, graph.num_edges)
 
 
-def bind(call: Call, graph: Graph, arrays: Sequence[Any]) -> list[Any]:
+def bind(call: Call, graph: AnyGraph, arrays: Sequence[Any]) -> list[Any]:
     """The outputs of the call, as the user gets them."""
     leaves, treedef = jax.tree.flatten(graph)
     return layer_p.bind(*leaves, *arrays, call=call, graph_def=(treedef, len(leaves)))
@@ -110,7 +123,11 @@ def _split(args: Sequence[Any], graph_def: Any) -> tuple[Graph, list[Any]]:
 
 
 def _run(
-    call: Call, graph: Graph, arrays: Sequence[Any], moving: tuple[bool, ...] | None, platform: str
+    call: Call,
+    graph: AnyGraph,
+    arrays: Sequence[Any],
+    moving: tuple[bool, ...] | None,
+    platform: str,
 ) -> list[Any]:
     try:
         chosen = plan(call.problem(graph, arrays, moving, platform))

@@ -9,8 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gnnjit.graph import Graph
-from gnnjit.graph.sharded import ShardedGraph
+from gnnjit.graph.sharded import AnyGraph, ShardedGraph
 from gnnjit.ir.interpret import Incidence
 from gnnjit.ir.program import Aggregate, Atom, Equation, Program, Value
 from gnnjit.ir.space import Space
@@ -21,13 +20,13 @@ from gnnjit.lower.execute import execute, size, spread
 def run_program(
     program: Program,
     given: Sequence[Space],
-    graph: Graph,
+    graph: AnyGraph,
     operands: Sequence[Any],
     limit: int | None = None,
 ) -> list[Any]:
     """What the user gets, returned in the spaces `given`; `limit` as in `aggregate`."""
 
-    def run(graph: Graph, eqn: Equation, args: list[Any]) -> list[Any]:
+    def run(graph: AnyGraph, eqn: Equation, args: list[Any]) -> list[Any]:
         assert isinstance(eqn.op, Aggregate)
         return aggregate(graph, eqn.op.body, eqn.op.reductions, args, limit)
 
@@ -35,7 +34,7 @@ def run_program(
 
 
 def outputs(
-    graph: Graph, program: Program, given: Sequence[Space], outs: Sequence[Any]
+    graph: AnyGraph, program: Program, given: Sequence[Space], outs: Sequence[Any]
 ) -> list[Any]:
     """What the user gets: a value returned on the edges has one row per edge, 0 on padding, in
     whichever smaller space it was computed; a vertex value one row per destination."""
@@ -49,7 +48,7 @@ def outputs(
     return result
 
 
-def on_edges(graph: Graph, x: Any, atom: Atom) -> Any:
+def on_edges(graph: AnyGraph, x: Any, atom: Atom) -> Any:
     """A value over all edges, 0 on padding."""
     if isinstance(graph, ShardedGraph) and atom.space in (Space.SRC, Space.DST):
         value = Value(tuple(atom.shape), atom.dtype, atom.space)
@@ -57,7 +56,7 @@ def on_edges(graph: Graph, x: Any, atom: Atom) -> Any:
     return spread(graph, x, atom.space)
 
 
-def incidence(graph: Graph) -> Incidence:
+def incidence(graph: AnyGraph) -> Incidence:
     """The edges between the rows of arrays of vertices, of which a shard knows its own alone."""
     if not isinstance(graph, ShardedGraph):
         return Incidence(graph.src, graph.dst, graph.num_src, graph.num_dst, graph.mask)
@@ -66,7 +65,7 @@ def incidence(graph: Graph) -> Incidence:
     return Incidence(src, dst, graph.num_src, graph.num_dst, graph.mask, graph.numbers)
 
 
-def shape_of(graph: Graph, atom: Atom, given: Space) -> jax.ShapeDtypeStruct:
+def shape_of(graph: AnyGraph, atom: Atom, given: Space) -> jax.ShapeDtypeStruct:
     """Of an output that was returned in the space `given`: the user gets it there, or on the edges
     instead of on the sources."""
     rows = {Space.SHARED: (), Space.DST: (size(graph, Space.DST),)}

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from gnnjit.errors import GraphError
+from gnnjit.budget import parse_size
+from gnnjit.cost.links import Blocks, Way, choose, ways
+from gnnjit.cost.partition import PartitionModel
+from gnnjit.errors import GraphError, PlanError
 from gnnjit.graph import Graph, validate
 from gnnjit.graph.edit import real_edges
-from gnnjit.graph.partition import Partition, balanced, equal_edges, equal_vertices, metis
-from gnnjit.graph.shard_build import build, plan
-from gnnjit.graph.sharded import EXCHANGES, ShardedGraph
-from gnnjit.shapes import ArrayLike
+from gnnjit.graph.exchanges import EXCHANGES
+from gnnjit.graph.partition import (
+    Partition,
+    balanced,
+    cut_edges,
+    equal_edges,
+    equal_vertices,
+    metis,
+)
+from gnnjit.graph.shard_build import Plan, build, plan
+from gnnjit.graph.sharded import ShardedGraph
+from gnnjit.graph.vertex_costs import vertex_features
+from gnnjit.grid.order import order_vertices
+from gnnjit.links import links_of
+from gnnjit.shapes import ArrayLike, HostArray
+from gnnjit.shard_report import ShardReport
 
 PARTITIONS = ("auto", "vertices", "edges", "learned", "metis")
+ORDERS = ("auto", "given", "rcm")
 
 __all__ = ["shard"]
 
@@ -26,8 +43,11 @@ def shard(
     axis: str | None = None,
     *,
     partition: str | Partition | ArrayLike = "auto",
+    order: str = "auto",
     exchange: str = "auto",
     features: str | None = None,
+    width: int = 64,
+    cost: PartitionModel | None = None,
     memory_budget: int | str | None = None,
 ) -> ShardedGraph:
     """Deal the vertices of `graph` out to the devices along one axis of a mesh.
@@ -37,26 +57,62 @@ def shard(
     Values and gradients are those of one device, up to rounding. Each device holds its vertices,
     the edges that end there, and what it needs of the others for as long as it needs it (NeuGraph,
     section 3.3; ROC, section 4; FlexGraph, section 5). Between layers, everything that JAX can do
-    with sharded arrays goes.
+    with sharded arrays goes. `sharded.report` says what was decided.
 
     Args:
         graph: with concrete edges, and one vertex set.
         mesh: of all devices, of all processes.
         axis: the axis of `mesh` that shards vertices; the first if left out.
-        partition: which vertices go together. "vertices" and "edges": as they are numbered, equal
-            numbers of vertices, or of edges that end there; "learned": by what the learned model
-            says that each vertex costs; "metis": few edges between shards (needs `pymetis`);
-            "auto": "learned". A `Partition`, or the shard of each vertex, `int[N]`.
-        exchange: how rows of other shards come: "all_gather", all of them at once; "halo", those
-            that are used, at once; "ring", shard by shard, never more than two shards' rows on a
-            device; "auto": the fastest by the cost model that fits the budget.
-        features: the axis of `mesh` that splits features where each is aggregated by itself.
-        memory_budget: bytes of each device for the rows of other shards.
+        partition: which vertices go together. "vertices" and "edges": along `order`, equal numbers
+            of vertices, or of edges that end there; "learned": along `order`, of equal cost by a
+            model of what each vertex costs (ROC, section 4.2); "metis": few edges between shards
+            (needs `pymetis`); "auto": "learned". Or a `Partition`, or the shard of each vertex,
+            `int[N]`.
+        order: of vertices along which they are cut. "given": as they are numbered; "rcm": reverse
+            Cuthill-McKee, neighbours close; "auto": the one of the two that cuts fewer edges.
+        exchange: how rows of other shards come. "halo": those that are used, at once; "cover": the
+            same, but sums for destinations instead of rows of sources where those are fewer, for
+            sums over neighbours (FlexGraph's partial aggregation; a minimum vertex cover);
+            "ring": shard by shard, never more than two shards' rows on a device; "all_gather": all
+            of them; "auto": the fastest by measured rates that fits the budget. Without a budget,
+            "auto" never takes "all_gather", nor what holds more than four shards' rows.
+        features: the axis of `mesh` that splits features where each is aggregated by itself (graph
+            sampling-based GCN, section V-B).
+        width: features (float32) of the arrays that travel, which "auto" weighs.
+        cost: the model that "learned" cuts by; one that knows the usual costs if left out.
+        memory_budget: bytes of each device, or "256MiB", for one array's rows of other shards.
 
     Raises:
         GraphError: a bipartite or traced graph, an unknown name, an axis that the mesh has not, a
             partition that does not fit.
+        PlanError: no exchange fits the budget.
     """
+    graph, axis, mesh = _checked(graph, mesh, axis, features)
+    src, dst = (np.asarray(x) for x in real_edges(graph))
+    shards, num_nodes = mesh.shape[axis], graph.num_nodes
+    by, along = _order(order, src, dst, num_nodes, shards)
+    dealt = _partition(partition, src, dst, num_nodes, shards, by, width, cost)
+    mask = None if graph.mask is None else np.asarray(graph.mask)
+    found = plan(src, dst, dealt, mask)
+    budget = None if memory_budget is None else parse_size(memory_budget)
+    way, every = _way(exchange, found, mesh, axis, 4 * width, budget)
+    report = ShardReport(
+        partition=dealt.method,
+        order=along,
+        vertices=tuple(dealt.sizes.tolist()),
+        edges=tuple(found.counts.tolist()),
+        cut=cut_edges(src, dst, dealt),
+        lower_bound=float(found.traffic().sum() / shards),
+        width=width,
+        ways=tuple(every),
+        exchange=way,
+    )
+    return dataclasses.replace(build(found, mesh, axis, way, features=features), report=report)
+
+
+def _checked(
+    graph: Any, mesh: Mesh, axis: str | None, features: str | None
+) -> tuple[Graph, str, Mesh]:
     if not isinstance(graph, Graph) or graph.bipartite:
         got = repr(graph) if isinstance(graph, Graph) else f"a {type(graph).__name__}"
         raise GraphError(f"shard() got {got}, expected a gnnjit.Graph with one vertex set")
@@ -68,18 +124,8 @@ def shard(
             "shard() got a graph of traced edges, expected concrete ones: shard the graph before "
             "jit, and pass the result to the compiled function"
         )
-    src, dst = (np.asarray(x) for x in real_edges(graph))
-    dealt = _partition(partition, src, dst, graph.num_nodes, mesh.shape[axis])
-    mask = None if graph.mask is None else np.asarray(graph.mask)
-    found = plan(src, dst, dealt, mask)
-    if exchange not in ("auto", *EXCHANGES):
-        names = ", ".join(("auto", *EXCHANGES))
-        raise GraphError(f"exchange is {exchange!r}, expected one of {names}")
-    if exchange == "auto":
-        exchange = "halo"
     types = (AxisType.Auto,) * len(mesh.axis_names)
-    mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=types)
-    return build(found, mesh, axis, exchange, features=features)
+    return graph, axis, Mesh(mesh.devices, mesh.axis_names, axis_types=types)
 
 
 def _axis(mesh: Mesh, name: str, what: str) -> str:
@@ -90,11 +136,35 @@ def _axis(mesh: Mesh, name: str, what: str) -> str:
     return name
 
 
+def _order(
+    wanted: str, src: HostArray, dst: HostArray, num_nodes: int, shards: int
+) -> tuple[HostArray | None, str]:
+    """The vertices in order (None: as they are), and its name."""
+    if wanted not in ORDERS:
+        raise GraphError(f"order is {wanted!r}, expected one of {', '.join(ORDERS)}")
+    if wanted == "given" or shards == 1:
+        return None, "given"
+    by = order_vertices(src, dst, num_nodes, method="rcm").vertex
+    if wanted == "auto":
+        cuts = [cut_edges(src, dst, equal_vertices(num_nodes, shards, o)) for o in (None, by)]
+        if cuts[0] <= cuts[1]:
+            return None, "given"
+    return by, "rcm"
+
+
 def _partition(
-    wanted: Any, src: np.ndarray, dst: np.ndarray, num_nodes: int, shards: int
+    wanted: Any,
+    src: HostArray,
+    dst: HostArray,
+    num_nodes: int,
+    shards: int,
+    order: HostArray | None,
+    width: int,
+    cost: PartitionModel | None,
 ) -> Partition:
     if not isinstance(wanted, (str, Partition)):
-        wanted = Partition.of_assignment(wanted, shards)
+        same = order is None or len(order) != np.size(wanted)
+        wanted = Partition.of_assignment(wanted, shards, order=None if same else order)
     if isinstance(wanted, Partition):
         if wanted.num_shards != shards or len(wanted.order) != num_nodes:
             raise GraphError(
@@ -102,14 +172,44 @@ def _partition(
                 f"expected {num_nodes} vertices and {shards} shards"
             )
         return wanted
-    degree = np.bincount(dst, minlength=num_nodes)
     match wanted:
         case "vertices":
-            return equal_vertices(num_nodes, shards)
+            return equal_vertices(num_nodes, shards, order)
         case "edges":
-            return equal_edges(degree, shards)
+            return equal_edges(np.bincount(dst, minlength=num_nodes), shards, order)
         case "auto" | "learned":
-            return balanced(1.0 + degree, shards)
+            features = vertex_features(src, dst, num_nodes, width, order)
+            return balanced((cost or PartitionModel()).vertex_cost(features), shards, order)
         case "metis":
             return metis(src, dst, num_nodes, shards)
-    raise GraphError(f"partition is {wanted!r}, expected one of {', '.join(PARTITIONS)}, or arrays")
+    raise GraphError(
+        f"partition is {wanted!r}, expected one of {', '.join(PARTITIONS)}, a Partition, or the "
+        "shard of each vertex"
+    )
+
+
+def _way(
+    wanted: str, found: Plan, mesh: Mesh, axis: str, row: int, budget: int | None
+) -> tuple[str, list[Way]]:
+    """The exchange, and all that were weighed."""
+    if wanted not in ("auto", *EXCHANGES):
+        names = ", ".join(("auto", *EXCHANGES))
+        raise GraphError(f"exchange is {wanted!r}, expected one of {names}")
+    shards, rows = found.num_shards, found.dealt.num_rows
+    halo, covered = found.halo, found.covered
+    blocks = [
+        Blocks(tuple(x.height for x in b.blocks), b.at_once, b.moved / shards)
+        for b in (halo, covered.rows, covered.sums)
+    ]
+    # Rates are measured where something depends on them.
+    links = links_of(mesh, axis) if wanted == "auto" else None
+    every = ways(links, shards, rows, row, blocks[0], (blocks[1], blocks[2]))
+    if wanted == "auto":
+        return choose(every, rows, row, budget).name, every
+    taken = next(way for way in every if way.name == wanted)
+    if budget is not None and taken.rows * row > budget:
+        raise PlanError(
+            f"exchange={wanted!r} holds {taken.rows * row} bytes of other shards' rows, "
+            f'memory_budget is {budget}: pass that much, another exchange, or "auto"'
+        )
+    return wanted, every

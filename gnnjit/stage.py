@@ -17,7 +17,7 @@ from gnnjit.cost.machine import platform_here
 from gnnjit.errors import LayerError
 from gnnjit.frontend.trace import Arguments, Traced, call_once, leak_message, trace
 from gnnjit.graph import Bipartite, Graph
-from gnnjit.graph.sharded import ShardedGraph
+from gnnjit.graph.sharded import AnyGraph, ShardedGraph
 from gnnjit.ir.interpret import interpret
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
@@ -55,7 +55,7 @@ class Staged:
     """One call of a layer, traced: everything that running or explaining it needs."""
 
     definition: Definition
-    graph: Graph
+    graph: AnyGraph
     arguments: Arguments
     traced: Traced
 
@@ -194,7 +194,7 @@ def _split(definition: Definition, args: tuple[Any, ...]) -> tuple[Any, Graph, A
     )
 
 
-def _check_sizes(definition: Definition, graph: Graph, x: Any, edges: Any) -> None:
+def _check_sizes(definition: Definition, graph: AnyGraph, x: Any, edges: Any) -> None:
     where = f"{definition.where}: {definition.name}: "
     if isinstance(x, Bipartite):
         graph.check(x.src, Space.SRC, where + "x.src")
@@ -222,5 +222,5 @@ def _distinct(operands: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _run(call: Call, graph: Graph, arrays: Any) -> list[Any]:
+def _run(call: Call, graph: AnyGraph, arrays: Any) -> list[Any]:
     return bind(call, graph, arrays)

@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "gnnjit"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-BASE = {"allocator", "errors", "config", "budget", "shapes", "_compat"}
+BASE = {"allocator", "errors", "config", "budget", "shapes", "distributed", "_compat"}
 COMPILER = {"graph", "ir", "frontend", "passes", "cost", "lower", "grid"}
 LIBRARY = {"layer", "nn", "data", "interop", "neighborhood", "sample"}
 
@@ -23,6 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "budget": set(),
     "shapes": set(),
     "_compat": set(),
+    "distributed": set(),
     "graph": set(),
     "neighborhood": {"graph"},
     "sample": {"graph", "neighborhood"},
@@ -49,7 +50,10 @@ UNITS = {
     "check": "layer",
     "stage": "layer",
     "layer_call": "layer",
+    "links": "layer",
+    "rebalancing": "layer",
     "shard": "layer",
+    "shard_report": "layer",
     "stream": "layer",
     "planner": "layer",
     "judge": "layer",
@@ -58,7 +62,11 @@ UNITS = {
     "stored_dataset": "train",
     "store_dataset": "train",
     "prepare": "train",
+    "places": "distributed",
+    "peers": "distributed",
     "explain_command": "cli",
+    "launch": "cli",
+    "launch_command": "cli",
     "calibrate": "layer",
     "calibration_grid": "cli",
     "calibration_layers": "cli",

@@ -32,8 +32,8 @@ def signature(fn: Any) -> str:
 def test_names() -> None:
     assert names(gnnjit) == [
         "Bipartite", "Graph", "check", "degree", "dropout", "explain", "keep_memory", "layer",
-        "logsumexp", "max", "mean", "memory_budget", "min", "random_uniform", "reference",
-        "shard", "softmax", "std", "stream", "sum", "var",
+        "logsumexp", "max", "mean", "memory_budget", "min", "random_uniform", "rebalance",
+        "reference", "shard", "softmax", "std", "stream", "sum", "var",
     ]  # fmt: skip
 
 
@@ -87,6 +87,9 @@ FUNCTIONS = {
     "memory_budget": "(size)",
     "min": "(value, *, initial=None)",
     "random_uniform": "(key, like)",
+    "rebalance": (
+        "(graph, sharded, fn, *args, threshold=1.1, cost=None, plans=8, seed=0, repeats=3)"
+    ),
     "reference": "()",
     "softmax": "(value)",
     "std": "(value, *, initial=None)",
@@ -104,8 +107,8 @@ FUNCTIONS = {
     "Graph.statistics": "(self)",
     "Graph.to_undirected": "(self)",
     "shard": (
-        "(graph, mesh, axis=None, *, partition='auto', exchange='auto', features=None, "
-        "memory_budget=None)"
+        "(graph, mesh, axis=None, *, partition='auto', order='auto', exchange='auto', "
+        "features=None, width=64, cost=None, memory_budget=None)"
     ),
     "stream": (
         "(fn=None, *, memory_budget, process=False, parts=None, slices=None, selective=True, "

@@ -243,7 +243,8 @@ def _balanced(
 ) -> Partition:
     parts, cost = checks.whole("num_shards", num_shards, 1), checks.as_costs(name, cost)
     along = checks.along(order, len(cost))
-    sums = prefix_sums(cost[along])
+    with np.errstate(over="ignore"):
+        sums = prefix_sums(cost[along])
     if not np.isfinite(sums[-1]):
         raise GraphError(
             f"{name} sums up to {sums[-1]}, expected a finite number: measure in a larger unit"

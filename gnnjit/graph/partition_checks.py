@@ -77,21 +77,23 @@ def endpoints(src: ArrayLike, dst: ArrayLike, num_nodes: int) -> tuple[HostArray
     return (src, dst) if same else (src.astype(np.int64), dst.astype(np.int64))
 
 
-def as_costs(name: str, cost: ArrayLike, num_nodes: int | None = None) -> HostArray:
-    """`float64[N]`. Raises GraphError unless all are finite and >= 0, and as many as `num_nodes`
-    where that is given."""
+def as_costs(
+    name: str, cost: ArrayLike, count: int | None = None, kind: str = "vertex"
+) -> HostArray:
+    """`float64[N]`. Raises GraphError unless all are finite and >= 0, and as many as `count` where
+    that is given. `kind`: what each belongs to."""
     out = np.asarray(cost, np.float64)
-    if out.ndim != 1 or (num_nodes is not None and len(out) != num_nodes):
-        expected = "(num_nodes,)" if num_nodes is None else f"({num_nodes},)"
+    if out.ndim != 1 or (count is not None and len(out) != count):
+        expected = "(num_nodes,)" if count is None else f"({count},)"
         raise GraphError(
-            f"{name} has shape {out.shape}, expected {expected}, one number per vertex: pass what "
-            "each vertex costs"
+            f"{name} has shape {out.shape}, expected {expected}, one number per {kind}: pass what "
+            f"each {kind} costs"
         )
     wrong = ~(np.isfinite(out) & (out >= 0))
     if wrong.any():
         at = int(wrong.argmax())
         raise GraphError(
-            f"{name}[{at}] is {out[at]}, expected a finite number >= 0: no vertex takes less than "
+            f"{name}[{at}] is {out[at]}, expected a finite number >= 0: no {kind} takes less than "
             "nothing"
         )
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,8 +12,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit.graph import validate
+from gnnjit.graph.cover import Covered, Ends
+from gnnjit.graph.exchanges import AllGather, Halo, Ring
 from gnnjit.graph.partition import Partition
-from gnnjit.graph.sharded import AllGather, Halo, Ring, ShardedGraph
+from gnnjit.graph.shard_blocks import Blocks, alone, padded, structure, traffic
+from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.graph.structure import Structure, counting_sort
 from gnnjit.shapes import HostArray
 
@@ -81,9 +85,24 @@ class Plan:
 
     def traffic(self) -> HostArray:
         """`int64[P, P]`: [q, p] are the rows of shard q that shard p reads."""
-        bounds = np.arange(self.num_shards + 1) * self.dealt.num_rows
-        at = [np.searchsorted(self.used(p), bounds) for p in range(self.num_shards)]
-        return np.diff(np.asarray(at), axis=1).T
+        return traffic(self.num_shards, self.dealt.num_rows, self.used)
+
+    @functools.cached_property
+    def halo(self) -> Blocks:
+        """The rows that are used."""
+        return Blocks(self.num_shards, self.dealt.num_rows, self.used, self.traffic())
+
+    @functools.cached_property
+    def covered(self) -> Covered:
+        """With the least that can travel for sums over neighbours."""
+        parts = [self.edges(p) for p in range(self.num_shards)]
+        ends = Ends(
+            np.concatenate([e.shard for e in parts]),
+            np.concatenate([e.src for e in parts]),
+            np.repeat(np.arange(self.num_shards, dtype=np.int32), [len(e) for e in parts]),
+            np.concatenate([e.dst for e in parts]),
+        )
+        return Covered(ends, self.num_shards, self.dealt.num_rows)
 
 
 def plan(
@@ -119,7 +138,9 @@ def build(
     plan: Plan, mesh: Mesh, axis: str, exchange: str, *, features: str | None = None
 ) -> ShardedGraph:
     """The graph on the devices; each process makes the parts of its own."""
-    shape = {"all_gather": _AllGather, "halo": _Halo, "ring": _Ring}[exchange](plan)
+    tables = {"all_gather": _AllGather, "halo": _Halo, "cover": _Halo, "ring": _Ring}
+    shape = tables[exchange](plan)
+    covered = plan.covered if exchange == "cover" else None
     rows, slots = plan.dealt.num_rows, shape.num_slots
     dtype = validate.index_dtype(
         num_edges=max(plan.num_shards * slots, plan.num_edges), sources=shape.num_sources
@@ -131,11 +152,12 @@ def build(
         own = order.order[order.bounds[p] : order.bounds[p + 1]]
         edges = plan.edges(p)
         return {
-            "vertex": _padded(own.astype(np.int32), rows),
-            "edge": _padded(shape.sort(p, edges).number.astype(dtype), slots),
+            "vertex": padded(own.astype(np.int32), rows),
+            "edge": padded(shape.sort(p, edges).number.astype(dtype), slots),
             "sizes": np.asarray([sizes[p]], np.int32),
             "edge_counts": np.asarray([plan.counts[p]], np.int32),
             **shape.part(p, edges, dtype),
+            "cover": None if covered is None else covered.part(p, dtype),
         }
 
     degrees = _out_degrees(plan)
@@ -151,6 +173,7 @@ def build(
         in_structure=found["in_structure"],
         out_structure=found["out_structure"],
         exchange=found["exchange"],
+        cover=found["cover"],
         mesh=mesh,
         axis=axis,
         features=features,
@@ -197,28 +220,6 @@ def _spread(mesh: Mesh, axis: str, shards: int, part: Parts) -> Any:
     return jax.tree.unflatten(treedef, arrays)
 
 
-def _padded(x: HostArray, length: int) -> HostArray:
-    return np.pad(x, [(0, length - len(x))] + [(0, 0)] * (x.ndim - 1))
-
-
-def _structure(
-    row: HostArray, neighbor: HostArray, num_rows: int, slots: int, dtype: Any
-) -> tuple[HostArray, HostArray, HostArray]:
-    """`indptr`, `neighbor` and `edge` of edges sorted by row, with padding up to `slots`."""
-    indptr, neighbor, edge = counting_sort(row, neighbor, num_rows)
-    beyond = np.arange(len(row), slots, dtype=dtype)
-    return (
-        indptr.astype(dtype),
-        _padded(neighbor.astype(dtype), slots),
-        np.concatenate([edge.astype(dtype), beyond]),
-    )
-
-
-def _alone(indptr: Any, neighbor: Any, edge: Any) -> Structure:
-    """With a first axis for the shards."""
-    return Structure(indptr[None], neighbor[None], edge[None])
-
-
 class _Table:
     """What sources a shard reads, in one table."""
 
@@ -242,10 +243,10 @@ class _Table:
         src, dst = self.place(p, edges).astype(dtype), edges.dst.astype(dtype)
         slots = self.num_slots
         return {
-            "src": _padded(src, slots),
-            "dst": _padded(dst, slots),
-            "in_structure": _alone(*_structure(dst, src, self.rows, slots, dtype)),
-            "out_structure": _alone(*_structure(src, dst, self.num_sources, slots, dtype)),
+            "src": padded(src, slots),
+            "dst": padded(dst, slots),
+            "in_structure": alone(*structure(dst, src, self.rows, slots, dtype)),
+            "out_structure": alone(*structure(src, dst, self.num_sources, slots, dtype)),
             "exchange": self.exchange(p, dtype),
         }
 
@@ -262,55 +263,18 @@ class _AllGather(_Table):
         return AllGather()
 
 
-ROUND = 1.25
-"""One `all_to_all` where it moves at most so many times what one `ppermute` each would."""
-
-
 class _Halo(_Table):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        count = plan.num_shards
-        traffic = plan.traffic()
-        shard = np.arange(count)
-        by_distance = [
-            int(traffic[(shard + s) % count, shard].max(initial=0)) for s in range(1, count)
-        ]
-        tallest = max(by_distance, default=0)
-        self.at_once = count > 1 and tallest * count <= ROUND * sum(by_distance)
-        self.heights = (tallest,) * count if self.at_once else tuple(by_distance)
-        self.starts = np.cumsum([0, *self.heights])
-        self.num_sources = self.rows + int(self.starts[-1])
-
-    def block(self, p: int, q: HostArray | int) -> Any:
-        """Which block of shard p comes from (and goes to) shard q."""
-        return q if self.at_once else (q - p) % self.plan.num_shards - 1
+        self.blocks = plan.halo
+        self.num_sources = self.rows + self.blocks.total
 
     def place(self, p: int, edges: Edges) -> HostArray:
-        used = self.plan.used(p)
         number = edges.shard.astype(np.int64) * self.rows + edges.src
-        first = np.searchsorted(used, np.arange(self.plan.num_shards) * self.rows)
-        block = np.where(edges.shard == p, 0, self.block(p, edges.shard))
-        at = self.rows + self.starts[block] + np.searchsorted(used, number) - first[edges.shard]
-        return np.where(edges.shard == p, edges.src, at)
-
-    def sent(self, p: int, q: int) -> HostArray:
-        """The rows of shard p that go to shard q."""
-        used = self.plan.used(q)
-        low, high = np.searchsorted(used, [p * self.rows, (p + 1) * self.rows])
-        return used[low:high] - p * self.rows
+        return self.blocks.place(p, number)
 
     def exchange(self, p: int, dtype: Any) -> Halo:
-        total, count = int(self.starts[-1]), self.plan.num_shards
-        send, real = np.zeros(total, dtype), np.zeros(total, bool)
-        for q in set(range(count)) - {p}:
-            rows = self.sent(p, q)
-            # What goes to the shard s before this one is the block of distance s.
-            at = self.starts[q if self.at_once else (p - q) % count - 1]
-            send[at : at + len(rows)] = rows
-            real[at : at + len(rows)] = True
-        slot = np.flatnonzero(real).astype(dtype)
-        returned = _structure(send[slot], slot, self.rows, total, dtype)
-        return Halo(send[None], _alone(*returned), self.heights, self.at_once)
+        return self.blocks.part(p, dtype)
 
 
 class _Ring:
@@ -337,8 +301,8 @@ class _Ring:
         src, dst = edges.src.astype(dtype), edges.dst.astype(dtype)
         slots = self.num_slots
         return {
-            "src": _padded(src, slots),
-            "dst": _padded(dst, slots),
+            "src": padded(src, slots),
+            "dst": padded(dst, slots),
             "in_structure": self.structure(p, dst, src, dtype),
             "out_structure": self.structure(p, src, dst, dtype),
             "exchange": Ring(
@@ -353,10 +317,10 @@ class _Ring:
         pointers, neighbors, places = [], [], []
         for start, count in zip(self.starts[p], self.counts[p], strict=True):
             part = slice(start, start + count)
-            found = _structure(row[part], other[part], self.rows, count, dtype)
+            found = structure(row[part], other[part], self.rows, count, dtype)
             pointers.append(found[0])
             neighbors.append(found[1])
             places.append(found[2])
         slots = self.num_slots
         flat: Sequence[HostArray] = [np.concatenate(x) for x in (neighbors, places)]
-        return _alone(np.stack(pointers), _padded(flat[0], slots), _padded(flat[1], slots))
+        return alone(np.stack(pointers), padded(flat[0], slots), padded(flat[1], slots))

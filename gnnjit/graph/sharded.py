@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,75 +13,22 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import validate
+from gnnjit.graph.exchanges import Cover, Exchange
 from gnnjit.graph.graph import Graph
+from gnnjit.graph.partition import Partition
 from gnnjit.graph.structure import Structure
 from gnnjit.shapes import ArrayLike, EdgeMask, HostArray, PyTree
-
-EXCHANGES = ("all_gather", "halo", "ring")
-"""How the rows of other shards come to a device."""
-
-
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["send", "returned"],
-    meta_fields=["heights", "at_once"],
-)
-@dataclasses.dataclass(frozen=True, eq=False)
-class Halo:
-    """Used rows alone travel, each once per shard that uses it; then every source that a shard
-    reads lies in one table: its own rows first, the blocks that came after them.
-
-    Attributes:
-        send: `int[P, K]`, own rows in the order in which they are sent, block by block; what is
-            sent beyond a block's rows is padding, which no edge reads.
-        returned: what comes back of a reduction into sources, as a structure: row r owns the
-            entries of `send` that are r.
-        heights: static, rows of each block. `at_once`, block q goes to shard q and all are equal;
-            else block s - 1 goes to the shard s before this one.
-        at_once: whether one `all_to_all` moves all blocks, or one `ppermute` each.
-    """
-
-    send: Any
-    returned: Structure
-    heights: tuple[int, ...]
-    at_once: bool
-
-
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["starts", "counts"], meta_fields=["capacity"]
-)
-@dataclasses.dataclass(frozen=True, eq=False)
-class Ring:
-    """The rows of a shard pass from device to device, whole; never more than two shards' rows are
-    on one (NeuGraph, section 3.3). Edges are sorted by how far the shard of their source is.
-
-    Attributes:
-        starts, counts: `int[P, P]`, of shard p, by distance: its first edge, and their number.
-        capacity: static, (most edges at distance 0, most at any other).
-    """
-
-    starts: Any
-    counts: Any
-    capacity: tuple[int, int]
-
-
-@functools.partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
-@dataclasses.dataclass(frozen=True, eq=False)
-class AllGather:
-    """Every device gets every row."""
-
-
-Exchange = AllGather | Halo | Ring
 
 
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=[
         "vertex", "edge", "sizes", "edge_counts", "out_degree", "src", "dst",
-        "in_structure", "out_structure", "exchange",
+        "in_structure", "out_structure", "exchange", "cover",
     ],
     meta_fields=[
-        "mesh", "axis", "features", "num_nodes", "num_given", "num_rows", "num_slots", "num_sources"
+        "mesh", "axis", "features", "num_nodes", "num_given", "num_rows", "num_slots",
+        "num_sources", "alone_of", "report",
     ],
 )  # fmt: skip
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,6 +51,8 @@ class ShardedGraph:
         features: the axis of the mesh that splits features in aggregations, if any.
         num_nodes, num_given: the vertices and edges of the graph, its padding included.
         num_src, num_dst, num_edges: lengths of the arrays of vertices and edges, with padding.
+        alone_of: of what `alone` gave, how many shards there are.
+        report: what `gnnjit.shard` decided, to be printed; no part of what the graph is.
     """
 
     vertex: Any
@@ -117,6 +65,7 @@ class ShardedGraph:
     in_structure: Structure
     out_structure: Structure
     exchange: Exchange
+    cover: Cover | None
     mesh: Mesh
     axis: str
     features: str | None
@@ -125,6 +74,8 @@ class ShardedGraph:
     num_rows: int
     num_slots: int
     num_sources: int
+    alone_of: int | None = None
+    report: Any = None
 
     bipartite = False
 
@@ -141,6 +92,20 @@ class ShardedGraph:
     @property
     def num_edges(self) -> int:
         return self.num_shards * self.num_slots
+
+    @property
+    def exchange_name(self) -> str:
+        """As `gnnjit.shard` calls it."""
+        if self.cover is not None:
+            return "cover"
+        return {"AllGather": "all_gather"}.get(
+            type(self.exchange).__name__, type(self.exchange).__name__.lower()
+        )
+
+    @property
+    def place(self) -> tuple[Mesh, str, str | None]:
+        """The mesh, and its axes for vertices and features."""
+        return self.mesh, self.axis, self.features
 
     @property
     def spec(self) -> PartitionSpec:
@@ -198,6 +163,27 @@ class ShardedGraph:
         validate.check_leading(
             what, x, count, f"{kind} on its shards", f"pass what graph.{put}(...) gave"
         )
+
+    def partition(self) -> Partition:
+        """Which vertices are on which shard, and in which order."""
+        sizes, vertex = _on_host(self.sizes), _on_host(self.vertex)
+        real = np.arange(self.num_rows) < sizes[:, None]
+        return Partition(vertex[real.reshape(-1)], np.cumsum([0, *sizes]), "given")
+
+    def alone(self, shard: int) -> ShardedGraph:
+        """One shard's own work: a graph on one device, which reads its own rows (or zeros) where
+        others' would be. For timing: what is computed with it is no result.
+
+        Raises GraphError where another process holds the shard.
+        """
+        device = self.mesh.devices.flat[0]
+        mesh = Mesh(np.asarray([device]), (self.axis,))
+
+        def part(x: Any) -> Any:
+            return own_part(x, shard, device)
+
+        graph = dataclasses.replace(jax.tree.map(part, self), mesh=mesh, features=None)
+        return dataclasses.replace(graph, alone_of=self.num_shards, report=None)
 
     # -- the user's arrays --------------------------------------------------------------------
 
@@ -264,11 +250,23 @@ class ShardedGraph:
         return out
 
     def __repr__(self) -> str:
-        kind = type(self.exchange).__name__
         return (
             f"ShardedGraph({self.num_nodes} vertices on {self.num_shards} shards of "
-            f"{self.num_rows}, {self.num_slots} edges each, {kind})"
+            f"{self.num_rows}, {self.num_slots} edges each, {self.exchange_name})"
         )
+
+
+def own_part(x: Any, shard: int, device: Any) -> Any:
+    """The rows of `x` on one shard, on a device.
+
+    Raises GraphError where another process holds them.
+    """
+    rows = {at // max(len(data), 1): data for at, data in _shards(x)}
+    if shard not in rows:
+        raise GraphError(
+            f"shard {shard} is in another process, expected one of {sorted(rows)}: ask there"
+        )
+    return jax.device_put(rows[shard], device)
 
 
 def _shards(x: Any) -> list[tuple[int, Any]]:
@@ -289,105 +287,5 @@ def _real(sizes: Any, length: int) -> jax.Array:
     return (jnp.arange(length) < sizes[:, None]).reshape(-1)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Shard:
-    """What one device has of a `ShardedGraph`, while a program runs there.
-
-    Attributes:
-        graph: of a distance: of a `Ring`, the edges whose sources are on the shard so far away;
-            otherwise all that end here, and sources are the rows of the table.
-        edge_count: `int32[]`.
-        num_rows, num_edges: slots for vertices and edges. The rest is as in `ShardedGraph`.
-    """
-
-    graph: Callable[[Any], Graph]
-    exchange: Exchange
-    vertex: Any
-    edge: Any
-    in_degree: Any
-    out_degree: Any
-    edge_count: Any
-    num_rows: int
-    num_edges: int
-
-    @property
-    def num_src(self) -> int:
-        return self.num_rows
-
-    num_dst = num_src
-
-    @property
-    def mask(self) -> Any:
-        return jnp.arange(self.num_edges) < self.edge_count
-
-    def degree(self, space: Any) -> Any:
-        return self.in_degree if getattr(space, "value", space) == "dst" else self.out_degree
-
-    def numbers(self, space: Any) -> Any:
-        return self.edge if getattr(space, "value", space) == "edge" else self.vertex
-
-
-def local(sharded: ShardedGraph) -> Shard:
-    """This device's part, within a `shard_map` over the axis of `sharded`."""
-    inward, outward, exchange = jax.tree.map(
-        lambda x: x[0], (sharded.in_structure, sharded.out_structure, sharded.exchange)
-    )
-    degree = jnp.diff(inward.indptr)
-    if isinstance(exchange, Ring):
-        graph = functools.partial(_at_distance, sharded, exchange, inward, outward)
-        degree = degree.sum(axis=0)
-    else:
-        graph = functools.partial(_whole, sharded, inward, outward)
-    return Shard(
-        graph,
-        exchange,
-        sharded.vertex,
-        sharded.edge,
-        degree.astype(jnp.int32),
-        sharded.out_degree,
-        sharded.edge_counts[0],
-        sharded.num_rows,
-        sharded.num_slots,
-    )
-
-
-def _whole(sharded: ShardedGraph, inward: Structure, outward: Structure, _: Any = None) -> Graph:
-    mask = jnp.arange(sharded.num_slots) < sharded.edge_counts[0]
-    return _graph(sharded, sharded.src, sharded.dst, mask, inward, outward, sharded.num_slots)
-
-
-def _at_distance(
-    sharded: ShardedGraph, ring: Ring, inward: Structure, outward: Structure, distance: Any
-) -> Graph:
-    capacity = ring.capacity[0 if isinstance(distance, int) and distance == 0 else 1]
-    start, count = ring.starts[distance], ring.counts[distance]
-
-    def cut(x: Any) -> Any:
-        return jax.lax.dynamic_slice_in_dim(x, start, capacity)
-
-    slot = jnp.arange(capacity, dtype=sharded.src.dtype)
-    mask = slot < count
-
-    def structure(s: Structure) -> Structure:
-        edge = jnp.where(mask, cut(s.edge), slot)
-        return Structure(s.indptr[distance], cut(s.neighbor), edge)
-
-    src, dst = cut(sharded.src), cut(sharded.dst)
-    return _graph(sharded, src, dst, mask, structure(inward), structure(outward), capacity)
-
-
-def _graph(
-    sharded: ShardedGraph, src: Any, dst: Any, mask: Any, inward: Any, outward: Any, edges: int
-) -> Graph:
-    return Graph(
-        src=src,
-        dst=dst,
-        mask=mask,
-        in_structure=inward,
-        out_structure=outward,
-        dropped=None,
-        num_src=sharded.num_sources,
-        num_dst=sharded.num_rows,
-        num_edges=edges,
-        bipartite=True,
-    )
+AnyGraph = Graph | ShardedGraph
+"""What layers take."""

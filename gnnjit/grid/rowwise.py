@@ -27,22 +27,10 @@ from gnnjit.grid.rules import (
     resized,
     summed,
 )
+from gnnjit.ir.elementwise import ELEMENTWISE
 from gnnjit.lower.merging import highest, lowest
 
 __all__ = ["Block", "Rule", "bind", "highest", "lowest", "rule_of"]
-
-_ELEMENTWISE = frozenset(
-    """
-    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
-    bitcast_convert_type cbrt ceil clamp clz complex conj convert_element_type copy copy_p cos cosh
-    digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac
-    imag integer_pow is_finite le le_to lgamma log log1p log2 logistic lt lt_to max min mul mulhi
-    name ne neg nextafter not one_minus_square optimization_barrier or polygamma polynomial
-    population_count pow real reduce_precision regularized_incomplete_beta rem round rsqrt select_n
-    shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient
-    sub tan tanh xor zeta
-    """.split()
-)
 
 _MERGES: dict[str, Callable[[Any, Any], Any]] = {
     "reduce_sum": jnp.add,
@@ -93,7 +81,7 @@ def _advice(eqn: Equation) -> str:
 
 
 def _find(eqn: Equation) -> Rule | None:
-    if eqn.name in _ELEMENTWISE:
+    if eqn.name in ELEMENTWISE:
         return _elementwise(eqn)
     if eqn.name in _MERGES:
         return _reduction(eqn)

@@ -22,7 +22,7 @@ from gnnjit import _compat
 from gnnjit._compat import ad, batching
 from gnnjit.errors import LayerError
 from gnnjit.frontend.capture import capture
-from gnnjit.graph import Graph
+from gnnjit.graph.sharded import AnyGraph
 from gnnjit.ir.evaluate import evaluate_element, finite_or_zero, times
 from gnnjit.ir.program import Atom, Program, Reduce, Value, depends
 from gnnjit.ir.space import Space
@@ -37,7 +37,7 @@ Reductions = tuple[Reduce | None, ...]
 
 
 def aggregate(
-    graph: Graph,
+    graph: AnyGraph,
     body: Program,
     reductions: Reductions,
     operands: Sequence[Any],
@@ -69,7 +69,7 @@ class _Call:
         return _Call(list(args[:n]), list(args[n:]), graph_def, **params)
 
     @property
-    def graph(self) -> Graph:
+    def graph(self) -> AnyGraph:
         return jax.tree.unflatten(self.graph_def[0], self.leaves)
 
     def rebind(self) -> list[Any]:
@@ -105,7 +105,7 @@ def home(reduction: Reduce | None) -> Space:
     return Space.EDGE if reduction is None else reduction.into
 
 
-def out_shape(graph: Graph, atom: Atom, reduction: Reduce | None) -> tuple[int, ...]:
+def out_shape(graph: AnyGraph, atom: Atom, reduction: Reduce | None) -> tuple[int, ...]:
     space = home(reduction)
     return tuple(atom.shape) if space is Space.SHARED else (size(graph, space), *atom.shape)
 

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.graph import Graph
-from gnnjit.graph.sharded import Shard, ShardedGraph
+from gnnjit.graph.one_shard import Shard
+from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.ir.evaluate import bind_in_space, literal_array
 from gnnjit.ir.program import (
     Aggregate,
@@ -90,7 +91,7 @@ def _places(eqn: Equation, args: list[Any]) -> tuple[Hashable, ...]:
 def _apply(eqn: Equation, graph: Whole, args: list[Any]) -> list[Any]:
     batched = [a.space is not Space.SHARED for a in eqn.inputs]
     assert isinstance(eqn.op, Lax)
-    place = (graph.mesh, graph.axis) if isinstance(graph, ShardedGraph) else None
+    place = graph.place if isinstance(graph, ShardedGraph) else None
     matmul = vertex_matmul.apply(eqn, args, place)
     if matmul is not None:
         return [matmul]

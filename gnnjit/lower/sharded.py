@@ -10,21 +10,26 @@ combined over the axis. Each result has one owner and a fixed order: the same bi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
 from gnnjit.graph import Graph
-from gnnjit.graph.sharded import Halo, Ring, Shard, ShardedGraph, local
-from gnnjit.ir.program import Aggregate, Equation, Program, Reduce, Value
+from gnnjit.graph.exchanges import Halo, Ring
+from gnnjit.graph.one_shard import Shard, local
+from gnnjit.graph.sharded import ShardedGraph
+from gnnjit.ir.program import Aggregate, Atom, Equation, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.aggregate import Reductions
 from gnnjit.lower.choose import choose, run_choice, traversals
 from gnnjit.lower.execute import execute
+from gnnjit.lower.features import narrowed
 from gnnjit.lower.merging import empty, finish, highest, lowest, merge
 
 
@@ -36,10 +41,17 @@ def lower(
     platform: str,
     limit: int | None = None,
 ) -> list[Any]:
-    """The aggregate as one `shard_map` over the axis of the graph."""
-    whole = PartitionSpec()
-    inputs = [whole if v.space is Space.SHARED else graph.spec for v in body.inputs]
-    outs = [whole if r is not None and r.into is Space.SHARED else graph.spec for r in reductions]
+    """The aggregate as one `shard_map` over the axis of the graph; over that of the features too,
+    where they are worked on by themselves."""
+    parts = 1 if graph.features is None else graph.mesh.shape[graph.features]
+    part = narrowed(body, parts)
+    homes = [Space.EDGE if r is None else r.into for r in reductions]
+    split = [(False,) * len(body.inputs), (False,) * len(homes)]
+    if part is not None:
+        body, *split = part.body, part.inputs, part.outputs
+    spaces = [v.space for v in body.inputs]
+    inputs = [_spec(graph, *at) for at in zip(spaces, body.inputs, split[0], strict=True)]
+    outs = [_spec(graph, *at) for at in zip(homes, body.outputs, split[1], strict=True)]
 
     def run(graph: ShardedGraph, *operands: Any) -> list[Any]:
         device = _Device(graph, platform, limit)
@@ -52,14 +64,23 @@ def lower(
     return list(mapped(graph, *operands))
 
 
+def _spec(graph: ShardedGraph, space: Space, atom: Atom, split: bool) -> PartitionSpec:
+    """How an array of `atom`s in a space lies on the devices."""
+    rows = () if space is Space.SHARED else (graph.axis,)
+    if not split:
+        return PartitionSpec(*rows)
+    return PartitionSpec(*rows, *(None,) * (len(atom.shape) - 1), graph.features)
+
+
 class _Device:
     """One device's part of the work."""
 
     def __init__(self, graph: ShardedGraph, platform: str, limit: int | None) -> None:
         self.whole, self.platform, self.limit = graph, platform, limit
-        self.axis, self.count = graph.axis, graph.num_shards
+        self.axis, self.alone = graph.axis, graph.alone_of is not None
+        self.count = graph.alone_of or graph.num_shards
         self.shard = local(graph)
-        self.tables: dict[int, tuple[Any, Any]] = {}
+        self.tables: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def outputs(self, body: Program, reductions: Reductions, operands: Sequence[Any]) -> list[Any]:
         program = traversals(body, reductions, self.sample(), self.platform)
@@ -80,6 +101,8 @@ class _Device:
     def aggregate(self, op: Aggregate, args: Sequence[Any]) -> list[Any]:
         if isinstance(self.shard.exchange, Ring):
             outs = _Round(self, op, args).outputs()
+        elif self.pays_to_cover(op):
+            outs = self.covered(op, args)
         else:
             outs = self.at_table(op, args)
         return [
@@ -114,56 +137,64 @@ class _Device:
     # -- with a table of all sources ------------------------------------------------------------
 
     def at_table(self, op: Aggregate, args: Sequence[Any]) -> list[Any]:
+        exchange = self.shard.exchange
+        halo = exchange if isinstance(exchange, Halo) else None
         read = [
-            self.table(x) if v.space is Space.SRC else x
+            self.table(x, halo) if v.space is Space.SRC else x
             for x, v in zip(args, op.body.inputs, strict=True)
         ]
         outs = self.run(op, self.sample(), read)
         return [
-            self.to_owners(x, r) if r is not None and r.into is Space.SRC else x
+            self.to_owners(x, r, halo) if r is not None and r.into is Space.SRC else x
             for x, r in zip(outs, op.reductions, strict=True)
         ]
 
-    def table(self, x: Any) -> Any:
-        """`x` of this shard's vertices, and of all sources that its edges have."""
-        if id(x) not in self.tables:
-            self.tables[id(x)] = (x, self.fetched(x))
-        return self.tables[id(x)][1]
+    def table(self, x: Any, halo: Halo | None) -> Any:
+        """`x` of this shard's vertices, and of all others that its edges read."""
+        key = (id(x), id(halo))
+        if key not in self.tables:
+            self.tables[key] = (x, self.fetched(x, halo))
+        return self.tables[key][1]
 
-    def fetched(self, x: Any) -> Any:
-        halo = self.shard.exchange
-        if not isinstance(halo, Halo):
+    def fetched(self, x: Any, halo: Halo | None) -> Any:
+        if halo is None and self.alone:
+            return jnp.concatenate([x] * self.count)
+        if halo is None:
             return lax.all_gather(x, self.axis, tiled=True)
-        if not sum(halo.heights):
+        if not halo.total:
             return x
-        sent = x[halo.send]
-        return jnp.concatenate([x, self.exchanged(sent, halo, -1)])
+        return jnp.concatenate([x, self.exchanged(x[halo.send], halo, -1)])
 
     def exchanged(self, x: Any, halo: Halo, way: int) -> Any:
         """The blocks of `x`, each where it belongs; `way`: -1 to those who read, 1 back."""
+        if self.alone:
+            return x
         if halo.at_once:
             return lax.all_to_all(x, self.axis, 0, 0, tiled=True)
-        blocks, start = [], 0
-        for distance, height in enumerate(halo.heights, 1):
-            block = x[start : start + height]
-            start += height
-            if height:
-                blocks.append(self.moved(block, way * distance))
-        return jnp.concatenate(blocks)
+        found, start = [], 0
+        for block in halo.blocks:
+            rows = x[start : start + block.height]
+            start += block.height
+            found.append(self.moved(rows, way * block.distance, block.readers))
+        return jnp.concatenate(found)
 
-    def moved(self, x: Any, by: int) -> Any:
-        """`x`, on the shard so many after this one."""
-        pairs = [(p, (p + by) % self.count) for p in range(self.count)]
+    def moved(self, x: Any, by: int, readers: Sequence[int] | None = None) -> Any:
+        """`x`, on the shard so many after this one; of `readers`, who are at one end, alone."""
+        if self.alone:
+            return x
+        shards = range(self.count) if readers is None else readers
+        pairs = [(p, (p + by) % self.count) for p in shards]
+        if by < 0:  # they are where it arrives
+            pairs = [((p - by) % self.count, p) for p in shards]
         return lax.ppermute(x, self.axis, pairs)
 
-    def to_owners(self, x: Any, reduction: Reduce) -> Any:
+    def to_owners(self, x: Any, reduction: Reduce, halo: Halo | None) -> Any:
         """What was summed for each row of the table, summed for each vertex."""
-        assert reduction.kind == "sum", "only sums are reduced into sources"
-        halo = self.shard.exchange
-        if not isinstance(halo, Halo):
+        assert reduction.kind == "sum", "only sums are reduced for other shards"
+        if halo is None and not self.alone:
             return lax.psum_scatter(x, self.axis, tiled=True)
         own = x[: self.shard.num_rows]
-        if not sum(halo.heights):
+        if halo is None or not halo.total:
             return own
         back = self.exchanged(x[self.shard.num_rows :], halo, 1)
         return own + self.returned(back, halo).astype(own.dtype)
@@ -189,6 +220,40 @@ class _Device:
         )
         value = Value(tuple(back.shape[1:]), back.dtype, Space.SRC)
         return self.run(_copied(value, Reduce("sum", Space.DST)), graph, [back])[0]
+
+    # -- with rows and sums, whichever are fewer --------------------------------------------------
+
+    def pays_to_cover(self, op: Aggregate) -> bool:
+        """Whether the aggregate may, and moves less that way."""
+        cover, halo = self.shard.cover, self.shard.exchange
+        if cover is None or not isinstance(halo, Halo):
+            return False
+        homes = [r.into if r is not None and r.kind == "sum" else None for r in op.reductions]
+        if None in homes or any(v.space is Space.EDGE for v in op.body.inputs):
+            return False
+        width: dict[Any, int] = dict.fromkeys((Space.SRC, Space.DST, Space.SHARED), 0)
+        read = dict(width)
+        for atom, home in zip(op.body.outputs, homes, strict=True):
+            width[home] += _bytes(atom)
+        for v in op.body.inputs:
+            read[v.space] += _bytes(v)
+        of_src, of_dst = (width[s] + read[s] for s in (Space.SRC, Space.DST))
+        covered = cover.rows.total * of_src + cover.sums.total * of_dst
+        return covered < halo.total * of_src
+
+    def covered(self, op: Aggregate, args: Sequence[Any]) -> list[Any]:
+        cover = self.shard.cover
+        assert cover is not None
+        halos = {Space.SRC: cover.rows, Space.DST: cover.sums}
+        read = [
+            self.table(x, halos[v.space]) if v.space in halos else x
+            for x, v in zip(args, op.body.inputs, strict=True)
+        ]
+        outs = self.run(op, cover.graph(), read)
+        return [
+            self.to_owners(x, r, halos[r.into]) if r is not None and r.into in halos else x
+            for x, r in zip(outs, op.reductions, strict=True)
+        ]
 
 
 class _Round:
@@ -270,6 +335,10 @@ class _Round:
         for k, x in zip(self.into_src + self.on_edges, [*sums, *edges], strict=True):
             found[k] = x
         return found
+
+
+def _bytes(atom: Any) -> int:
+    return math.prod(atom.shape) * np.dtype(atom.dtype).itemsize
 
 
 def _only(op: Aggregate, outputs: Sequence[int]) -> Aggregate:

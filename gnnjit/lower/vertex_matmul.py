@@ -32,8 +32,8 @@ tall_p = _compat.Primitive("tall_matmul")
 MOST_HEADS = 16
 
 
-Place = tuple[Mesh, str] | None
-"""The mesh, and the axis over which elements are sharded."""
+Place = tuple[Mesh, str, str | None] | None
+"""The mesh, the axis over which elements are sharded, and the one over which features are."""
 
 
 def apply(eqn: Equation, args: Sequence[Any], place: Place = None) -> jax.Array | None:
@@ -88,7 +88,9 @@ def _tall(a: Any, b: Any, *, place: Place, on_cpu: bool = False) -> jax.Array:
     if place is None:
         off = not on_cpu or cpu.why_no_product(a.shape[1], b.shape[1], a.dtype)
         return _dot(0, a, b) if off else cpu.product(a, b)
-    mesh, axis = place
+    mesh, axis, features = place
+    if features is not None:  # XLA knows how its own product is cut both ways
+        return _dot(0, a, b)
 
     def on_each(a: Any, b: Any) -> jax.Array:
         return lax.psum(_tall(a, b, place=None, on_cpu=on_cpu), axis)

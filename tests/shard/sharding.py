@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import Mesh
 
 import gnnjit
-from gnnjit.graph.sharded import EXCHANGES as EXCHANGES
+from gnnjit.graph.exchanges import EXCHANGES as EXCHANGES
 from gnnjit.graph.sharded import ShardedGraph
 
 
@@ -101,8 +101,8 @@ Function = Callable[..., Out]
 
 @functools.cache
 def value_and_gradients(fn: Function) -> Callable[..., Any]:
-    """`(out, gradients)` of `fn`, compiled once for all graphs of a shape. The loss weighs rows,
-    those of padding with 0."""
+    """`(out, gradients)` of `fn`, compiled once for all graphs of a shape; the loss weighs rows,
+    and those of padding with 0."""
 
     def loss(args: Any, graph: Any, weights: Any) -> Any:
         out = fn(graph, *args)

@@ -44,11 +44,12 @@ MISTAKES = {
     "axis": (lambda: shard(axis="rows"), "axis is 'rows', expected an axis of the mesh: shards"),
     "exchange": (
         lambda: shard(exchange="best"),
-        "exchange is 'best', expected one of auto, all_gather, halo, ring",
+        "exchange is 'best', expected one of auto, all_gather, halo, cover, ring",
     ),
     "partition": (
         lambda: shard(partition="best"),
-        "partition is 'best', expected one of auto, vertices, edges, learned, metis, or arrays",
+        "partition is 'best', expected one of auto, vertices, edges, learned, metis, a Partition, "
+        "or the shard of each vertex",
     ),
     "too few vertices": (
         lambda: shard(partition=[0, 1]),

@@ -1,0 +1,341 @@
+"""Many processes for one job: connected, agreed on what they run, and stopped together.
+
+`connect()` finds out from the environment whether this process is one of several, meets the others,
+and starts `jax.distributed`, after which `jax.devices()` are those of all of them. From then on a
+process that dies, or fails with an exception, ends the others at once, with a message that names
+it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import math
+import os
+import socket
+import sys
+import threading
+from types import TracebackType
+
+import jax
+
+from gnnjit._compat import devices_in_use
+from gnnjit.config import version
+from gnnjit.peers import DistributedError, Peers, numbered
+from gnnjit.places import ALONE, Place, job_name, place_from_environment, split_address
+
+__all__ = [
+    "DistributedError",
+    "Place",
+    "barrier",
+    "broadcast_bytes",
+    "connect",
+    "everywhere",
+    "is_main",
+    "keep_stdout",
+    "leave",
+    "place_from_environment",
+    "watch_launcher",
+]
+
+LOST_PEER = 69
+"""Exit code of a process that ends because another one did."""
+
+LISTENER, LIFELINE = "GNNJIT_LISTENER", "GNNJIT_LIFELINE"
+"""File descriptors from `gnnjit launch`: where process 0 listens; what closes with the launcher."""
+
+_TELLING = 1.0
+"""Seconds to learn, after an exception, that another process died and caused it."""
+
+_joined: tuple[Place, Peers] | None = None
+_launched = False
+
+
+def connect(*, timeout: float = 60, heartbeat: int = 10) -> Place:
+    """Join the other processes of this job, before any device is used.
+
+    Where the environment tells of one process, nothing is done; nor in a second call.
+
+    Afterwards, where another process dies or fails, this one prints which, and exits with code 69;
+    an exception that nothing catches ends this one with code 1, without waiting for the others.
+    Call `leave` to end with another code. SIGTERM ends it as it did before: JAX's service for
+    preempted processes, which takes that signal, is turned off.
+
+    Args:
+        timeout: the most seconds that processes may start after each other.
+        heartbeat: seconds after which JAX counts a process as dead that is stuck, or whose host is.
+
+    Returns:
+        Which process this is; `Place(0, 1, None)` where it is the only one.
+
+    Raises:
+        DistributedError: if the environment is malformed (`place_from_environment`), others cannot
+            be reached or do not come in time, they disagree on how many they are or run other
+            versions of JAX or gnnjit, or a device was used before.
+    """
+    global _joined
+    if _joined is not None:
+        return _joined[0]
+    watch_launcher()
+    place = place_from_environment()
+    if place is None:
+        return ALONE
+    _check(place, timeout, heartbeat)
+    peers = Peers(place.process, place.processes, functools.partial(_stop_for, place))
+    _meet(place, peers, timeout)
+    _joined = place, peers
+    sys.excepthook = functools.partial(_fail, sys.excepthook)
+    atexit.register(peers.leave)
+    names = ("jax", "jaxlib", "gnnjit")
+    everywhere(", ".join(f"{name} {version(name)}" for name in names), "the software")
+    _start_jax(place, peers, timeout, heartbeat)
+    return place
+
+
+def _check(place: Place, timeout: float, heartbeat: int) -> None:
+    if not 1 <= timeout < math.inf or heartbeat < 1:
+        raise DistributedError(
+            f"timeout is {timeout} and heartbeat {heartbeat}, expected at least 1 second each"
+        )
+    if jax.distributed.is_initialized():
+        raise DistributedError(
+            f"{place}: jax.distributed is initialized already: call gnnjit.distributed.connect() "
+            "in its place"
+        )
+    if devices_in_use():
+        raise DistributedError(
+            f"{place}: JAX has used its devices before connect(): call it first, before arrays are "
+            "made and devices asked for"
+        )
+
+
+def _meet(place: Place, peers: Peers, timeout: float) -> None:
+    """Connect all processes to process 0."""
+    host, port = split_address(place.coordinator or "")
+    if place.process > 0:
+        peers.dial((host, port), job_name(), timeout)
+        return
+    inherited = os.environ.pop(LISTENER, None)
+    try:
+        listener = socket.socket(fileno=int(inherited)) if inherited else _listener(host, port)
+    except OSError as error:
+        raise DistributedError(
+            f"{place} cannot listen at {place.coordinator} ({_reason(error)}): choose another port "
+            "in GNNJIT_COORDINATOR"
+        ) from error
+    with listener:
+        peers.listen(listener, job_name(), timeout)
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """On this host alone where the name is one of it alone; else at all its addresses."""
+    if host in ("127.0.0.1", "localhost"):
+        return socket.create_server(("127.0.0.1", port))
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
+def _start_jax(place: Place, peers: Peers, timeout: float, heartbeat: int) -> None:
+    """Start `jax.distributed` in all processes at once, at a port that is free now."""
+    host, _ = split_address(place.coordinator or "")
+    local = host in ("127.0.0.1", "localhost")
+    with socket.socket() as reserved:
+        if place.process == 0:
+            # gRPC may share a port that was bound so, and nobody else can take it meanwhile.
+            shared = sys.platform.startswith("linux")
+            if shared:
+                reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            reserved.bind(("127.0.0.1" if local else "", 0))
+            port = str(reserved.getsockname()[1])
+            if not shared:
+                reserved.close()
+        else:
+            port = ""
+        port = peers.gather("JAX's port", port.encode(), timeout=timeout, of=[0])[0].decode()
+        jax.config.update("jax_enable_preemption_service", False)
+        try:
+            jax.distributed.initialize(
+                f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+                num_processes=place.processes,
+                process_id=place.process,
+                # Slurm and Open MPI tell which GPU of a host belongs to which process.
+                cluster_detection_method="deactivate" if _launched else None,
+                initialization_timeout=math.ceil(timeout),
+                heartbeat_timeout_seconds=heartbeat,
+                coordinator_bind_address=f"127.0.0.1:{port}" if local else None,
+            )
+        except RuntimeError as error:
+            raise DistributedError(f"{place}: jax.distributed does not start ({error})") from error
+
+
+def is_main() -> bool:
+    """Whether this process is the one that prints and writes: process 0, or the only one."""
+    return _joined is None or _joined[0].process == 0
+
+
+def barrier(name: str, timeout: float = 60) -> None:
+    """Wait until all processes are here. Nothing where there is one.
+
+    Raises:
+        DistributedError: if one does not come within `timeout` seconds (it is named), or is at
+            another barrier.
+    """
+    if _joined is not None:
+        _joined[1].gather(f"barrier {name}", b"", timeout=timeout)
+
+
+def broadcast_bytes(data: bytes | None, timeout: float = 60) -> bytes:
+    """What process 0 passes, in all processes; what the others pass is not looked at.
+
+    Raises:
+        DistributedError: if process 0 does not come within `timeout` seconds; if it passes None.
+    """
+    if is_main() and data is None:
+        raise DistributedError("broadcast_bytes got None from process 0, expected bytes")
+    if _joined is None:
+        return data or b""
+    return _joined[1].gather("broadcast_bytes", data, timeout=timeout, of=[0])[0]
+
+
+def everywhere(value: bytes | str, what: str, timeout: float = 60) -> None:
+    """Check that all processes pass the same value, so that those that disagree stop before they
+    wait for each other. Nothing where there is one.
+
+    Args:
+        value: such as a digest of the configuration.
+        what: its name, for the message.
+
+    Raises:
+        DistributedError: in all of them, if one differs (all are named, with their values) or does
+            not come within `timeout` seconds.
+    """
+    if _joined is None:
+        return
+    raw = value.encode() if isinstance(value, str) else value
+    found = _joined[1].gather(f"everywhere {what}", raw, timeout=timeout)
+    groups: dict[bytes, list[int]] = {}
+    for process, theirs in sorted(found.items()):
+        groups.setdefault(theirs, []).append(process)
+    if len(groups) > 1:
+        shown = "; ".join(f"{numbered(who)}: {_shown(theirs)}" for theirs, who in groups.items())
+        raise DistributedError(
+            f"{what} is not the same in all processes ({shown}): start all with the same command "
+            "in the same environment"
+        )
+
+
+def _shown(value: bytes) -> str:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        text = value.hex()
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def leave(code: int) -> None:
+    """End this process with an exit code, as the last thing that it does.
+
+    Where the code is 0, or there is one process, this returns. Else the process ends here, and the
+    others are told: Python's own way out waits in JAX's shutdown until they are done, and they may
+    be waiting for this one.
+    """
+    if _joined is not None and code != 0:
+        _leave(code, f"ended with exit code {code}")
+
+
+def watch_launcher() -> None:
+    """Where `gnnjit launch` started this process, end it when that one is killed. `connect` does
+    so too, and so does the `gnnjit` command, from its start on."""
+    global _launched
+    lifeline = os.environ.pop(LIFELINE, None)
+    if lifeline is None:
+        return
+    _launched = True
+    os.set_inheritable(int(lifeline), False)
+    threading.Thread(target=_await_end, args=(int(lifeline),), daemon=True).start()
+
+
+def keep_stdout() -> None:
+    """In process 0 of several: keep standard output for what Python prints.
+
+    Gloo tells there of every connection it makes, from C++, which would spoil a result that is read
+    by a program; it goes to standard error. For the start of a program: objects that hold
+    `sys.stdout` from before write to standard error, too.
+    """
+    try:
+        place = place_from_environment()
+    except DistributedError:
+        return  # `connect` says so
+    if place is None or place.process > 0:
+        return
+    sys.stdout.flush()
+    own = os.dup(1)
+    os.dup2(2, 1)
+    lines = 1 if os.isatty(own) else -1
+    sys.stdout = os.fdopen(own, "w", lines, sys.stdout.encoding, sys.stdout.errors)
+
+
+def _await_end(lifeline: int) -> None:
+    os.read(lifeline, 1)  # nothing is written: this returns when the other end is closed
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, 9)  # and what this process has started
+    os._exit(LOST_PEER)
+
+
+def _stop_for(place: Place, process: int, why: str) -> None:
+    """In a thread: another process has died."""
+    if not _launched:  # the launcher says it once for all
+        _say(
+            f"gnnjit: error: process {process} of {place.processes} {why}; this is process "
+            f"{place.process}, which stops too. See the messages of process {process} for the cause"
+        )
+    _exit(LOST_PEER)
+
+
+def _fail(
+    hook: object,
+    kind: type[BaseException],
+    error: BaseException,
+    traceback: TracebackType | None,
+) -> None:
+    """In place of `sys.excepthook`."""
+    # Collectives fail when another process dies. A thread is told of that, and ends this process.
+    threading.Event().wait(_TELLING)
+    assert callable(hook)
+    hook(kind, error, traceback)
+    first = str(error).strip().split("\n")[0][:200]
+    _leave(130 if kind is KeyboardInterrupt else 1, f"failed ({kind.__name__}: {first})")
+
+
+def _leave(code: int, why: str) -> None:
+    assert _joined is not None
+    _joined[1].fail(why)
+    _exit(code)
+
+
+def _say(text: str) -> None:
+    try:
+        os.write(2, f"{text}\n".encode())
+    except OSError:
+        pass  # nobody reads it; the exit code tells, too
+
+
+def _exit(code: int) -> None:
+    """Without Python's and JAX's ways out, which wait for others."""
+    flushing = threading.Thread(target=_flush, daemon=True)
+    flushing.start()
+    flushing.join(1.0)  # the thread that holds a stream may wait for ever
+    os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass  # closed, or nobody reads it

@@ -1,0 +1,130 @@
+"""How the rows of other shards come to a device: what each kind of exchange knows."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gnnjit.graph.graph import Graph
+from gnnjit.graph.structure import Structure
+
+EXCHANGES = ("all_gather", "halo", "cover", "ring")
+"""How the rows of other shards come to a device."""
+
+
+class Block(NamedTuple):
+    """Rows that shards get from the shard `distance` after them.
+
+    height: rows, padding included. readers: the shards that get any; the others get zeros.
+    """
+
+    distance: int
+    height: int
+    readers: tuple[int, ...]
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["send", "returned"],
+    meta_fields=["blocks", "at_once"],
+)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Halo:
+    """Used rows alone travel, each once per shard that uses it; then every source that a shard
+    reads lies in one table: its own rows first, the blocks that came after them.
+
+    Attributes:
+        send: `int[P, K]`, own rows in the order in which they are sent, block by block; what is
+            sent beyond a block's rows is padding, which no edge reads.
+        returned: what comes back of a reduction into sources, as a structure: row r owns the
+            entries of `send` that are r.
+        blocks: static. Pairs of shards at one distance that differ much in their rows have several
+            blocks, in which fewer and fewer of them take part. `at_once`, block q is that of shard
+            q, and all are of one height.
+        at_once: whether one `all_to_all` moves all blocks, or one `ppermute` each.
+    """
+
+    send: Any
+    returned: Structure
+    blocks: tuple[Block, ...]
+    at_once: bool
+
+    @property
+    def total(self) -> int:
+        """Rows of all blocks."""
+        return sum(block.height for block in self.blocks)
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["starts", "counts"], meta_fields=["capacity"]
+)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ring:
+    """The rows of a shard pass from device to device, whole; never more than two shards' rows are
+    on one (NeuGraph, section 3.3). Edges are sorted by how far the shard of their source is.
+
+    Attributes:
+        starts, counts: `int[P, P]`, of shard p, by distance: its first edge, and their number.
+        capacity: static, (most edges at distance 0, most at any other).
+    """
+
+    starts: Any
+    counts: Any
+    capacity: tuple[int, int]
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["src", "dst", "count", "in_structure", "out_structure", "rows", "sums"],
+    meta_fields=[],
+)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cover:
+    """Rows of sources travel, or sums for destinations, whichever are fewer (`graph/cover.py`):
+    for reductions into vertices that need nothing of the edges' own.
+
+    Each edge between shards is worked on by one of the two. A shard's table of sources is its own
+    rows and the blocks of `rows`; its table of destinations its own and the blocks of `sums`.
+
+    Attributes:
+        src, dst: `int[P, slots]`, places in those tables.
+        count: `int[P]`, edges of each shard.
+        in_structure, out_structure: of these edges.
+    """
+
+    src: Any
+    dst: Any
+    count: Any
+    in_structure: Structure
+    out_structure: Structure
+    rows: Halo
+    sums: Halo
+
+    def graph(self) -> Graph:
+        """Of one device, its first axis taken off."""
+        slots = self.src.shape[0]
+        return Graph(
+            src=self.src,
+            dst=self.dst,
+            mask=jnp.arange(slots) < self.count,
+            in_structure=self.in_structure,
+            out_structure=self.out_structure,
+            dropped=None,
+            num_src=self.out_structure.num_rows,
+            num_dst=self.in_structure.num_rows,
+            num_edges=slots,
+            bipartite=True,
+        )
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
+@dataclasses.dataclass(frozen=True, eq=False)
+class AllGather:
+    """Every device gets every row."""
+
+
+Exchange = AllGather | Halo | Ring

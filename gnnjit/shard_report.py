@@ -1,0 +1,76 @@
+"""What `gnnjit.shard` decided, and from what."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from gnnjit.budget import human
+from gnnjit.cost.links import Way
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ShardReport:
+    """Printed, it is a table. Two graphs that differ in it alone are compiled once.
+
+    Attributes:
+        partition, order: which method dealt vertices out, and along which order of theirs.
+        vertices, edges: of each shard.
+        cut: edges whose source is on another shard.
+        lower_bound: rows of other shards that the average shard's edges read; what a halo moves
+            without padding.
+        width: features (of 4 bytes) that `ways` were weighed for.
+        ways: the exchanges there are.
+        exchange: the one that was taken.
+    """
+
+    partition: str
+    order: str
+    vertices: tuple[int, ...]
+    edges: tuple[int, ...]
+    cut: int
+    lower_bound: float
+    width: int
+    ways: tuple[Way, ...]
+    exchange: str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ShardReport)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __str__(self) -> str:
+        total, shards = sum(self.edges), len(self.edges)
+        lines = [
+            f"{sum(self.vertices)} vertices, {total} edges on {shards} shards: partition "
+            f"{self.partition}, order {self.order}",
+            f"  vertices a shard  {_range(self.vertices)}",
+            f"  edges a shard     {_range(self.edges)}",
+            f"  edges between shards  {self.cut} ({100 * self.cut / max(total, 1):.1f} %)",
+            f"  rows of other shards that a shard reads  {self.lower_bound:.0f} on average",
+            "",
+            f"  exchange of {self.width} features  rows moved    held by a device    predicted",
+        ]
+        row = 4 * self.width
+        for way in self.ways:
+            taken = " <- taken" if way.name == self.exchange else ""
+            lines.append(
+                f"  {way.name:26}{way.moved:12.0f}{human(way.rows * row):>19}"
+                f"{_milliseconds(way.seconds):>13}{taken}"
+            )
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f} ms" if math.isfinite(seconds) else "-"
+
+
+def _range(counts: tuple[int, ...]) -> str:
+    mean = sum(counts) / len(counts)
+    return (
+        f"{min(counts)} to {max(counts)}, mean {mean:.0f}, imbalance "
+        f"{max(counts) / max(mean, 1e-9):.2f}"
+    )
