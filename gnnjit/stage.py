@@ -236,4 +236,11 @@ def _distinct(operands: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _run(call: Call, graph: AnyGraph, arrays: Any) -> list[Any]:
-    return bind(call, graph, arrays)
+    outs = bind(call, graph, arrays)
+    if not isinstance(graph, ShardedGraph):
+        return outs
+    # What a primitive is lowered to is not looked into for the devices that it needs.
+    return [
+        jax.lax.with_sharding_constraint(x, graph.sharding_of(space is not Space.SHARED))
+        for x, space in zip(outs, call.given, strict=True)
+    ]

@@ -134,7 +134,7 @@ FUNCTIONS = {
     "train.train": (
         "(dataset, config=None, *, seeds=1, folds=10, build=None, checkpoint=None, "
         "resume=False, checkpoint_every=10, compare=False, memory_budget=None, store=None, "
-        "watcher=None)"
+        "devices=None, partition='auto', exchange='auto', watcher=None)"
     ),
     "train.TrainConfig": (
         "(model='gat', layers=2, hidden=16, heads=4, out_heads=1, dropout=0.5, lr=0.01, "

@@ -117,6 +117,10 @@ class ShardedGraph:
         """Of arrays of vertices or edges."""
         return NamedSharding(self.mesh, self.spec)
 
+    def sharding_of(self, rows: bool) -> NamedSharding:
+        """Of arrays of vertices or edges, or (not `rows`) of what is shared."""
+        return self.sharding if rows else NamedSharding(self.mesh, PartitionSpec())
+
     @property
     def vertex_mask(self) -> jax.Array:
         """`bool[P * num_rows]`, False in padding."""

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import gnnjit
+
 from .sharding import EXCHANGES, GRAPHS, assert_same
 
 HUB = GRAPHS["hub"]
@@ -94,3 +96,16 @@ def test_it_is_a_pytree(sharded):
     again = jax.tree.unflatten(treedef, leaves)
     assert (again.num_nodes, again.mesh) == (HUB.num_nodes, sharded.mesh)
     assert all(leaf.sharding == sharded.sharding for leaf in leaves)
+
+
+def test_a_graph_that_is_captured():
+    """Nothing among the arguments says what devices there are."""
+    sharded = HUB.shard(4, "halo")
+    x = sharded.put(np.ones((HUB.num_nodes, 3), np.float32))
+
+    @gnnjit.layer
+    def layer(v, e, w):
+        return gnnjit.sum(e.src) * w
+
+    loss, gradient = jax.jit(jax.value_and_grad(lambda w: layer(sharded, x, w).sum()))(2.0)
+    assert loss == 2 * gradient == 2 * 3 * len(HUB.src)

@@ -33,6 +33,11 @@ MISTAKES = {
         lambda: shard([0]),
         "shard() got a list, expected a gnnjit.Graph with one vertex set",
     ),
+    "no mesh": (
+        lambda: gnnjit.shard(HUB.graph(), 4),
+        "shard() got a int as the mesh, expected a jax.sharding.Mesh: make one with "
+        'jax.make_mesh((jax.device_count(),), ("shards",))',
+    ),
     "two vertex sets": (
         lambda: shard(gnnjit.Graph.from_edges([0], [1], num_src=2, num_dst=3)),
         "shard() got Graph(2 sources, 3 destinations, 1 edges), expected a gnnjit.Graph with one "

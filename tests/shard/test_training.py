@@ -28,10 +28,10 @@ LABELS = RNG.integers(0, CLASSES, N).astype(np.int32)
 SEEN = (RNG.random(N) < 0.7).astype(np.float32)
 
 
-def train(model: str, graph: Any, *rows: Any) -> Any:
+def train(model: str, layers: int, graph: Any, *rows: Any) -> Any:
     """The losses, and all variables after the last step."""
     classifier = build(
-        model, in_features=FEATURES, hidden=4, num_classes=CLASSES, layers=3, heads=2,
+        model, in_features=FEATURES, hidden=4, num_classes=CLASSES, layers=layers, heads=2,
         dropout=0.3, rngs=nnx.Rngs(0),
     )  # fmt: skip
     # Adam divides by the size of a gradient: with its usual eps it would blow up rounding errors.
@@ -55,17 +55,17 @@ def train(model: str, graph: Any, *rows: Any) -> Any:
     return jax.tree.map(np.asarray, (losses, nnx.to_pure_dict(nnx.state(classifier))))
 
 
-@pytest.mark.parametrize(("model", "shards", "exchange"), [
-    ("gcn", 8, "ring"), ("gin", 4, "cover"), *(
+@pytest.mark.parametrize(("model", "layers", "shards", "exchange"), [
+    ("gcn", 3, 8, "ring"), ("gin", 2, 4, "cover"), *(
         pytest.param(*case, marks=pytest.mark.once)
-        for case in [("gat", 4, "halo"), ("gatedgcn", 3, "all_gather")]
+        for case in [("gat", 2, 4, "halo"), ("gatedgcn", 3, 3, "all_gather")]
     ),
 ])  # fmt: skip
-def test_training(model, shards, exchange):
+def test_training(model, layers, shards, exchange):
     rows = X, LABELS, SEEN
     sharded = HUB.shard(shards, exchange, "at random")
-    got = train(model, sharded, *sharded.put(rows))
-    assert_same(got, train(model, HUB.graph(), *rows), rtol=1e-3, atol=1e-4)
+    got = train(model, layers, sharded, *sharded.put(rows))
+    assert_same(got, train(model, layers, HUB.graph(), *rows), rtol=1e-3, atol=1e-4)
 
 
 def test_batch_statistics_are_those_of_vertices():
