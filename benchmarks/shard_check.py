@@ -55,9 +55,9 @@ def rows(setting: work.Setting) -> Iterator[Row]:
             job = work.job(setting, devices=count, what="collectives")
             points += [Point(**p) for p in work.in_child(count, "shard_check", job)]
     known = [p for p in points if p.devices in FITTED]
-    rates = fit_link(known)
+    rates = {name: fit_link([p for p in known if p.name == name]) for name in COLLECTIVES}
     for p in points:
-        yield _row(p.name, p.devices, p in known, p.seconds, predict(rates, p), p.rows)
+        yield _row(p.name, p.devices, p in known, p.seconds, predict(rates[p.name], p), p.rows)
     found = work.in_child(1, "shard_check", work.job(setting, what="compute"))
     samples: dict[str, list[dict[str, float]]] = {}
     copies = 0.0
@@ -78,14 +78,15 @@ def _row(what: str, devices: int, fitted: bool, got: float, guess: float, size: 
 
 
 def _steps(
-    setting: work.Setting, computes: dict[str, Compute], rates: np.ndarray, copies: float
+    setting: work.Setting, computes: dict[str, Compute], rates: dict[str, np.ndarray], copies: float
 ) -> Iterator[Row]:
     for r in shard_time.rows(setting):
         if r.exchange != "one device":
-            latency, rate = rates[0] + rates[1] * r.devices, 1 / rates[2]
-            link = Link(float(latency), float(rate))
-            machine = Machine("here", link, link, 1 << 30, 0.0, copies, shared=True)
             known = _sent(r.graph, r.devices, setting)
+            moved = "all_to_all" if known.at_once and r.exchange == "halo" else "ppermute"
+            start, each, byte = rates["all_gather" if r.exchange == "all_gather" else moved]
+            link = Link(float(start + each * r.devices), float(1 / byte))
+            machine = Machine("here", link, link, 1 << 30, 0.0, copies, shared=True)
             there, back = work.row_scalars(r.layer, setting.features)
             arrays = 2 if r.layer in ("gat", "gcn") else 1
             widths = 4 * there, 4 * back

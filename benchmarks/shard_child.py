@@ -9,7 +9,10 @@ import importlib
 import json
 import sys
 
+import gnnjit
+
 if __name__ == "__main__":
+    gnnjit.keep_memory()
     module = importlib.import_module(sys.argv[1])
     for found in module.child(json.load(sys.stdin)):
         print(json.dumps(found), flush=True)
