@@ -43,6 +43,7 @@ from gnnjit.training.identity import describe_dataset, identity_of
 from gnnjit.training.loop import Epoch, Run, Runner, Steps, Watcher
 from gnnjit.training.progress import Silent
 from gnnjit.training.steps import Build, Program
+from gnnjit.training.stored_shards import shard_stored
 from gnnjit.training.streamed import (
     StoredTask,
     Streamed,
@@ -158,7 +159,8 @@ def train(
         compare: also time a few epochs with every layer run on plain segment operations.
         memory_budget: train block by block, to the same numbers, with at most so many bytes
             ("256MiB") of device memory; with a `StoredDataset` on a disk, of the resident memory
-            of this process, Python and JAX included. For one graph; needed with a `StoredDataset`.
+            of this process, Python and JAX included. For one graph; needed with a `StoredDataset`
+            on one device.
         store: folder where a `Dataset` that is trained on within a budget is written to, or found;
             by default it is in memory.
         devices: train over so many devices, to the same numbers up to rounding. For one graph.
@@ -178,9 +180,14 @@ def train(
     spread = check_spread(
         *(dataset.name, task, devices, partition, exchange), budget=memory_budget, compare=compare
     )
-    check_budget(dataset.name, task, memory_budget, in_store, compare)
+    check_budget(dataset.name, task, memory_budget, in_store and spread is None, compare)
     if store is not None and isinstance(dataset, StoredDataset):
         raise TrainError(f"{dataset.name} is in a store of its own: leave out store")
+    if store is not None and spread is not None:
+        raise TrainError(
+            f"{dataset.name} is in memory, and store is {os.fspath(store)!r}: to have each process "
+            "read its part, pass what gnnjit.prepare.prepare gives"
+        )
     budget = None if memory_budget is None else parse_size(memory_budget)
     _check(dataset, config, seeds, checkpoint_every, checkpoint, resume)
     dataset = _prepared(dataset, config)
@@ -210,7 +217,7 @@ def train(
         ]
     epoch = _best_common_epoch(runs) if task == "graph" else None
     performance = measure.cost(steps, [run.history for run in runs])
-    if budget is not None:
+    if isinstance(data, StoredDataset):
         performance.update(measure.preparation(data))
     performance["reference"] = measure.reference_cost(program, first) if compare else None
     return Result(
@@ -340,7 +347,8 @@ def _plan(
             yield f"fold-{i}", config.seed, task
         return
     if spread is not None:
-        task = ShardedTask(dataset, spread)
+        stored = isinstance(dataset, StoredDataset)
+        task = shard_stored(dataset, spread) if stored else ShardedTask.of(dataset, spread)
     else:
         task = StoredTask(dataset) if isinstance(dataset, StoredDataset) else VertexTask(dataset)
     for seed in range(config.seed, config.seed + seeds):

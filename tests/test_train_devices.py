@@ -19,6 +19,9 @@ from test_train import without_times
 
 from gnnjit import cli
 from gnnjit.data import communities, karate
+from gnnjit.grid.store import HostStore
+from gnnjit.prepare import keep
+from gnnjit.store_dataset import store_dataset
 from gnnjit.train import TrainConfig, TrainError, train
 from gnnjit.training.devices import check_spread
 
@@ -69,7 +72,9 @@ def in_child() -> dict[str, Any]:
         result = results[0]
     assert result is not None
     logits = result.model(dataset.graph, jnp.asarray(dataset.x))
-    return {**found, "logits": str(logits.sharding)}
+    with HostStore() as store:
+        stored = train(store_dataset(dataset, store), config("gcn"), devices=3)
+    return {**found, "logits": str(logits.sharding), "stored": stored.to_dict()}
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +102,11 @@ def test_the_numbers_of_one_device(sharded, model):
         assert result["accuracy"]["test"]["mean"] == pytest.approx(
             alone["accuracy"]["test"]["mean"], abs=0.02
         )
+
+
+def test_a_stored_dataset_gives_the_numbers_of_one_in_memory(sharded):
+    assert curve(sharded["stored"]) == pytest.approx(curve(sharded["gcn"][0]), rel=1e-4)
+    assert sharded["stored"]["sharding"]["partition"] == "learned"
 
 
 def test_the_same_bits_again(sharded):
@@ -166,6 +176,27 @@ def test_one_device_may_be_asked_for():
 def test_what_is_refused(more, message):
     with pytest.raises(TrainError, match=message):
         train(karate(), config("gcn"), **more)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({}, "for training within a memory budget or over many devices"),
+        (
+            {"devices": 1, "partition": "metis"},
+            "'metis' needs them all: choose partition='learned'",
+        ),
+        ({"devices": 1, "exchange": "cover"}, "'cover' needs them all: choose exchange='halo'"),
+    ],
+)
+def test_what_is_refused_of_a_store(tmp_path, more, message):
+    with keep(karate(), tmp_path) as stored, pytest.raises(TrainError, match=message):
+        train(stored, config("gcn"), **more)
+
+
+def test_a_store_for_what_is_in_memory(tmp_path):
+    with pytest.raises(TrainError, match=r"pass what gnnjit\.prepare\.prepare gives"):
+        train(karate(), config("gcn"), devices=1, store=tmp_path)
 
 
 def test_many_graphs_are_refused(capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -37,6 +38,25 @@ if os.environ.get("GNNJIT_PROCESS") == "1" and os.environ.get("TEST_DIES"):
     loop.evaluate = dying
 """
 """A `sitecustomize` with which process 1 dies in the middle of an epoch, after its update."""
+
+
+COUNTS = """
+import atexit, os, sys
+if os.environ.get("GNNJIT_PROCESS"):
+    from gnnjit.grid.store import VertexStore
+    from gnnjit.training import stored_shards
+    read, plan, rows = VertexStore.read, stored_shards.streamed_plan, []
+    def counted(self, name, start, stop, out=None):
+        rows.append(stop - start if name == "x" else 0)
+        return read(self, name, start, stop, out)
+    def told(*arguments, **more):
+        found = plan(*arguments, **more)
+        edges = sum(len(found.edges(p)) for p in arguments[2])
+        atexit.register(lambda: print("x", sum(rows), "edges", edges, file=sys.stderr))
+        return found
+    VertexStore.read, stored_shards.streamed_plan = counted, told
+"""
+"""One with which a process says how many rows of features it has read, and edges it has kept."""
 
 
 def options(*more: str) -> list[str]:
@@ -82,14 +102,19 @@ def whole() -> dict[str, Any]:
     return json.loads(found.stdout)
 
 
+def customised(folder: Path, code: str) -> dict[str, str]:
+    """Variables with which each process runs this first."""
+    (folder / "sitecustomize.py").write_text(code)
+    paths = [str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(paths)}
+
+
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory) -> Path:
     """A directory with the checkpoints of a job, one process of which died in epoch 4."""
     folder = tmp_path_factory.mktemp("killed")
-    (folder / "sitecustomize.py").write_text(DIES)
-    paths = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
     more = ["--checkpoint", str(folder / "run"), "--checkpoint-every", "2"]
-    found = launch(*options(*more), PYTHONPATH=paths, TEST_DIES="4")
+    found = launch(*options(*more), TEST_DIES="4", **customised(folder, DIES))
     assert found.returncode == 128 + signal.SIGKILL
     last = found.stderr.strip().splitlines()[-1]
     assert "process 1 of 2 was killed by signal 9 (SIGKILL)" in last
@@ -123,6 +148,22 @@ def test_resumed_on_one_device(whole, killed, tmp_path):
     result = json.loads(target.read_text())
     assert curve(result) == pytest.approx(curve(whole), rel=1e-4)
     assert curve(result)[:2] == curve(whole)[:2]
+
+
+@pytest.mark.once
+def test_each_process_reads_its_part(whole, tmp_path):
+    target = tmp_path / "result.json"
+    more = ["--store", str(tmp_path / "store"), "--json", str(target)]
+    found = launch(*options(*more), **customised(tmp_path, COUNTS))
+    assert found.returncode == 0, found.stderr
+    result = json.loads(target.read_text())
+    assert curve(result) == pytest.approx(curve(whole), rel=1e-4)
+    assert result["performance"]["prepared_seconds"] > 0
+    told = re.findall(r"^(?:\[1\] )?x (\d+) edges (\d+)$", found.stderr, flags=re.MULTILINE)
+    sharding = result["sharding"]
+    parts = zip(sharding["rows_per_shard"], sharding["edges_per_shard"], strict=True)
+    assert sorted((int(x), int(e)) for x, e in told) == sorted(parts)
+    assert min(sharding["rows_per_shard"]) > 0
 
 
 @pytest.mark.parametrize(

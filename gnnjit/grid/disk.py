@@ -73,13 +73,13 @@ class DiskStore(VertexStore):
     tells what the disk refuses, and what in the folder is not as the manifest says.
     """
 
-    def __init__(self, folder: Path, identity: str) -> None:
+    def __init__(self, folder: Path, identity: str, *, shared: bool = False) -> None:
         super().__init__(str(folder))
         self._folder = folder
         self._identity = identity
         self._files: dict[str, _File] = {}
         self._kept: dict[str, _File] = {}  # the sealed generation behind an unsealed replacement
-        self._lock = _lock(folder)
+        self._lock = _lock(folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
     @classmethod
     def create(cls, folder: str | Path) -> DiskStore:
@@ -345,13 +345,13 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _lock(folder: Path) -> io.FileIO:
+def _lock(folder: Path, kind: int) -> io.FileIO:
     """The lock file with this process's number in it, locked until it is closed."""
     path = folder / LOCK
     with contextlib.ExitStack() as undo, _failures(path):
         stream = undo.enter_context(io.FileIO(path, "a+"))
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(stream, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             stream.seek(0)
             holder = stream.read(32).decode(errors="replace").strip()

@@ -27,7 +27,7 @@ from gnnjit.training.errors import TrainError
 from gnnjit.training.progress import Silent, watcher
 from gnnjit.training.report import check_target, print_table, write_json
 from gnnjit.training.streamed import check_budget
-from gnnjit.training.together import main_first, processes
+from gnnjit.training.together import main_first, processes, wait
 
 SUMMARY = "train a graph neural network and report accuracy, time and memory"
 # Large enough to show what compiling is worth, small enough for two minutes on two cores.
@@ -173,9 +173,10 @@ def _memory_options(group: Any) -> None:
     group.add_argument(
         "--store",
         metavar="DIR",
-        help="with --memory-budget: keep the dataset and what is computed in files in this "
-        "directory. Another process makes the dataset there, which may need more memory; later "
-        "runs find it (default: in memory)",
+        help="keep the dataset in files in this directory. Another process makes it there, which "
+        "may need more memory; later runs find it. With --memory-budget, what is computed is kept "
+        "there too; with --devices or in several processes, each process reads its part alone, and "
+        "the directory must be the same for all (default: in memory)",
     )
 
 
@@ -268,14 +269,15 @@ def _run(args: argparse.Namespace) -> int:
     )
     if spread is not None:
         spread.mesh()  # raises TrainError
-    check_budget(name, task, args.memory_budget, args.store is not None, compare)
+    stored = args.store is not None
+    check_budget(name, task, args.memory_budget, stored and spread is None, compare)
     shown = watcher(people, quiet=args.quiet or not is_main(), every=args.log_every)
     with contextlib.ExitStack() as stack:
         if args.store is None:
             dataset = _open(name, args)
         else:
-            dataset = _prepare(name, args, config, shown)
-            stack.enter_context(dataset)
+            opened = _prepare if spread is None else _prepare_once
+            dataset = stack.enter_context(opened(name, args, config, shown))
         if args.folds is not None and not isinstance(dataset, GraphDataset):
             raise TrainError(
                 f"--folds is for datasets of many graphs, {name} is one graph with a fixed split: "
@@ -317,7 +319,8 @@ def _prepare(
 ) -> StoredDataset:
     """The dataset in --store, made if need be; what the checkpoints are in the way of is told
     before that."""
-    parse_size(args.memory_budget)
+    if args.memory_budget is not None:
+        parse_size(args.memory_budget)
     if args.checkpoint is not None:
         Checkpoints.claim(args.checkpoint, args.resume)
     try:
@@ -331,6 +334,16 @@ def _prepare(
         )
     finally:
         shown.finish()
+
+
+def _prepare_once(
+    name: str, args: argparse.Namespace, config: TrainConfig, shown: Silent
+) -> StoredDataset:
+    """The dataset in --store, which process 0 makes if need be, and all read at once."""
+    if is_main():
+        _prepare(name, args, config, shown).store.close()
+    wait("the dataset in --store")
+    return StoredDataset.open(args.store, shared=True)
 
 
 def _options(name: str, options: list[str]) -> dict[str, Any]:

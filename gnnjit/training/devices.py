@@ -138,22 +138,24 @@ class ShardedTask:
     """A graph over devices whose vertices are labelled: the whole graph is every batch.
 
     Attributes:
-        spread: what was asked for.
         graph: the graph.
     """
 
-    def __init__(self, dataset: Dataset, spread: Spread) -> None:
+    def __init__(self, batch: Batch) -> None:
+        """`batch`: of a `ShardedGraph`, and arrays on its shards."""
+        self.graph: ShardedGraph = batch.graph
+        self._batch = batch
+
+    @classmethod
+    def of(cls, dataset: Dataset, spread: Spread) -> ShardedTask:
+        """Of a dataset that every process has in memory. Raises TrainError."""
         mesh = spread.mesh()
-        self.spread = spread
         try:
-            self.graph: ShardedGraph = shard(
-                dataset.graph, mesh, partition=spread.partition, exchange=spread.exchange
-            )
+            graph = shard(dataset.graph, mesh, partition=spread.partition, exchange=spread.exchange)
         except GraphError as error:
             raise TrainError(f"{dataset.name} cannot be sharded: {error}") from error
-        put = self.graph.put
-        weights = split_weights(dataset)
-        self._batch = Batch(self.graph, put(dataset.x), put(dataset.y), put(weights))
+        arrays = (dataset.x, dataset.y, split_weights(dataset))
+        return cls(Batch(graph, *map(graph.put, arrays)))
 
     @property
     def everywhere(self) -> NamedSharding:
