@@ -71,8 +71,9 @@ class Staged:
 
     @property
     def padded(self) -> bool:
-        """Whether some edges are padding, and so perhaps some vertices."""
-        return self.graph.mask is not None
+        """Whether some edges are padding, and so perhaps some vertices; not of a sharded graph, of
+        whose padding `call` makes zeros."""
+        return not isinstance(self.graph, ShardedGraph) and self.graph.mask is not None
 
     def run(self) -> Any:
         if getattr(_state, "reference", False):
@@ -86,6 +87,14 @@ class Staged:
     def call(self) -> tuple[list[Any], Call]:
         """The distinct arrays of the call, and what is known of it."""
         arrays, slots = _distinct(self.traced.operands)
+        if isinstance(self.graph, ShardedGraph):
+            of_vertices = {
+                slot
+                for slot, v in zip(slots, self.program.inputs, strict=True)
+                if v.space in (Space.SRC, Space.DST)
+            }
+            for i in of_vertices:
+                arrays[i] = self.graph.without_padding(arrays[i])
         own = self.definition
         budget = default_budget() if own.budget is None else own.budget
         label = f"{own.where}: {own.name}"

@@ -126,6 +126,12 @@ class ShardedGraph:
         """`bool[P * num_rows]`, False in padding."""
         return _real(self.sizes, self.num_rows)
 
+    def without_padding(self, x: Any) -> jax.Array:
+        """`x`, `[P * num_rows, ...]`, with zeros in padding, whatever is there."""
+        return jnp.where(
+            self.vertex_mask.reshape((-1,) + (1,) * (x.ndim - 1)), x, jnp.zeros_like(x)
+        )
+
     @property
     def mask(self) -> EdgeMask:
         """`bool[P * num_slots]`, False in padding."""

@@ -83,7 +83,7 @@ class _Device:
         self.tables: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def outputs(self, body: Program, reductions: Reductions, operands: Sequence[Any]) -> list[Any]:
-        program = traversals(body, reductions, self.sample(), self.platform)
+        program = traversals(body, reductions, self.sample(), self.platform, moved=True)
         outs = execute(program, self.shard, operands, self.traverse)
         return [
             x if r is not None else self.on_edges(x, atom)
