@@ -19,6 +19,7 @@ from gnnjit.frontend.vocabulary import (
 )
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.layer import layer, reference
+from gnnjit.rebalancing import rebalance
 from gnnjit.shard import shard
 from gnnjit.stream import stream
 
@@ -37,6 +38,7 @@ __all__ = [
     "memory_budget",
     "min",
     "random_uniform",
+    "rebalance",
     "reference",
     "shard",
     "softmax",

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from gnnjit.graph.sharded import AnyGraph, ShardedGraph
 from gnnjit.ir.program import Program
@@ -95,8 +95,7 @@ def _place(graph: AnyGraph, space: Space) -> NamedSharding | None:
     """Where arrays of a space lie, if they are on several devices: what each needs then counts."""
     if not isinstance(graph, ShardedGraph):
         return None
-    spec = PartitionSpec() if space is Space.SHARED else graph.spec
-    return NamedSharding(graph.mesh, spec)
+    return graph.sharding_of(space is not Space.SHARED)
 
 
 def _forward(candidate: Candidate, leaves: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:

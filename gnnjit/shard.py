@@ -116,6 +116,11 @@ def _checked(
     if not isinstance(graph, Graph) or graph.bipartite:
         got = repr(graph) if isinstance(graph, Graph) else f"a {type(graph).__name__}"
         raise GraphError(f"shard() got {got}, expected a gnnjit.Graph with one vertex set")
+    if not isinstance(mesh, Mesh):
+        raise GraphError(
+            f"shard() got a {type(mesh).__name__} as the mesh, expected a jax.sharding.Mesh: make "
+            'one with jax.make_mesh((jax.device_count(),), ("shards",))'
+        )
     axis = _axis(mesh, mesh.axis_names[0] if axis is None else axis, "axis")
     if features is not None and _axis(mesh, features, "features") == axis:
         raise GraphError(f"axis and features are both {axis!r}, expected two axes of the mesh")
@@ -201,11 +206,11 @@ def _way(
         Blocks(tuple(x.height for x in b.blocks), b.at_once, b.moved / shards)
         for b in (halo, covered.rows, covered.sums)
     ]
-    links = links_of(mesh, axis)
+    # Rates are measured where something depends on them.
+    links = links_of(mesh, axis) if wanted == "auto" else None
     every = ways(links, shards, rows, row, blocks[0], (blocks[1], blocks[2]))
-    best = choose(every, rows, row, budget)
     if wanted == "auto":
-        return best.name, every
+        return choose(every, rows, row, budget).name, every
     taken = next(way for way in every if way.name == wanted)
     if budget is not None and taken.rows * row > budget:
         raise PlanError(

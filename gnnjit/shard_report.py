@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from gnnjit.budget import human
 from gnnjit.cost.links import Way
@@ -56,11 +57,15 @@ class ShardReport:
             taken = " <- taken" if way.name == self.exchange else ""
             lines.append(
                 f"  {way.name:26}{way.moved:12.0f}{human(way.rows * row):>19}"
-                f"{1e3 * way.seconds:10.3f} ms{taken}"
+                f"{_milliseconds(way.seconds):>13}{taken}"
             )
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f} ms" if math.isfinite(seconds) else "-"
 
 
 def _range(counts: tuple[int, ...]) -> str:

@@ -71,8 +71,9 @@ class Staged:
 
     @property
     def padded(self) -> bool:
-        """Whether some edges are padding, and so perhaps some vertices."""
-        return self.graph.mask is not None
+        """Whether some edges are padding, and so perhaps some vertices; not of a sharded graph, of
+        whose padding `call` makes zeros."""
+        return not isinstance(self.graph, ShardedGraph) and self.graph.mask is not None
 
     def run(self) -> Any:
         if getattr(_state, "reference", False):
@@ -86,6 +87,14 @@ class Staged:
     def call(self) -> tuple[list[Any], Call]:
         """The distinct arrays of the call, and what is known of it."""
         arrays, slots = _distinct(self.traced.operands)
+        if isinstance(self.graph, ShardedGraph):
+            of_vertices = {
+                slot
+                for slot, v in zip(slots, self.program.inputs, strict=True)
+                if v.space in (Space.SRC, Space.DST)
+            }
+            for i in of_vertices:
+                arrays[i] = self.graph.without_padding(arrays[i])
         own = self.definition
         budget = default_budget() if own.budget is None else own.budget
         label = f"{own.where}: {own.name}"
@@ -157,6 +166,8 @@ def stage(definition: Definition, args: Any, edges: Any, keywords: dict[str, Any
     """Check the arguments of one call, and trace the function."""
     owner, graph, x, params = _split(definition, args)
     _check_sizes(definition, graph, x, edges)
+    if isinstance(graph, ShardedGraph):
+        _check_mesh(definition)
     src, dst = (x.src, x.dst) if isinstance(x, Bipartite) else (x, x)
     static = {k: keywords[k] for k in definition.statics if k in keywords}
     shared = {k: v for k, v in keywords.items() if k not in static}
@@ -209,6 +220,17 @@ def _check_sizes(definition: Definition, graph: AnyGraph, x: Any, edges: Any) ->
     graph.check(edges, Space.EDGE, where + "edges")
 
 
+def _check_mesh(definition: Definition) -> None:
+    """Layers on shards are left to XLA's partitioner, which explicit axes forbid."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if jax.sharding.AxisType.Explicit in mesh.axis_types:
+        raise LayerError(
+            f"{definition.where}: {definition.name} was called on a sharded graph under a mesh "
+            f"with explicit axes ({', '.join(mesh.axis_names)}), expected automatic ones: use "
+            "jax.set_mesh(graph.mesh), or no mesh"
+        )
+
+
 def _distinct(operands: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
     """The different arrays among `operands`, and which one each operand is: `v` and `e.src` are
     often the same array, and what is done to both is then done once."""
@@ -223,4 +245,11 @@ def _distinct(operands: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _run(call: Call, graph: AnyGraph, arrays: Any) -> list[Any]:
-    return bind(call, graph, arrays)
+    outs = bind(call, graph, arrays)
+    if not isinstance(graph, ShardedGraph):
+        return outs
+    # What a primitive is lowered to is not looked into for the devices that it needs.
+    return [
+        jax.lax.with_sharding_constraint(x, graph.sharding_of(space is not Space.SHARED))
+        for x, space in zip(outs, call.given, strict=True)
+    ]

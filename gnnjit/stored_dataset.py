@@ -26,6 +26,7 @@ import numpy as np
 from gnnjit.config import write_atomically
 from gnnjit.errors import StoreError
 from gnnjit.grid.disk import DiskStore
+from gnnjit.grid.disk_shared import SharedStore
 from gnnjit.grid.store import DTYPES, ArrayInfo, VertexStore
 
 KIND = "gnnjit stored dataset"
@@ -86,8 +87,9 @@ class StoredDataset:
     prepared_peak_bytes: int | None = None
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> StoredDataset:
-        """The dataset in a folder. What a run that was killed left unfinished is dropped.
+    def open(cls, folder: str | os.PathLike[str], *, shared: bool = False) -> StoredDataset:
+        """The dataset in a folder. What a run that was killed left unfinished is dropped; with
+        `shared` it stays, and other processes may have the folder open so too.
 
         Raises StoreError: there is none, it is not complete or damaged, or another process has it
         open.
@@ -104,7 +106,8 @@ class StoredDataset:
                 "again"
             )
         with contextlib.ExitStack() as undo:
-            stored = cls._parse(undo.enter_context(DiskStore.open(folder)), data, folder / DATASET)
+            kind = SharedStore if shared else DiskStore
+            stored = cls._parse(undo.enter_context(kind.open(folder)), data, folder / DATASET)
             for name, expected in arrays_of(stored).items():
                 found = stored.store.info(name)
                 if found != expected:
@@ -112,7 +115,8 @@ class StoredDataset:
                         f"{folder}: the array {name!r} is {_state(found)}, expected "
                         f"{_state(expected)} by {DATASET}: delete the folder and prepare it again"
                     )
-            _drop_unfinished(stored.store)
+            if not shared:
+                _drop_unfinished(stored.store)
             undo.pop_all()
             return stored
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -33,15 +32,18 @@ from gnnjit.budget import parse_size
 from gnnjit.data import Dataset, GraphDataset, row_normalize
 from gnnjit.grid.store import HostStore
 from gnnjit.prepare import keep
-from gnnjit.store_dataset import contents_of, store_dataset
+from gnnjit.store_dataset import store_dataset
 from gnnjit.stored_dataset import StoredDataset
 from gnnjit.training import measure
-from gnnjit.training.checkpoint import Checkpoints
+from gnnjit.training.checkpoint import Checkpoints, digest, named_arrays
 from gnnjit.training.config import TrainConfig, resolve
+from gnnjit.training.devices import ShardedTask, Spread, check_spread
 from gnnjit.training.errors import CheckpointError, TrainError
+from gnnjit.training.identity import describe_dataset, identity_of
 from gnnjit.training.loop import Epoch, Run, Runner, Steps, Watcher
 from gnnjit.training.progress import Silent
 from gnnjit.training.steps import Build, Program
+from gnnjit.training.stored_shards import shard_stored
 from gnnjit.training.streamed import (
     StoredTask,
     Streamed,
@@ -52,6 +54,7 @@ from gnnjit.training.streamed import (
     without_leftovers,
 )
 from gnnjit.training.tasks import SPLITS, FoldTask, Task, VertexTask
+from gnnjit.training.together import check_same, open_checkpoints, processes, shared
 
 __all__ = [
     "CheckpointError",
@@ -87,6 +90,8 @@ class Result:
         accuracy: by split, over the runs; splits without labels are left out.
         epoch: the one epoch that all folds are judged at; None for "split".
         performance: costs in seconds and bytes, and those of the reference if it was timed.
+        sharding: over how many devices and processes, how the graph was dealt out to them, and how
+            evenly; None for one device.
         model: of the first run, with its best weights, set to evaluate.
     """
 
@@ -97,6 +102,7 @@ class Result:
     accuracy: dict[str, Summary]
     epoch: int | None
     performance: dict[str, Any]
+    sharding: dict[str, Any] | None
     model: nnx.Module
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,6 +114,7 @@ class Result:
             "accuracy": {split: dataclasses.asdict(s) for split, s in self.accuracy.items()},
             "epoch": self.epoch,
             "performance": self.performance,
+            "sharding": self.sharding,
             "runs": [run.to_dict() for run in self.runs],
             "versions": measure.versions(),
             "device": measure.device(),
@@ -127,6 +134,9 @@ def train(
     compare: bool = False,
     memory_budget: int | str | None = None,
     store: str | os.PathLike[str] | None = None,
+    devices: int | None = None,
+    partition: str = "auto",
+    exchange: str = "auto",
     watcher: Watcher | None = None,
 ) -> Result:
     """Train a classifier of vertices (`Dataset`, `StoredDataset`) or of graphs (`GraphDataset`).
@@ -149,9 +159,13 @@ def train(
         compare: also time a few epochs with every layer run on plain segment operations.
         memory_budget: train block by block, to the same numbers, with at most so many bytes
             ("256MiB") of device memory; with a `StoredDataset` on a disk, of the resident memory
-            of this process, Python and JAX included. For one graph; needed with a `StoredDataset`.
+            of this process, Python and JAX included. For one graph; needed with a `StoredDataset`
+            on one device.
         store: folder where a `Dataset` that is trained on within a budget is written to, or found;
             by default it is in memory.
+        devices: train over so many devices, to the same numbers up to rounding. For one graph.
+        partition, exchange: which vertices go together, and how rows of others come to a device, as
+            of `gnnjit.shard`.
         watcher: is told of every epoch.
 
     Raises:
@@ -163,30 +177,47 @@ def train(
     task = "graph" if isinstance(dataset, GraphDataset) else "vertex"
     config = config or resolve(dataset.name.lower(), task, {})
     in_store = store is not None or isinstance(dataset, StoredDataset)
-    check_budget(dataset.name, task, memory_budget, in_store, compare)
+    spread = check_spread(
+        *(dataset.name, task, devices, partition, exchange), budget=memory_budget, compare=compare
+    )
+    check_budget(dataset.name, task, memory_budget, in_store and spread is None, compare)
     if store is not None and isinstance(dataset, StoredDataset):
         raise TrainError(f"{dataset.name} is in a store of its own: leave out store")
+    if store is not None and spread is not None:
+        raise TrainError(
+            f"{dataset.name} is in memory, and store is {os.fspath(store)!r}: to have each process "
+            "read its part, pass what gnnjit.prepare.prepare gives"
+        )
     budget = None if memory_budget is None else parse_size(memory_budget)
     _check(dataset, config, seeds, checkpoint_every, checkpoint, resume)
     dataset = _prepared(dataset, config)
     saved = None
-    if checkpoint is not None:
-        saved = Checkpoints.open(checkpoint, _identity(dataset, config, folds), resume)
+    if checkpoint is not None or processes() > 1:
+        identity = identity_of(dataset, config, folds)
+        given = {"seeds": seeds, "resume": resume, "checkpoint_every": checkpoint_every}
+        check_same({**identity, **given, "epochs": config.epochs, "spread": spread})
+        check_same(measure.versions())
+        saved = None if checkpoint is None else open_checkpoints(checkpoint, identity, resume)
     watcher = watcher or Silent()
-    program = Program(build or _builder(dataset, config, task), config)
+    build = build or _builder(dataset, config, task)
     with contextlib.nullcontext(dataset) if budget is None else _stored(dataset, store) as data:
-        plan = list(_plan(data, config, seeds, folds))
+        plan = list(_plan(data, config, seeds, folds, spread))
         first = plan[0][2]
+        sharded = first if isinstance(first, ShardedTask) else None
+        program = Program(build, config, sharded and sharded.everywhere)
         steps: Steps = (
             program.compile(first)
             if budget is None
             else _streamed(program, first, budget, counts_process(dataset), saved, watcher)
         )
         runner = Runner(program, steps, config, watcher, checkpoint_every)
-        runs = [runner.run(t, name, seed, saved and saved.run(name)) for name, seed, t in plan]
+        check_same({"the untrained model": digest(named_arrays(program.initial(config.seed)))})
+        runs = [
+            runner.run(t, name, seed, saved and shared(saved.run(name))) for name, seed, t in plan
+        ]
     epoch = _best_common_epoch(runs) if task == "graph" else None
     performance = measure.cost(steps, [run.history for run in runs])
-    if budget is not None:
+    if isinstance(data, StoredDataset):
         performance.update(measure.preparation(data))
     performance["reference"] = measure.reference_cost(program, first) if compare else None
     return Result(
@@ -197,21 +228,9 @@ def train(
         accuracy=_summaries(runs, epoch),
         epoch=epoch,
         performance=performance,
+        sharding=sharded and sharded.figures(),
         model=program.model(runs[0].params, runs[0].buffers),
     )
-
-
-def describe_dataset(dataset: Dataset | GraphDataset | StoredDataset) -> dict[str, Any]:
-    """Name and sizes."""
-    sizes = {"graphs": len(dataset)} if isinstance(dataset, GraphDataset) else {}
-    return {
-        "name": dataset.name,
-        **sizes,
-        "vertices": dataset.num_nodes,
-        "edges": dataset.num_edges,
-        "features": dataset.num_features,
-        "classes": dataset.num_classes,
-    }
 
 
 def _check(
@@ -319,7 +338,7 @@ def _builder(dataset: Any, config: TrainConfig, task: str) -> Build:
 
 
 def _plan(
-    dataset: Any, config: TrainConfig, seeds: int, folds: int
+    dataset: Any, config: TrainConfig, seeds: int, folds: int, spread: Spread | None
 ) -> Iterator[tuple[str, int, Task]]:
     """(name, seed, task) of every run."""
     if isinstance(dataset, GraphDataset):
@@ -327,31 +346,13 @@ def _plan(
             task = FoldTask(dataset, fold, config.batch_size, config.steps_per_epoch)
             yield f"fold-{i}", config.seed, task
         return
-    task = StoredTask(dataset) if isinstance(dataset, StoredDataset) else VertexTask(dataset)
+    if spread is not None:
+        stored = isinstance(dataset, StoredDataset)
+        task = shard_stored(dataset, spread) if stored else ShardedTask.of(dataset, spread)
+    else:
+        task = StoredTask(dataset) if isinstance(dataset, StoredDataset) else VertexTask(dataset)
     for seed in range(config.seed, config.seed + seeds):
         yield f"seed-{seed}", seed, task
-
-
-def _identity(dataset: Any, config: TrainConfig, folds: int) -> dict[str, Any]:
-    """What must be equal for a run to be continued. The number of epochs and seeds may grow."""
-    described = describe_dataset(dataset)
-    identity = {"dataset": described.pop("name"), **described, "contents": _contents(dataset)}
-    identity.update({k: v for k, v in config.to_dict().items() if k != "epochs"})
-    if isinstance(dataset, GraphDataset):
-        identity["folds"] = folds
-    return identity
-
-
-def _contents(dataset: Any) -> str:
-    """A short hash of the dataset's arrays."""
-    if isinstance(dataset, StoredDataset):
-        return dataset.contents
-    if isinstance(dataset, Dataset):
-        return contents_of(dataset)
-    sha = hashlib.sha256()
-    for array in (dataset.src, dataset.dst, dataset.x, dataset.y, dataset.node_offsets):
-        sha.update(np.ascontiguousarray(array).tobytes())
-    return sha.hexdigest()[:16]
 
 
 def _best_common_epoch(runs: Sequence[Run]) -> int:

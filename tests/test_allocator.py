@@ -39,6 +39,7 @@ def run(*argv: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.once
 @glibc
 def test_memory_is_asked_for_once():
     kept, faults, *fresh = run("keep")

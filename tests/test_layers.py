@@ -51,6 +51,7 @@ UNITS = {
     "stage": "layer",
     "layer_call": "layer",
     "links": "layer",
+    "rebalancing": "layer",
     "shard": "layer",
     "shard_report": "layer",
     "stream": "layer",

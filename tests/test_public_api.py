@@ -32,14 +32,14 @@ def signature(fn: Any) -> str:
 def test_names() -> None:
     assert names(gnnjit) == [
         "Bipartite", "Graph", "check", "degree", "dropout", "explain", "keep_memory", "layer",
-        "logsumexp", "max", "mean", "memory_budget", "min", "random_uniform", "reference",
-        "shard", "softmax", "std", "stream", "sum", "var",
+        "logsumexp", "max", "mean", "memory_budget", "min", "random_uniform", "rebalance",
+        "reference", "shard", "softmax", "std", "stream", "sum", "var",
     ]  # fmt: skip
 
 
 def test_names_of_grid() -> None:
     assert names(gnnjit.grid) == [
-        "DiskStore", "EdgeArray", "HostStore", "SharedStore", "StreamedGraph", "VertexArray",
+        "DiskStore", "EdgeArray", "HostStore", "CrewStore", "StreamedGraph", "VertexArray",
         "VertexStore",
     ]  # fmt: skip
 
@@ -88,6 +88,9 @@ FUNCTIONS = {
     "memory_budget": "(size)",
     "min": "(value, *, initial=None)",
     "random_uniform": "(key, like)",
+    "rebalance": (
+        "(graph, sharded, fn, *args, threshold=1.1, cost=None, plans=8, seed=0, repeats=3)"
+    ),
     "reference": "()",
     "softmax": "(value)",
     "std": "(value, *, initial=None)",
@@ -132,7 +135,7 @@ FUNCTIONS = {
     "train.train": (
         "(dataset, config=None, *, seeds=1, folds=10, build=None, checkpoint=None, "
         "resume=False, checkpoint_every=10, compare=False, memory_budget=None, store=None, "
-        "watcher=None)"
+        "devices=None, partition='auto', exchange='auto', watcher=None)"
     ),
     "train.TrainConfig": (
         "(model='gat', layers=2, hidden=16, heads=4, out_heads=1, dropout=0.5, lr=0.01, "

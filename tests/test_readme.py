@@ -24,6 +24,7 @@ NOT_SAID_IN_A_LAYER = {
     "keep_memory",
     "memory_budget",
     "reference",
+    "shard",
     "stream",
 }
 

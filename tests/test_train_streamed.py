@@ -189,6 +189,7 @@ def test_what_is_reported(streamed, plain):
     assert streamed.dataset == plain.dataset
 
 
+@pytest.mark.once
 def test_a_store_on_the_disk_gives_the_same(dataset, plain, folder):
     with StoredDataset.open(folder) as stored:
         before = set(stored.store.names())
@@ -233,6 +234,7 @@ def test_contents_do_not_depend_on_where_they_are(dataset, folder):
         assert store_dataset(dataset, store, order="given").contents == stored.contents
 
 
+@pytest.mark.once
 def test_other_budgets_on_resume(dataset, plain, run):
     """With one from the third epoch on, a smaller one in the fourth, and none in the fifth: other
     blocks add in another order, so that the last bits differ."""

@@ -68,6 +68,7 @@ def prepared(made, tmp_path) -> Path:
     return shutil.copytree(made, tmp_path / "store")
 
 
+@pytest.mark.once
 def test_the_table(prepared, capsys):
     assert cli.main(options(prepared, "--epochs", "2")) == 0
     out = capsys.readouterr().out

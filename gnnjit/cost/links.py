@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from gnnjit.errors import PlanError
@@ -69,7 +70,8 @@ class Way:
 
     Attributes:
         name: as of `gnnjit.shard`.
-        seconds: that rows of one array take, there (or back: about the same).
+        seconds: that rows of one array take, there (or back: about the same); infinite where rates
+            are not known.
         rows: of other shards that a device holds meanwhile, what it sends included.
         moved: rows that the average device gets.
     """
@@ -81,12 +83,19 @@ class Way:
 
 
 def ways(
-    links: Links, shards: int, rows: int, row: float, halo: Blocks, cover: tuple[Blocks, Blocks]
+    links: Links | None,
+    shards: int,
+    rows: int,
+    row: float,
+    halo: Blocks,
+    cover: tuple[Blocks, Blocks],
 ) -> list[Way]:
     """All exchanges, for `shards` of so many `rows` of `row` bytes each.
 
     halo: of the rows that are used. cover: of rows and of sums, for sums over neighbours.
     """
+    if links is None:
+        links = Links(*(Link(math.inf, math.inf),) * 4)
     others = (shards - 1) * rows
     # Partial results of each round are merged with those before: read twice, written once.
     merged = (shards - 1) * links.copy.seconds(3 * rows * row)

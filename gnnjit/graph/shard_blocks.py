@@ -43,6 +43,12 @@ def alone(indptr: Any, neighbor: Any, edge: Any) -> Structure:
     return Structure(indptr[None], neighbor[None], edge[None])
 
 
+def rows_of(p: int, used: HostArray, num_rows: int) -> HostArray:
+    """The rows of shard p among those that another one uses."""
+    low, high = np.searchsorted(used, [p * num_rows, (p + 1) * num_rows])
+    return used[low:high] - p * num_rows
+
+
 def traffic(num_shards: int, num_rows: int, used: Used) -> HostArray:
     """`int64[P, P]`: [q, p] are the rows of shard q that shard p uses."""
     bounds = np.arange(num_shards + 1) * num_rows
@@ -60,9 +66,18 @@ class Blocks:
         moved: what travels with padding.
     """
 
-    def __init__(self, num_shards: int, num_rows: int, used: Used, counts: HostArray) -> None:
-        """`counts`: as `traffic` gives them."""
+    def __init__(
+        self,
+        num_shards: int,
+        num_rows: int,
+        used: Used,
+        counts: HostArray,
+        sent: Callable[[int, int], HostArray] | None = None,
+    ) -> None:
+        """`counts`: as `traffic` gives them. `sent`: the rows of a shard that go to another one,
+        where it is not to be found by what that one uses."""
         self.count, self.num_rows, self.used = num_shards, num_rows, used
+        self.sent = sent or (lambda p, q: rows_of(p, used(q), num_rows))
         shard = np.arange(num_shards)
         # Of each distance: the rows below which a block ends, and its number.
         self.levels: list[tuple[HostArray, int]] = []
@@ -102,12 +117,6 @@ class Blocks:
         ends, block = self.levels[(q - p) % self.count - 1]
         level = np.searchsorted(ends, rank, side="right")
         return self.starts[block + level] + rank - np.concatenate([[0], ends])[level]
-
-    def sent(self, p: int, q: int) -> HostArray:
-        """The rows of shard p that go to shard q."""
-        used = self.used(q)
-        low, high = np.searchsorted(used, [p * self.num_rows, (p + 1) * self.num_rows])
-        return used[low:high] - p * self.num_rows
 
     def part(self, p: int, dtype: Any) -> Halo:
         """Of shard p, with a first axis for the shards."""

@@ -15,7 +15,7 @@ from gnnjit.graph import validate
 from gnnjit.graph.cover import Covered, Ends
 from gnnjit.graph.exchanges import AllGather, Halo, Ring
 from gnnjit.graph.partition import Partition
-from gnnjit.graph.shard_blocks import Blocks, alone, padded, structure, traffic
+from gnnjit.graph.shard_blocks import Blocks, alone, padded, rows_of, structure, traffic
 from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.graph.structure import Structure, counting_sort
 from gnnjit.shapes import HostArray
@@ -67,30 +67,48 @@ class Edges:
 class Plan:
     """All that must be known of every shard before one of them is made.
 
+    Functions of a shard are called for those that are made in this process, unless they say more.
+
     num_edges: as the user counts them, padding included.
-    counts: `int64[P]`, edges that end at each shard.
+    between: `int64[P, P]`: [q, p] are the edges from shard q to shard p.
+    vertex: the user's numbers of a shard's vertices, by row.
     used: `used(q)` are the rows of other shards that shard q reads, as sorted numbers
         `shard * num_rows + row`.
+    sent: `sent(p, q)` are the rows of shard p that any other shard q reads, sorted.
+    out_degree: `int32[num_rows]`, edges that start at each row, wherever they end.
+    reads: `int64[P, P]`, what `traffic` is to give, where it cannot be counted here.
     """
 
     dealt: Dealt
     num_edges: int
-    counts: HostArray
+    between: HostArray
+    vertex: Callable[[int], HostArray]
     edges: Callable[[int], Edges]
     used: Callable[[int], HostArray]
+    sent: Callable[[int, int], HostArray]
+    out_degree: Callable[[int], HostArray]
+    reads: HostArray | None = None
 
     @property
     def num_shards(self) -> int:
         return self.dealt.partition.num_shards
 
+    @property
+    def counts(self) -> HostArray:
+        """`int64[P]`, edges that end at each shard."""
+        return self.between.sum(axis=0)
+
     def traffic(self) -> HostArray:
         """`int64[P, P]`: [q, p] are the rows of shard q that shard p reads."""
+        if self.reads is not None:
+            return self.reads
         return traffic(self.num_shards, self.dealt.num_rows, self.used)
 
     @functools.cached_property
     def halo(self) -> Blocks:
         """The rows that are used."""
-        return Blocks(self.num_shards, self.dealt.num_rows, self.used, self.traffic())
+        sizes = self.num_shards, self.dealt.num_rows
+        return Blocks(*sizes, self.used, self.traffic(), self.sent)
 
     @functools.cached_property
     def covered(self) -> Covered:
@@ -130,8 +148,33 @@ def plan(
             halos[p] = np.flatnonzero(found)
         return halos[p]
 
+    def sent(p: int, q: int) -> HostArray:
+        return rows_of(p, used(q), rows)
+
     length = len(src) if mask is None else len(mask)
-    return Plan(dealt, length, np.diff(start), edges, used)
+    return Plan(
+        dealt,
+        length,
+        between=edges_between(dealt.shard[src], dealt.shard[dst], shards),
+        vertex=lambda p: partition.order[partition.bounds[p] : partition.bounds[p + 1]],
+        edges=edges,
+        used=used,
+        sent=sent,
+        out_degree=functools.partial(
+            _out_degree, dealt, np.bincount(src, minlength=len(dealt.row))
+        ),
+    )
+
+
+def edges_between(src: HostArray, dst: HostArray, shards: int) -> HostArray:
+    """`int64[P, P]`, edges from each shard to each; `src` and `dst` are shards of their ends."""
+    flat = np.bincount(src.astype(np.int64) * shards + dst, minlength=shards * shards)
+    return flat.astype(np.int64).reshape(shards, shards)
+
+
+def _out_degree(dealt: Dealt, by_vertex: HostArray, p: int) -> HostArray:
+    order, bounds = dealt.partition.order, dealt.partition.bounds
+    return padded(by_vertex[order[bounds[p] : bounds[p + 1]]].astype(np.int32), dealt.num_rows)
 
 
 def build(
@@ -148,20 +191,18 @@ def build(
     sizes = plan.dealt.partition.sizes
 
     def part(p: int) -> dict[str, Any]:
-        order = plan.dealt.partition
-        own = order.order[order.bounds[p] : order.bounds[p + 1]]
         edges = plan.edges(p)
         return {
-            "vertex": padded(own.astype(np.int32), rows),
+            "vertex": padded(plan.vertex(p).astype(np.int32), rows),
             "edge": padded(shape.sort(p, edges).number.astype(dtype), slots),
             "sizes": np.asarray([sizes[p]], np.int32),
             "edge_counts": np.asarray([plan.counts[p]], np.int32),
             **shape.part(p, edges, dtype),
             "cover": None if covered is None else covered.part(p, dtype),
+            "out_degree": plan.out_degree(p),
         }
 
-    degrees = _out_degrees(plan)
-    found = _spread(mesh, axis, plan.num_shards, lambda p: {**part(p), "out_degree": degrees(p)})
+    found = _spread(mesh, axis, plan.num_shards, part)
     return ShardedGraph(
         vertex=found["vertex"],
         edge=found["edge"],
@@ -185,15 +226,6 @@ def build(
     )
 
 
-def _out_degrees(plan: Plan) -> Callable[[int], HostArray]:
-    """`int32[num_rows]` of shard p: edges that start at each row, wherever they end."""
-    total = np.zeros((plan.num_shards, plan.dealt.num_rows), np.int32)
-    for p in range(plan.num_shards):
-        edges = plan.edges(p)
-        np.add.at(total, (edges.shard, edges.src), 1)
-    return lambda p: total[p]
-
-
 def _spread(mesh: Mesh, axis: str, shards: int, part: Parts) -> Any:
     """The parts, side by side along their first axis, each on its devices. Those that other
     processes hold are not made here, but one, for the shapes."""
@@ -205,8 +237,7 @@ def _spread(mesh: Mesh, axis: str, shards: int, part: Parts) -> Any:
             made[p] = jax.tree.leaves(part(p))
         return made[p]
 
-    places = sharding.addressable_devices_indices_map((shards,)).values()
-    here = sorted({(index[0].start or 0) for index in places if index is not None})
+    here = shards_here(mesh, axis)
     treedef = jax.tree.structure(part(here[0]))
     arrays = []
     for k, like in enumerate(leaves(here[0])):
@@ -218,6 +249,13 @@ def _spread(mesh: Mesh, axis: str, shards: int, part: Parts) -> Any:
         shape = (shards * length, *like.shape[1:])
         arrays.append(jax.make_array_from_callback(shape, sharding, rows))
     return jax.tree.unflatten(treedef, arrays)
+
+
+def shards_here(mesh: Mesh, axis: str) -> list[int]:
+    """The shards that this process makes."""
+    sharding = NamedSharding(mesh, PartitionSpec(axis))
+    places = sharding.addressable_devices_indices_map((mesh.shape[axis],)).values()
+    return sorted({(index[0].start or 0) for index in places if index is not None})
 
 
 class _Table:
@@ -281,9 +319,9 @@ class _Ring:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.rows, count = plan, plan.dealt.num_rows, plan.num_shards
         self.num_sources = self.rows
-        counts = np.zeros((count, count), np.int64)
-        for p in range(count):
-            counts[p] = np.bincount((plan.edges(p).shard - p) % count, minlength=count)
+        shard = np.arange(count)
+        # Of shard p, by distance.
+        counts = plan.between[(shard[:, None] + shard) % count, shard[:, None]]
         self.counts = counts
         self.starts = np.cumsum(counts, axis=1) - counts
         near = max(1, int(counts[:, 0].max()))

@@ -15,6 +15,7 @@ from gnnjit.errors import GraphError
 from gnnjit.graph import validate
 from gnnjit.graph.exchanges import Cover, Exchange
 from gnnjit.graph.graph import Graph
+from gnnjit.graph.partition import Partition
 from gnnjit.graph.structure import Structure
 from gnnjit.shapes import ArrayLike, EdgeMask, HostArray, PyTree
 
@@ -27,7 +28,7 @@ from gnnjit.shapes import ArrayLike, EdgeMask, HostArray, PyTree
     ],
     meta_fields=[
         "mesh", "axis", "features", "num_nodes", "num_given", "num_rows", "num_slots",
-        "num_sources", "report",
+        "num_sources", "alone_of", "report",
     ],
 )  # fmt: skip
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,6 +51,7 @@ class ShardedGraph:
         features: the axis of the mesh that splits features in aggregations, if any.
         num_nodes, num_given: the vertices and edges of the graph, its padding included.
         num_src, num_dst, num_edges: lengths of the arrays of vertices and edges, with padding.
+        alone_of: of what `alone` gave, how many shards there are.
         report: what `gnnjit.shard` decided, to be printed; no part of what the graph is.
     """
 
@@ -72,6 +74,7 @@ class ShardedGraph:
     num_rows: int
     num_slots: int
     num_sources: int
+    alone_of: int | None = None
     report: Any = None
 
     bipartite = False
@@ -91,6 +94,15 @@ class ShardedGraph:
         return self.num_shards * self.num_slots
 
     @property
+    def exchange_name(self) -> str:
+        """As `gnnjit.shard` calls it."""
+        if self.cover is not None:
+            return "cover"
+        return {"AllGather": "all_gather"}.get(
+            type(self.exchange).__name__, type(self.exchange).__name__.lower()
+        )
+
+    @property
     def place(self) -> tuple[Mesh, str, str | None]:
         """The mesh, and its axes for vertices and features."""
         return self.mesh, self.axis, self.features
@@ -105,10 +117,20 @@ class ShardedGraph:
         """Of arrays of vertices or edges."""
         return NamedSharding(self.mesh, self.spec)
 
+    def sharding_of(self, rows: bool) -> NamedSharding:
+        """Of arrays of vertices or edges, or (not `rows`) of what is shared."""
+        return self.sharding if rows else NamedSharding(self.mesh, PartitionSpec())
+
     @property
     def vertex_mask(self) -> jax.Array:
         """`bool[P * num_rows]`, False in padding."""
         return _real(self.sizes, self.num_rows)
+
+    def without_padding(self, x: Any) -> jax.Array:
+        """`x`, `[P * num_rows, ...]`, with zeros in padding, whatever is there."""
+        return jnp.where(
+            self.vertex_mask.reshape((-1,) + (1,) * (x.ndim - 1)), x, jnp.zeros_like(x)
+        )
 
     @property
     def mask(self) -> EdgeMask:
@@ -152,6 +174,27 @@ class ShardedGraph:
             what, x, count, f"{kind} on its shards", f"pass what graph.{put}(...) gave"
         )
 
+    def partition(self) -> Partition:
+        """Which vertices are on which shard, and in which order."""
+        sizes, vertex = _on_host(self.sizes), _on_host(self.vertex)
+        real = np.arange(self.num_rows) < sizes[:, None]
+        return Partition(vertex[real.reshape(-1)], np.cumsum([0, *sizes]), "given")
+
+    def alone(self, shard: int) -> ShardedGraph:
+        """One shard's own work: a graph on one device, which reads its own rows (or zeros) where
+        others' would be. For timing: what is computed with it is no result.
+
+        Raises GraphError where another process holds the shard.
+        """
+        device = self.mesh.devices.flat[0]
+        mesh = Mesh(np.asarray([device]), (self.axis,))
+
+        def part(x: Any) -> Any:
+            return own_part(x, shard, device)
+
+        graph = dataclasses.replace(jax.tree.map(part, self), mesh=mesh, features=None)
+        return dataclasses.replace(graph, alone_of=self.num_shards, report=None)
+
     # -- the user's arrays --------------------------------------------------------------------
 
     def put(self, x: PyTree) -> PyTree:
@@ -188,7 +231,8 @@ class ShardedGraph:
             real = _real(sizes, length)
             rows = jnp.asarray(x)
             rows = rows[number] if len(rows) else jnp.resize(rows, (len(number), *rows.shape[1:]))
-            return jnp.where(real.reshape((-1,) + (1,) * (rows.ndim - 1)), rows, 0)
+            real = real.reshape((-1,) + (1,) * (rows.ndim - 1))
+            return jnp.where(real, rows, jnp.zeros_like(rows))
         host = np.asarray(x)
         at = {i: np.asarray(s) for i, s in _shards(number)}
         count = {i: int(np.asarray(s)[0]) for i, s in _shards(sizes)}
@@ -216,11 +260,23 @@ class ShardedGraph:
         return out
 
     def __repr__(self) -> str:
-        kind = type(self.cover or self.exchange).__name__
         return (
             f"ShardedGraph({self.num_nodes} vertices on {self.num_shards} shards of "
-            f"{self.num_rows}, {self.num_slots} edges each, {kind})"
+            f"{self.num_rows}, {self.num_slots} edges each, {self.exchange_name})"
         )
+
+
+def own_part(x: Any, shard: int, device: Any) -> Any:
+    """The rows of `x` on one shard, on a device.
+
+    Raises GraphError where another process holds them.
+    """
+    rows = {at // max(len(data), 1): data for at, data in _shards(x)}
+    if shard not in rows:
+        raise GraphError(
+            f"shard {shard} is in another process, expected one of {sorted(rows)}: ask there"
+        )
+    return jax.device_put(rows[shard], device)
 
 
 def _shards(x: Any) -> list[tuple[int, Any]]:

@@ -70,17 +70,19 @@ class DiskStore(VertexStore):
     gives that up: after a crash the array is lost.
 
     One process at a time may have the store open, by a lock on a file in the folder; all processes
-    of a job as a `SharedStore`. StoreError tells what the disk refuses, and what in the folder is
+    of a job as a `CrewStore`. StoreError tells what the disk refuses, and what in the folder is
     not as the manifest says.
     """
 
-    def __init__(self, folder: Path, identity: str, lock: io.FileIO | None = None) -> None:
+    def __init__(
+        self, folder: Path, identity: str, *, shared: bool = False, lock: io.FileIO | None = None
+    ) -> None:
         super().__init__(str(folder))
         self._folder = folder
         self._identity = identity
         self._files: dict[str, ArrayFile] = {}
         self._kept: dict[str, ArrayFile] = {}  # sealed, behind an unsealed replacement
-        self._lock = _lock(folder) if lock is None else lock
+        self._lock = lock or _lock(folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
     @classmethod
     def create(cls, folder: str | Path) -> DiskStore:
@@ -346,13 +348,13 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _lock(folder: Path) -> io.FileIO:
+def _lock(folder: Path, kind: int) -> io.FileIO:
     """The lock file with this process's number in it, locked until it is closed."""
     path = folder / LOCK
     with contextlib.ExitStack() as undo, _failures(path):
         stream = undo.enter_context(io.FileIO(path, "a+"))
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(stream, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             stream.seek(0)
             holder = stream.read(32).decode(errors="replace").strip()

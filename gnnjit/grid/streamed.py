@@ -176,7 +176,7 @@ class StreamedGraph:
         if Crew.here().processes > self.store.crew.processes:
             raise StreamError(
                 f"{Crew.here().processes} processes are connected, and the store of {self!r} is "
-                "this one's alone: make it with SharedStore.create or SharedStore.open in all of "
+                "this one's alone: make it with CrewStore.create or CrewStore.open in all of "
                 "them, and they stream together"
             )
 

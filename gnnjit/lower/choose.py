@@ -129,9 +129,12 @@ def crowded(body: Program, graph: Graph) -> frozenset[Space]:
     return frozenset(s for s in vertices if size(graph, s) > graph.num_edges)
 
 
-def traversals(body: Program, reductions: Reductions, graph: Graph, platform: str) -> Program:
+def traversals(
+    body: Program, reductions: Reductions, graph: Graph, platform: str, *, moved: bool = False
+) -> Program:
     """The program that an aggregate is lowered to: an `exp_sum` stays one traversal where the GPU
-    kernels take it, and is written out as several otherwise."""
+    kernels take it, and is written out as several otherwise. `moved`: what edges read of vertices
+    comes from other devices, so that less of it is better than less work."""
     keep = crowded(body, graph)
     if platform == "cuda" or _interprets(platform):
         program = optimised(body, reductions, online=True, keep=keep)
@@ -140,6 +143,7 @@ def traversals(body: Program, reductions: Reductions, graph: Graph, platform: st
             return program
     # The CPU's other lowerings know a sum of neighbours by its form, without factors.
     generated = platform == "cpu" and cpu.available() and _preferred.value in (None, "cpu")
+    generated = generated and not moved
     return optimised(body, reductions, online=False, scale_on_edges=generated, keep=keep)
 
 

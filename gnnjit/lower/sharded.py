@@ -77,12 +77,13 @@ class _Device:
 
     def __init__(self, graph: ShardedGraph, platform: str, limit: int | None) -> None:
         self.whole, self.platform, self.limit = graph, platform, limit
-        self.axis, self.count = graph.axis, graph.num_shards
+        self.axis, self.alone = graph.axis, graph.alone_of is not None
+        self.count = graph.alone_of or graph.num_shards
         self.shard = local(graph)
         self.tables: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def outputs(self, body: Program, reductions: Reductions, operands: Sequence[Any]) -> list[Any]:
-        program = traversals(body, reductions, self.sample(), self.platform)
+        program = traversals(body, reductions, self.sample(), self.platform, moved=True)
         outs = execute(program, self.shard, operands, self.traverse)
         return [
             x if r is not None else self.on_edges(x, atom)
@@ -156,6 +157,8 @@ class _Device:
         return self.tables[key][1]
 
     def fetched(self, x: Any, halo: Halo | None) -> Any:
+        if halo is None and self.alone:
+            return jnp.concatenate([x] * self.count)
         if halo is None:
             return lax.all_gather(x, self.axis, tiled=True)
         if not halo.total:
@@ -164,6 +167,8 @@ class _Device:
 
     def exchanged(self, x: Any, halo: Halo, way: int) -> Any:
         """The blocks of `x`, each where it belongs; `way`: -1 to those who read, 1 back."""
+        if self.alone:
+            return x
         if halo.at_once:
             return lax.all_to_all(x, self.axis, 0, 0, tiled=True)
         found, start = [], 0
@@ -175,6 +180,8 @@ class _Device:
 
     def moved(self, x: Any, by: int, readers: Sequence[int] | None = None) -> Any:
         """`x`, on the shard so many after this one; of `readers`, who are at one end, alone."""
+        if self.alone:
+            return x
         shards = range(self.count) if readers is None else readers
         pairs = [(p, (p + by) % self.count) for p in shards]
         if by < 0:  # they are where it arrives
@@ -184,10 +191,10 @@ class _Device:
     def to_owners(self, x: Any, reduction: Reduce, halo: Halo | None) -> Any:
         """What was summed for each row of the table, summed for each vertex."""
         assert reduction.kind == "sum", "only sums are reduced for other shards"
-        if halo is None:
+        if halo is None and not self.alone:
             return lax.psum_scatter(x, self.axis, tiled=True)
         own = x[: self.shard.num_rows]
-        if not halo.total:
+        if halo is None or not halo.total:
             return own
         back = self.exchanged(x[self.shard.num_rows :], halo, 1)
         return own + self.returned(back, halo).astype(own.dtype)

@@ -83,7 +83,9 @@ def _dropout(v: jax.Array, e: Any, key: jax.Array, *, rate: float) -> jax.Array:
     return gnnjit.dropout(v, rate, key)
 
 
-def drop(graph: Graph, x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+def drop(
+    graph: Graph | ShardedGraph, x: jax.Array, rate: float, key: jax.Array | None
+) -> jax.Array:
     """Dropout of the vertices' features; `x` where `key` is None or `rate` is 0.
 
     A layer without edges, since its hash costs a tenth of `jax.random` on wide input features.
@@ -127,15 +129,18 @@ class Classifier(nnx.Module):
             )
         )
 
-    def __call__(self, graph: Graph, x: jax.Array, *, key: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self, graph: Graph | ShardedGraph, x: jax.Array, *, key: jax.Array | None = None
+    ) -> jax.Array:
         """Logits `[N, C]` of `x: [N, F]`; with `key` for training (dropout, batch statistics)."""
         spec = MODELS[self.model]
         keys = _keys(key, 2 * len(self.layers) + 2)
+        real = graph.vertex_mask if isinstance(graph, ShardedGraph) else None
         if self.encode is not None:
             x = spec.activation(self.encode(drop(graph, x, self.dropout, keys[-2])))
         for i, layer in enumerate(self.layers):
             h = drop(graph, x, self.dropout, keys[2 * i])
-            h = apply(layer, graph, h, keys[2 * i + 1])
+            h = apply(layer, graph, h, keys[2 * i + 1], mask=real)
             h = x + h if spec.residual else h
             final = i == len(self.layers) - 1 and self.decode is None
             x = h if final else spec.activation(h)
@@ -244,7 +249,11 @@ def _keys(key: jax.Array | None, count: int) -> Any:
 
 
 def apply(
-    layer: nnx.Module, graph: Graph, x: jax.Array, key: Any, mask: jax.Array | None = None
+    layer: nnx.Module,
+    graph: Graph | ShardedGraph,
+    x: jax.Array,
+    key: Any,
+    mask: jax.Array | None = None,
 ) -> jax.Array:
     """Call a layer of `MODELS`, with what it takes for training."""
     if isinstance(layer, (GAT, GATv2)):

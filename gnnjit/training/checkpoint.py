@@ -196,7 +196,15 @@ class RunCheckpoint:
 
 
 def _manager(path: Path) -> ocp.CheckpointManager:
-    options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
+    """Of several processes, process 0 alone has one: Orbax waits for no others."""
+    given: dict[str, Any] = {}
+    if jax.process_count() > 1:
+        path.mkdir(parents=True, exist_ok=True)
+        alone = ocp.options.MultiprocessingOptions(
+            primary_host=0, active_processes={0}, barrier_sync_key_prefix="gnnjit"
+        )
+        given = {"create": False, "multiprocessing_options": alone}
+    options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False, **given)
     return ocp.CheckpointManager(path, options=options)
 
 

@@ -12,17 +12,22 @@ from rich.console import Console
 
 from gnnjit.budget import parse_size
 from gnnjit.data import DATASETS, GraphDataset, open_dataset
+from gnnjit.distributed import connect, is_main
 from gnnjit.errors import DataError
+from gnnjit.graph.exchanges import EXCHANGES
 from gnnjit.nn.recipes import MODELS
 from gnnjit.prepare import prepare
+from gnnjit.shard import PARTITIONS
 from gnnjit.stored_dataset import StoredDataset
 from gnnjit.train import train
 from gnnjit.training.checkpoint import Checkpoints
 from gnnjit.training.config import DECAYS, FIELDS, OPTIMIZERS, TrainConfig, resolve
+from gnnjit.training.devices import check_spread, provide
 from gnnjit.training.errors import TrainError
 from gnnjit.training.progress import Silent, watcher
 from gnnjit.training.report import check_target, print_table, write_json
 from gnnjit.training.streamed import check_budget
+from gnnjit.training.together import main_first, processes, wait
 
 SUMMARY = "train a graph neural network and report accuracy, time and memory"
 # Large enough to show what compiling is worth, small enough for two minutes on two cores.
@@ -36,6 +41,8 @@ EPILOG = """examples:
   gnnjit train cora --checkpoint run1 --resume     ... and continue after a kill
   gnnjit train communities --option num_nodes=1000 --json -
   gnnjit train --memory-budget 1GiB --store DIR    a graph on the disk, within 1 GiB of memory
+  gnnjit train --devices 8                         over 8 GPUs, or 8 parts of the CPU
+  gnnjit launch -n 4 -- train --checkpoint run1    in 4 processes, one GPU each
 
 Hyperparameters that are not given come from the recipe of the dataset and model; where the
 literature has none, from GCN's on Cora (GAT's, with attention). The JSON lists what was used.
@@ -57,6 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _optimisation_options(parser.add_argument_group("optimisation"))
     _run_options(parser.add_argument_group("runs and data"))
     _memory_options(parser.add_argument_group("memory"))
+    _device_options(parser.add_argument_group("devices"))
     _output_options(parser.add_argument_group("output"))
 
 
@@ -165,9 +173,35 @@ def _memory_options(group: Any) -> None:
     group.add_argument(
         "--store",
         metavar="DIR",
-        help="with --memory-budget: keep the dataset and what is computed in files in this "
-        "directory. Another process makes the dataset there, which may need more memory; later "
-        "runs find it (default: in memory)",
+        help="keep the dataset in files in this directory. Another process makes it there, which "
+        "may need more memory; later runs find it. With --memory-budget, what is computed is kept "
+        "there too; with --devices or in several processes, each process reads its part alone, and "
+        "the directory must be the same for all (default: in memory)",
+    )
+
+
+def _device_options(group: Any) -> None:
+    group.add_argument(
+        "--devices",
+        type=int,
+        metavar="N",
+        help="train over N devices, each of which has a part of the vertices and the edges that "
+        "end there; on a computer without GPUs, they are N parts of the CPU. For datasets of one "
+        "graph; the results are the same up to rounding. In several processes (gnnjit launch) it "
+        "is how many they have together (default: one; in several processes, all)",
+    )
+    group.add_argument(
+        "--partition",
+        choices=PARTITIONS,
+        default="auto",
+        help="which vertices go together, as of gnnjit.shard (default: auto)",
+    )
+    group.add_argument(
+        "--exchange",
+        choices=("auto", *EXCHANGES),
+        default="auto",
+        help="how the rows of other devices' vertices come to a device, as of gnnjit.shard "
+        "(default: auto)",
     )
 
 
@@ -195,7 +229,7 @@ def _output_options(group: Any) -> None:
         "--compare",
         action=argparse.BooleanOptionalAction,
         help="also time epochs of the same model on plain jax.ops.segment_sum (default: yes, "
-        "without --memory-budget)",
+        "without --memory-budget, on one device)",
     )
     group.add_argument(
         "--log-every",
@@ -209,30 +243,47 @@ def _output_options(group: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train as the options say; the exit code."""
+    """Train as the options say, with the other processes of the job, if there are any; the exit
+    code."""
+    connect()
+    with main_first():
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
     out = Console(file=sys.stdout)
     people = Console(file=sys.stderr) if args.json == "-" else out
-    if args.json is not None:
+    if args.json is not None and is_main():
         check_target(args.json)
     given = {name: getattr(args, name) for name in FIELDS if hasattr(args, name)}
     name = args.dataset.lower()
     task = DATASETS[name].task if name in DATASETS else "vertex"
     config = resolve(name, task, given)
-    compare = args.memory_budget is None if args.compare is None else args.compare
-    check_budget(name, task, args.memory_budget, args.store is not None, compare)
-    shown = watcher(people, quiet=args.quiet, every=args.log_every)
+    provide(args.devices)
+    plain = args.memory_budget is None and args.devices is None and processes() == 1
+    compare = plain if args.compare is None else args.compare
+    spread = check_spread(
+        *(name, task, args.devices, args.partition, args.exchange),
+        budget=args.memory_budget,
+        compare=compare,
+    )
+    if spread is not None:
+        spread.mesh()  # raises TrainError
+    stored = args.store is not None
+    check_budget(name, task, args.memory_budget, stored and spread is None, compare)
+    shown = watcher(people, quiet=args.quiet or not is_main(), every=args.log_every)
     with contextlib.ExitStack() as stack:
         if args.store is None:
             dataset = _open(name, args)
         else:
-            dataset = _prepare(name, args, config, shown)
-            stack.enter_context(dataset)
+            opened = _prepare if spread is None else _prepare_once
+            dataset = stack.enter_context(opened(name, args, config, shown))
         if args.folds is not None and not isinstance(dataset, GraphDataset):
             raise TrainError(
                 f"--folds is for datasets of many graphs, {name} is one graph with a fixed split: "
                 f"use --seeds"
             )
-        if not args.quiet:
+        if not args.quiet and is_main():
             people.print(repr(dataset), highlight=False, soft_wrap=True)
         result = train(
             dataset,
@@ -244,11 +295,15 @@ def run(args: argparse.Namespace) -> int:
             checkpoint_every=args.checkpoint_every,
             compare=compare,
             memory_budget=args.memory_budget,
+            devices=args.devices,
+            partition=args.partition,
+            exchange=args.exchange,
             watcher=shown,
         )
-    print_table(result, people)
-    if args.json is not None:
-        write_json(args.json, result, out)
+    if is_main():
+        print_table(result, people)
+        if args.json is not None:
+            write_json(args.json, result, out)
     return 0
 
 
@@ -264,7 +319,8 @@ def _prepare(
 ) -> StoredDataset:
     """The dataset in --store, made if need be; what the checkpoints are in the way of is told
     before that."""
-    parse_size(args.memory_budget)
+    if args.memory_budget is not None:
+        parse_size(args.memory_budget)
     if args.checkpoint is not None:
         Checkpoints.claim(args.checkpoint, args.resume)
     try:
@@ -278,6 +334,16 @@ def _prepare(
         )
     finally:
         shown.finish()
+
+
+def _prepare_once(
+    name: str, args: argparse.Namespace, config: TrainConfig, shown: Silent
+) -> StoredDataset:
+    """The dataset in --store, which process 0 makes if need be, and all read at once."""
+    if is_main():
+        _prepare(name, args, config, shown).store.close()
+    wait("the dataset in --store")
+    return StoredDataset.open(args.store, shared=True)
 
 
 def _options(name: str, options: list[str]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from gnnjit.training.config import TrainConfig
 from gnnjit.training.errors import CheckpointError, TrainError
 from gnnjit.training.steps import Program, State, Sums
 from gnnjit.training.tasks import SPLITS, Task
+from gnnjit.training.together import SharedCheckpoint, of_main
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +176,9 @@ class Runner:
         self._watcher = watcher
         self._every = checkpoint_every
 
-    def run(self, task: Task, name: str, seed: int, checkpoint: RunCheckpoint | None) -> Run:
+    def run(
+        self, task: Task, name: str, seed: int, checkpoint: RunCheckpoint | SharedCheckpoint | None
+    ) -> Run:
         """Train from scratch, or from the newest checkpoint if there is one."""
         progress = self._begin(seed, checkpoint)
         done = len(progress.history)
@@ -200,7 +203,7 @@ class Runner:
             buffers=buffers,
         )
 
-    def _begin(self, seed: int, checkpoint: RunCheckpoint | None) -> _Progress:
+    def _begin(self, seed: int, checkpoint: RunCheckpoint | SharedCheckpoint | None) -> _Progress:
         state = self._program.initial(seed)
         progress = _Progress(state, _copy(state), Stopping(), [])
         if checkpoint is None:
@@ -209,6 +212,7 @@ class Runner:
         if not record:
             return progress
         progress.restore(arrays, record)
+        progress.state, progress.best = self._program.placed((progress.state, progress.best))
         done = len(progress.history)
         if done > self._config.epochs:
             raise CheckpointError(
@@ -227,6 +231,7 @@ class Runner:
         started = time.perf_counter()
         progress.state, loss = train_epoch(self._compiled, task, progress.state, seed, number)
         sums = evaluate(self._compiled, task, progress.state)
+        loss, sums = _agreed(loss, sums)
         seconds = time.perf_counter() - started
         if not math.isfinite(loss):
             raise TrainError(
@@ -256,6 +261,12 @@ def evaluate(compiled: Steps, task: Task, state: State) -> Sums:
     """The sums over all labels, as float64 on the host."""
     parts = [compiled.evaluate(state.params, state.buffers, b) for b in task.eval_batches()]
     return jax.tree.map(lambda *leaves: sum(np.asarray(x, np.float64) for x in leaves), *parts)
+
+
+def _agreed(loss: float, sums: Sums) -> tuple[float, Sums]:
+    """Those of process 0: all must find the same epoch best, and stop at the same."""
+    numbers = of_main(np.stack([np.full(len(SPLITS), loss), *sums]))
+    return float(numbers[0, 0]), Sums(*numbers[1:])
 
 
 def _per_label(total: np.ndarray, sums: Sums) -> dict[str, float | None]:

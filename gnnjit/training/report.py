@@ -118,6 +118,8 @@ def _cost_table(result: Result) -> Table:
         table.add_row(name, *cells)
     if "memory_budget_bytes" in mine:
         _add_streaming(table, mine)
+    if result.sharding is not None:
+        _add_sharding(table, result.sharding)
     blank = ["", ""] if other else []
     table.add_row("peak memory of the process (RSS)", size(mine["peak_rss_bytes"]), *blank)
     if mine["peak_device_bytes"] is not None:
@@ -139,6 +141,14 @@ def _add_streaming(table: Table, mine: dict[str, Any]) -> None:
         table.add_row("    peak memory of its process (RSS)", size(mine["prepared_peak_bytes"]))
     name = f"memory budget of the {mine['memory_budget_of']}"
     table.add_row(name, size(mine["memory_budget_bytes"]))
+
+
+def _add_sharding(table: Table, found: dict[str, Any]) -> None:
+    """Over what the graph is spread, and how evenly."""
+    processes = f" in {found['processes']} processes" if found["processes"] > 1 else ""
+    table.add_row("devices", f"{found['devices']}{processes}")
+    table.add_row("    exchange of rows", found["exchange"])
+    table.add_row("    most edges of one, over the mean", f"{found['imbalance']:.3f}")
 
 
 def _note(result: Result) -> str:

@@ -12,10 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import NamedSharding
 
 from gnnjit.training.config import TrainConfig
+from gnnjit.training.devices import on_one_device, replicated
 from gnnjit.training.optimizers import make_optimizer
 from gnnjit.training.tasks import Batch, Task
+from gnnjit.training.together import check_program, one_cost_model
 
 Build = Callable[[nnx.Rngs], nnx.Module]
 """Makes a model with fresh weights."""
@@ -64,8 +67,11 @@ class Program:
         update, evaluate: as in `Compiled`, not compiled yet.
     """
 
-    def __init__(self, build: Build, config: TrainConfig) -> None:
-        self._build = build
+    def __init__(
+        self, build: Build, config: TrainConfig, everywhere: NamedSharding | None = None
+    ) -> None:
+        """`everywhere`: over which devices the state is to be replicated, if over several."""
+        self._build, self._everywhere = build, everywhere
         self._optimizer = make_optimizer(config)
         self._training, *_ = _split(build(nnx.Rngs(0)), training=True)
         self._evaluating, *_ = _split(build(nnx.Rngs(0)), training=False)
@@ -75,10 +81,16 @@ class Program:
     def initial(self, seed: int) -> State:
         """Fresh weights of `seed`."""
         _, params, buffers = _split(self._build(nnx.Rngs(seed)), training=True)
-        return State(params, buffers, self._optimizer.init(params))
+        return self.placed(State(params, buffers, self._optimizer.init(params)))
+
+    def placed(self, tree: Any) -> Any:
+        """State, or parts of it, where the functions need it."""
+        return tree if self._everywhere is None else replicated(tree, self._everywhere)
 
     def model(self, params: Any, buffers: Any) -> nnx.Module:
-        """The model with these weights, set to evaluate."""
+        """The model with these weights, on one device, set to evaluate."""
+        if self._everywhere is not None:
+            params, buffers = on_one_device((params, buffers))
         return nnx.merge(self._evaluating, params, buffers)
 
     def compile(self, task: Task, context: Any = None) -> Compiled:
@@ -86,13 +98,18 @@ class Program:
         seed = np.int32(0)
         batch, whole = next(iter(task.train_batches(0, 0))), task.eval_batches()[0]
         state = self.initial(0)
+        out: dict[str, Any] = (
+            {} if self._everywhere is None else {"out_shardings": self._everywhere}
+        )
         started = time.perf_counter()
-        with context or contextlib.nullcontext():
-            update = jax.jit(self.update, donate_argnums=0)
+        with context or contextlib.nullcontext(), one_cost_model():
+            update = jax.jit(self.update, donate_argnums=0, **out)
             update = update.lower(state, batch, seed, seed, seed).compile()
-            evaluate = jax.jit(self.evaluate)
+            evaluate = jax.jit(self.evaluate, **out)
             evaluate = evaluate.lower(state.params, state.buffers, whole).compile()
         seconds = time.perf_counter() - started
+        check_program(update, "the program of an update")
+        check_program(evaluate, "the program of an evaluation")
         return Compiled(update, evaluate, seconds, _temp_bytes(update, evaluate))
 
     def _make_update(self) -> Callable[..., tuple[State, jax.Array]]:
@@ -121,7 +138,7 @@ class Program:
 
     def _make_evaluate(self) -> Callable[..., Sums]:
         def evaluate(params: Any, buffers: Any, batch: Batch) -> Sums:
-            logits = batch.logits(self.model(params, buffers), None)
+            logits = batch.logits(nnx.merge(self._evaluating, params, buffers), None)
             loss = _cross_entropy(logits, batch.labels)
             correct = (jnp.argmax(logits, axis=-1) == batch.labels).astype(jnp.float32)
             weights = batch.weights

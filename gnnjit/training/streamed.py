@@ -45,8 +45,9 @@ def check_budget(name: str, task: str, budget: Any, stored: bool, compare: bool)
     if budget is None:
         if stored:
             raise TrainError(
-                f"{name} is in a store, which is for training within a memory budget: pass one "
-                "too (--memory-budget 512MiB, memory_budget=)"
+                f"{name} is in a store, which is for training within a memory budget or over many "
+                "devices: pass one too (--memory-budget 512MiB, memory_budget=), or how many "
+                "(--devices 8, devices=)"
             )
         return
     if task == "graph":

@@ -27,7 +27,8 @@ class Batch:
     """One call of the model.
 
     Attributes:
-        graph: the graph, `Graph` or `StreamedGraph`; the arrays of the latter are in its store.
+        graph: a `Graph`, a `ShardedGraph`, or a `StreamedGraph`; the arrays of the last are in its
+            store.
         x: float32[N, F].
         labels: int32[L], of vertices or of graphs.
         weights: float32[L, 3], 1 where a label belongs to train, validation, test.
@@ -61,16 +62,21 @@ class Task(Protocol):
         ...
 
 
+def split_weights(dataset: Dataset) -> np.ndarray:
+    """float32[N, 3], as in `Batch.weights`."""
+    masks = [getattr(dataset, f"{split}_mask") for split in SPLITS]
+    return np.stack(masks, axis=1).astype(np.float32)
+
+
 class VertexTask:
     """A graph whose vertices are labelled: the whole graph is every batch."""
 
     def __init__(self, dataset: Dataset) -> None:
-        masks = [getattr(dataset, f"{split}_mask") for split in SPLITS]
         self._batch = Batch(
             graph=dataset.graph,
             x=jnp.asarray(dataset.x),
             labels=jnp.asarray(dataset.y),
-            weights=jnp.asarray(np.stack(masks, axis=1).astype(np.float32)),
+            weights=jnp.asarray(split_weights(dataset)),
         )
 
     def train_batches(self, seed: int, epoch: int) -> Iterator[Batch]:

@@ -17,7 +17,7 @@ from flax import nnx
 
 import gnnjit
 from gnnjit import distributed
-from gnnjit.grid import SharedStore, StreamedGraph
+from gnnjit.grid import CrewStore, StreamedGraph
 from gnnjit.grid.crew import Crew, digest
 from gnnjit.grid.run import Run
 from gnnjit.nn import recipes
@@ -127,7 +127,7 @@ CASES: dict[str, Callable[[StreamedGraph], list[np.ndarray]]] = {
 
 def main(folder: Path, cases: list[str], victim: int) -> None:
     place = distributed.connect()
-    with SharedStore.create(folder / "store") as store:
+    with CrewStore.create(folder / "store") as store:
         graph = make_graph(store)
         if place.process == victim:
             _prime(STEPS)

@@ -15,7 +15,7 @@ import pytest
 from gnnjit import distributed
 from gnnjit.distributed import DistributedError, Place
 from gnnjit.errors import PlanError, StoreError, StreamError
-from gnnjit.grid import DiskStore, HostStore, SharedStore
+from gnnjit.grid import CrewStore, DiskStore, HostStore
 from gnnjit.grid.blocks import EdgeBlocks
 from gnnjit.grid.crew import Crew, digest, own_blocks
 from gnnjit.grid.disk import LOCK
@@ -183,10 +183,10 @@ def test_digests():
 # ------------------------------------------------------------------------------------- the store
 
 
-def shared(crew: Crew, folder: Path, make: Any = None) -> SharedStore:
-    """As `SharedStore.create`, where the processes are threads."""
-    make = make or super(SharedStore, SharedStore).create
-    return SharedStore.together(folder, make, crew)
+def shared(crew: Crew, folder: Path, make: Any = None) -> CrewStore:
+    """As `CrewStore.create`, where the processes are threads."""
+    make = make or super(CrewStore, CrewStore).create
+    return CrewStore.together(folder, make, crew)
 
 
 def test_rows_that_one_writes_are_there_for_all(three, tmp_path):
@@ -236,7 +236,7 @@ def test_arrays_that_a_crash_left_unsealed(three, tmp_path):
         before.add("x", 2, (), np.int32)
 
     def work(crew: Crew) -> None:
-        with shared(crew, tmp_path, super(SharedStore, SharedStore).open) as store:
+        with shared(crew, tmp_path, super(CrewStore, CrewStore).open) as store:
             with pytest.raises(StoreError, match="the array 'x' is not complete"):
                 store.read("x", 0, 1)
             store.add("x", 2, (), np.int32, replace=True)
@@ -247,7 +247,7 @@ def test_arrays_that_a_crash_left_unsealed(three, tmp_path):
 
 
 def test_folders_that_are_not_the_same_one(three, tmp_path):
-    here = super(SharedStore, SharedStore).create
+    here = super(CrewStore, CrewStore).create
     elsewhere = lambda _: here(tmp_path / "of process 0")  # noqa: E731
     first, *others = three.each(lambda crew: shared(crew, tmp_path, elsewhere).close())
     assert first is None

@@ -98,7 +98,10 @@ EDGES = random_edges(13, 45)
 
 
 @pytest.mark.parametrize(("model", "layers", "parts"), [
-    ("gcn", 3, 3), ("gcn", 2, 7), ("gat", 2, 2), ("gatedgcn", 2, 3), ("gin", 2, 3),
+    ("gcn", 3, 3), ("gat", 2, 2), *(
+        pytest.param(*case, marks=pytest.mark.once)
+        for case in [("gcn", 2, 7), ("gatedgcn", 2, 3), ("gin", 2, 3)]
+    ),
 ])  # fmt: skip
 def test_training(model, layers, parts):
     assert_trains_alike(model, layers, parts, EDGES)
@@ -109,6 +112,7 @@ def test_training_keeping_nothing_on_the_device():
     assert_trains_alike("gcn", 2, 2, EDGES, cached=False, overlapped=False)
 
 
+@pytest.mark.once
 def test_a_wrong_merge_would_be_seen(monkeypatch):
     """The comparison is as sharp as it has to be: exp sums that are not rescaled fail it."""
     monkeypatch.setattr(merging, "_rescaled", lambda total, top, new: total)

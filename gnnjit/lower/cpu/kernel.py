@@ -205,7 +205,8 @@ def _self_test() -> list[str]:
     neighbor = np.array([3, 1, 0, 2], np.int32)
     shape = jax.ShapeDtypeStruct((2, 3), np.float32)
     try:
-        with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
+        here = jax.local_devices(backend="cpu")[0]
+        with jax.ensure_compile_time_eval(), jax.default_device(here):
             call = jax.ffi.ffi_call(_target(spec), [shape])
             (got,) = jax.jit(call)(np.array([0, 3, 4], np.int32), neighbor, data)
             got = np.asarray(got)

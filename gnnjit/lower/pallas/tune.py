@@ -115,7 +115,7 @@ def path() -> Path:
 @functools.cache
 def device() -> str:
     """The device and what compiles for it."""
-    kind = jax.devices()[0].device_kind
+    kind = jax.local_devices()[0].device_kind
     return f"{kind}/jax {'.'.join(map(str, _compat.JAX_VERSION))}/{triton.NAME}"
 
 

@@ -15,7 +15,7 @@ from gnnjit.grid.disk import LOCK, ArrayFile, DiskStore, open_complete
 from gnnjit.grid.store import DTYPES, ArrayInfo
 
 
-class SharedStore(DiskStore):
+class CrewStore(DiskStore):
     """A `DiskStore` that all processes connected by `gnnjit.distributed` have open, for graphs that
     they stream together. In a job of one process it is a `DiskStore`.
 
@@ -34,28 +34,28 @@ class SharedStore(DiskStore):
         self,
         folder: Path,
         identity: str,
-        lock: io.FileIO | None = None,
         *,
+        lock: io.FileIO | None = None,
         crew: Crew | None = None,
     ) -> None:
-        super().__init__(folder, identity, lock)
+        super().__init__(folder, identity, lock=lock)
         self.crew = Crew.here() if crew is None else crew
         self._leading = True  # until all have it
 
     @classmethod
-    def create(cls, folder: str | Path) -> SharedStore:
+    def create(cls, folder: str | Path) -> CrewStore:
         """As `DiskStore.create`, together."""
         return cls.together(folder, super().create, Crew.here())
 
     @classmethod
-    def open(cls, folder: str | Path) -> SharedStore:
+    def open(cls, folder: str | Path) -> CrewStore:
         """As `DiskStore.open`, together."""
         return cls.together(folder, super().open, Crew.here())
 
     @classmethod
     def together(
         cls, folder: str | Path, make: Callable[[str | Path], DiskStore], crew: Crew
-    ) -> SharedStore:
+    ) -> CrewStore:
         """The store that process 0 makes, in all processes of a crew."""
         made: list[DiskStore] = []
 
@@ -71,7 +71,7 @@ class SharedStore(DiskStore):
         else:
             path = Path(folder).absolute()
             _check_seen(path / LOCK, crew)
-            store = cls(path, "", io.FileIO(path / LOCK, "r+"), crew=crew)
+            store = cls(path, "", lock=io.FileIO(path / LOCK, "r+"), crew=crew)
             store._follow(view)
         store._leading = False
         return store

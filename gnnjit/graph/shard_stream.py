@@ -1,0 +1,126 @@
+"""What a process must know of its own shards, from edges that pass by once.
+
+No process holds the edges of the others' shards: of those that start at its own vertices it keeps
+how many there are, and a bit for each row and shard that reads it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from gnnjit.graph.partition import Partition
+from gnnjit.graph.shard_blocks import padded
+from gnnjit.graph.shard_build import Dealt, Edges, Plan, edges_between
+from gnnjit.shapes import HostArray
+
+Blocks = Iterable[tuple[HostArray, HostArray]]
+"""Endpoints of edges, one block after the other, in the order in which edges were given."""
+
+
+def streamed_plan(
+    blocks: Blocks,
+    partition: Partition,
+    mine: Sequence[int],
+    *,
+    vertex: Callable[[int, int], HostArray],
+    summed: Callable[[HostArray], HostArray] = lambda x: x,
+) -> Plan:
+    """The plan of a process that makes the shards `mine`. With `cover`, which needs all edges, it
+    is of no use.
+
+    Args:
+        blocks: all edges, of vertices numbered along the cut.
+        partition: contiguous in these numbers.
+        mine: shards of this process.
+        vertex: the user's numbers of the vertices of these numbers, from the first to before the
+            second.
+        summed: a small `int64` array, added up over all processes, in all of them.
+    """
+    part = _Mine(Dealt.by(partition), mine)
+    for src, dst in blocks:
+        part.add(src, dst)
+    part.close()
+    bounds = partition.bounds
+    return Plan(
+        part.dealt,
+        part.num_edges,
+        between=part.between,
+        vertex=lambda p: vertex(int(bounds[p]), int(bounds[p + 1])),
+        edges=part.edges,
+        used=part.used,
+        sent=part.sent,
+        out_degree=part.out_degree,
+        reads=summed(part.reads()),
+    )
+
+
+class _Mine:
+    """The shards of one process."""
+
+    def __init__(self, dealt: Dealt, mine: Sequence[int]) -> None:
+        self.dealt, self.mine = dealt, list(mine)
+        self.count, self.rows = dealt.partition.num_shards, dealt.num_rows
+        self.num_edges = 0
+        self.between = np.zeros((self.count, self.count), np.int64)
+        # Rows of the shards of this process, one shard after the other.
+        self.first = np.full(self.count, -1, np.int64)
+        self.first[self.mine] = np.arange(len(self.mine)) * self.rows
+        self.degrees = np.zeros(len(self.mine) * self.rows, np.int64)
+        self.readers = np.zeros((len(self.mine) * self.rows, -(-self.count // 8)), np.uint8)
+        self.kept: dict[int, list[Edges]] = {p: [] for p in self.mine}
+
+    def add(self, src: HostArray, dst: HostArray) -> None:
+        """A block of edges."""
+        start, end = self.dealt.shard[src], self.dealt.shard[dst]
+        self.between += edges_between(start, end, self.count)
+        for p in self.mine:
+            at = np.flatnonzero(end == p)
+            number, row = at + self.num_edges, self.dealt.row
+            self.kept[p].append(Edges(start[at], row[src[at]], row[dst[at]], number))
+        own = np.flatnonzero(self.first[start] >= 0)
+        row = self.first[start[own]] + self.dealt.row[src[own]]
+        self.degrees += np.bincount(row, minlength=len(self.degrees))
+        for q in np.unique(end[own]):
+            self.readers[row[end[own] == q], q >> 3] |= np.uint8(1 << (q & 7))
+        self.num_edges += len(src)
+
+    def close(self) -> None:
+        """All edges have passed by."""
+        for p, parts in self.kept.items():
+            names = ("shard", "src", "dst", "number")
+            empty = [np.zeros(0, np.int32)] * 3 + [np.zeros(0, np.int64)]
+            columns = [[getattr(e, name) for e in parts] for name in names]
+            whole = [np.concatenate(c) if c else e for c, e in zip(columns, empty, strict=True)]
+            self.kept[p] = [Edges(*whole)]
+
+    def edges(self, p: int) -> Edges:
+        return self.kept[p][0]
+
+    @functools.cache  # noqa: B019, as long as the plan
+    def used(self, p: int) -> HostArray:
+        edges = self.edges(p)
+        found = np.zeros((self.count, self.rows), bool)
+        found[edges.shard, edges.src] = True
+        found[p] = False
+        return np.flatnonzero(found)
+
+    def sent(self, p: int, q: int) -> HostArray:
+        return np.flatnonzero(self._of(p, self.readers)[:, q >> 3] & np.uint8(1 << (q & 7)))
+
+    def out_degree(self, p: int) -> HostArray:
+        return padded(self._of(p, self.degrees).astype(np.int32), self.rows)
+
+    def reads(self) -> HostArray:
+        """The rows of `Plan.traffic` that this process knows; zeros in the others."""
+        found = np.zeros((self.count, self.count), np.int64)
+        for p in self.mine:
+            for q in set(range(self.count)) - {p}:
+                found[p, q] = len(self.sent(p, q))
+        return found
+
+    def _of(self, p: int, rows: HostArray) -> HostArray:
+        first = self.first[p]
+        return rows[first : first + self.rows]

@@ -1,0 +1,142 @@
+"""Shards by what they take: timed, learned from, and dealt out anew."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from gnnjit.cost.partition import PartitionModel
+from gnnjit.errors import GraphError
+from gnnjit.graph import Graph
+from gnnjit.graph.edit import real_edges
+from gnnjit.graph.rebalance import measured_costs
+from gnnjit.graph.rebalance import rebalance as balance
+from gnnjit.graph.sharded import ShardedGraph, own_part
+from gnnjit.graph.vertex_costs import vertex_features
+from gnnjit.shapes import HostArray
+from gnnjit.shard import shard
+
+__all__ = ["rebalance", "shard_seconds"]
+
+
+def shard_seconds(fn: Callable[..., Any], *args: Any, repeats: int = 3) -> HostArray:
+    """`float64[P]`: seconds that `fn(*args)` takes of each shard alone, without the exchange.
+
+    What all shards do together lasts as long as the longest of them. The shards of a process are
+    timed one after the other on its first device; where there are several processes, each times its
+    own, and all get all times.
+
+    Args:
+        fn: a pure function: a layer, a model, a step of training.
+        args: what it is called with, a `ShardedGraph` and arrays on its shards among it.
+        repeats: the least time of so many counts, after one run that is not timed.
+
+    Raises:
+        GraphError: no ShardedGraph, or more than one, among the arguments.
+    """
+    graph = _graph_of(args)
+    compiled, seconds = jax.jit(fn), np.zeros(graph.num_shards)
+    device = jax.local_devices()[0]
+    owners = graph.sharding.addressable_devices_indices_map((graph.num_shards,)).values()
+    for p in sorted({index[0].start or 0 for index in owners if index is not None}):
+        alone = jax.tree.map(lambda x, p=p: _alone(graph, x, p, device), args, is_leaf=_is_graph)
+        jax.block_until_ready(compiled(*alone))
+        times = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            jax.block_until_ready(compiled(*alone))
+            times.append(time.perf_counter() - start)
+        seconds[p] = min(times)
+    if jax.process_count() == 1:
+        return seconds
+    from jax.experimental import multihost_utils
+
+    return np.asarray(multihost_utils.process_allgather(seconds), np.float64).max(axis=0)
+
+
+def rebalance(
+    graph: Graph,
+    sharded: ShardedGraph,
+    fn: Callable[..., Any],
+    *args: Any,
+    threshold: float = 1.1,
+    cost: PartitionModel | None = None,
+    plans: int = 8,
+    seed: int = 0,
+    repeats: int = 3,
+) -> ShardedGraph:
+    """`sharded` itself where its shards take about equally long; else `graph` dealt out anew.
+
+    The shards are timed. Where the longest takes more than `threshold` times the mean, several
+    plans move vertices from shards that take long to others, and the one that cuts fewest edges of
+    those that balance is taken (FlexGraph, section 5); what is on the old shards goes to the new
+    ones by `new.put(old.get(x))`.
+
+    Args:
+        graph: what `sharded` was made of.
+        fn, args, repeats: as of `shard_seconds`; `args` hold `sharded`.
+        threshold: the largest time over the mean.
+        cost: the learned model of what vertices cost, as of `gnnjit.shard`; it learns from these
+            times (ROC, section 4.1), and serves for other graphs too.
+        plans, seed: as of `gnnjit.graph.rebalance.rebalance`.
+
+    Raises:
+        GraphError: arguments that do not fit.
+    """
+    if not isinstance(graph, Graph) or graph.num_nodes != sharded.num_nodes:
+        raise GraphError(
+            f"rebalance() got {graph!r}, expected the graph that {sharded!r} was made of"
+        )
+    seconds = shard_seconds(fn, *args, repeats=repeats)
+    src, dst = (np.asarray(x) for x in real_edges(graph))
+    model, partition = cost or PartitionModel(), sharded.partition()
+    width = sharded.report.width if sharded.report is not None else 64
+    features = vertex_features(src, dst, graph.num_nodes, width, partition.order)
+    for total, taken in zip(partition.totals(features), seconds, strict=True):
+        model.observe(total, taken)
+    costs = measured_costs(model.vertex_cost(features), partition, seconds)
+    better = balance(src, dst, partition, costs, threshold, plans, seed)
+    if better is partition:
+        return sharded
+    return shard(
+        graph,
+        sharded.mesh,
+        sharded.axis,
+        partition=better,
+        exchange=sharded.exchange_name,
+        features=sharded.features,
+        width=width,
+    )
+
+
+def _graph_of(args: Any) -> ShardedGraph:
+    found = [x for x in jax.tree.leaves(args, is_leaf=_is_graph) if _is_graph(x)]
+    graphs = list({id(x): x for x in found}.values())
+    if len(graphs) != 1:
+        raise GraphError(
+            f"the arguments hold {len(graphs)} sharded graphs, expected one: pass what "
+            "gnnjit.shard(...) gave, and arrays of its vertices"
+        )
+    return graphs[0]
+
+
+def _is_graph(x: Any) -> bool:
+    return isinstance(x, ShardedGraph)
+
+
+def _alone(graph: ShardedGraph, x: Any, p: int, device: Any) -> Any:
+    """An argument, of one shard."""
+    if _is_graph(x):
+        return x.alone(p)
+    on_shards = isinstance(x, jax.Array) and x.ndim and len(x) in (graph.num_dst, graph.num_edges)
+    if on_shards and not x.is_fully_replicated:
+        return own_part(x, p, device)
+    if isinstance(x, jax.Array):
+        mesh = Mesh(np.asarray([device]), (graph.axis,))
+        return jax.device_put(np.asarray(x), NamedSharding(mesh, PartitionSpec()))
+    return x

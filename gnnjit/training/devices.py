@@ -1,0 +1,208 @@
+"""Training over many devices: which ones, and what lies on them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from gnnjit.data import Dataset
+from gnnjit.errors import GraphError
+from gnnjit.graph import ShardedGraph
+from gnnjit.graph.exchanges import EXCHANGES
+from gnnjit.shard import PARTITIONS, shard
+from gnnjit.training.errors import TrainError
+from gnnjit.training.tasks import Batch, split_weights
+from gnnjit.training.together import processes
+
+AXIS = "shards"
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """What was asked for.
+
+    Attributes:
+        devices: how many; None for all, of all processes.
+        partition, exchange: as of `gnnjit.shard`.
+    """
+
+    devices: int | None
+    partition: str = "auto"
+    exchange: str = "auto"
+
+    def __str__(self) -> str:
+        return f"devices {self.devices}, partition {self.partition}, exchange {self.exchange}"
+
+    def mesh(self) -> Mesh:
+        """Raises TrainError where there are fewer devices, or some would be left out of several
+        processes."""
+        found = jax.devices()
+        if self.devices is None:
+            return Mesh(np.asarray(found), (AXIS,))
+        if jax.process_count() > 1 and len(found) != self.devices:
+            raise TrainError(
+                f"devices is {self.devices}, and the {jax.process_count()} processes have "
+                f"{_these(found)} together: leave out --devices, or start processes that have "
+                "as many as are wanted (gnnjit launch --devices-per-process)"
+            )
+        if len(found) < self.devices:
+            raise TrainError(
+                f"devices is {self.devices}, and JAX has {_these(found)}: ask for at most "
+                f"{len(found)}{_how_to_get(self.devices, found)}"
+            )
+        return Mesh(np.asarray(found[: self.devices]), (AXIS,))
+
+
+def check_spread(
+    name: str,
+    task: str,
+    devices: int | None,
+    partition: str,
+    exchange: str,
+    *,
+    budget: Any = None,
+    compare: bool = False,
+) -> Spread | None:
+    """What is asked for; None where that is one device. Of several processes, all devices are
+    taken. Raises TrainError where it has no meaning together with the rest."""
+    _check_name("partition", partition, PARTITIONS)
+    _check_name("exchange", exchange, ("auto", *EXCHANGES))
+    several = processes() > 1
+    if devices is None and not several:
+        for option, value in (("partition", partition), ("exchange", exchange)):
+            if value != "auto":
+                raise TrainError(
+                    f"{option} is {value!r}, which is for training over many devices: say how many "
+                    "(--devices 8, devices=)"
+                )
+        return None
+    if devices is not None and devices < 1:
+        raise TrainError(f"devices is {devices}, expected at least 1")
+    one = "start one process" if several else "leave out --devices"
+    if task == "graph":
+        raise TrainError(
+            f"{name} is many graphs, and only datasets of one graph are trained on over many "
+            f"devices: {one}"
+        )
+    if budget is not None:
+        raise TrainError(
+            "a memory budget and many devices cannot be combined yet: leave out "
+            f"--memory-budget, or {one}"
+        )
+    if compare:
+        raise TrainError(
+            "a comparison with plain segment operations is of one device: leave out --compare, or "
+            f"{one}"
+        )
+    return Spread(devices, partition, exchange)
+
+
+def _check_name(what: str, got: str, expected: tuple[str, ...]) -> None:
+    if got not in expected:
+        raise TrainError(f"{what} is {got!r}, expected one of {', '.join(expected)}")
+
+
+def provide(devices: int | None) -> None:
+    """Where this process computes on the CPU, let JAX take that for as many devices as make so many
+    in all processes. Nothing where JAX has used its devices, or was told how many to take."""
+    if devices is None or devices < 1 or devices % processes():
+        return  # what is wrong is told later
+    if getattr(jax.config, "jax_num_cpu_devices") > 0:  # noqa: B009, of which types know nothing
+        return
+    try:
+        jax.config.update("jax_num_cpu_devices", devices // processes())
+    except RuntimeError:
+        return  # how many there are is looked at when they are needed
+
+
+def _these(found: list[Any]) -> str:
+    platform = found[0].platform
+    return f"{len(found)} {platform.upper()} device{'s' * (len(found) != 1)}"
+
+
+def _how_to_get(wanted: int, found: list[Any]) -> str:
+    if found[0].platform != "cpu":
+        return ", or run on more hosts"
+    return (
+        ", or have JAX take the CPU for more before anything is computed: "
+        f'jax.config.update("jax_num_cpu_devices", {wanted}), or JAX_NUM_CPU_DEVICES={wanted}'
+    )
+
+
+class ShardedTask:
+    """A graph over devices whose vertices are labelled: the whole graph is every batch.
+
+    Attributes:
+        graph: the graph.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        """`batch`: of a `ShardedGraph`, and arrays on its shards."""
+        self.graph: ShardedGraph = batch.graph
+        self._batch = batch
+
+    @classmethod
+    def of(cls, dataset: Dataset, spread: Spread) -> ShardedTask:
+        """Of a dataset that every process has in memory. Raises TrainError."""
+        mesh = spread.mesh()
+        try:
+            graph = shard(dataset.graph, mesh, partition=spread.partition, exchange=spread.exchange)
+        except GraphError as error:
+            raise TrainError(f"{dataset.name} cannot be sharded: {error}") from error
+        arrays = (dataset.x, dataset.y, split_weights(dataset))
+        return cls(Batch(graph, *map(graph.put, arrays)))
+
+    @property
+    def everywhere(self) -> NamedSharding:
+        """Of what is the same on all devices."""
+        return NamedSharding(self.graph.mesh, PartitionSpec())
+
+    def train_batches(self, seed: int, epoch: int) -> Iterator[Batch]:
+        yield self._batch
+
+    def eval_batches(self) -> list[Batch]:
+        return [self._batch]
+
+    def figures(self) -> dict[str, Any]:
+        """What is reported of them."""
+        report = self.graph.report
+        edges = np.asarray(report.edges)
+        return {
+            "devices": self.graph.num_shards,
+            "processes": jax.process_count(),
+            "partition": report.partition,
+            "order": report.order,
+            "exchange": report.exchange,
+            "rows_per_shard": list(report.vertices),
+            "edges_per_shard": list(report.edges),
+            "cut_edges": report.cut,
+            "imbalance": float(edges.max() / edges.mean()) if edges.any() else 1.0,
+        }
+
+
+def replicated(tree: Any, sharding: NamedSharding) -> Any:
+    """The same on all devices; every process has the same values."""
+
+    def put(leaf: Any) -> Any:
+        if jax.numpy.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(put(jax.random.key_data(leaf)))
+        host = np.asarray(leaf)
+        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+    return jax.tree.map(put, tree)
+
+
+def on_one_device(tree: Any) -> Any:
+    """What `replicated` gave, on the default device of this process alone."""
+
+    def put(leaf: Any) -> Any:
+        if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(put(jax.random.key_data(leaf)))
+        return jax.numpy.asarray(np.asarray(leaf))
+
+    return jax.tree.map(put, tree)

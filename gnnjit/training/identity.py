@@ -1,0 +1,48 @@
+"""What a dataset is, and what a run depends on."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from gnnjit.data import Dataset, GraphDataset
+from gnnjit.store_dataset import contents_of
+from gnnjit.stored_dataset import StoredDataset
+from gnnjit.training.config import TrainConfig
+
+
+def describe_dataset(dataset: Dataset | GraphDataset | StoredDataset) -> dict[str, Any]:
+    """Name and sizes."""
+    sizes = {"graphs": len(dataset)} if isinstance(dataset, GraphDataset) else {}
+    return {
+        "name": dataset.name,
+        **sizes,
+        "vertices": dataset.num_nodes,
+        "edges": dataset.num_edges,
+        "features": dataset.num_features,
+        "classes": dataset.num_classes,
+    }
+
+
+def identity_of(dataset: Any, config: TrainConfig, folds: int) -> dict[str, Any]:
+    """What must be equal for a run to be continued. The number of epochs and seeds may grow."""
+    described = describe_dataset(dataset)
+    found = {"dataset": described.pop("name"), **described, "contents": contents(dataset)}
+    found.update({k: v for k, v in config.to_dict().items() if k != "epochs"})
+    if isinstance(dataset, GraphDataset):
+        found["folds"] = folds
+    return found
+
+
+def contents(dataset: Any) -> str:
+    """A short hash of the dataset's arrays."""
+    if isinstance(dataset, StoredDataset):
+        return dataset.contents
+    if isinstance(dataset, Dataset):
+        return contents_of(dataset)
+    sha = hashlib.sha256()
+    for array in (dataset.src, dataset.dst, dataset.x, dataset.y, dataset.node_offsets):
+        sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()[:16]
