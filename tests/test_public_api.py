@@ -39,7 +39,7 @@ def test_names() -> None:
 
 def test_names_of_grid() -> None:
     assert names(gnnjit.grid) == [
-        "DiskStore", "EdgeArray", "HostStore", "CrewStore", "StreamedGraph", "VertexArray",
+        "CrewStore", "DiskStore", "EdgeArray", "HostStore", "StreamedGraph", "VertexArray",
         "VertexStore",
     ]  # fmt: skip
 
