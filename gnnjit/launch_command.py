@@ -19,6 +19,8 @@ _LOCAL_DEVICES = "JAX_LOCAL_DEVICE_IDS"
 EPILOG = """examples:
   gnnjit launch -n 4 -- train communities --checkpoint run1
   gnnjit launch -n 2 --devices-per-process 4 -- train    8 devices on a machine without GPUs
+  gnnjit launch -n 2 -- train communities --memory-budget 1GiB --store DIR
+                                     each within the budget, on its blocks of one graph
 
 When a process dies, the others are stopped, and the exit code is that of the one that died first:
 128 more than the signal that killed it. On a cluster, its own launcher starts the processes (srun,

@@ -27,7 +27,9 @@ def test_alone_all_of_it_does_nothing(monkeypatch):
     distributed.barrier("b")
     distributed.everywhere("value", "what")
     distributed.leave(1)
+    assert distributed.joined() == Place(0, 1, None)
     assert distributed.broadcast_bytes(b"data") == b"data"
+    assert distributed.gather_bytes("g", b"data") == [b"data"]
     with pytest.raises(DistributedError, match="got None from process 0, expected bytes"):
         distributed.broadcast_bytes(None)
 
@@ -199,6 +201,17 @@ class TestPeers:
             assert job.heard.acquire(timeout=30)
         survivors = {0, 1, 2} - {victim}
         assert set(job.lost) == {(k, victim, "failed (ValueError: mine)") for k in survivors}
+
+    @pytest.mark.parametrize("gone", [0, 2])
+    def test_those_that_ended_are_not_waited_for(self, job, gone):
+        job.each(job.meet)
+        job.all[gone].leave()
+        found = job.each(lambda peers, k: k == gone or peers.gather("end", b"", timeout=30))
+        assert {str(error) for k, error in enumerate(found) if k != gone} == {
+            f"process {k} of 3 is at 'end', process {gone} ended before: all processes must run "
+            "the same program"
+            for k in {0, 1, 2} - {gone}
+        }
 
     def test_those_that_leave_are_not_missed(self, job):
         job.each(job.meet)

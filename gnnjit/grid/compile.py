@@ -14,7 +14,7 @@ import numpy as np
 from gnnjit.errors import StreamError
 from gnnjit.frontend import whole
 from gnnjit.frontend.whole import Array, Constant, Rows
-from gnnjit.grid.crew import digest
+from gnnjit.grid.crew import digest, hashed
 from gnnjit.grid.explanation import GridExplanation, explain
 from gnnjit.grid.fit import Fit, Options, fit, reordered
 from gnnjit.grid.loading import Data
@@ -200,7 +200,7 @@ def _state(
         jax.random.key_data(x) if jax.numpy.issubdtype(x.dtype, keys) else x
         for x in shared.values()
     ]
-    return str([*names.values(), *versions.values(), digest(*values)])
+    return hashed(*names.values(), str([*versions.values()]), digest(*values))
 
 
 class Ready:
@@ -214,7 +214,8 @@ class Ready:
     def __init__(self, traced: Traced, graph: StreamedGraph, options: Options) -> None:
         self.traced, self.graph, self.options = traced, graph, options
         graph.store.crew.same(
-            "the streamed function", lambda: described(traced.pieces.streamed) + _shown(options)
+            "the streamed function",
+            lambda: hashed(described(traced.pieces.streamed), _shown(options)),
         )
         self.fit = fit(traced.pieces, graph, options)
         self.refined = False
