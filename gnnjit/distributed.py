@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from types import TracebackType
 
 import jax
@@ -29,9 +30,12 @@ __all__ = [
     "Place",
     "barrier",
     "broadcast_bytes",
+    "check_equal",
     "connect",
     "everywhere",
+    "gather_bytes",
     "is_main",
+    "joined",
     "keep_stdout",
     "leave",
     "place_from_environment",
@@ -178,6 +182,11 @@ def is_main() -> bool:
     return _joined is None or _joined[0].process == 0
 
 
+def joined() -> Place:
+    """Which process this is, as `connect` said; `Place(0, 1, None)` before it."""
+    return ALONE if _joined is None else _joined[0]
+
+
 def barrier(name: str, timeout: float = 60) -> None:
     """Wait until all processes are here. Nothing where there is one.
 
@@ -202,6 +211,18 @@ def broadcast_bytes(data: bytes | None, timeout: float = 60) -> bytes:
     return _joined[1].gather("broadcast_bytes", data, timeout=timeout, of=[0])[0]
 
 
+def gather_bytes(name: str, data: bytes, timeout: float = 60) -> list[bytes]:
+    """What each process passes, in all of them, by their numbers. They go through process 0: for
+    what is not large.
+
+    Raises:
+        DistributedError: as `barrier`.
+    """
+    if _joined is None:
+        return [data]
+    return [body for _, body in sorted(_joined[1].gather(name, data, timeout=timeout).items())]
+
+
 def everywhere(value: bytes | str, what: str, timeout: float = 60) -> None:
     """Check that all processes pass the same value, so that those that disagree stop before they
     wait for each other. Nothing where there is one.
@@ -217,9 +238,13 @@ def everywhere(value: bytes | str, what: str, timeout: float = 60) -> None:
     if _joined is None:
         return
     raw = value.encode() if isinstance(value, str) else value
-    found = _joined[1].gather(f"everywhere {what}", raw, timeout=timeout)
+    check_equal(gather_bytes(f"everywhere {what}", raw, timeout), what)
+
+
+def check_equal(values: Sequence[bytes], what: str) -> None:
+    """Raises DistributedError unless all processes have the same value; they are named by it."""
     groups: dict[bytes, list[int]] = {}
-    for process, theirs in sorted(found.items()):
+    for process, theirs in enumerate(values):
         groups.setdefault(theirs, []).append(process)
     if len(groups) > 1:
         shown = "; ".join(f"{numbered(who)}: {_shown(theirs)}" for theirs, who in groups.items())

@@ -215,7 +215,7 @@ class Peers:
             self._tell(header, value or b"")
         with self._changed:
             found = self._values.setdefault(step, {})
-            self._changed.wait_for(lambda: wanted <= found.keys(), timeout)
+            self._changed.wait_for(lambda: wanted <= found.keys() | self._left, timeout)
             del self._values[step]
         for process, (other, _) in sorted(found.items()):
             if other != name:
@@ -223,7 +223,13 @@ class Peers:
                     f"process {self._process} of {self._processes} is at '{name}', process "
                     f"{process} at '{other}': all processes must run the same program"
                 )
-        if missing := sorted(wanted - found.keys()):
+        missing = sorted(wanted - found.keys())
+        if left := [process for process in missing if process in self._left]:
+            raise DistributedError(
+                f"process {self._process} of {self._processes} is at '{name}', {numbered(left)} "
+                "ended before: all processes must run the same program"
+            )
+        if missing:
             raise DistributedError(
                 f"process {self._process} of {self._processes} waited {timeout:g} s at '{name}' "
                 f"for {numbered(missing)}: see what they are doing, or allow more time"
@@ -271,7 +277,11 @@ class Peers:
             if self._process == 0:
                 self._tell(header, body, besides=peer)
         elif header["kind"] == "bye":
-            self._left.add(peer)
+            with self._changed:
+                self._left.add(header["process"])
+                self._changed.notify_all()
+            if self._process == 0:
+                self._tell(header, besides=peer)
         elif header["kind"] == "lost":
             self._lose(header["process"], header["why"], peer)
 

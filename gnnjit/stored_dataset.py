@@ -25,6 +25,7 @@ import numpy as np
 
 from gnnjit.config import write_atomically
 from gnnjit.errors import StoreError
+from gnnjit.grid.crew_store import CrewStore
 from gnnjit.grid.disk import DiskStore
 from gnnjit.grid.disk_shared import SharedStore
 from gnnjit.grid.store import DTYPES, ArrayInfo, VertexStore
@@ -87,9 +88,12 @@ class StoredDataset:
     prepared_peak_bytes: int | None = None
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str], *, shared: bool = False) -> StoredDataset:
+    def open(
+        cls, folder: str | os.PathLike[str], *, shared: bool = False, together: bool = False
+    ) -> StoredDataset:
         """The dataset in a folder. What a run that was killed left unfinished is dropped; with
-        `shared` it stays, and other processes may have the folder open so too.
+        `shared` it stays, and other processes may have the folder open so too, to read. With
+        `together` all connected processes open it, to stream it together (`CrewStore`).
 
         Raises StoreError: there is none, it is not complete or damaged, or another process has it
         open.
@@ -106,7 +110,7 @@ class StoredDataset:
                 "again"
             )
         with contextlib.ExitStack() as undo:
-            kind = SharedStore if shared else DiskStore
+            kind = CrewStore if together else SharedStore if shared else DiskStore
             stored = cls._parse(undo.enter_context(kind.open(folder)), data, folder / DATASET)
             for name, expected in arrays_of(stored).items():
                 found = stored.store.info(name)
@@ -199,9 +203,9 @@ def arrays_of(stored: StoredDataset) -> dict[str, ArrayInfo]:
 
 def _drop_unfinished(store: VertexStore) -> None:
     """What a crash left unsealed cannot be read: temporary arrays, results, parts of grids."""
-    for name in store.names():
-        if not store.info(name).sealed:
-            store.drop(name)
+    names = [name for name in store.names() if not store.info(name).sealed]
+    if names:
+        store.once(lambda: [store.drop(name) for name in names])
 
 
 def describe(folder: Path) -> dict[str, Any] | None:

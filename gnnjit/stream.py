@@ -44,6 +44,10 @@ def stream(
     to sources (NeuGraph, section 3.2: forward and backward). What they leave to each other goes to
     the store, or stays on the device where the memory plan keeps it (ROC, section 5).
 
+    Where several processes are connected (`gnnjit.distributed`), all call the same functions with
+    the same arguments, on a graph in a `gnnjit.grid.CrewStore`: each does its share of the
+    blocks, within its own budget, and all get the same results, to the bit.
+
     The result has two methods: `prepare(*args)` does all that comes before the first run, and
     `explain(*args)` shows the grid, the sweeps, the plan, and the times of the last run. Its
     attribute `traffic` has what that run moved, `watch` is told (operations done, all) meanwhile.
@@ -65,7 +69,9 @@ def stream(
 
     Raises:
         StreamError: from the call: `fn` does something that needs all vertices at once, or depends
-            on their number; or no layout fits the budget. The message names the line.
+            on their number; or no layout fits the budget. The message names the line. Several
+            processes are connected, and the graph's store is not one that they share.
+        DistributedError: processes call different functions, or with different arguments.
         PlanError: `memory_budget` is no size; or, from the call, `parts` does not fit it.
     """
     if fn is None:

@@ -48,13 +48,22 @@ from gnnjit.training.streamed import (
     StoredTask,
     Streamed,
     check_budget,
+    check_store,
     counts_process,
     layout_of,
     note_of,
     without_leftovers,
 )
 from gnnjit.training.tasks import SPLITS, FoldTask, Task, VertexTask
-from gnnjit.training.together import check_same, open_checkpoints, processes, shared
+from gnnjit.training.together import (
+    check_same,
+    is_main,
+    known_to_main,
+    open_checkpoints,
+    open_in_all,
+    processes,
+    shared,
+)
 
 __all__ = [
     "CheckpointError",
@@ -189,6 +198,8 @@ def train(
             "read its part, pass what gnnjit.prepare.prepare gives"
         )
     budget = None if memory_budget is None else parse_size(memory_budget)
+    if budget is not None:
+        check_store(dataset)
     _check(dataset, config, seeds, checkpoint_every, checkpoint, resume)
     dataset = _prepared(dataset, config)
     saved = None
@@ -304,7 +315,7 @@ def _stored(dataset: Any, folder: str | os.PathLike[str] | None) -> Iterator[Sto
         with HostStore() as store:
             yield store_dataset(dataset, store)
     else:
-        stored = keep(dataset, folder)
+        stored = open_in_all(lambda: keep(dataset, folder), folder, to_read=False)
         with stored.store, without_leftovers(stored):
             yield stored
 
@@ -324,10 +335,10 @@ def _streamed(
         task,
         budget,
         process=process,
-        layout=None if saved is None else layout_of(saved.recall(), budget),
+        layout=None if saved is None else layout_of(known_to_main(saved), budget),
         watcher=watcher,
     )
-    if saved is not None:
+    if saved is not None and is_main():
         streamed.settled = lambda layout: saved.remember(note_of(layout, budget))
     return streamed
 

@@ -39,7 +39,8 @@ def test_names() -> None:
 
 def test_names_of_grid() -> None:
     assert names(gnnjit.grid) == [
-        "DiskStore", "EdgeArray", "HostStore", "StreamedGraph", "VertexArray", "VertexStore",
+        "CrewStore", "DiskStore", "EdgeArray", "HostStore", "StreamedGraph", "VertexArray",
+        "VertexStore",
     ]  # fmt: skip
 
 

@@ -166,12 +166,29 @@ def test_each_process_reads_its_part(whole, tmp_path):
     assert min(sharding["rows_per_shard"]) > 0
 
 
+@pytest.mark.once
+def test_within_a_budget_through_a_death(whole, tmp_path):
+    """Each process streams its blocks of one store, which a death leaves fit for going on."""
+    target = tmp_path / "result.json"
+    run = ["--checkpoint", str(tmp_path / "run"), "--checkpoint-every", "2"]
+    more = [*run, "--memory-budget", "1GiB", "--store", str(tmp_path / "store")]
+    found = launch(*options(*more), TEST_DIES="4", **customised(tmp_path, DIES))
+    assert found.returncode == 128 + signal.SIGKILL, found.stderr
+    assert checkpoints(tmp_path / "run") == ["2"]
+    found = launch(*options(*more, "--resume", "--json", str(target)))
+    assert found.returncode == 0, found.stderr
+    result = json.loads(target.read_text())
+    assert curve(result) == pytest.approx(curve(whole), rel=1e-4)
+    assert result["performance"]["processes"] == 2
+    assert result["performance"]["parts"] >= 2
+
+
 @pytest.mark.parametrize(
     ("mine", "theirs", "message"),
     [
         ("--lr=0.1", "--lr=0.2", "lr is not the same in all processes (process 0: 0.1; process 1"),
         ("--devices=3", "--devices=3", "devices is 3, and the 2 processes have 2 CPU devices"),
-        ("--memory-budget=1GiB", "--memory-budget=1GiB", "start one process"),
+        ("--memory-budget=1GiB", "--memory-budget=1GiB", "from a folder: pass one (--store DIR"),
     ],
 )
 def test_what_is_refused_by_all(mine, theirs, message, capfd):

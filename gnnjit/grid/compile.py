@@ -14,14 +14,16 @@ import numpy as np
 from gnnjit.errors import StreamError
 from gnnjit.frontend import whole
 from gnnjit.frontend.whole import Array, Constant, Rows
+from gnnjit.grid.crew import digest
 from gnnjit.grid.explanation import GridExplanation, explain
 from gnnjit.grid.fit import Fit, Options, fit, reordered
 from gnnjit.grid.loading import Data
 from gnnjit.grid.row_arrays import EdgeArray, RowArray, VertexArray
 from gnnjit.grid.run import Run
 from gnnjit.grid.script import Pieces
-from gnnjit.grid.streamed import StreamedGraph, fresh_name, stand_in
-from gnnjit.grid.sweeps import plan_sweeps
+from gnnjit.grid.stand_in import stand_in
+from gnnjit.grid.streamed import StreamedGraph, fresh_name
+from gnnjit.grid.sweeps import described, plan_sweeps
 from gnnjit.grid.traffic import Traffic, refined_order
 
 
@@ -184,6 +186,23 @@ class StreamedFunction:
         return self._traced[arguments.key]
 
 
+def _shown(options: Options) -> str:
+    """Those that all processes must have alike: each may have a budget of its own."""
+    return str((options.parts, options.slices, options.process, options.refined))
+
+
+def _state(
+    names: Mapping[Array, str], versions: Mapping[Array, int], shared: Mapping[Array, Any]
+) -> str:
+    """Equal where a function is called with the same arguments, which go to the same arrays."""
+    keys = jax.dtypes.prng_key
+    values = [
+        jax.random.key_data(x) if jax.numpy.issubdtype(x.dtype, keys) else x
+        for x in shared.values()
+    ]
+    return str([*names.values(), *versions.values(), digest(*values)])
+
+
 class Ready:
     """A traced function for one graph: its grid, its script, where its arrays are.
 
@@ -194,6 +213,9 @@ class Ready:
 
     def __init__(self, traced: Traced, graph: StreamedGraph, options: Options) -> None:
         self.traced, self.graph, self.options = traced, graph, options
+        graph.store.crew.same(
+            "the streamed function", lambda: described(traced.pieces.streamed) + _shown(options)
+        )
         self.fit = fit(traced.pieces, graph, options)
         self.refined = False
         self.traffic: Traffic | None = None
@@ -226,6 +248,9 @@ class Ready:
         kept = {x: fresh_name("result") for x in function.outputs
                 if isinstance(x, Array) and x in self.temporary}  # fmt: skip
         names.update(kept)
+        self.graph.store.crew.same(
+            "what a streamed function is called with", lambda: _state(names, versions, shared)
+        )
         self._make_room(names, kept)
         data = Data(
             self.graph.store, self.fit.blocks, names, versions, self.graph.vertex, self.graph.held
@@ -247,14 +272,17 @@ class Ready:
         return array.name
 
     def _make_room(self, names: Mapping[Array, str], kept: Mapping[Array, str]) -> None:
-        for x in self.temporary:
-            name = names[x]
-            if name in self.made:
-                continue
-            assert x.rows is not None
-            self.graph.store.add(name, self.graph.num_rows(x.rows), x.shape, x.dtype, replace=True)
-            if x not in kept:
-                self.made.add(name)
+        missing = [x for x in self.temporary if names[x] not in self.made]
+
+        def work() -> None:
+            for x in missing:
+                assert x.rows is not None
+                rows = self.graph.num_rows(x.rows)
+                self.graph.store.add(names[x], rows, x.shape, x.dtype, replace=True)
+
+        if missing:
+            self.graph.store.once(work)
+        self.made.update(names[x] for x in missing if x not in kept)
 
     def _result(
         self, x: Any, names: Mapping[Array, str], kept: Mapping[Array, str], shared: Any

@@ -31,7 +31,7 @@ _CALL = 1 << 30  # Bytes of one system call: macOS refuses 2 GiB, Linux does les
 
 
 @dataclasses.dataclass(frozen=True)
-class _File:
+class ArrayFile:
     """One generation of an array. `stream`: open for reading and writing; None where the run
     stopped before the array was sealed."""
 
@@ -69,17 +69,20 @@ class DiskStore(VertexStore):
     file, and the sealed one stays, for `open` to find, until the new one is sealed too. `unseal`
     gives that up: after a crash the array is lost.
 
-    One process at a time may have the store open, by a lock on a file in the folder. StoreError
-    tells what the disk refuses, and what in the folder is not as the manifest says.
+    One process at a time may have the store open, by a lock on a file in the folder; all processes
+    of a job as a `CrewStore`. StoreError tells what the disk refuses, and what in the folder is
+    not as the manifest says.
     """
 
-    def __init__(self, folder: Path, identity: str, *, shared: bool = False) -> None:
+    def __init__(
+        self, folder: Path, identity: str, *, shared: bool = False, lock: io.FileIO | None = None
+    ) -> None:
         super().__init__(str(folder))
         self._folder = folder
         self._identity = identity
-        self._files: dict[str, _File] = {}
-        self._kept: dict[str, _File] = {}  # the sealed generation behind an unsealed replacement
-        self._lock = _lock(folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        self._files: dict[str, ArrayFile] = {}
+        self._kept: dict[str, ArrayFile] = {}  # sealed, behind an unsealed replacement
+        self._lock = lock or _lock(folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
     @classmethod
     def create(cls, folder: str | Path) -> DiskStore:
@@ -108,8 +111,8 @@ class DiskStore(VertexStore):
             store = undo.enter_context(cls(folder, ""))
             store._identity, arrays = _read_manifest(folder)
             for name, (path, info) in arrays.items():
-                stream = _open_sealed(path, info) if info.sealed else None
-                store._files[name] = _File(path, info, stream)
+                stream = open_complete(path, info) if info.sealed else None
+                store._files[name] = ArrayFile(path, info, stream)
             store._remove_leftovers()
             undo.pop_all()
             return store
@@ -199,11 +202,11 @@ class DiskStore(VertexStore):
         at = file.info.begin + start * file.info.row_bytes
         _write_at(file, rows.reshape(-1).view(np.uint8).data, at)
 
-    def _make(self, name: str, info: ArrayInfo) -> _File:
+    def _make(self, name: str, info: ArrayInfo) -> ArrayFile:
         """A file of the whole length. Where that fails, none is left."""
         path = self._folder / f"{name}.{self._identity}{secrets.token_hex(4)}.npy"
         with _failures(path, info.file_bytes):
-            file = _File(path, info, io.FileIO(path, "x+"))
+            file = ArrayFile(path, info, io.FileIO(path, "x+"))
             try:
                 _reserve(file.fd, info.file_bytes, self._folder)
                 _write_at(file, memoryview(info.header()), 0)
@@ -212,7 +215,7 @@ class DiskStore(VertexStore):
                 raise
         return file
 
-    def _commit(self, files: dict[str, _File], kept: dict[str, _File]) -> None:
+    def _commit(self, files: dict[str, ArrayFile], kept: dict[str, ArrayFile]) -> None:
         """From here on these are the arrays, also after a crash."""
         arrays = {name: _entry(file) for name, file in {**files, **kept}.items()}
         data = {"kind": KIND, "format": FORMAT, "id": self._identity, "arrays": arrays}
@@ -233,7 +236,7 @@ class DiskStore(VertexStore):
                 os.unlink(path)
 
 
-def _entry(file: _File) -> dict[str, Any]:
+def _entry(file: ArrayFile) -> dict[str, Any]:
     info = file.info
     return {
         "file": file.path.name,
@@ -291,7 +294,7 @@ def _parse(path: Path, identity: str, name: str, entry: Any) -> tuple[Path, Arra
     raise _damaged(path, f"the entry of {name!r}")
 
 
-def _open_sealed(path: Path, info: ArrayInfo) -> io.FileIO:
+def open_complete(path: Path, info: ArrayInfo) -> io.FileIO:
     with contextlib.ExitStack() as undo, _failures(path):
         try:
             stream = undo.enter_context(io.FileIO(path, "r+"))
@@ -313,7 +316,7 @@ def _open_sealed(path: Path, info: ArrayInfo) -> io.FileIO:
         return stream
 
 
-def _write_at(file: _File, view: memoryview, at: int) -> None:
+def _write_at(file: ArrayFile, view: memoryview, at: int) -> None:
     with _failures(file.path, len(view)):
         while view:
             done = os.pwritev(file.fd, [view[:_CALL]], at)
@@ -365,7 +368,7 @@ def _lock(folder: Path, kind: int) -> io.FileIO:
         return stream
 
 
-def _without(files: dict[str, _File], name: str) -> dict[str, _File]:
+def _without(files: dict[str, ArrayFile], name: str) -> dict[str, ArrayFile]:
     return {other: file for other, file in files.items() if other != name}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gnnjit.errors import StoreError
-from gnnjit.grid.disk import DiskStore, _File, _open_sealed, _read_manifest
+from gnnjit.grid.disk import ArrayFile, DiskStore, _read_manifest, open_complete
 
 
 class SharedStore(DiskStore):
@@ -24,7 +24,7 @@ class SharedStore(DiskStore):
             _, arrays = _read_manifest(folder)
             for name, (path, info) in arrays.items():
                 if info.sealed:
-                    store._files[name] = _File(path, info, _open_sealed(path, info))
+                    store._files[name] = ArrayFile(path, info, open_complete(path, info))
             undo.pop_all()
             return store
 

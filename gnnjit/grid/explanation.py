@@ -192,7 +192,7 @@ class GridExplanation:
 
     Attributes:
         bounds, counts: of the vertex chunks, and edges of each chunk.
-        slices: of each block.
+        slices: of each block; `own`: the blocks of this process, which all else is about.
         sweeps: in order.
         memory: the plan.
         times: of the last run; None before any.
@@ -201,6 +201,7 @@ class GridExplanation:
     bounds: HostArray
     counts: HostArray
     slices: int
+    own: range
     sweeps: tuple[SweepExplanation, ...]
     memory: Memory
     times: Times | None
@@ -225,9 +226,16 @@ class GridExplanation:
         ]
         return (
             f"{self.bounds[-1]:,} vertices in {len(self.counts)} blocks of up to {rows:,}{slices}\n"
+            f"{self._share()}"
             f"edges of the largest column and row, over the mean: {', '.join(uneven)}\n"
             f"{heat_map(self.counts)}"
         )
+
+    def _share(self) -> str:
+        if len(self.own) == len(self.counts):
+            return ""
+        which = f"{self.own.start} to {self.own.stop - 1}" if self.own else "none"
+        return f"blocks of this process, which the rest is about: {which}\n"
 
     def __str__(self) -> str:
         return "\n\n".join(f"--- {title}\n{text}" for title, text in self.sections())
@@ -276,7 +284,8 @@ def explain(fit: Fit, pieces: Pieces, traffic: Traffic | None) -> GridExplanatio
     )
     sweeps = tuple(_sweep(s, names, m) for s, m in zip(pieces.sweeps, moved, strict=True))
     times = _times(fit, traffic) if traffic is not None and fit.steps else None
-    return GridExplanation(fit.blocks.bounds, fit.blocks.counts, fit.slices, sweeps, memory, times)
+    grid = fit.blocks.bounds, fit.blocks.counts, fit.slices, fit.own
+    return GridExplanation(*grid, sweeps, memory, times)
 
 
 class _Names:

@@ -18,6 +18,7 @@ from gnnjit.budget import human
 from gnnjit.errors import PlanError, StreamError
 from gnnjit.frontend.whole import Array
 from gnnjit.grid.blocks import EdgeBlocks
+from gnnjit.grid.crew import own_blocks
 from gnnjit.grid.keeping import held_between_calls, read_in_part
 from gnnjit.grid.memory_plan import MAX_STATES, MemoryPlan, Operation, plan_memory, streaming
 from gnnjit.grid.script import Order, Pieces, Step, Tensor, cell, operations, serpentine, steps
@@ -86,6 +87,8 @@ class Fit:
         capacity: bytes that it was made for.
         held_bytes: of what is held.
         process: whether the capacity is part of a budget for the process.
+        own: the blocks that this process does, where several stream together: `steps` and `plan`
+            are of these alone.
     """
 
     blocks: EdgeBlocks
@@ -99,6 +102,7 @@ class Fit:
     capacity: int
     held_bytes: int
     process: bool
+    own: range
 
     @property
     def layout(self) -> tuple[int, int]:
@@ -123,31 +127,34 @@ def reordered(
 
 def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
     """A layout that another function of the graph has, if it fits the budget; else the smallest P,
-    in the fewest slices.
+    in the fewest slices. Processes that stream together all take the layout that fits each of them,
+    with a block for each, where there are vertices for that.
 
     Raises:
         StreamError: none fits; the message tells about how much is needed.
     """
+    crew, first = graph.store.crew, _fewest(graph)
     if options.parts is None:
-        known = [at for at in graph.layouts if options.slices in (None, at[1])]
+        known = [at for at in graph.layouts if options.slices in (None, at[1]) and at[0] >= first]
         for parts, slices in known:
             with contextlib.suppress(PlanError):
                 return _fitted(pieces, graph, options, parts, slices)
             pieces.forget()
-    before = _capacity(graph, options)
+    before = _least_capacity(graph, options)
     probe = Probe(pieces)
-    compiled = max(0, before - _capacity(graph, options))  # about as much as for real blocks
+    probe.largest(crew)
+    compiled = max(0, before - _least_capacity(graph, options))  # about as much as for real blocks
     pieces.forget()
     if options.parts is not None:
         slices, _ = slices_of(probe, graph, options.slices, options.parts, before - compiled)
         return _fitted(pieces, graph, options, options.parts, slices)
-    parts, failed, least = 1, 0, math.inf
+    parts, failed, least = first, 0, math.inf
     while (parts - 1) * LEAST_ROWS <= graph.num_nodes and (
         len(pieces.sweeps) * parts**2 <= MOST_STEPS
     ):
         if failed > MOST_FAILURES:
             break
-        capacity = _capacity(graph, options) - compiled
+        capacity = _least_capacity(graph, options) - compiled
         slices, need = slices_of(probe, graph, options.slices, parts, capacity)
         if need <= capacity:
             try:
@@ -163,6 +170,16 @@ def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
         f"no grid of a reasonable size fits the memory budget of {human(options.budget)}: about "
         f"{human(least)} are needed{' by this process' if options.process else ''}; give more"
     )
+
+
+def _fewest(graph: StreamedGraph) -> int:
+    """Blocks of which each process has one, unless they are too small."""
+    return min(graph.store.crew.processes, 1 + graph.num_nodes // LEAST_ROWS)
+
+
+def _least_capacity(graph: StreamedGraph, options: Options) -> int:
+    """Of all processes that stream together."""
+    return graph.store.crew.least("capacity", _capacity(graph, options))
 
 
 def _capacity(graph: StreamedGraph, options: Options) -> int:
@@ -186,13 +203,35 @@ def _fitted(
     slices: int,
     order: Order | None = None,
 ) -> Fit:
-    """With `parts` blocks in so many slices. Raises PlanError where they do not fit."""
+    """With `parts` blocks in so many slices. Raises PlanError where they do not fit, in all
+    processes that stream together."""
+    found = graph.store.crew.agree(
+        f"{parts} blocks in {slices} slices",
+        lambda: _fitted_here(pieces, graph, options, parts, slices, order),
+        PlanError,
+    )
+    if (parts, slices) not in graph.layouts:
+        graph.layouts.insert(0, (parts, slices))
+    return found
+
+
+def _fitted_here(
+    pieces: Pieces,
+    graph: StreamedGraph,
+    options: Options,
+    parts: int,
+    slices: int,
+    order: Order | None,
+) -> Fit:
+    """The blocks of this process."""
     rows = block_rows(graph, parts, slices)
     capacity = _compiled(pieces, graph, options, parts, slices)
     memory = max(16 << 20, min(256 << 20, capacity // 2))
     blocks = graph.blocks(parts, memory=memory)
     order = order or serpentine(blocks.counts, pieces.sweeps)
-    script = tuple(steps(pieces, parts, slices, order))
+    crew = graph.store.crew
+    own = own_blocks(blocks.counts, np.diff(blocks.bounds), crew.processes)[crew.process]
+    script = tuple(steps(pieces, own, slices, order))
     work = Workspace(
         pieces,
         rows,
@@ -205,9 +244,7 @@ def _fitted(
     ops = operations(script, names, work.of(script))
     capacity = _capacity(graph, options)  # now that all is compiled
     sizes = {name: work.bytes(t) for t, name in names.items()}
-    outputs = {x for x in pieces.streamed.function.outputs if isinstance(x, Array)}
-    made = {name for op in ops for name in op.outputs}
-    results = [name for t, name in names.items() if t.array in outputs and name in made]
+    results = _results(pieces, names, ops, alone=crew.alone)
     held: dict[Any, int] = {}
     if not options.cached:
         plan = streaming(ops, sizes, capacity, results)
@@ -220,8 +257,6 @@ def _fitted(
         ]
         plan = _planned(rest, sizes, capacity - sum(held.values()), results)
     selected = read_in_part(pieces, graph, blocks, script, plan, names) if options.selective else ()
-    if (parts, slices) not in graph.layouts:
-        graph.layouts.insert(0, (parts, slices))
     return Fit(
         blocks,
         rows,
@@ -234,7 +269,19 @@ def _fitted(
         capacity,
         sum(held.values()),
         options.process,
+        own,
     )
+
+
+def _results(
+    pieces: Pieces, names: Mapping[Tensor, str], ops: Sequence[Operation], *, alone: bool
+) -> list[str]:
+    """What has to be in the store: results, and what other processes read."""
+    wanted = {x for x in pieces.streamed.function.outputs if isinstance(x, Array)}
+    if not alone:
+        wanted |= pieces.read_by_others
+    made = {name for op in ops for name in op.outputs}
+    return [name for t, name in names.items() if t.array in wanted and name in made]
 
 
 def _compiled(
@@ -251,13 +298,13 @@ def _compiled(
         ragged=rows * parts != graph.num_nodes,
         host=options.process,
     )
-    need = work.most(parts)
+    need = graph.store.crew.largest("need", {"bytes": work.most(parts)})["bytes"]
     for shared in pieces.shared:
         shared.run.at((shapes_of(shared.inputs, None),))
-    capacity = _capacity(graph, options)
+    capacity = _least_capacity(graph, options)
     if need > capacity and parts not in graph.parts:
         raise PlanError(
-            f"{parts} x {parts} chunks need about {human(need)}, the budget leaves "
+            f"{parts} x {parts} chunks need about {human(int(need))}, the budget leaves "
             f"{human(capacity)}: give more memory, or cut into more parts"
         )
     return capacity

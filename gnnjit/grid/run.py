@@ -20,10 +20,10 @@ from gnnjit.allocator import trim
 from gnnjit.frontend.whole import Array
 from gnnjit.grid.fit import Fit
 from gnnjit.grid.loading import Data, LoadedEdges, Loader, Mover, padded
-from gnnjit.grid.pieces import finished_total, neutral_totals
 from gnnjit.grid.script import Pieces, Step, Tensor, cell
+from gnnjit.grid.totals import Totals
 from gnnjit.grid.traffic import Traffic
-from gnnjit.lower.merging import empty, finish
+from gnnjit.lower.merging import empty
 
 
 class Run:
@@ -73,8 +73,8 @@ class Run:
 
     def _sweep(self, number: int, watch: Callable[[int, int], None] | None) -> None:
         steps = [i for i, s in enumerate(self.script.steps) if s.sweep == number]
-        totals: dict[int, Any] = {}
-        sums: dict[Any, Any] = {}
+        pieces, gathers = self.pieces.blocks[number], self.pieces.sweeps[number].gathers
+        totals = Totals(pieces, gathers, self.script.rows)
         local: dict[Array, Any] = {}
         partial: list[Any] = []
         for at in steps:
@@ -86,41 +86,37 @@ class Run:
                 self._prefetch(at + 1, steps[-1], ahead=True)
             began, waited = time.perf_counter(), self.traffic.waited
             if step.kind == "block":
-                totals[step.stage] = self._block(step, local, partial, totals.get(step.stage))
+                sums = totals.rows[step.stage]
+                totals.rows[step.stage] = self._block(step, local, partial, sums)
                 chunk = self.pieces.chunks[number][step.stage]
                 if chunk is not None and step.last:
-                    partial = [
-                        sums.get(g) or (empty(g.op, self.script.rows) if g.totals else None)
-                        for g in chunk.gathers
-                    ]
+                    partial = [totals.edges.get(g) for g in chunk.gathers]
             elif step.kind == "chunk":
                 partial = self._chunk(step, local, partial)
                 chunk = self.pieces.chunks[number][step.stage]
                 assert chunk is not None
                 for g, p in zip(chunk.gathers, partial, strict=True):
                     if g.totals:
-                        sums[g] = p
+                        totals.edges[g] = p
             else:
-                totals[0] = self._edges(step, totals.get(0))
+                totals.rows[0] = self._edges(step, totals.rows[0])
             waited = self.traffic.waited - waited
             self.traffic.jobs[step.name] += time.perf_counter() - began - waited
             self._settle(at)
             if watch is not None:
                 watch(at + 1, len(self.script.steps))
-        self._totals(number, totals, sums)
+        self._complete(number, totals)
 
-    def _totals(self, number: int, totals: Mapping[int, Any], sums: Mapping[Any, Any]) -> None:
-        """Sums over all blocks, complete now."""
-        for stage, piece in enumerate(self.pieces.blocks[number]):
-            for work, total in zip(piece.totals, totals.get(stage) or (), strict=False):
-                self.env[work.outputs[0]] = finished_total(work, total, self.env)
-        for gather, partial in sums.items():
-            self.env.update(zip(gather.outputs, finish(gather.op, partial), strict=True))
-        for gather in self.pieces.sweeps[number].gathers:
-            if gather.totals and gather not in sums:  # no edges at all
-                self.env.update(
-                    zip(gather.outputs, finish(gather.op, empty(gather.op, 0)), strict=True)
-                )
+    def _complete(self, number: int, totals: Totals) -> None:
+        """The end of a sweep: what it stores is there for the other processes, and so are its
+        sums."""
+        crew = self.data.store.crew
+        if not crew.alone:
+            self._written()
+        began = time.perf_counter()
+        totals.merge(crew, f"the end of sweep {number}")
+        self.traffic.idle += time.perf_counter() - began
+        totals.finish(self.env)
 
     def _block(self, step: Step, local: dict[Array, Any], partial: Any, totals: Any) -> Any:
         piece = self.pieces.blocks[step.sweep][step.stage]
@@ -134,7 +130,6 @@ class Run:
         into = []
         if start is not None:
             into = [local.pop(x) if x in local else self._blank(x) for x in piece.filled]
-        totals = neutral_totals(piece) if totals is None else totals
         given = [
             empty(g.op, self.script.rows) if before is None else before  # a block without edges
             for g, before in zip(piece.gathers, partial if piece.gathers else (), strict=True)
@@ -206,7 +201,6 @@ class Run:
         rows = [self.loader.edge_rows(x, start, stop, slots) for x in piece.rows]
         index = padded(self.data.edges.numbers(i, j), slots)
         shared = [self.env[x] for x in piece.shared]
-        totals = neutral_totals(piece) if totals is None else totals
         count = np.int32(stop - start)
         outs, filled, sums = piece.run(index, count, None, rows, shared, [], totals, [])
         for x, values in zip((*piece.sliced, *piece.filled), (*outs, *filled), strict=True):

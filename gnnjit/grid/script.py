@@ -97,6 +97,12 @@ class Pieces:
         )
         self.blocks: list[list[BlockPiece]] = [block_pieces(s, self.whole) for s in self.sweeps]
 
+    @functools.cached_property
+    def read_by_others(self) -> frozenset[Array]:
+        """The arrays of vertices of which a block reads the rows of other blocks."""
+        chunks = [c for found in self.chunks for c in found if c is not None]
+        return frozenset(x for c in chunks for x in c.other)
+
     def forget(self) -> None:
         """Drop all that was compiled."""
         for sweep, chunks in zip(self.blocks, self.chunks, strict=True):
@@ -143,11 +149,12 @@ Order = Callable[[int, int], Sequence[int]]
 """The order of the other blocks in a block of a sweep: those that share edges with it."""
 
 
-def steps(pieces: Pieces, num_blocks: int, slices: int, order: Order) -> Iterator[Step]:
-    """All operations in order, with blocks in so many slices. Each sweep begins with the block with
-    which the one before it ended: what that has left there may still be on the device."""
+def steps(pieces: Pieces, blocks: range, slices: int, order: Order) -> Iterator[Step]:
+    """All operations of these blocks in order, with blocks in so many slices. Each sweep begins
+    with the block with which the one before it ended: what that has left there may still be on the
+    device."""
     for s, sweep in enumerate(pieces.sweeps):
-        for block in range(num_blocks)[:: -1 if s % 2 else 1]:
+        for block in blocks[:: -1 if s % 2 else 1]:
             if sweep.rows is Rows.EDGE:
                 yield from (Step("edges", s, 0, block, other) for other in order(s, block))
                 continue

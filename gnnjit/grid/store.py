@@ -15,7 +15,7 @@ import operator
 import re
 import struct
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +23,7 @@ import ml_dtypes
 import numpy as np
 
 from gnnjit.errors import StoreError
+from gnnjit.grid.crew import ALONE, Crew
 
 DTYPES = {
     "float32": np.dtype(np.float32),
@@ -95,6 +96,8 @@ class VertexStore(abc.ABC):
 
     tenant: object = None
     """Stands for the graph that the arrays belong to, where a graph was made anew in the store."""
+    crew: Crew = ALONE
+    """The processes that have the store open."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -126,6 +129,11 @@ class VertexStore(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Nothing can be read or written any more. It does not seal. Closing twice is allowed."""
+
+    def once(self, work: Callable[[], object]) -> None:
+        """Do `work`, which makes, writes or drops arrays, in one of the processes that have the
+        store open; all call this, and see what it did."""
+        work()
 
     @abc.abstractmethod
     def _infos(self) -> Mapping[str, ArrayInfo]:

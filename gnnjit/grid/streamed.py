@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,8 +14,8 @@ import numpy as np
 
 from gnnjit.errors import GraphError, StreamError
 from gnnjit.frontend.whole import Rows
-from gnnjit.graph import Graph
 from gnnjit.grid.blocks import COMPLETE, EdgeBlocks
+from gnnjit.grid.crew import Crew, digest
 from gnnjit.grid.order import Ordering, order_vertices, whole
 from gnnjit.grid.row_arrays import EdgeArray, VertexArray
 from gnnjit.grid.selective import Rates
@@ -116,15 +116,19 @@ class StreamedGraph:
         ordering = order_vertices(src, dst, num_nodes, method=order, seed=seed)
         store = HostStore() if store is None else store
         store.tenant = object()
-        # First what says that the others are complete.
-        for name in sorted(store.names(), key=lambda name: not name.endswith(COMPLETE)):
-            if re.match(GRID, name) or re.search(COPY + "$", name):
-                store.drop(name)
-        vertex = None
-        if ordering.method != "given":
-            vertex = "vertex"
-            _put(store, vertex, ordering.vertex.astype(np.int32))
+        vertex = None if ordering.method == "given" else "vertex"
         first, last = (_ranked(ordering, x) for x in (src, dst))
+        store.crew.same("the graph", lambda: digest(ordering.vertex, first, last))
+
+        def begin() -> None:
+            # First what says that the others are complete.
+            for name in sorted(store.names(), key=lambda name: not name.endswith(COMPLETE)):
+                if re.match(GRID, name) or re.search(COPY + "$", name):
+                    store.drop(name)
+            if vertex is not None:
+                _put(store, vertex, ordering.vertex.astype(np.int32))
+
+        store.once(begin)
         edges = functools.partial(_in_pieces, first, last)
         return cls(store, num_nodes, len(first), edges, vertex=vertex)
 
@@ -136,10 +140,7 @@ class StreamedGraph:
             StoreError: the name or the dtype is none for a store.
         """
         rows = self._whole("put", name, rows, Rows.VERTEX)
-        self._add(name, rows)
-        for start, stop in self.pieces(rows[:1].nbytes):
-            self.store.write(name, start, rows[self.numbers(start, stop)])
-        self.store.seal(name)
+        self._put(name, rows, Rows.VERTEX)
         return self.array(name)
 
     def put_edges(self, name: str, rows: ArrayLike) -> EdgeArray:
@@ -152,12 +153,7 @@ class StreamedGraph:
             StoreError: the name or the dtype is none for a store.
         """
         rows = self._whole("put_edges", name, rows, Rows.EDGE)
-        for copy in self._copies(name):
-            self.store.drop(copy)
-        self._add(name, rows)
-        for start, stop in self.pieces(rows[:1].nbytes, Rows.EDGE):
-            self.store.write(name, start, rows[start:stop])
-        self.store.seal(name)
+        self._put(name, rows, Rows.EDGE)
         return self.edge_array(name)
 
     def _whole(self, call: str, name: str, rows: ArrayLike, of: Rows) -> HostArray:
@@ -170,17 +166,34 @@ class StreamedGraph:
         return rows
 
     def check(self) -> None:
-        """Raises StreamError where the store has become that of another graph."""
+        """Raises StreamError where the store has become that of another graph, or is not that of
+        all processes."""
         if self._tenant is not self.store.tenant:
             raise StreamError(
                 f"another graph was made in the store of {self!r}, which has dropped its edges: "
                 "give each graph a store of its own"
             )
+        if Crew.here().processes > self.store.crew.processes:
+            raise StreamError(
+                f"{Crew.here().processes} processes are connected, and the store of {self!r} is "
+                "this one's alone: make it with CrewStore.create or CrewStore.open in all of "
+                "them, and they stream together"
+            )
 
-    def _add(self, name: str, rows: HostArray) -> None:
+    def _put(self, name: str, rows: HostArray, of: Rows) -> None:
         self.check()
         self._versions[name] = self._versions.get(name, 0) + 1
-        self.store.add(name, len(rows), rows.shape[1:], rows.dtype, replace=True)
+
+        def work() -> None:
+            for copy in self._copies(name) if of is Rows.EDGE else ():
+                self.store.drop(copy)
+            self.store.add(name, len(rows), rows.shape[1:], rows.dtype, replace=True)
+            for start, stop in self.pieces(rows[:1].nbytes, of):
+                here = slice(start, stop) if of is Rows.EDGE else self.numbers(start, stop)
+                self.store.write(name, start, rows[here])
+            self.store.seal(name)
+
+        self.store.once(work)
 
     def array(self, name: str) -> VertexArray:
         """Vertex data that is in the store, its rows in the order that is cut.
@@ -225,12 +238,18 @@ class StreamedGraph:
 
     def keep_blocks(self, parts: set[int]) -> None:
         """Drop the chunks of all other numbers of blocks; no function may use them any more."""
-        for number in self.parts - parts:
-            self._blocks.pop(number).drop()
-            for name in self.store.names():
-                if name.endswith(_copied("", number)):
-                    self.store.drop(name)
+        gone = [self._blocks.pop(number) for number in sorted(self.parts - parts)]
         self.layouts = [layout for layout in self.layouts if layout[0] in parts]
+
+        def work() -> None:
+            for blocks in gone:
+                blocks.drop()
+                for name in self.store.names():
+                    if name.endswith(_copied("", blocks.num_parts)):
+                        self.store.drop(name)
+
+        if gone:
+            self.store.once(work)
 
     def blocks(self, parts: int, memory: int = 256 << 20) -> EdgeBlocks:
         """The edges as `parts` x `parts` chunks, made when they are first asked for; `memory` as in
@@ -238,13 +257,14 @@ class StreamedGraph:
         if parts not in self._blocks:
             name = f"grid.{parts}"
             built = name + ".complete" in self.store.names()
-            if built and self.store.info(name + ".complete").sealed:
-                self._blocks[parts] = EdgeBlocks.open(self.store, name)
-            else:
-                self._blocks[parts] = EdgeBlocks.build(
-                    self.store, name, self.edges, self.num_nodes, parts=parts, memory=memory,
-                    watch=self.watch,
+            if not (built and self.store.info(name + ".complete").sealed):
+                self.store.once(
+                    lambda: EdgeBlocks.build(
+                        self.store, name, self.edges, self.num_nodes, parts=parts, memory=memory,
+                        watch=self.watch,
+                    )
                 )  # fmt: skip
+            self._blocks[parts] = EdgeBlocks.open(self.store, name)
         return self._blocks[parts]
 
     def in_order_of(self, blocks: EdgeBlocks, array: EdgeArray) -> str:
@@ -259,13 +279,16 @@ class StreamedGraph:
             )
         name = _copied(array.name, blocks.num_parts)
         if name not in self.store.names() or not self.store.info(name).sealed:
-            self.store.add(name, self.num_edges, array.shape[1:], array.dtype, replace=True)
-            row_bytes = self.store.info(name).row_bytes + 4
-            for start, stop in self.pieces(row_bytes, Rows.EDGE):
-                numbers = blocks.numbers_between(start, stop)
-                self.store.write(name, start, self.store.gather(array.name, numbers))
-            self.store.seal(name)
+            self.store.once(lambda: self._copy(array, name, blocks))
         return name
+
+    def _copy(self, array: EdgeArray, name: str, blocks: EdgeBlocks) -> None:
+        self.store.add(name, self.num_edges, array.shape[1:], array.dtype, replace=True)
+        row_bytes = self.store.info(name).row_bytes + 4
+        for start, stop in self.pieces(row_bytes, Rows.EDGE):
+            numbers = blocks.numbers_between(start, stop)
+            self.store.write(name, start, self.store.gather(array.name, numbers))
+        self.store.seal(name)
 
     def _copies(self, name: str) -> list[str]:
         """Of an array of edges, in the orders of grids."""
@@ -283,9 +306,13 @@ class StreamedGraph:
         )
 
     def forget(self) -> None:
-        """Drop the results that nobody holds any more."""
-        while self.unwanted:
-            self.store.drop(self.unwanted.pop())
+        """Drop the results that nobody holds any more, in any of the processes that share them."""
+        crew, mine = self.store.crew, [*self.unwanted]
+        every = [json.loads(x) for x in crew.gather("results", json.dumps(mine).encode())]
+        gone = set(mine).intersection(*every)
+        if gone:
+            self.unwanted[:] = [name for name in self.unwanted if name not in gone]
+            self.store.once(lambda: [self.store.drop(name) for name in sorted(gone)])
 
     def __repr__(self) -> str:
         return f"StreamedGraph({self.num_nodes} vertices, {self.num_edges} edges)"
@@ -310,66 +337,3 @@ def _ranked(ordering: Ordering, ends: ArrayLike) -> HostArray:
 def _in_pieces(src: HostArray, dst: HostArray) -> Iterator[tuple[HostArray, HostArray]]:
     for start in range(0, len(src), PIECE):
         yield src[start : start + PIECE], dst[start : start + PIECE]
-
-
-# ------------------------------------------------------------------- inside a streamed function
-
-
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["degrees"], meta_fields=[])
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Degrees:
-    """Stands for a sorted structure: its degrees are all that is known of it."""
-
-    degrees: Any
-
-    def degree(self) -> Any:
-        return self.degrees
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise StreamError(_ABSENT)
-
-
-_ABSENT = (
-    "the edges of a streamed graph are not at hand inside the function: use layers, "
-    "graph.in_degree and graph.out_degree (a layer that returns what a source has, edge by edge, "
-    "looks at them too), or work on the edges before, outside of it"
-)
-
-
-@jax.tree_util.register_static
-class _Absent:
-    """Stands for the edges themselves."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Absent)
-
-    def __hash__(self) -> int:
-        return hash(_Absent)
-
-    def _fail(self, *_: Any, **__: Any) -> Any:
-        raise StreamError(_ABSENT)
-
-    __getitem__ = __iter__ = __len__ = __array__ = _fail
-    __jax_array__ = property(_fail)  # which JAX asks for before it looks at anything else
-    __add__ = __radd__ = __sub__ = __mul__ = __lt__ = __gt__ = _fail
-
-
-def stand_in(num_nodes: int, num_edges: int, in_degree: Any, out_degree: Any) -> Graph:
-    """What a streamed function sees of the graph."""
-    nothing: Any = _Absent()
-    ins: Any = _Degrees(in_degree)
-    outs: Any = _Degrees(out_degree)
-    return Graph(
-        src=nothing,
-        dst=nothing,
-        mask=None,
-        in_structure=ins,
-        out_structure=outs,
-        dropped=None,
-        num_src=num_nodes,
-        num_dst=num_nodes,
-        num_edges=num_edges,
-        bipartite=False,
-    )

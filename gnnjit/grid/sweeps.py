@@ -22,7 +22,7 @@ from gnnjit.grid.cut import Cut
 from gnnjit.grid.works import Gather, RowWise, Shared, Side, Streamed, Sweep, Work, works
 from gnnjit.ir.space import Space
 
-__all__ = ["Gather", "RowWise", "Shared", "Side", "Streamed", "Sweep", "plan_sweeps"]
+__all__ = ["Gather", "RowWise", "Shared", "Side", "Streamed", "Sweep", "described", "plan_sweeps"]
 
 
 def plan_sweeps(function: Function) -> Streamed:
@@ -232,3 +232,28 @@ def _sweep(
         stages.append(([], []))
     done = tuple((tuple(rows), tuple(gathers)) for rows, gathers in stages)
     return Sweep(round_.side, round_.rows, loads, done, stores)
+
+
+def described(streamed: Streamed) -> str:
+    """A text that is the same, in any process, for functions that are cut into the same sweeps."""
+    number: dict[Operand, int] = {}
+
+    def of(arrays: Iterable[Operand]) -> str:
+        shown = (
+            x.value if isinstance(x, Constant) else f"{number.setdefault(x, len(number))}:{x}"
+            for x in arrays
+        )
+        return " ".join(map(str, shown))
+
+    function = streamed.function
+    lines = [of([*function.inputs, *(a for a, _ in function.constants)])]
+    lines += [f"{e.name} {of(e.inputs)} -> {of(e.outputs)}" for e in function.equations]
+    lines.append(of(function.outputs))
+    for before, sweep in zip(streamed.shared, streamed.sweeps, strict=False):
+        lines.append(f"{sweep.side} {sweep.rows} " + of(x for w in before for x in w.outputs))
+        lines += [of(sweep.loads), of(sweep.stores), of(sweep.edge_loads)]
+        lines += [
+            of(x for w in done for x in w.outputs)
+            for done in (sweep.edge_work, *((*rows, *gathers) for rows, gathers in sweep.stages))
+        ]
+    return "\n".join(lines)

@@ -18,6 +18,7 @@ class Traffic:
     seconds: by sweep; in all.
     jobs: seconds of each operation, by its name ("load NAME": of what is loaded for it).
     waited: seconds in which the computation waited for what was being loaded.
+    idle: seconds in which this process waited for the others at the ends of sweeps.
     """
 
     moved: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -25,6 +26,7 @@ class Traffic:
     jobs: dict[str, float] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
     waited: float = 0.0
+    idle: float = 0.0
 
     @property
     def bytes(self) -> int:

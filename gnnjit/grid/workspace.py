@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from gnnjit.frontend.whole import Array, Rows
+from gnnjit.grid.crew import Crew
 from gnnjit.grid.script import Pieces, Step, Tensor, room, steps
 from gnnjit.grid.streamed import StreamedGraph
 from gnnjit.lower.merging import partial_shapes
@@ -62,7 +63,8 @@ class Workspace:
 
     def most(self, parts: int) -> int:
         """Bytes that the largest operation needs where all chunks are alike."""
-        some = list(steps(self.pieces, min(parts, 3), self.slices, lambda *_: range(min(parts, 2))))
+        few = range(min(parts, 3))
+        some = list(steps(self.pieces, few, self.slices, lambda *_: range(min(parts, 2))))
         workspace = self.of(some)
         return max(
             (
@@ -203,6 +205,13 @@ class Probe(Workspace):
             for s, k in every
             if pieces.chunks[s][k] is not None
         }
+
+    def largest(self, crew: Crew) -> None:
+        """Take the largest that a process needs, so that all decide alike."""
+        for found in (self._blocks, self._chunks):
+            named = {str(at): value for at, value in found.items()}
+            named = crew.largest("workspace", named)
+            found.update({at: named[str(at)] for at in found})
 
     def block(self, step: Step) -> int:
         found = self._blocks[step.sweep, step.stage] * self.rows / self.slices

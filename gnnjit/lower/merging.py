@@ -88,6 +88,12 @@ def merge(op: Aggregate, before: Sequence[Any], outs: Sequence[Any], degree: Any
     return [*found, before[-1] + degree] if _counts(op) else found
 
 
+def merge_partials(op: Aggregate, before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
+    """Partial results over all edges of two sets of chunks, as of one: for aggregates that leave
+    nothing on the edges."""
+    return merge(op, before, after, after[-1] if _counts(op) else None)
+
+
 def _rescaled(total: Any, top: Any, new: Any) -> Any:
     """A sum of exp(score - shift) that was shifted by `top`, as if it had been by `new`. Where
     `top` is not finite, it was not shifted; if it is -inf, there is nothing to rescale."""

@@ -27,7 +27,7 @@ from gnnjit.training.errors import TrainError
 from gnnjit.training.progress import Silent, watcher
 from gnnjit.training.report import check_target, print_table, write_json
 from gnnjit.training.streamed import check_budget
-from gnnjit.training.together import main_first, processes, wait
+from gnnjit.training.together import main_first, open_in_all, processes
 
 SUMMARY = "train a graph neural network and report accuracy, time and memory"
 # Large enough to show what compiling is worth, small enough for two minutes on two cores.
@@ -277,8 +277,8 @@ def _run(args: argparse.Namespace) -> int:
         if args.store is None:
             dataset = _open(name, args)
         else:
-            opened = _prepare if spread is None else _prepare_once
-            dataset = stack.enter_context(opened(name, args, config, shown))
+            to_read, make = spread is not None, lambda: _prepare(name, args, config, shown)
+            dataset = stack.enter_context(open_in_all(make, args.store, to_read=to_read))
         if args.folds is not None and not isinstance(dataset, GraphDataset):
             raise TrainError(
                 f"--folds is for datasets of many graphs, {name} is one graph with a fixed split: "
@@ -335,16 +335,6 @@ def _prepare(
         )
     finally:
         shown.finish()
-
-
-def _prepare_once(
-    name: str, args: argparse.Namespace, config: TrainConfig, shown: Silent
-) -> StoredDataset:
-    """The dataset in --store, which process 0 makes if need be, and all read at once."""
-    if is_main():
-        _prepare(name, args, config, shown).store.close()
-    wait("the dataset in --store")
-    return StoredDataset.open(args.store, shared=True)
 
 
 def _options(name: str, options: list[str]) -> dict[str, Any]:

@@ -68,12 +68,13 @@ def check_spread(
     budget: Any = None,
     compare: bool = False,
 ) -> Spread | None:
-    """What is asked for; None where that is one device. Of several processes, all devices are
-    taken. Raises TrainError where it has no meaning together with the rest."""
+    """What is asked for; None where that is one device, or one of each process that streams. Of
+    several processes without a budget, all devices are taken. Raises TrainError where it has no
+    meaning together with the rest."""
     _check_name("partition", partition, PARTITIONS)
     _check_name("exchange", exchange, ("auto", *EXCHANGES))
     several = processes() > 1
-    if devices is None and not several:
+    if devices is None and (budget is not None or not several):
         for option, value in (("partition", partition), ("exchange", exchange)):
             if value != "auto":
                 raise TrainError(
@@ -91,8 +92,8 @@ def check_spread(
         )
     if budget is not None:
         raise TrainError(
-            "a memory budget and many devices cannot be combined yet: leave out "
-            f"--memory-budget, or {one}"
+            "a memory budget and --devices cannot be combined: each process streams on one device, "
+            "and several do so together (gnnjit launch): leave out --devices"
         )
     if compare:
         raise TrainError(

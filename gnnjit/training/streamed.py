@@ -19,6 +19,7 @@ from gnnjit.stream import stream
 from gnnjit.training.errors import TrainError
 from gnnjit.training.steps import Program, State, Sums
 from gnnjit.training.tasks import SPLITS, Batch
+from gnnjit.training.together import one_cost_model, processes
 
 WEIGHTS = "weights"
 """The array of `Batch.weights` in the store of a dataset."""
@@ -60,7 +61,21 @@ def check_budget(name: str, task: str, budget: Any, stored: bool, compare: bool)
             "a comparison with plain segment operations needs the whole graph in memory: leave out "
             "either --compare or the memory budget"
         )
+    if processes() > 1 and not stored:
+        raise TrainError(
+            f"{name} is in the memory of each of {processes()} processes, which train within a "
+            "budget together from a folder: pass one (--store DIR, store=)"
+        )
     parse_size(budget)
+
+
+def check_store(dataset: Any) -> None:
+    """Raises TrainError where other processes do not have the dataset's store open."""
+    if isinstance(dataset, StoredDataset) and dataset.store.crew.processes < processes():
+        raise TrainError(
+            f"{dataset.name} is in a store that this process alone has open, and {processes()} are "
+            "connected: open it in all of them, with StoredDataset.open(folder, together=True)"
+        )
 
 
 def layout_of(noted: Any, budget: int) -> Layout | None:
@@ -103,11 +118,15 @@ def _write_weights(graph: StreamedGraph) -> None:
     store = graph.store
     if WEIGHTS in store.names() and store.info(WEIGHTS).sealed:
         return
-    store.add(WEIGHTS, graph.num_nodes, (len(SPLITS),), np.float32, replace=True)
-    for start, stop in graph.pieces(4 * len(SPLITS)):
-        masks = [store.read(f"{split}_mask", start, stop) for split in SPLITS]
-        store.write(WEIGHTS, start, np.stack(masks, axis=1).astype(np.float32))
-    store.seal(WEIGHTS)
+
+    def work() -> None:
+        store.add(WEIGHTS, graph.num_nodes, (len(SPLITS),), np.float32, replace=True)
+        for start, stop in graph.pieces(4 * len(SPLITS)):
+            masks = [store.read(f"{split}_mask", start, stop) for split in SPLITS]
+            store.write(WEIGHTS, start, np.stack(masks, axis=1).astype(np.float32))
+        store.seal(WEIGHTS)
+
+    store.once(work)
 
 
 class Streamed:
@@ -162,11 +181,12 @@ class Streamed:
         """Both functions; where the process counts, again with what both take themselves."""
         state, batch = args[:2]
         self._watcher.stage(COMPILING, 0, 1)
-        for _ in range(2 if self.process else 1):
-            fits = [
-                self._update.prepare(*args),
-                self._evaluate.prepare(state.params, state.buffers, batch),
-            ]
+        with one_cost_model():
+            for _ in range(2 if self.process else 1):
+                fits = [
+                    self._update.prepare(*args),
+                    self._evaluate.prepare(state.params, state.buffers, batch),
+                ]
         self._steps = [len(fit.steps) for fit in fits]
         layout = self.layout = fits[0].layout
         self._graph.keep_blocks({fit.layout[0] for fit in fits})
@@ -194,6 +214,7 @@ class Streamed:
             "memory_budget_of": "process" if self.process else "device",
             "parts": parts,
             "slices": slices,
+            "processes": self._graph.store.crew.processes,
             "moved_bytes": dict(moved) if traffic else None,
             "moving_seconds": {name: t.seconds for name, t in traffic.items()},
         }
@@ -202,15 +223,24 @@ class Streamed:
 @contextlib.contextmanager
 def without_leftovers(stored: StoredDataset) -> Iterator[None]:
     """Drops what is added to a store meanwhile and not sealed: temporary arrays, which may be
-    larger than the dataset."""
-    before = set(stored.store.names())
+    larger than the dataset. Where several processes have it open and one fails, whoever opens it
+    next does so: the others do not come to help."""
+    store, before = stored.store, set(stored.store.names())
+
+    def work() -> None:
+        for name in sorted(set(store.names()) - before):
+            if not store.info(name).sealed:
+                store.drop(name)
+
     try:
         yield
-    finally:
-        with contextlib.suppress(StoreError):  # The first error is the one to be told.
-            for name in set(stored.store.names()) - before:
-                if not stored.store.info(name).sealed:
-                    stored.store.drop(name)
+    except BaseException:
+        if store.crew.alone:
+            with contextlib.suppress(StoreError):  # The first error is the one to be told.
+                work()
+        raise
+    with contextlib.suppress(StoreError):
+        store.once(work)
 
 
 def counts_process(dataset: Any) -> bool:

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from gnnjit import distributed
 from gnnjit.cost.current import current, use
 from gnnjit.cost.model import CostModel
 from gnnjit.errors import GnnjitError
+from gnnjit.stored_dataset import StoredDataset
 from gnnjit.training.checkpoint import Checkpoints, RunCheckpoint
 from gnnjit.training.errors import TrainError
 
@@ -57,6 +58,19 @@ def wait(name: str) -> None:
     distributed.barrier(name, timeout=LONG)
 
 
+def open_in_all(
+    make: Callable[[], StoredDataset], folder: str | os.PathLike[str], *, to_read: bool
+) -> StoredDataset:
+    """A dataset in a folder, which process 0 makes if need be, open in all processes: only to be
+    read, or for what they stream together."""
+    if processes() == 1 and not to_read:
+        return make()
+    if is_main():
+        make().store.close()
+    wait("the dataset in a folder")
+    return StoredDataset.open(folder, shared=to_read, together=not to_read)
+
+
 def check_same(values: Mapping[str, Any]) -> None:
     """Raises DistributedError, in all processes, where a value differs; it is named."""
     for what, value in values.items():
@@ -67,6 +81,12 @@ def of_main(numbers: np.ndarray) -> np.ndarray:
     """Process 0's `float64` numbers, in all: what is decided from them must be equal everywhere."""
     raw = distributed.broadcast_bytes(numbers.astype(np.float64).tobytes(), timeout=LONG)
     return np.frombuffer(raw, np.float64).reshape(numbers.shape)
+
+
+def known_to_main(checkpoints: Checkpoints) -> dict[str, Any]:
+    """What `Checkpoints.recall` gives in process 0, in all."""
+    told = json.dumps(checkpoints.recall()).encode() if is_main() else None
+    return json.loads(distributed.broadcast_bytes(told, timeout=LONG))
 
 
 def open_checkpoints(

@@ -1,0 +1,153 @@
+"""The processes that stream one graph together: which blocks each does, and what they tell each
+other.
+
+Each has the same program, and calls what is here at the same points of it. What waits has no limit
+of its own: the others may be building a grid for hours, and a process that dies, or ends, ends the
+wait (`gnnjit.distributed`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gnnjit import distributed, errors
+from gnnjit.errors import StreamError
+from gnnjit.graph.contiguous import contiguous_cut, prefix_sums
+from gnnjit.shapes import HostArray
+
+T = TypeVar("T")
+
+LONG = 7 * 86400.0
+"""Seconds that others may take."""
+
+
+def _gather(name: str, value: bytes) -> list[bytes]:
+    return distributed.gather_bytes(name, value, timeout=LONG)
+
+
+@dataclasses.dataclass(frozen=True)
+class Crew:
+    """One of the processes that stream together, or the only one, for which all of this is nothing.
+
+    Attributes:
+        process, processes: its number, and how many there are.
+        exchange: what each passes at a point of this name, in all, by their numbers.
+    """
+
+    process: int = 0
+    processes: int = 1
+    exchange: Callable[[str, bytes], list[bytes]] = _gather
+
+    @classmethod
+    def here(cls) -> Crew:
+        """All processes of this job."""
+        place = distributed.joined()
+        return cls(place.process, place.processes)
+
+    @property
+    def alone(self) -> bool:
+        return self.processes == 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that does what is done once for all."""
+        return self.process == 0
+
+    def gather(self, name: str, value: bytes) -> list[bytes]:
+        """What each process passes, by their numbers."""
+        return [value] if self.alone else self.exchange(name, value)
+
+    def barrier(self, name: str) -> None:
+        """Wait until all are here."""
+        self.gather(name, b"")
+
+    def largest(self, name: str, values: Mapping[str, float]) -> dict[str, float]:
+        """Of each value the largest that a process has."""
+        every = [json.loads(x) for x in self.gather(name, json.dumps(dict(values)).encode())]
+        return {key: max(x[key] for x in every) for key in values}
+
+    def least(self, name: str, value: int) -> int:
+        """The least that a process has."""
+        return min(int(x) for x in self.gather(name, b"%d" % value))
+
+    def same(self, what: str, value: Callable[[], str | bytes]) -> None:
+        """Raises DistributedError in all, where the value is not the same in all."""
+        if not self.alone:
+            mine = value()
+            raw = mine.encode() if isinstance(mine, str) else mine
+            distributed.check_equal(self.gather(f"same {what}", raw), what)
+
+    def agree(self, name: str, work: Callable[[], T], error: type[Exception]) -> T:
+        """What `work` gives here; where it raises `error` in one process, all raise it."""
+        if self.alone:
+            return work()
+        found: list[T] = []
+        why = ""
+        try:
+            found.append(work())
+        except error as raised:
+            why = str(raised) or "no reason is known"
+        for process, other in enumerate(self.gather(name, why.encode())):
+            if other:
+                raise error(f"in process {process} of {self.processes}: {other.decode()}")
+        return found[0]
+
+    def lead(self, name: str, work: Callable[[], bytes]) -> bytes:
+        """What `work` gives in process 0, which alone does it, once all are here; where it raises
+        an error of gnnjit there, all raise it."""
+        if self.alone:
+            return work()
+        self.barrier(f"before {name}")
+        if not self.leads:
+            return _unpacked(self.gather(name, b"")[0])
+        try:
+            found = work()
+        except errors.GnnjitError as error:
+            self.gather(name, f"{type(error).__name__}\n{error}".encode())
+            raise
+        self.gather(name, b"\n" + found)
+        return found
+
+
+def _unpacked(message: bytes) -> bytes:
+    """What process 0 found; raises what it raised."""
+    kind, rest = message.split(b"\n", 1)
+    if not kind:
+        return rest
+    known: Any = getattr(errors, kind.decode(), StreamError)
+    raise known(rest.decode())
+
+
+ALONE = Crew()
+
+
+def own_blocks(counts: HostArray, sizes: HostArray, processes: int) -> list[range]:
+    """The blocks that each process does: runs of them, so that the most edges (into the blocks and
+    out of them) and vertices that one has are the fewest; none is without one, if there are enough.
+
+    Args:
+        counts: `int64[P, P]`, the edges from block i to block j.
+        sizes: `int64[P]`, the vertices of each.
+    """
+    work = counts.sum(axis=0) + counts.sum(axis=1) + sizes
+    bounds = contiguous_cut(prefix_sums(work.astype(np.float64)), processes)
+    if len(sizes) >= processes:
+        least = np.arange(processes + 1)
+        bounds = np.clip(bounds, least, len(sizes) - least[::-1])
+    return [range(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
+
+
+def digest(*arrays: Any) -> str:
+    """Equal for equal arrays."""
+    found = hashlib.blake2b(digest_size=8)
+    for x in map(np.asarray, arrays):
+        found.update(f"{x.dtype}{x.shape}".encode())
+        found.update(np.ascontiguousarray(x).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
