@@ -113,14 +113,15 @@ def _counted(program: Any, known: work.Shards, head: dict[str, Any], features: i
     }
 
 
-def structure_rows(known: work.Shards, exchange: str, layer: str) -> int:
-    """Rows that a device receives for one table of sources, padding included; 0 if not known."""
+def structure_rows(known: work.Shards, exchange: str, layer: str) -> float:
+    """Rows that the average device receives for one table of sources, padding included; 0 if not
+    known."""
     if exchange in ("all_gather", "ring"):
         return (known.count - 1) * known.num_rows
-    both = known.rows.sent + known.sums.sent
-    if exchange == "cover" and both < known.halo.sent:
-        return both if layer in work.COVERED else 0
-    return known.halo.sent
+    rows, sums, halo = (x.blocks.total for x in (known.rows, known.sums, known.halo))
+    if exchange == "cover" and rows + sums < halo:
+        return known.rows.moved + known.sums.moved if layer in work.COVERED else 0
+    return known.halo.moved
 
 
 def notes(rows: Sequence[Row]) -> Iterator[str]:

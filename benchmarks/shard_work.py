@@ -163,14 +163,19 @@ class Travel:
 
     @property
     def sent(self) -> int:
-        """Rows that every device sends and receives: with padding, less what it sends itself."""
-        heights = self.blocks.heights
-        return sum(heights) - (heights[0] if self.blocks.at_once else 0)
+        """Rows of all blocks: what a device that takes part in all of them receives from others."""
+        blocks = self.blocks
+        return blocks.total - (blocks.blocks[0].height if blocks.at_once else 0)
+
+    @property
+    def moved(self) -> float:
+        """Rows that the average device receives, padding included."""
+        return self.blocks.moved / self.shards
 
     @property
     def messages(self) -> int:
         """Collectives that move them."""
-        return 1 if self.blocks.at_once else sum(h > 0 for h in self.blocks.heights)
+        return 1 if self.blocks.at_once else len(self.blocks.blocks)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -131,6 +131,7 @@ def test_the_numbers_of_one_process(whole, tmp_path):
     assert curve(whole) == pytest.approx(curve(json.loads(target.read_text())), rel=1e-4)
 
 
+@pytest.mark.once
 def test_resumed_on_as_many(whole, killed, tmp_path):
     run, target = shutil.copytree(killed, tmp_path / "run"), tmp_path / "result.json"
     more = ["--checkpoint", str(run), "--resume", "--json", str(target)]
@@ -141,6 +142,7 @@ def test_resumed_on_as_many(whole, killed, tmp_path):
     assert checkpoints(run) == ["2", str(EPOCHS)]
 
 
+@pytest.mark.once
 def test_resumed_on_one_device(whole, killed, tmp_path):
     run, target = shutil.copytree(killed, tmp_path / "run"), tmp_path / "result.json"
     more = ["--checkpoint", str(run), "--resume", "--json", str(target), "--quiet"]

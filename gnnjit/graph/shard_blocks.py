@@ -91,12 +91,14 @@ class Blocks:
                 for start, end in zip([0, *ends], ends, strict=False)
             )
         tallest, everyone = int(counts.max(initial=0)), tuple(range(num_shards))
-        self.at_once = 0 < tallest * num_shards <= AT_ONCE * sum(b.height for b in self.blocks)
+        self.moved = sum(b.height * len(b.readers) for b in self.blocks)
+        all_alike = tallest * num_shards * (num_shards - 1)
+        self.at_once = 0 < all_alike <= AT_ONCE * self.moved
         if self.at_once:
             self.blocks = tuple(Block(q, tallest, everyone) for q in everyone)
+            self.moved = all_alike
         self.starts = np.cumsum([0, *(b.height for b in self.blocks)])
         self.total, self.rows = int(self.starts[-1]), int(counts.sum())
-        self.moved = sum(b.height * len(b.readers) for b in self.blocks)
 
     def place(self, p: int, number: HostArray) -> HostArray:
         """Where rows lie in the table of shard p, which are its own or used there; `number` as in

@@ -43,6 +43,7 @@ EPILOG = """examples:
   gnnjit train --memory-budget 1GiB --store DIR    a graph on the disk, within 1 GiB of memory
   gnnjit train --devices 8                         over 8 GPUs, or 8 parts of the CPU
   gnnjit launch -n 4 -- train --checkpoint run1    in 4 processes, one GPU each
+  gnnjit launch -n 4 -- train --store DIR          each of which reads its part of the dataset
 
 Hyperparameters that are not given come from the recipe of the dataset and model; where the
 literature has none, from GCN's on Cora (GAT's, with attention). The JSON lists what was used.
