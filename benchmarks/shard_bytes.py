@@ -118,10 +118,10 @@ def structure_rows(known: work.Shards, exchange: str, layer: str) -> float:
     known."""
     if exchange in ("all_gather", "ring"):
         return (known.count - 1) * known.num_rows
-    rows, sums, halo = (x.blocks.total for x in (known.rows, known.sums, known.halo))
+    rows, sums, halo = (x.moved for x in (known.rows, known.sums, known.halo))
     if exchange == "cover" and rows + sums < halo:
-        return known.rows.moved + known.sums.moved if layer in work.COVERED else 0
-    return known.halo.moved
+        return rows + sums if layer in work.COVERED else 0
+    return halo
 
 
 def notes(rows: Sequence[Row]) -> Iterator[str]:

@@ -164,8 +164,8 @@ class Travel:
     @property
     def sent(self) -> int:
         """Rows of all blocks: what a device that takes part in all of them receives from others."""
-        blocks = self.blocks
-        return blocks.total - (blocks.blocks[0].height if blocks.at_once else 0)
+        heights = [block.height for block in self.blocks.blocks]
+        return sum(heights) - (heights[0] if self.blocks.at_once else 0)
 
     @property
     def moved(self) -> float:

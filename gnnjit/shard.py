@@ -203,7 +203,12 @@ def _way(
     shards, rows = found.num_shards, found.dealt.num_rows
     halo, covered = found.halo, found.covered
     blocks = [
-        Blocks(tuple(x.height for x in b.blocks), b.at_once, b.moved / shards)
+        Blocks(
+            heights=tuple(block.height for block in b.blocks),
+            at_once=b.at_once,
+            moved=b.moved / shards,
+            held=b.total + b.entries,
+        )
         for b in (halo, covered.rows, covered.sums)
     ]
     # Rates are measured where something depends on them.

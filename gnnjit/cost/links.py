@@ -46,11 +46,13 @@ class Links:
 @dataclasses.dataclass(frozen=True)
 class Blocks:
     """Rows that a device gets, block by block; `at_once`: by one `all_to_all`. `moved`: that the
-    average device gets, which has no part in some blocks."""
+    average device gets, which has no part in some blocks. `held`: that a device holds of what it
+    gets and sends."""
 
     heights: tuple[int, ...]
     at_once: bool
     moved: float
+    held: int
 
     @property
     def total(self) -> int:
@@ -100,11 +102,11 @@ def ways(
     # Partial results of each round are merged with those before: read twice, written once.
     merged = (shards - 1) * links.copy.seconds(3 * rows * row)
     ring = (shards - 1) * links.permute.seconds(rows * row) + merged
-    both, moved = sum(b.total for b in cover), sum(b.moved for b in cover)
+    held, moved = sum(b.held for b in cover), sum(b.moved for b in cover)
     return [
         Way("all_gather", links.all_gather.seconds(others * row), others, others),
-        Way("halo", halo.seconds(links, row), 2 * halo.total, halo.moved),
-        Way("cover", sum(b.seconds(links, row) for b in cover), 2 * both, moved),
+        Way("halo", halo.seconds(links, row), halo.held, halo.moved),
+        Way("cover", sum(b.seconds(links, row) for b in cover), held, moved),
         Way("ring", ring, 2 * rows if others else 0, others),
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -29,34 +30,48 @@ class Block(NamedTuple):
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["send", "returned"],
-    meta_fields=["blocks", "at_once"],
+    data_fields=["send", "returned", "places", "origins"],
+    meta_fields=["blocks", "at_once", "rows"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Halo:
     """Used rows alone travel, each once per shard that uses it; then every source that a shard
     reads lies in one table: its own rows first, the blocks that came after them.
 
+    A block is as high as the pair of shards needs that exchanges most; what a pair does not need of
+    it is written over by the next block, so that a table is as long as what one shard reads.
+
     Attributes:
-        send: `int[P, K]`, own rows in the order in which they are sent, block by block; what is
-            sent beyond a block's rows is padding, which no edge reads.
+        send: `int[P, K]`, own rows in the order in which they are sent, block by block.
         returned: what comes back of a reduction into sources, as a structure: row r owns the
             entries of `send` that are r.
+        places: `int[P, B]`, where each block begins in the table, behind the own rows.
+        origins: `int[P, B]`, where each block begins in `send`.
         blocks: static. Pairs of shards at one distance that differ much in their rows have several
             blocks, in which fewer and fewer of them take part. `at_once`, block q is that of shard
             q, and all are of one height.
         at_once: whether one `all_to_all` moves all blocks, or one `ppermute` each.
+        rows: static, of the table, behind the own ones.
     """
 
     send: Any
     returned: Structure
+    places: Any
+    origins: Any
     blocks: tuple[Block, ...]
     at_once: bool
+    rows: int
 
     @property
-    def total(self) -> int:
-        """Rows of all blocks."""
-        return sum(block.height for block in self.blocks)
+    def moved(self) -> int:
+        """Rows that all shards send together, padding included."""
+        return moved_rows(self.blocks, self.at_once)
+
+
+def moved_rows(blocks: Sequence[Block], at_once: bool) -> int:
+    """As of `Halo.moved`."""
+    rows = sum(block.height * len(block.readers) for block in blocks)
+    return rows - sum(block.height for block in blocks) if at_once else rows
 
 
 @functools.partial(

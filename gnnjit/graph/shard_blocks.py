@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from gnnjit.graph.exchanges import Block, Halo
+from gnnjit.graph.exchanges import Block, Halo, moved_rows
 from gnnjit.graph.structure import Structure, counting_sort
 from gnnjit.shapes import HostArray
 
@@ -61,7 +61,7 @@ class Blocks:
 
     Attributes:
         blocks, at_once: as in `Halo`.
-        total: rows of all blocks of one shard.
+        total: rows of a table, behind a shard's own; `entries`: of `Halo.send`.
         rows: that are used, in all pairs of shards: what travels, less padding.
         moved: what travels with padding.
     """
@@ -78,27 +78,51 @@ class Blocks:
         where it is not to be found by what that one uses."""
         self.count, self.num_rows, self.used = num_shards, num_rows, used
         self.sent = sent or (lambda p, q: rows_of(p, used(q), num_rows))
+        self.rows = int(counts.sum())
         shard = np.arange(num_shards)
-        # Of each distance: the rows below which a block ends, and its number.
-        self.levels: list[tuple[HostArray, int]] = []
+        # Of each block: the rows of a pair that come before it.
+        self.before: list[int] = []
         self.blocks: tuple[Block, ...] = ()
         for distance in range(1, num_shards):
             each = counts[(shard + distance) % num_shards, shard]
-            ends = _levels(each)
-            self.levels.append((ends, len(self.blocks)))
-            self.blocks += tuple(
-                Block(distance, int(end - start), tuple(np.flatnonzero(each > start).tolist()))
-                for start, end in zip([0, *ends], ends, strict=False)
-            )
+            ends = _levels(each).tolist()
+            for start, end in zip([0, *ends], ends, strict=False):
+                readers = tuple(np.flatnonzero(each > start).tolist())
+                self.blocks += (Block(distance, end - start, readers),)
+                self.before.append(start)
         tallest, everyone = int(counts.max(initial=0)), tuple(range(num_shards))
-        self.moved = sum(b.height * len(b.readers) for b in self.blocks)
-        all_alike = tallest * num_shards * (num_shards - 1)
-        self.at_once = 0 < all_alike <= AT_ONCE * self.moved
+        alike = tuple(Block(q, tallest, everyone) for q in everyone)
+        moved = moved_rows(self.blocks, at_once=False)
+        several = len(self.blocks) > 1
+        self.at_once = several and moved_rows(alike, at_once=True) <= AT_ONCE * moved
         if self.at_once:
-            self.blocks = tuple(Block(q, tallest, everyone) for q in everyone)
-            self.moved = all_alike
-        self.starts = np.cumsum([0, *(b.height for b in self.blocks)])
-        self.total, self.rows = int(self.starts[-1]), int(counts.sum())
+            self.blocks, self.before = alike, [0] * num_shards
+        self.moved = moved_rows(self.blocks, self.at_once)
+        self.places, self.total = self._begins(counts, -1)
+        self.origins, self.entries = self._begins(counts, 1)
+
+    def _begins(self, counts: HostArray, way: int) -> tuple[HostArray, int]:
+        """`int64[P, B]`, where each block begins in what a shard gets (`way` -1) or sends (1), and
+        how long that is."""
+        shard = np.arange(self.count)
+        height = np.asarray([b.height for b in self.blocks], np.int64)
+        if self.at_once:
+            begins = np.broadcast_to(np.cumsum(height) - height, (self.count, self.count))
+            return begins, int(height.sum())
+        taken = np.zeros((self.count, len(height)), np.int64)
+        for k, block in enumerate(self.blocks):
+            other = (shard - way * block.distance) % self.count
+            pair = counts[other, shard] if way < 0 else counts[shard, other]
+            taken[:, k] = np.clip(pair - self.before[k], 0, block.height)
+        begins = np.cumsum(taken, axis=1) - taken
+        return begins, int((begins + height).max(initial=0))  # padding is written there, too
+
+    def blocks_of(self, p: int, q: int) -> list[int]:
+        """The blocks that shard p gets from shard q."""
+        if self.at_once:
+            return [q]
+        distance = (q - p) % self.count
+        return [k for k, block in enumerate(self.blocks) if block.distance == distance]
 
     def place(self, p: int, number: HostArray) -> HostArray:
         """Where rows lie in the table of shard p, which are its own or used there; `number` as in
@@ -109,28 +133,36 @@ class Blocks:
         for q in np.unique(shard[shard != p]):
             these = np.flatnonzero(shard == q)
             rank = np.searchsorted(used, number[these]) - first[q]
-            at[these] = self.num_rows + self.slots(p, q, rank)
+            at[these] = self.num_rows + self._spot(self.places[p], self.blocks_of(p, q), rank)
         return at
 
-    def slots(self, p: int, q: int, rank: HostArray) -> HostArray:
-        """Where the rows that shard p gets from shard q lie among its blocks, by their rank."""
-        if self.at_once:
-            return self.starts[q] + rank
-        ends, block = self.levels[(q - p) % self.count - 1]
-        level = np.searchsorted(ends, rank, side="right")
-        return self.starts[block + level] + rank - np.concatenate([[0], ends])[level]
+    def _spot(self, begins: HostArray, blocks: Sequence[int], rank: HostArray) -> HostArray:
+        """Where the rows of a pair lie, by their rank, among blocks that begin there."""
+        before = np.asarray([self.before[k] for k in blocks])
+        level = np.searchsorted(before, rank, side="right") - 1
+        return begins[np.asarray(blocks)[level]] + rank - before[level]
 
     def part(self, p: int, dtype: Any) -> Halo:
         """Of shard p, with a first axis for the shards."""
-        send, real = np.zeros(self.total, dtype), np.zeros(self.total, bool)
+        send, real = np.zeros(self.entries, dtype), np.zeros(self.entries, bool)
         for q in set(range(self.count)) - {p}:
             rows = self.sent(p, q)
-            rank = np.arange(len(rows))
-            at = self.starts[q] + rank if self.at_once else self.slots(q, p, rank)
-            send[at], real[at] = rows, True
+            if len(rows):
+                blocks = [q] if self.at_once else self.blocks_of(q, p)
+                at = self._spot(self.origins[p], blocks, np.arange(len(rows)))
+                send[at], real[at] = rows, True
         slot = np.flatnonzero(real).astype(dtype)
-        returned = structure(send[slot], slot, self.num_rows, self.total, dtype)
-        return Halo(send[None], alone(*returned), self.blocks, self.at_once)
+        returned = structure(send[slot], slot, self.num_rows, self.entries, dtype)
+        places, origins = (x[p : p + 1].astype(dtype) for x in (self.places, self.origins))
+        return Halo(
+            send=send[None],
+            returned=alone(*returned),
+            places=places,
+            origins=origins,
+            blocks=self.blocks,
+            at_once=self.at_once,
+            rows=self.total,
+        )
 
 
 def _levels(counts: HostArray) -> HostArray:

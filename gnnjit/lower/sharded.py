@@ -161,22 +161,31 @@ class _Device:
             return jnp.concatenate([x] * self.count)
         if halo is None:
             return lax.all_gather(x, self.axis, tiled=True)
-        if not halo.total:
-            return x
-        return jnp.concatenate([x, self.exchanged(x[halo.send], halo, -1)])
-
-    def exchanged(self, x: Any, halo: Halo, way: int) -> Any:
-        """The blocks of `x`, each where it belongs; `way`: -1 to those who read, 1 back."""
-        if self.alone:
+        if not halo.rows:
             return x
         if halo.at_once:
-            return lax.all_to_all(x, self.axis, 0, 0, tiled=True)
-        found, start = [], 0
-        for block in halo.blocks:
-            rows = x[start : start + block.height]
-            start += block.height
-            found.append(self.moved(rows, way * block.distance, block.readers))
-        return jnp.concatenate(found)
+            return jnp.concatenate([x, self.all_to_all(x[halo.send])])
+        table = jnp.concatenate([x, jnp.zeros((halo.rows, *x.shape[1:]), x.dtype)])
+        for k, block in enumerate(halo.blocks):
+            sent = lax.dynamic_slice_in_dim(halo.send, halo.origins[k], block.height)
+            got = self.moved(x[sent], -block.distance, block.readers)
+            at = self.shard.num_rows + halo.places[k]
+            table = lax.dynamic_update_slice_in_dim(table, got, at, 0)
+        return table
+
+    def brought_back(self, x: Any, halo: Halo) -> Any:
+        """The blocks of `x`, a table without the own rows, at their owners."""
+        if halo.at_once:
+            return self.all_to_all(x)
+        back = jnp.zeros((halo.send.shape[0], *x.shape[1:]), x.dtype)
+        for k, block in enumerate(halo.blocks):
+            rows = lax.dynamic_slice_in_dim(x, halo.places[k], block.height)
+            got = self.moved(rows, block.distance, block.readers)
+            back = lax.dynamic_update_slice_in_dim(back, got, halo.origins[k], 0)
+        return back
+
+    def all_to_all(self, x: Any) -> Any:
+        return x if self.alone else lax.all_to_all(x, self.axis, 0, 0, tiled=True)
 
     def moved(self, x: Any, by: int, readers: Sequence[int] | None = None) -> Any:
         """`x`, on the shard so many after this one; of `readers`, who are at one end, alone."""
@@ -194,9 +203,9 @@ class _Device:
         if halo is None and not self.alone:
             return lax.psum_scatter(x, self.axis, tiled=True)
         own = x[: self.shard.num_rows]
-        if halo is None or not halo.total:
+        if halo is None or not halo.rows:
             return own
-        back = self.exchanged(x[self.shard.num_rows :], halo, 1)
+        back = self.brought_back(x[self.shard.num_rows :], halo)
         return own + self.returned(back, halo).astype(own.dtype)
 
     def returned(self, back: Any, halo: Halo) -> Any:
@@ -238,8 +247,8 @@ class _Device:
         for v in op.body.inputs:
             read[v.space] += _bytes(v)
         of_src, of_dst = (width[s] + read[s] for s in (Space.SRC, Space.DST))
-        covered = cover.rows.total * of_src + cover.sums.total * of_dst
-        return covered < halo.total * of_src
+        covered = cover.rows.moved * of_src + cover.sums.moved * of_dst
+        return covered < halo.moved * of_src
 
     def covered(self, op: Aggregate, args: Sequence[Any]) -> list[Any]:
         cover = self.shard.cover

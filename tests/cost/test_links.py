@@ -13,9 +13,9 @@ EQUAL = Links(*(Link(1e-5, 1e9),) * 4)
 
 
 def found(halo: int, rows: int = 1000, shards: int = 8, cover: int | None = None):
-    blocks = Blocks((halo,), False, halo)
+    blocks = Blocks((halo,), False, halo, 2 * halo)
     half = (halo if cover is None else cover) // 2
-    both = Blocks((half,), False, half), Blocks((half,), False, half)
+    both = (Blocks((half,), False, half, 2 * half),) * 2
     return ways(EQUAL, shards, rows, 256.0, blocks, both)
 
 

@@ -93,16 +93,34 @@ def test_equal_blocks_go_at_once() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_every_row_has_its_place(seed: int) -> None:
-    """What a shard sends at some place is what the other one looks up there."""
+    """Exchanged block by block, every row is where the shard that uses it looks it up."""
     rng = np.random.default_rng(seed)
     shards, rows = 5, 300
-    counts = (rng.integers(0, rows, (shards, shards)) * rng.random((shards, shards)) ** 3).astype(
-        int
-    )
+    counts = (rows * rng.random((shards, shards)) ** 3).astype(int)
     np.fill_diagonal(counts, 0)
     found = blocks_of(counts, rows)
-    for p, q in itertools.permutations(range(shards), 2):
-        number = q * rows + np.arange(counts[q, p])
-        place = found.place(p, number) - rows
-        sent = found.part(q, np.int32).send[0]
-        assert sent[place].tolist() == list(range(counts[q, p]))
+    parts = [found.part(p, np.int32) for p in range(shards)]
+    for p in range(shards):
+        table = np.full((found.total, 2), -1)
+        for k, block in enumerate(found.blocks):
+            q = block.distance if found.at_once else (p + block.distance) % shards
+            height = block.height
+            begin = parts[q].origins[0][p if found.at_once else k]
+            rows_sent = np.stack([np.full(height, q), parts[q].send[0][begin : begin + height]], 1)
+            if p not in block.readers:
+                rows_sent = np.zeros_like(rows_sent)
+            begin = parts[p].places[0][k]
+            table[begin : begin + height] = rows_sent
+        for q in set(range(shards)) - {p}:
+            place = found.place(p, q * rows + np.arange(counts[q, p])) - rows
+            assert table[place].tolist() == [[q, row] for row in range(counts[q, p])]
+
+
+def test_a_table_is_as_long_as_what_is_read() -> None:
+    """And at most one block more, however many blocks there are."""
+    counts = np.full((6, 6), 10)
+    np.fill_diagonal(counts, 0)
+    counts[0, 1] = counts[2, 5] = counts[5, 3] = 1000
+    found = blocks_of(counts, 1000)
+    assert 1040 <= found.total <= 1040 + 990
+    assert sum(b.height for b in found.blocks) == 3 * 1000 + 2 * 10
