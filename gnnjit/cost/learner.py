@@ -81,17 +81,7 @@ class Learner:
 
     def model(self, source: str = "") -> CostModel:
         """The weights >= 0 of the least mean squared relative error."""
-        weights = self.prior.weights.copy()
-        scale = np.sqrt(np.diag(self.gram))
-        seen = scale > 0
-        if seen.any():
-            s = scale[seen]
-            # Unknowns u = s * w: then the diagonal is 1, whatever the units of the features.
-            gram = self.gram[np.ix_(seen, seen)] / np.outer(s, s) + RIDGE * np.eye(s.size)
-            moment = self.moment[seen] / s + RIDGE * s * weights[seen]
-            root = cholesky(gram, lower=True)  # |root^T u - rhs|^2 is the error, less a constant
-            rhs = solve_triangular(root, moment, lower=True)
-            weights[seen] = nnls(root.T, rhs, maxiter=100 * s.size)[0] / s
+        weights = least_squares(self.gram, self.moment, self.prior.weights)
         return CostModel(weights, source)
 
     def to_json(self) -> dict[str, Any]:
@@ -118,6 +108,23 @@ class Learner:
                 raise
             raise CostError(f"the learner is damaged ({type(error).__name__}: {error})") from error
         return learner
+
+
+def least_squares(gram: Array, moment: Array, prior: Array) -> Array:
+    """The weights >= 0 of the least error that the moments tell of; those of `prior` where no point
+    had a feature."""
+    weights = prior.copy()
+    scale = np.sqrt(np.diag(gram))
+    seen = scale > 0
+    if seen.any():
+        s = scale[seen]
+        # Unknowns u = s * w: then the diagonal is 1, whatever the units of the features.
+        square = gram[np.ix_(seen, seen)] / np.outer(s, s) + RIDGE * np.eye(s.size)
+        right = moment[seen] / s + RIDGE * s * weights[seen]
+        root = cholesky(square, lower=True)  # |root^T u - rhs|^2 is the error, less a constant
+        rhs = solve_triangular(root, right, lower=True)
+        weights[seen] = nnls(root.T, rhs, maxiter=100 * s.size)[0] / s
+    return weights
 
 
 def _moments(values: Any, shape: tuple[int, ...]) -> Array:

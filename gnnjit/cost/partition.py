@@ -12,10 +12,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import cholesky, solve_triangular
-from scipy.optimize import nnls
 
 from gnnjit import config
+from gnnjit.cost.learner import least_squares
 from gnnjit.cost.store import Key
 from gnnjit.errors import CostError
 
@@ -28,10 +27,6 @@ two CPU cores takes about as long for a vertex as for 10 edges."""
 
 START = 1e-5
 """Seconds of a shard without vertices, before anything is learned."""
-
-RIDGE = 1e-9
-"""Pull towards the prior, as a share of what the points say of a feature: it decides between
-weights that fit equally well, and no more."""
 
 FORMAT = 1
 Vector = NDArray[np.float64]
@@ -128,17 +123,7 @@ class PartitionModel:
         error."""
         if self._solution is not None:
             return self._solution
-        out = self._prior.copy()
-        scale = np.sqrt(np.diag(self._gram))
-        seen = scale > 0
-        if seen.any():
-            s = scale[seen]
-            # Unknowns u = s * w: then the diagonal is 1, whatever the units of the features.
-            gram = self._gram[np.ix_(seen, seen)] / np.outer(s, s) + RIDGE * np.eye(s.size)
-            moment = self._moment[seen] / s + RIDGE * s * out[seen]
-            root = cholesky(gram, lower=True)  # |root^T u - rhs|^2 is the error, less a constant
-            rhs = solve_triangular(root, moment, lower=True)
-            out[seen] = nnls(root.T, rhs, maxiter=100 * s.size)[0] / s
+        out = least_squares(self._gram, self._moment, self._prior)
         self._solution = out
         return out
 

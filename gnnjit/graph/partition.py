@@ -6,8 +6,6 @@ A shard owns its vertices and their in-edges, as in ROC (section 4.2).
 from __future__ import annotations
 
 import dataclasses
-import importlib
-from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -15,10 +13,8 @@ import scipy.sparse
 from gnnjit.errors import GraphError
 from gnnjit.graph import partition_checks as checks
 from gnnjit.graph.contiguous import contiguous_cut, even, prefix_sums
+from gnnjit.graph.metis import metis_parts, pymetis, symmetric_pattern
 from gnnjit.shapes import ArrayLike, HostArray
-
-WEIGHT = 1 << 30
-"""What the whole numbers that METIS takes for costs sum up to, about: they fit 32 bits."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -181,12 +177,17 @@ def metis(
     parts, seed = checks.whole("num_shards", num_shards, 1), checks.whole("seed", seed, 0)
     src, dst = checks.endpoints(src, dst, num_nodes)
     weights = None if cost is None else checks.as_costs("cost", cost, num_nodes)
-    package = _pymetis()
-    pattern = _symmetric_pattern(src, dst, num_nodes)
+    if pymetis() is None:
+        raise GraphError(
+            "metis() needs the package pymetis, and it cannot be imported: pip install pymetis, or "
+            "cut with balanced()"
+        )
+    pattern = symmetric_pattern(src, dst, num_nodes)
     if parts == 1 or not pattern.nnz:
         even = np.ones(num_nodes) if weights is None else weights
         return balanced(even, parts, method="metis")
-    shard = _metis_parts(package, pattern, min(parts, num_nodes), seed, weights)
+    instead = "cut with balanced()"
+    shard = metis_parts(pattern, min(parts, num_nodes), seed, weights, instead=instead)
     return Partition.of_assignment(shard, parts, "metis")
 
 
@@ -250,51 +251,3 @@ def _balanced(
             f"{name} sums up to {sums[-1]}, expected a finite number: measure in a larger unit"
         )
     return Partition(along, contiguous_cut(sums, parts), method)
-
-
-def _symmetric_pattern(src: HostArray, dst: HostArray, num_nodes: int) -> scipy.sparse.csr_array:
-    """Which vertices are neighbours, `bool[N, N]`: both directions, each once, no self loops."""
-    proper = src != dst
-    src, dst = src[proper], dst[proper]
-    # Of bool, whose sum is "or": a count of duplicates could overflow to 0 and drop the entry.
-    one_way = scipy.sparse.csr_array(
-        (np.ones(len(src), bool), (dst, src)), shape=(num_nodes, num_nodes)
-    )
-    return scipy.sparse.csr_array(one_way + one_way.T)
-
-
-def _pymetis() -> Any:
-    try:
-        return importlib.import_module("pymetis")
-    except ImportError:
-        raise GraphError(
-            "metis() needs the package pymetis, and it cannot be imported: pip install pymetis, or "
-            "cut with balanced()"
-        ) from None
-
-
-def _metis_parts(
-    package: Any, pattern: scipy.sparse.csr_array, parts: int, seed: int, cost: HostArray | None
-) -> HostArray:
-    """`int64[N]`, the shard of each vertex."""
-    index = package.zero_copy_dtype() if hasattr(package, "zero_copy_dtype") else np.dtype(np.int32)
-    limit = int(np.iinfo(index).max)
-    if pattern.nnz > limit:
-        raise GraphError(
-            f"the vertices have {pattern.nnz} neighbours in all, expected at most {limit}, which "
-            "the indices of this build of METIS can count: cut with balanced()"
-        )
-    starts = pattern.indptr.astype(index, copy=False)
-    adjacent = pattern.indices.astype(index, copy=False)
-    # Since 2025.2, which warns of the keywords that earlier releases know.
-    if hasattr(package, "CSRAdjacency"):
-        given = {"adjacency": package.CSRAdjacency(starts, adjacent)}
-    else:
-        given = {"xadj": starts, "adjncy": adjacent}
-    # Where a release has no options, METIS takes a seed of its own, which is fixed too.
-    if hasattr(package, "Options"):
-        given["options"] = package.Options(seed=seed)
-    if cost is not None and cost.any():
-        given["vweights"] = np.rint(cost / cost.sum() * WEIGHT).astype(index)
-    _, part = package.part_graph(parts, **given)
-    return np.asarray(part, np.int64)

@@ -15,10 +15,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from gnnjit.errors import GraphError, StoreError
+from gnnjit.graph.partition_checks import whole
 from gnnjit.grid import blocks_build
 from gnnjit.grid.blocks_build import IN, OUT, Cells, EdgeSource, Progress, Watch
 from gnnjit.grid.chunks import EdgeGrid
-from gnnjit.grid.order import whole
 from gnnjit.grid.store import VertexStore
 from gnnjit.shapes import ArrayLike, HostArray
 

@@ -8,8 +8,6 @@ gathers the edges on the diagonal of the grid, and selective transfer pays.
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import operator
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,8 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import validate
+from gnnjit.graph.metis import metis_parts, pymetis, symmetric_pattern
+from gnnjit.graph.partition_checks import whole
 from gnnjit.shapes import ArrayLike, HostArray
 
 METHODS = ("auto", "metis", "rcm", "given")
@@ -111,18 +111,21 @@ def order_vertices(
     if method not in METHODS:
         raise _unknown(method)
     if method == "auto":
-        method = "metis" if parts > 1 and _pymetis() is not None else "rcm"
-    if method == "metis" and _pymetis() is None:
+        method = "metis" if parts > 1 and pymetis() is not None else "rcm"
+    if method == "metis" and pymetis() is None:
         raise GraphError(
             'method is "metis", which needs the package pymetis, and it cannot be imported: pip '
             'install pymetis, or pass method="rcm"'
         )
     if method == "given" or not num_nodes:
         return Ordering.of(np.arange(num_nodes), method)
-    pattern = _symmetric_pattern(src, dst, num_nodes)
+    pattern = symmetric_pattern(src, dst, num_nodes)
     vertex = _cuthill_mckee(pattern)
     if method == "metis":
-        part = _metis_parts(pattern, min(parts, num_nodes), seed)
+        part = np.zeros(num_nodes, np.int64)
+        if parts > 1 and pattern.nnz:
+            instead = 'pass method="rcm"'
+            part = metis_parts(pattern, min(parts, num_nodes), seed, instead=instead)
         vertex = vertex[np.argsort(part[vertex], kind="stable")]
     return Ordering.of(vertex, method)
 
@@ -139,19 +142,6 @@ def endpoints(src: ArrayLike, dst: ArrayLike, num_nodes: int) -> tuple[HostArray
         _in_range(name, index, num_nodes)
         checked.append(index.astype(dtype, copy=False))
     return checked[0], checked[1]
-
-
-def whole(name: str, value: Any, least: int) -> int:
-    """`value` as an int. Raises GraphError unless it is a whole number >= `least`."""
-    try:
-        number = None if isinstance(value, bool | np.bool_) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or number < least:
-        raise GraphError(
-            f"{name} is {value!r}, expected a whole number, {least} or more: pass such an int"
-        )
-    return number
 
 
 def _in_range(name: str, index: HostArray, num_nodes: int) -> None:
@@ -205,17 +195,6 @@ def _permutation(method: ArrayLike, num_nodes: int) -> HostArray:
     return vertex
 
 
-def _symmetric_pattern(src: HostArray, dst: HostArray, num_nodes: int) -> scipy.sparse.csr_array:
-    """Which vertices are neighbours, `bool[N, N]`: both directions, each once, sorted within a
-    row, without self loops (METIS allows none)."""
-    proper = src != dst
-    src, dst = src[proper], dst[proper]
-    # Of bool, whose sum is "or": a count of duplicates could overflow to 0 and drop the entry.
-    ones = np.ones(len(src), bool)
-    one_way = scipy.sparse.csr_array((ones, (dst, src)), shape=(num_nodes, num_nodes))
-    return scipy.sparse.csr_array(one_way + one_way.T)
-
-
 def _cuthill_mckee(pattern: scipy.sparse.csr_array) -> HostArray:
     """`int64[N]`, the vertices in reverse Cuthill-McKee order.
 
@@ -229,37 +208,3 @@ def _cuthill_mckee(pattern: scipy.sparse.csr_array) -> HostArray:
     neighbors = by_degree.astype(columns.indptr.dtype)[columns.indices]
     graph = scipy.sparse.csr_array((columns.data, neighbors, columns.indptr), pattern.shape)
     return reverse_cuthill_mckee(graph, symmetric_mode=True).astype(np.int64)
-
-
-def _pymetis() -> Any:
-    """The package, which is optional; None where it cannot be imported."""
-    try:
-        return importlib.import_module("pymetis")
-    except ImportError:
-        return None
-
-
-def _metis_parts(pattern: scipy.sparse.csr_array, parts: int, seed: int) -> HostArray:
-    """`int64[N]`, the part of each vertex, from 0 to `parts - 1`."""
-    num_nodes = len(pattern.indptr) - 1
-    if parts == 1 or not pattern.nnz:
-        return np.zeros(num_nodes, np.int64)
-    metis = _pymetis()
-    index = metis.zero_copy_dtype() if hasattr(metis, "zero_copy_dtype") else np.dtype(np.int32)
-    limit = int(np.iinfo(index).max)
-    if pattern.nnz > limit:
-        raise GraphError(
-            f"the vertices have {pattern.nnz} neighbours in all, expected at most {limit}, which "
-            'the indices of this build of METIS can count: pass method="rcm"'
-        )
-    starts = pattern.indptr.astype(index, copy=False)
-    adjacent = pattern.indices.astype(index, copy=False)
-    # Since 2025.2, which warns of the keywords that earlier releases know.
-    if hasattr(metis, "CSRAdjacency"):
-        graph = {"adjacency": metis.CSRAdjacency(starts, adjacent)}
-    else:
-        graph = {"xadj": starts, "adjncy": adjacent}
-    # Where a release has no options, METIS takes a seed of its own, which is fixed too.
-    options = {"options": metis.Options(seed=seed)} if hasattr(metis, "Options") else {}
-    _, part = metis.part_graph(parts, **graph, **options)
-    return np.asarray(part, np.int64)

@@ -14,9 +14,10 @@ import numpy as np
 
 from gnnjit.errors import GraphError, StreamError
 from gnnjit.frontend.whole import Rows
+from gnnjit.graph.partition_checks import whole
 from gnnjit.grid.blocks import COMPLETE, EdgeBlocks
 from gnnjit.grid.crew import Crew, digest
-from gnnjit.grid.order import Ordering, order_vertices, whole
+from gnnjit.grid.order import Ordering, order_vertices
 from gnnjit.grid.row_arrays import EdgeArray, VertexArray
 from gnnjit.grid.selective import Rates
 from gnnjit.grid.store import HostStore, VertexStore

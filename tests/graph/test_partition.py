@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnjit.errors import GraphError
+from gnnjit.graph.metis import WEIGHT
 from gnnjit.graph.partition import (
-    WEIGHT,
     Partition,
     balanced,
     cut_edges,
