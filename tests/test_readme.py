@@ -23,6 +23,7 @@ NOT_SAID_IN_A_LAYER = {
     "layer",
     "keep_memory",
     "memory_budget",
+    "rebalance",
     "reference",
     "shard",
     "stream",

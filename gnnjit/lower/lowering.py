@@ -12,9 +12,8 @@ from gnnjit._compat import mlir
 from gnnjit.graph import Graph
 from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.ir.program import Aggregate, Equation, Program
-from gnnjit.lower import sharded
+from gnnjit.lower import choose, sharded
 from gnnjit.lower.aggregate import Reductions, aggregate_p
-from gnnjit.lower.choose import Choice, choose, run_choice, traversals
 from gnnjit.lower.execute import execute, spread
 
 
@@ -25,21 +24,18 @@ def lower(
     graph_def: Any,
     limit: int | None,
     platform: str,
-    choices: list[Choice] | None = None,
 ) -> list[Any]:
     """The aggregate as plain JAX and kernel calls."""
     n = graph_def[1]
     graph = jax.tree.unflatten(graph_def[0], list(args[:n]))
     if isinstance(graph, ShardedGraph):
         return sharded.lower(graph, body, reductions, args[n:], platform, limit)
-    program = traversals(body, reductions, graph, platform)
+    program = choose.traversals(body, reductions, graph, platform)
 
     def run(graph: Graph, eqn: Equation, operands: list[Any]) -> Sequence[Any]:
         assert isinstance(eqn.op, Aggregate)
-        choice = choose(eqn.op.body, eqn.op.reductions, graph, platform)
-        if choices is not None:
-            choices.append(choice)
-        return run_choice(choice, graph, operands, limit)
+        choice = choose.choose(eqn.op.body, eqn.op.reductions, graph, platform)
+        return choose.run_choice(choice, graph, operands, limit)
 
     outs = execute(program, graph, args[n:], run)
     return [

@@ -26,8 +26,8 @@ from gnnjit.graph.one_shard import Shard, local
 from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.ir.program import Aggregate, Atom, Equation, Program, Reduce, Value
 from gnnjit.ir.space import Space
+from gnnjit.lower import choose
 from gnnjit.lower.aggregate import Reductions
-from gnnjit.lower.choose import choose, run_choice, traversals
 from gnnjit.lower.execute import execute
 from gnnjit.lower.features import narrowed
 from gnnjit.lower.merging import empty, finish, highest, lowest, merge
@@ -83,7 +83,7 @@ class _Device:
         self.tables: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def outputs(self, body: Program, reductions: Reductions, operands: Sequence[Any]) -> list[Any]:
-        program = traversals(body, reductions, self.sample(), self.platform, moved=True)
+        program = choose.traversals(body, reductions, self.sample(), self.platform, moved=True)
         outs = execute(program, self.shard, operands, self.traverse)
         return [
             x if r is not None else self.on_edges(x, atom)
@@ -111,8 +111,8 @@ class _Device:
         ]
 
     def run(self, op: Aggregate, graph: Graph, args: Sequence[Any]) -> list[Any]:
-        choice = choose(op.body, op.reductions, graph, self.platform)
-        return list(run_choice(choice, graph, args, self.limit))
+        choice = choose.choose(op.body, op.reductions, graph, self.platform)
+        return list(choose.run_choice(choice, graph, args, self.limit))
 
     def on_edges(self, x: Any, atom: Any) -> Any:
         """An output that stays on the edges, wherever it was computed."""
