@@ -6,11 +6,11 @@ import dataclasses
 import itertools
 import re
 import sys
-import types
 from typing import Any
 
 import numpy as np
 import pytest
+from fake_pymetis import fake_metis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -195,20 +195,6 @@ def test_vertex_features_of_the_paper():
     assert dict(zip(VERTEX_FEATURES, found[1].tolist(), strict=True)) == {
         "vertex": 1, "neighbors": 4, "runs": 3, "neighbor accesses": 3, "activation accesses": 4,
     }  # fmt: skip
-
-
-def fake_metis(monkeypatch: pytest.MonkeyPatch, part: Any, **others: Any) -> list[Any]:
-    """A pymetis whose partition is `part`; the arguments of the calls."""
-    calls = []
-
-    def part_graph(parts: int, **keywords: Any) -> tuple[int, list[int]]:
-        calls.append((parts, keywords))
-        return 0, list(part)
-
-    module = types.ModuleType("pymetis")
-    vars(module).update(part_graph=part_graph, **others)
-    monkeypatch.setitem(sys.modules, "pymetis", module)
-    return calls
 
 
 def test_metis_gets_costs_as_whole_numbers(monkeypatch):

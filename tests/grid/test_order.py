@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-import types
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
+from fake_pymetis import fake_metis
 from graph.strategies import edge_lists
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,20 +29,6 @@ RING = np.arange(8), (np.arange(8) + 1) % 8
 def shuffled_path(num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
     names = np.random.default_rng(0).permutation(num_nodes)
     return names[:-1], names[1:]
-
-
-def fake_metis(monkeypatch: pytest.MonkeyPatch, part: Any, **others: Any) -> list[Any]:
-    """A pymetis whose partition is `part`; the arguments of the calls."""
-    calls = []
-
-    def part_graph(parts: int, **keywords: Any) -> tuple[int, list[int]]:
-        calls.append((parts, keywords))
-        return 0, list(part)
-
-    module = types.ModuleType("pymetis")
-    vars(module).update(part_graph=part_graph, **others)
-    monkeypatch.setitem(sys.modules, "pymetis", module)
-    return calls
 
 
 @pytest.fixture
