@@ -191,10 +191,10 @@ def build(
     sizes = plan.dealt.partition.sizes
 
     def part(p: int) -> dict[str, Any]:
-        edges = plan.edges(p)
+        edges = shape.sort(p, plan.edges(p))
         return {
             "vertex": padded(plan.vertex(p).astype(np.int32), rows),
-            "edge": padded(shape.sort(p, edges).number.astype(dtype), slots),
+            "edge": padded(edges.number.astype(dtype), slots),
             "sizes": np.asarray([sizes[p]], np.int32),
             "edge_counts": np.asarray([plan.counts[p]], np.int32),
             **shape.part(p, edges, dtype),
@@ -228,23 +228,16 @@ def build(
 
 def _spread(mesh: Mesh, axis: str, shards: int, part: Parts) -> Any:
     """The parts, side by side along their first axis, each on its devices. Those that other
-    processes hold are not made here, but one, for the shapes."""
+    processes hold are not made here."""
     sharding = NamedSharding(mesh, PartitionSpec(axis))
-    made: dict[int, list[Any]] = {}
-
-    def leaves(p: int) -> list[Any]:
-        if p not in made:
-            made[p] = jax.tree.leaves(part(p))
-        return made[p]
-
-    here = shards_here(mesh, axis)
-    treedef = jax.tree.structure(part(here[0]))
+    made = {p: jax.tree.flatten(part(p)) for p in shards_here(mesh, axis)}
+    some, treedef = next(iter(made.values()))
     arrays = []
-    for k, like in enumerate(leaves(here[0])):
+    for k, like in enumerate(some):
         length = len(like)
 
         def rows(index: Any, k: int = k, length: int = length) -> HostArray:
-            return leaves((index[0].start or 0) // length)[k]
+            return made[(index[0].start or 0) // length][0][k]
 
         shape = (shards * length, *like.shape[1:])
         arrays.append(jax.make_array_from_callback(shape, sharding, rows))
@@ -335,7 +328,6 @@ class _Ring:
         return edges.take(np.argsort(distance, kind="stable"))
 
     def part(self, p: int, edges: Edges, dtype: Any) -> dict[str, Any]:
-        edges = self.sort(p, edges)
         src, dst = edges.src.astype(dtype), edges.dst.astype(dtype)
         slots = self.num_slots
         return {
