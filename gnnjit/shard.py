@@ -23,6 +23,7 @@ from gnnjit.graph.partition import (
     equal_vertices,
     metis,
 )
+from gnnjit.graph.shard_blocks import Blocks as SentBlocks
 from gnnjit.graph.shard_build import Plan, build, plan
 from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.graph.vertex_costs import vertex_features
@@ -69,7 +70,8 @@ def shard(
             (needs `pymetis`); "auto": "learned". Or a `Partition`, or the shard of each vertex,
             `int[N]`.
         order: of vertices along which they are cut. "given": as they are numbered; "rcm": reverse
-            Cuthill-McKee, neighbours close; "auto": the one of the two that cuts fewer edges.
+            Cuthill-McKee, neighbours close; "auto": the one of the two that cuts fewer edges. A
+            `Partition` has its own, and "metis" needs none.
         exchange: how rows of other shards come. "halo": those that are used, at once; "cover": the
             same, but sums for destinations instead of rows of sources where those are fewer, for
             sums over neighbours (FlexGraph's partial aggregation; a minimum vertex cover);
@@ -90,7 +92,9 @@ def shard(
     graph, axis, mesh = _checked(graph, mesh, axis, features)
     src, dst = (np.asarray(x) for x in real_edges(graph))
     shards, num_nodes = mesh.shape[axis], graph.num_nodes
-    by, along = _order(order, src, dst, num_nodes, shards)
+    by_name = isinstance(partition, str)
+    ordered = partition == "metis" if by_name else isinstance(partition, Partition)
+    by, along = _order(order, ordered, src, dst, num_nodes, shards)
     dealt = _partition(partition, src, dst, num_nodes, shards, by, width, cost)
     mask = None if graph.mask is None else np.asarray(graph.mask)
     found = plan(src, dst, dealt, mask)
@@ -142,12 +146,12 @@ def _axis(mesh: Mesh, name: str, what: str) -> str:
 
 
 def _order(
-    wanted: str, src: HostArray, dst: HostArray, num_nodes: int, shards: int
+    wanted: str, ordered: bool, src: HostArray, dst: HostArray, num_nodes: int, shards: int
 ) -> tuple[HostArray | None, str]:
-    """The vertices in order (None: as they are), and its name."""
+    """The vertices in order (None: as they are), and its name; `ordered`: by the partition."""
     if wanted not in ORDERS:
         raise GraphError(f"order is {wanted!r}, expected one of {', '.join(ORDERS)}")
-    if wanted == "given" or shards == 1:
+    if ordered or wanted == "given" or shards == 1:
         return None, "given"
     by = order_vertices(src, dst, num_nodes, method="rcm").vertex
     if wanted == "auto":
@@ -201,19 +205,18 @@ def _way(
         names = ", ".join(("auto", *EXCHANGES))
         raise GraphError(f"exchange is {wanted!r}, expected one of {names}")
     shards, rows = found.num_shards, found.dealt.num_rows
-    halo, covered = found.halo, found.covered
-    blocks = [
-        Blocks(
-            heights=tuple(block.height for block in b.blocks),
-            at_once=b.at_once,
-            moved=b.moved / shards,
-            held=b.total + b.entries,
-        )
-        for b in (halo, covered.rows, covered.sums)
-    ]
-    # Rates are measured where something depends on them.
+
+    def weighed(blocks: SentBlocks) -> Blocks:
+        heights = tuple(block.height for block in blocks.blocks)
+        held = blocks.total + blocks.entries
+        return Blocks(heights, blocks.at_once, blocks.moved / shards, held)
+
+    # Rates are measured, and a cover is looked for, where something depends on them.
     links = links_of(mesh, axis) if wanted == "auto" else None
-    every = ways(links, shards, rows, row, blocks[0], (blocks[1], blocks[2]))
+    cover = None
+    if wanted in ("auto", "cover"):
+        cover = weighed(found.covered.rows), weighed(found.covered.sums)
+    every = ways(links, shards, rows, row, weighed(found.halo), cover)
     if wanted == "auto":
         return choose(every, rows, row, budget).name, every
     taken = next(way for way in every if way.name == wanted)

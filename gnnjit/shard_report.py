@@ -20,7 +20,7 @@ class ShardReport:
         lower_bound: rows of other shards that the average shard's edges read; what a halo moves
             without padding.
         width: features (of 4 bytes) that `ways` were weighed for.
-        ways: the exchanges there are.
+        ways: the exchanges that were looked at.
         exchange: the one that was taken.
     """
 
@@ -49,6 +49,10 @@ class ShardReport:
             f"  edges a shard     {_range(self.edges)}",
             f"  edges between shards  {self.cut} ({100 * self.cut / max(total, 1):.1f} %)",
             f"  rows of other shards that a shard reads  {self.lower_bound:.0f} on average",
+        ]
+        if not self.ways:
+            return "\n".join([*lines, f"  exchange          {self.exchange}"])
+        lines += [
             "",
             f"  exchange of {self.width} features  rows moved    held by a device    predicted",
         ]

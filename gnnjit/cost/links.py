@@ -90,11 +90,12 @@ def ways(
     rows: int,
     row: float,
     halo: Blocks,
-    cover: tuple[Blocks, Blocks],
+    cover: tuple[Blocks, Blocks] | None = None,
 ) -> list[Way]:
     """All exchanges, for `shards` of so many `rows` of `row` bytes each.
 
-    halo: of the rows that are used. cover: of rows and of sums, for sums over neighbours.
+    halo: of the rows that are used. cover: of rows and of sums, for sums over neighbours, where
+        that is to be weighed too.
     """
     if links is None:
         links = Links(*(Link(math.inf, math.inf),) * 4)
@@ -102,13 +103,16 @@ def ways(
     # Partial results of each round are merged with those before: read twice, written once.
     merged = (shards - 1) * links.copy.seconds(3 * rows * row)
     ring = (shards - 1) * links.permute.seconds(rows * row) + merged
-    held, moved = sum(b.held for b in cover), sum(b.moved for b in cover)
-    return [
+    found = [
         Way("all_gather", links.all_gather.seconds(others * row), others, others),
         Way("halo", halo.seconds(links, row), halo.held, halo.moved),
-        Way("cover", sum(b.seconds(links, row) for b in cover), held, moved),
         Way("ring", ring, 2 * rows if others else 0, others),
     ]
+    if cover is not None:
+        seconds = sum(b.seconds(links, row) for b in cover)
+        held, moved = sum(b.held for b in cover), sum(b.moved for b in cover)
+        found.insert(2, Way("cover", seconds, held, moved))
+    return found
 
 
 def choose(found: Sequence[Way], rows: int, row: float, budget: int | None) -> Way:

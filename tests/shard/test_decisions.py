@@ -16,6 +16,7 @@ from gnnjit import links, rebalancing
 from gnnjit.cost.links import Link, Links
 from gnnjit.cost.partition import PartitionModel
 from gnnjit.errors import GraphError, PlanError
+from gnnjit.graph.partition import equal_vertices
 
 from .sharding import edges, mesh, random_edges
 
@@ -66,6 +67,18 @@ def test_report() -> None:
         "  cover                                1               16 B     0.040 ms\n"
         "  ring                                 2               16 B     0.020 ms"
     )
+
+
+def test_a_cover_is_looked_for_where_it_may_be_taken() -> None:
+    graph = gnnjit.shard(far_apart().graph(), mesh(4), exchange="halo", partition="vertices")
+    assert [way.name for way in graph.report.ways] == ["all_gather", "halo", "ring"]
+
+
+def test_a_partition_has_its_own_order() -> None:
+    e = far_apart()
+    graph = gnnjit.shard(e.graph(), mesh(4), exchange="halo", partition=equal_vertices(60, 4))
+    assert graph.report.order == "given"
+    assert graph.partition().order.tolist() == list(range(60))
 
 
 @pytest.mark.usefixtures("equal_links")
