@@ -47,11 +47,13 @@ class Row:
         return abs(self.predicted / self.seconds - 1)
 
 
-def measure_all(model: CostModel, count: int, seed: int, repeats: int, passes: int) -> list[Row]:
+def measure_all(
+    model: CostModel, count: int, seed: int, repeats: int, passes: int, tuned: bool
+) -> list[Row]:
     rows: list[Row] = []
     layers = cases(seed, count)
     for some in [layers[i : i + TOGETHER] for i in range(0, count, TOGETHER)]:
-        ready = [prepare(case, model) for case in some]
+        ready = [prepare(case, model, tuned) for case in some]
         runs = [[r.compiled(a.choices) for a in r.alternatives] for r in ready]
         for r, times in zip(ready, measure.in_passes(runs, repeats, passes), strict=True):
             group = f"{r.case.model}, {r.case.direction}"
@@ -106,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = planner_options.setting(parser, argv, passes=4, smoke="three layers")
     args = found.args
     layers = 3 if args.smoke else args.layers
-    rows = measure_all(found.model, layers, args.seed, args.repeats, args.passes)
+    rows = measure_all(found.model, layers, args.seed, args.repeats, args.passes, args.autotune)
     print(table(rows))
     if args.json is not None:
         with args.json.open("a", encoding="utf-8") as stream:

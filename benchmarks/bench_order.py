@@ -25,7 +25,7 @@ import planner_options
 from gnnjit.calibration_layers import Case, prepare
 from gnnjit.cost.model import CostModel
 from gnnjit.passes.pipeline import Choices
-from gnnjit.planner import Alternative
+from gnnjit.plans import Alternative
 
 GRAPHS = {
     "sparse": (60_000, 180_000, False),
@@ -61,7 +61,12 @@ class Row:
 
 
 def measure_all(
-    model: CostModel, names: Sequence[str], widths: Sequence[int], repeats: int, passes: int
+    model: CostModel,
+    names: Sequence[str],
+    widths: Sequence[int],
+    repeats: int,
+    passes: int,
+    tuned: bool,
 ) -> list[Row]:
     rows = []
     for graph, layer in itertools.product(names, MODELS):
@@ -70,7 +75,7 @@ def measure_all(
             Case(layer, direction, vertices, edges, f_in, f_out, skewed, 0)
             for direction, f_in, f_out in itertools.product(DIRECTIONS, widths, widths)
         ]
-        points = [_point(case, model) for case in cases]
+        points = [_point(case, model, tuned) for case in cases]
         runs = [list(p.runs.values()) for p in points]
         for p, times in zip(points, measure.in_passes(runs, repeats, passes), strict=True):
             rows.append(p.row(graph, times))
@@ -96,8 +101,8 @@ class _Point:
                    took[self.chosen.choices], first, second)  # fmt: skip
 
 
-def _point(case: Case, model: CostModel) -> _Point:
-    ready = prepare(case, model)
+def _point(case: Case, model: CostModel, tuned: bool) -> _Point:
+    ready = prepare(case, model, tuned)
     fixed = tuple(_first(ready.alternatives, order) for order in ORDERS)
     chosen = ready.alternatives[0]
     return _Point(
@@ -156,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = found.args
     graphs = ["small"] if args.smoke else args.graphs.split(",")
     widths = [8, 16] if args.smoke else [int(w) for w in args.widths.split(",")]
-    rows = measure_all(found.model, graphs, widths, args.repeats, args.passes)
+    rows = measure_all(found.model, graphs, widths, args.repeats, args.passes, args.autotune)
     print(table(rows))
     if args.json is not None:
         with args.json.open("a", encoding="utf-8") as stream:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import pathlib
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,12 +38,14 @@ def setting(
     add("--passes", type=int, default=passes, help=f"over what is held (default: {passes})")
     add("--calibrate", action="store_true", help="calibrate in this process first")
     add("--json", type=pathlib.Path, metavar="FILE", help="append JSON lines")
+    add("--autotune", action="store_true", help="time close plans first, and choose by that")
     add("--give-back", action="store_true", help="do not keep memory")
     add("--smoke", action="store_true", help=f"{smoke}: does it run?")
     args = parser.parse_args(argv)
     if args.smoke:
         args.passes = 1
     facts = {
+        "autotuned": args.autotune,
         "kept": not args.give_back and gnnjit.keep_memory(),
         "machine": measure.machine(measure.usable_cpus()),
         "versions": measure.versions(),
@@ -49,4 +53,6 @@ def setting(
     model = current()
     if args.calibrate:
         model = calibrate(calibration_points(quick=args.smoke)).model
+    if args.autotune:  # anew, whatever was found before
+        os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="gnnjit-")
     return Setting(args, model, {"model": model.source, **facts})

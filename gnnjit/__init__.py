@@ -22,10 +22,12 @@ from gnnjit.layer import layer, reference
 from gnnjit.rebalancing import rebalance
 from gnnjit.shard import shard
 from gnnjit.stream import stream
+from gnnjit.tuning import autotuning
 
 __all__ = [
     "Bipartite",
     "Graph",
+    "autotuning",
     "check",
     "degree",
     "dropout",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -13,10 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import gnnjit
+from gnnjit.cost.current import use
 from gnnjit.cost.model import CostModel
 from gnnjit.passes.pipeline import Choices
-from gnnjit.planner import Alternative, force, weigh
+from gnnjit.planner import force, plan, weigh
+from gnnjit.plans import Alternative
 from gnnjit.stage import stage
+from gnnjit.tuning import autotuning
 
 MODELS = ("gcn", "sage", "gin", "gat", "gat4", "gated", "mlp")
 DIRECTIONS = ("inference", "first layer", "inner layer")
@@ -142,7 +146,8 @@ class Ready:
         return lambda: fn(*self.arrays)
 
 
-def prepare(case: Case, model: CostModel | None = None) -> Ready:
+def prepare(case: Case, model: CostModel | None = None, tuned: bool = False) -> Ready:
+    """`tuned`: the first alternative is the one that `autotuning` takes, not that of the model."""
     graph, p, rng = graph_of(case), parameters(case), np.random.default_rng(case.seed + 1)
     x = jnp.asarray(rng.normal(size=(case.vertices, case.f_in)), jnp.float32)
     degree = np.maximum(np.asarray(graph.in_degree), 1)
@@ -150,7 +155,9 @@ def prepare(case: Case, model: CostModel | None = None) -> Ready:
     layer = layer_of(case.model)
     moving = {"inference": None, "first layer": (p,), "inner layer": (p, x)}[case.direction]
     staged = stage(layer.__gnnjit_layer__, (graph, (x, number), p), None, {})
-    found = weigh(staged.problem(moving), model)
+    with autotuning(tuned), use(model) if model else contextlib.nullcontext():
+        problem = staged.problem(moving)
+        found = plan(problem).every if tuned else weigh(problem)
     return Ready(case, found, (graph, x, number, p))
 
 

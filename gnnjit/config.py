@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 AUTOTUNE = os.environ.get("GNNJIT_AUTOTUNE", "") not in ("", "0")
-"""Time the candidates for the tiles of each new GPU kernel once, and keep the fastest on disk."""
+"""Whether `gnnjit.autotuning()` is on where nothing else is said."""
 
 KEEP_MEMORY = os.environ.get("GNNJIT_KEEP_MEMORY", "") not in ("", "0")
 """Whether the command `gnnjit` calls `gnnjit.keep_memory()`."""

@@ -149,8 +149,10 @@ def explain(
             (arrays that the whole graph shares), as in a first layer.
         measure: compile each alternative (of many, the 16 fastest as predicted) and time it, the
             layer alone, for seconds; the arguments must be arrays.
-        learn: keep what was measured for the cost model of this device, as `gnnjit calibrate`
-            does. This process goes on with the model that it has; the next one uses the new one.
+        learn: keep what was measured: for the cost model of this device, as `gnnjit calibrate`
+            does, and as the times of this call, which decide where it is planned again, as those
+            of `gnnjit.autotuning` do. This process goes on with the model that it has; the next
+            one uses the new one.
 
     Raises:
         LayerError: the call ran no layer, or is to be measured with arguments that are traced.

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 
-from gnnjit import planner
+from gnnjit import plan_times, planner
 from gnnjit.budget import human
 from gnnjit.calibrate import seconds
 from gnnjit.cost.current import current
@@ -29,6 +29,7 @@ from gnnjit.passes.pipeline import Choices, layer_middle, layer_prefix, run
 from gnnjit.passes.reorder_aggregate_combine import sites
 from gnnjit.passes.scores_as_products import scores
 from gnnjit.passes.store_edge_values import candidates
+from gnnjit.plans import Plan, Problem
 from gnnjit.stage import Staged
 
 Wrt = Literal["all", "params"]
@@ -77,6 +78,7 @@ class PlanExplanation:
         by_kind: seconds that are predicted for each kind of operation of the one that runs.
         model: where the weights of the cost model are from.
         why: a reason if nothing could be predicted, and the layer runs as written.
+        by_clock: whether stored times decided (`gnnjit.autotuning`), not the prediction alone.
     """
 
     direction: Literal["inference", "training"]
@@ -86,6 +88,7 @@ class PlanExplanation:
     by_kind: dict[str, float]
     model: str
     why: str = ""
+    by_clock: bool = False
 
     @property
     def title(self) -> str:
@@ -126,6 +129,8 @@ class PlanExplanation:
         lines = [self.table(), f"the one that runs, predicted: {parts}"]
         if self.by_kind.get("memory", 0.0) > FAULTS * sum(self.by_kind.values()):
             lines.append("memory: asked of the system anew in every call; see gnnjit.keep_memory()")
+        if self.by_clock:
+            lines.append("chosen by stored times; see gnnjit.autotuning()")
         return "\n".join([*lines, f"cost model: {self.model}"])
 
     def _repr_html_(self) -> str:
@@ -154,25 +159,26 @@ class Asked:
         moving = [is_float(x) and (wrt == "all" or i in params) for i, x in enumerate(arrays)]
         return cls(staged, call, arrays, tuple(moving))
 
-    def plan(self) -> planner.Plan:
+    def problem(self) -> Problem:
         moving = None
         if self.moving is not None:
             moving = [x for x, moves in zip(self.arrays, self.moving, strict=True) if moves]
+        return self.staged.problem(moving)
+
+    def plan(self) -> Plan:
         try:
-            return planner.plan(self.staged.problem(moving))
+            return planner.plan(self.problem())
         except PlanError as error:
             raise PlanError(f"{self.call.label}: {error}") from None
 
     def function(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """The call, or the call and its gradients, and what this is called with; of the cotangents,
-        the shapes."""
-        graph = self.staged.graph
-        if self.moving is None:
-            return functools.partial(bind, self.call), (graph, self.arrays)
-        outs = jax.eval_shape(functools.partial(bind, self.call), graph, self.arrays)
-        return self.both_ways, (graph, self.arrays, [o for o in outs if is_float(o)])
+        """The call, or the call and its gradients, and what this is called with."""
+        forward = functools.partial(bind, self.call)
+        return self.both_ways if self.moving else forward, (self.staged.graph, self.arrays)
 
-    def both_ways(self, graph: Graph, arrays: list[Any], cotangents: list[Any]) -> Any:
+    def both_ways(self, graph: Graph, arrays: list[Any]) -> Any:
+        """The results are their own cotangents: with others, forward and backward overlap, as they
+        cannot in training."""
         assert self.moving is not None
         at = [i for i, moves in enumerate(self.moving) if moves]
 
@@ -184,12 +190,11 @@ class Asked:
             return [o for o in outs if is_float(o)], [o for o in outs if not is_float(o)]
 
         outs, back, others = jax.vjp(forward, [arrays[i] for i in at], has_aux=True)
-        return outs, others, back(cotangents)
+        return outs, others, back(outs)
 
     def measured(self, choices: Choices) -> float:
         """Seconds of one call of the layer alone, compiled with these choices."""
-        function, (graph, arrays, *rest) = self.function()
-        arguments = graph, arrays, *([jnp.ones(o.shape, o.dtype) for o in outs] for outs in rest)
+        function, arguments = self.function()
         with planner.force(choices):
             compiled = jax.jit(lambda *args: function(*args)).lower(*arguments).compile()
         return seconds(lambda: compiled(*arguments))
@@ -227,6 +232,9 @@ def explain_plans(
             if a.measured is not None and a.work and a.choices.limit is None
         ]
         learn_points(points, jax.default_backend())
+        for a, plan in zip(asked, found, strict=True):
+            times = {x.choices: x.measured for x in plan.alternatives}
+            plan_times.remember(plan_times.key_of(a.problem()), times)
     return found
 
 
@@ -241,7 +249,7 @@ def _explained(asked: Asked, wrt: Wrt | None, measure: bool) -> PlanExplanation:
     every = [
         Alternative(
             a.choices, in_words(program, padded, a.choices), a.work, a.seconds,
-            a.peak if 0 < a.peak < math.inf else None, a is plan.chosen,
+            a.peak if 0 < a.peak < math.inf else None, a is plan.chosen, a.measured,
         )
         for a in sorted((plan.chosen, *plan.others), key=lambda a: a.seconds)
     ]  # fmt: skip
@@ -255,8 +263,9 @@ def _explained(asked: Asked, wrt: Wrt | None, measure: bool) -> PlanExplanation:
     kinds = {} if plan.why else model.by_kind(plan.chosen.work)
     direction = "training" if wrt else "inference"
     return PlanExplanation(
-        direction, wrt, plan.program, tuple(every), kinds, model.source, plan.why
-    )
+        direction, wrt, plan.program, tuple(every), kinds, model.source, plan.why,
+        by_clock=plan.chosen.measured is not None,
+    )  # fmt: skip
 
 
 def _shown(every: Sequence[Alternative]) -> list[Alternative]:

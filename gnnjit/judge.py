@@ -1,4 +1,4 @@
-"""What one plan needs at its peak, from the compiled program's own memory analysis."""
+"""One plan of a call, compiled alone: what it needs at its peak, by its own memory analysis."""
 
 from __future__ import annotations
 
@@ -87,6 +87,14 @@ def _peak(candidate: Candidate, lowering: str | None) -> int | None:
     )
 
 
+def compiled(candidate: Candidate) -> Any:
+    """The call alone, with its gradient if one is taken: a function of the leaves of the graph and
+    the arrays. The results are their own cotangents: with others, forward and backward overlap, as
+    they cannot in training."""
+    run = jax.jit(functools.partial(_run, candidate, cts=None), keep_unused=True)
+    return run.lower(candidate.layout.graph, candidate.layout.arrays).compile()
+
+
 def _shape(x: Any, place: Any = None) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
 
@@ -121,7 +129,8 @@ def _cts(candidate: Candidate) -> list[jax.ShapeDtypeStruct]:
 
 
 def _run(candidate: Candidate, leaves: Any, arrays: Any, cts: Any) -> Any:
-    """The outputs, and the gradients of what is moving."""
+    """The outputs, and the gradients of what is moving; `cts` of the floating-point outputs, or
+    these themselves."""
     if candidate.moving is None:
         return _forward(candidate, leaves, arrays)
     at = [i for i, moves in enumerate(candidate.moving) if moves]
@@ -133,7 +142,7 @@ def _run(candidate: Candidate, leaves: Any, arrays: Any, cts: Any) -> Any:
         return _forward(candidate, leaves, every)
 
     outs, pull = jax.vjp(f, *(arrays[i] for i in at))
-    given = iter(cts)
+    given = iter([o for o in outs if jnp.issubdtype(o.dtype, jnp.inexact)] if cts is None else cts)
     every = [
         next(given)
         if jnp.issubdtype(o.dtype, jnp.inexact)

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gnnjit import _compat
+from gnnjit import _compat, tuning
 from gnnjit._compat import ad, batching, mlir
 from gnnjit.cost.machine import platform_here
 from gnnjit.cost.sketch import Sizes
@@ -31,7 +31,8 @@ from gnnjit.graph.sharded import AnyGraph, ShardedGraph
 from gnnjit.ir.program import Program, depends
 from gnnjit.ir.space import Space
 from gnnjit.judge import Layout
-from gnnjit.planner import Problem, plan
+from gnnjit.planner import plan
+from gnnjit.plans import Problem
 from gnnjit.run_program import num_bytes, run_program, shape_of
 
 layer_p = _compat.Primitive("layer_call")
@@ -89,7 +90,8 @@ class Call:
             inexact = [jnp.issubdtype(x.dtype, jnp.inexact) for x in outs]
             least += sum(n for n, counts in zip(of_outs, inexact, strict=True) if counts)
         layout = None
-        if self.budget is not None:
+        timed = tuning.is_on() and _sizes.value is None and not isinstance(graph, ShardedGraph)
+        if self.budget is not None or timed:
             layout = Layout.of(graph, arrays, spaces, self.given)
         return Problem(
             self.program, self.slots, self.padded, sizes, moving, self.budget, platform, least,

@@ -19,19 +19,18 @@ from typing import Any
 
 import jax
 
-from gnnjit import judge
+from gnnjit import judge, plan_times, tuning
 from gnnjit.budget import human
 from gnnjit.cost.current import current
 from gnnjit.cost.machine import Machine, machine_of
 from gnnjit.cost.memory import scratch_of
 from gnnjit.cost.model import CostModel, Work
 from gnnjit.cost.operations import UnknownOperation
-from gnnjit.cost.sketch import Sizes, sketch
+from gnnjit.cost.sketch import sketch
 from gnnjit.cost.work import work_of
 from gnnjit.errors import PlanError
 from gnnjit.ir.program import Aggregate, Program
 from gnnjit.ir.space import Space
-from gnnjit.judge import Layout
 from gnnjit.lower.choose import preferred
 from gnnjit.passes.pipeline import (
     AS_WRITTEN,
@@ -45,6 +44,7 @@ from gnnjit.passes.pipeline import (
 from gnnjit.passes.reorder_aggregate_combine import sites
 from gnnjit.passes.scores_as_products import scores
 from gnnjit.passes.store_edge_values import candidates
+from gnnjit.plans import Alternative, Plan, Problem
 
 LIMITS = (1 << 18, 1 << 16, 1 << 14, 1 << 12)
 """Scalars of one chunk of edges, tried where memory is limited; the lowering's own is larger."""
@@ -58,60 +58,6 @@ CROWDED = 2
 
 EXHAUSTIVE = 16
 """Alternatives of one call that are all looked at; of more, one decision is improved at a time."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """Everything that a plan depends on, but for the cost model.
-
-    program: as the user wrote it.
-    slots: which array each operand is.
-    padded: whether some edges are padding.
-    moving: which of the arrays need gradients; None if none is taken.
-    budget: bytes that the call may need at its peak.
-    least: bytes that every plan needs: of the graph, the arguments and the results, and, where a
-        gradient is taken, of the cotangents and the gradients.
-    layout: what a plan is compiled for, to measure it; None without a budget.
-    """
-
-    program: Program
-    slots: tuple[int, ...]
-    padded: bool
-    sizes: Sizes
-    moving: tuple[bool, ...] | None
-    budget: int | None
-    platform: str
-    least: int = 0
-    layout: Layout | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Alternative:
-    """One program that would do. `seconds` is predicted, `peak` an upper bound in bytes, `steps`
-    the number of chunks in which edges are taken, of all traversals that do so."""
-
-    choices: Choices
-    work: Work
-    seconds: float
-    peak: float
-    steps: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """The alternative that was chosen, among those that were looked at.
-
-    why: a reason if nothing was predicted, and the program runs as written.
-    """
-
-    program: Program
-    chosen: Alternative
-    others: tuple[Alternative, ...] = ()
-    why: str = ""
-
-    @property
-    def every(self) -> tuple[Alternative, ...]:
-        return (self.chosen, *self.others)
 
 
 _OTHER = {"aggregate-first": "combine-first", "combine-first": "aggregate-first"}
@@ -171,9 +117,8 @@ def plan(problem: Problem) -> Plan:
     Raises:
         PlanError: none fits; the message names the smallest budget that would do.
     """
-    lowering = None if problem.budget is None else preferred()
     machine, model = machine_of(problem.platform), current(problem.platform)
-    return _plan(problem, machine, model, _forced.value, lowering)
+    return _plan(problem, machine, model, _forced.value, preferred(), tuning.is_on())
 
 
 def weigh(problem: Problem, model: CostModel | None = None) -> tuple[Alternative, ...]:
@@ -193,9 +138,10 @@ def _plan(
     model: CostModel,
     forced: Choices | None,
     lowering: str | None,
+    tunes: bool,
 ) -> Plan:
-    """`lowering`: what measured plans are compiled with."""
-    planner = _Planner(problem, machine, model)
+    """`lowering`: what measured plans are compiled with; `tunes`: whether close ones are."""
+    planner = _Planner(problem, machine, model, tunes)
     try:
         every, why = planner.fitting(forced), ""
     except UnknownOperation as error:
@@ -210,8 +156,8 @@ def _unlimited(problem: Problem, choices: Choices) -> Program:
 
 
 class _Planner:
-    def __init__(self, problem: Problem, machine: Machine, model: CostModel):
-        self.problem, self.machine, self.model = problem, machine, model
+    def __init__(self, problem: Problem, machine: Machine, model: CostModel, tunes: bool = False):
+        self.problem, self.machine, self.model, self.tunes = problem, machine, model, tunes
         self.seen: dict[Choices, Alternative] = {}
 
     def alternative(self, choices: Choices) -> Alternative:
@@ -249,7 +195,10 @@ class _Planner:
         if forced is not None:
             return [self.alternative(forced)]
         every = self.ranked()
-        return every if self.problem.budget is None else self.within(self.ladder(every))
+        if self.problem.budget is None:
+            times = self.tunes and self.is_compiled_here()
+            return plan_times.by_time(self.problem, every, self.candidate if times else None)
+        return self.within(self.ladder(every))
 
     def unpredicted(self, forced: Choices | None) -> list[Alternative]:
         """As `fitting`, where an operation has no figure in the cost model."""
@@ -276,6 +225,16 @@ class _Planner:
         if self.shares_traversals(least.choices):
             self.alternative(dataclasses.replace(least.choices, split=True))
         return sorted(self.seen.values(), key=lambda a: a.seconds)
+
+    def is_compiled_here(self) -> bool:
+        """Whether plans can be compiled alone, to see what they need."""
+        return self.problem.layout is not None and judge.is_available(self.problem.platform)
+
+    def candidate(self, a: Alternative) -> judge.Candidate:
+        p = self.problem
+        assert p.layout is not None
+        program, limit = _unlimited(p, a.choices), a.choices.limit
+        return judge.Candidate(program, limit, p.slots, p.moving, p.layout)
 
     def fastest(self) -> Alternative:
         return min(self.seen.values(), key=lambda a: a.seconds)
@@ -315,11 +274,7 @@ class _Planner:
 
     def need(self, a: Alternative) -> float:
         """Bytes at the peak: measured where that can be done here, else the bound."""
-        p = self.problem
-        found = None
-        if p.layout is not None and judge.is_available(p.platform):
-            program, limit = _unlimited(p, a.choices), a.choices.limit
-            found = judge.peak(judge.Candidate(program, limit, p.slots, p.moving, p.layout))
+        found = judge.peak(self.candidate(a)) if self.is_compiled_here() else None
         return a.peak if found is None else found
 
     def places(self) -> list[frozenset[Space]]:

@@ -25,7 +25,7 @@ from gnnjit.layer_call import Call, bind
 from gnnjit.lower import lowering  # noqa: F401  (registers the lowerings of aggregate)
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
-from gnnjit.planner import Problem
+from gnnjit.plans import Problem
 from gnnjit.run_program import incidence, outputs
 
 

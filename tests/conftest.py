@@ -18,6 +18,14 @@ hypothesis.settings.load_profile("gnnjit")
 jax.config.update("jax_num_cpu_devices", 8)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What was calibrated and tuned on this machine decides nothing here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="module")
 def quick_compilation() -> Iterator[None]:
     """XLA optimises machine code little, in processes started meanwhile too: for modules that

@@ -31,8 +31,8 @@ def signature(fn: Any) -> str:
 
 def test_names() -> None:
     assert names(gnnjit) == [
-        "Bipartite", "Graph", "check", "degree", "dropout", "explain", "keep_memory", "layer",
-        "logsumexp", "max", "mean", "memory_budget", "min", "random_uniform", "rebalance",
+        "Bipartite", "Graph", "autotuning", "check", "degree", "dropout", "explain", "keep_memory",
+        "layer", "logsumexp", "max", "mean", "memory_budget", "min", "random_uniform", "rebalance",
         "reference", "shard", "softmax", "std", "stream", "sum", "var",
     ]  # fmt: skip
 

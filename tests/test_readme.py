@@ -18,6 +18,7 @@ README = (ROOT / "README.md").read_text()
 NOT_SAID_IN_A_LAYER = {
     "Bipartite",
     "Graph",
+    "autotuning",
     "check",
     "explain",
     "layer",

@@ -24,7 +24,8 @@ from gnnjit.nn.gcn import GCN
 from gnnjit.nn.gin import GIN
 from gnnjit.nn.sage import SAGE
 from gnnjit.passes.pipeline import AS_WRITTEN, Choices
-from gnnjit.planner import Plan, Problem, plan, weigh
+from gnnjit.planner import plan, weigh
+from gnnjit.plans import Plan, Problem
 from gnnjit.stage import recording
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -10,6 +10,7 @@ import pytest
 from pallas import with_tasks
 
 import gnnjit
+from gnnjit import tuning
 from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.pallas import kernel, trial, tune
@@ -50,13 +51,13 @@ class Clock:
 
 def test_the_fastest_is_kept_and_never_timed_again(cache):
     clock = Clock()
-    with tune.autotuning():
+    with gnnjit.autotuning():
         best = tune.choose(KERNEL, T, clock)
     assert best == min(candidates(T), key=lambda c: (c.lanes, c.warps))
     assert len(clock.asked) == len(candidates(T)) > 1
     again = Clock()
     for on in (True, False):
-        with tune.autotuning(on):
+        with gnnjit.autotuning(on):
             assert tune.choose(KERNEL, T, again) == best
     assert again.asked == []
     (where,) = json.loads(cache.read_text())["tiles"]
@@ -65,12 +66,12 @@ def test_the_fastest_is_kept_and_never_timed_again(cache):
 
 def test_a_candidate_that_fails_is_left_out():
     broken = min(c.lanes for c in candidates(T))
-    with tune.autotuning():
+    with gnnjit.autotuning():
         assert tune.choose(KERNEL, T, Clock(broken)).lanes > broken
 
 
 def test_where_all_fail_the_static_choice_stays_and_nothing_is_kept(cache):
-    with tune.autotuning():
+    with gnnjit.autotuning():
         assert tune.choose(KERNEL, T, Clock(*(c.lanes for c in candidates(T)))) == static_config(T)
     assert not cache.exists()
 
@@ -78,7 +79,7 @@ def test_where_all_fail_the_static_choice_stays_and_nothing_is_kept(cache):
 def test_without_tuning_or_without_a_device(cache):
     clock = Clock()
     assert tune.choose(KERNEL, T, clock) == static_config(T)
-    with tune.autotuning():
+    with gnnjit.autotuning():
         assert tune.choose(KERNEL, T, None) == static_config(T)
     assert clock.asked == []
     assert not cache.exists()
@@ -86,9 +87,9 @@ def test_without_tuning_or_without_a_device(cache):
 
 def test_the_flag_of_the_environment(monkeypatch):
     monkeypatch.setattr("gnnjit.config.AUTOTUNE", True)
-    assert tune.is_on()
-    with tune.autotuning(False):
-        assert not tune.is_on()
+    assert tuning.is_on()
+    with gnnjit.autotuning(False):
+        assert not tuning.is_on()
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_a_damaged_or_foreign_file_is_ignored_and_replaced(text, cache):
     cache.write_text(text)
     with pytest.warns(UserWarning, match=r"tiles\.json: not a table of gnnjit's tiles"):
         assert tune.choose(KERNEL, T, Clock()) == static_config(T)
-    with tune.autotuning():
+    with gnnjit.autotuning():
         best = tune.choose(KERNEL, T, Clock())
     assert list(json.loads(cache.read_text())["tiles"].values()) == [
         {"lanes": best.lanes, "warps": best.warps, "stages": best.stages}
@@ -116,7 +117,7 @@ def test_a_damaged_or_foreign_file_is_ignored_and_replaced(text, cache):
 
 def test_a_directory_that_cannot_be_written(cache):
     cache.parent.parent.joinpath("gnnjit").write_text("a file")
-    with tune.autotuning(), pytest.warns(UserWarning, match="cannot be written"):
+    with gnnjit.autotuning(), pytest.warns(UserWarning, match="cannot be written"):
         assert tune.choose(KERNEL, T, Clock()) != static_config(T)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from gnnjit.lower.pallas.tune import Timer, seconds
 from gnnjit.pallas_kernels import edges, rows
 from gnnjit.pallas_kernels.rows import Config
 from gnnjit.pallas_kernels.traversal import Traversal
+from gnnjit.tuning import untraced
 
 
 def rows_timer(
@@ -66,18 +66,14 @@ def edges_timer(
 
 
 def _time(call: Callable[..., Any], *args: Any) -> float:
-    """Compiled and run now, although something else is being traced: in a thread of its own, which
-    knows nothing of that."""
-    wide = jax.config.read("jax_enable_x64")
+    """Compiled and run now, although something else is being traced."""
 
     def work() -> float:
-        with jax.enable_x64(wide):
-            on_device = jax.device_put(args)
-            compiled = jax.jit(call)
-            return seconds(lambda: compiled(*on_device))
+        on_device = jax.device_put(args)
+        compiled = jax.jit(call)
+        return seconds(lambda: compiled(*on_device))
 
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(work).result()
+    return untraced(work)
 
 
 def made_up(operands: Sequence[Any], rng: np.random.Generator) -> list[Any]:

@@ -1,8 +1,7 @@
 """Which tiles a GPU kernel uses: the fastest of a few candidates, timed once and kept on disk.
 
 Off by default, since a kernel's first compilation then takes as many compilations as there are
-candidates: GNNJIT_AUTOTUNE=1, or `with autotuning():`. What was found is used by every later
-process on the same kind of device with the same versions, whether it tunes or not.
+candidates: GNNJIT_AUTOTUNE=1, or `with gnnjit.autotuning():`.
 """
 
 from __future__ import annotations
@@ -11,42 +10,24 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import json
 import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
-from gnnjit import _compat, config
+from gnnjit import _compat, tuning
 from gnnjit.ir.program import Program
 from gnnjit.ir.show import show
 from gnnjit.lower.pallas.config import candidates, static_config
 from gnnjit.pallas_kernels import triton
 from gnnjit.pallas_kernels.rows import Config
 from gnnjit.pallas_kernels.traversal import Traversal
+from gnnjit.tuning import Table
 
-FILE = "tiles.json"
-FORMAT = 1
 REPEATS = 5
 
-_tuning = jax.make_user_context(None)
-"""Part of the key of every cache of compiled code."""
-
 Timer = Callable[[Config], float]
-
-
-@contextlib.contextmanager
-def autotuning(on: bool = True) -> Iterator[None]:
-    """Within it, kernels compiled for a GPU have their tiles timed first, or not."""
-    with _tuning(on):
-        yield
-
-
-def is_on() -> bool:
-    return config.AUTOTUNE if _tuning.value is None else bool(_tuning.value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,15 +55,15 @@ def choose(kernel: Kernel, t: Traversal, timer: Callable[[Traversal], Timer] | N
     if timer is None:
         return static_config(t)
     where = f"{device()}/{kernel.key()}"
-    found = _load(path()).get(where)
+    found = TILES.load().get(where)
     if found is not None:
         return found
-    if not is_on():
+    if not tuning.is_on():
         return static_config(t)
     best = fastest(candidates(t), timer(t))
     if best is None:
         return static_config(t)
-    _store(path(), where, best)
+    TILES.store(where, best)
     return best
 
 
@@ -108,10 +89,6 @@ def seconds(run: Callable[[], Any]) -> float:
     return min(out)
 
 
-def path() -> Path:
-    return config.cache_dir() / FILE
-
-
 @functools.cache
 def device() -> str:
     """The device and what compiles for it."""
@@ -119,51 +96,12 @@ def device() -> str:
     return f"{kind}/jax {'.'.join(map(str, _compat.JAX_VERSION))}/{triton.NAME}"
 
 
-# ------------------------------------------------------------------------------------ on disk
-
-_loaded: dict[tuple[str, int], dict[str, Config]] = {}
-
-
-def _load(file: Path) -> dict[str, Config]:
-    """Everything stored; nothing, with a warning, where the file is damaged or not ours."""
-    try:
-        stamp = file.stat().st_mtime_ns
-    except OSError:
-        return {}
-    place = (str(file), stamp)
-    if place not in _loaded:
-        try:
-            _loaded[place] = _parse(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            warnings.warn(
-                f"{file}: not a table of gnnjit's tiles ({type(error).__name__}: {error}); it is "
-                "ignored, and written anew at the next tuning",
-                stacklevel=2,
-            )
-            _loaded[place] = {}
-    return _loaded[place]
+def _parse(name: str, sizes: Any) -> Config:
+    config = Config(**sizes)
+    for size in dataclasses.astuple(config):
+        if type(size) is not int or size < 1 or size & (size - 1):
+            raise ValueError(f"{name} has the size {size!r}, expected a power of two")
+    return config
 
 
-def _parse(text: str) -> dict[str, Config]:
-    data = json.loads(text)
-    if data["format"] != FORMAT:
-        raise ValueError(f"format {data['format']}, expected {FORMAT}")
-    found = {k: Config(**v) for k, v in data["tiles"].items()}
-    for k, c in found.items():
-        for size in dataclasses.astuple(c):
-            if type(size) is not int or size < 1 or size & (size - 1):
-                raise ValueError(f"{k} has the size {size!r}, expected a power of two")
-    return found
-
-
-def _store(file: Path, where: str, best: Config) -> None:
-    tiles = {**_load(file), where: best}
-    data = {"format": FORMAT, "tiles": {k: dataclasses.asdict(c) for k, c in tiles.items()}}
-    try:
-        config.write_json(file, data)
-    except OSError as error:
-        warnings.warn(
-            f"{file}: cannot be written ({error.strerror}); the tiles are timed again next time. "
-            "Set XDG_CACHE_HOME to a directory that can",
-            stacklevel=2,
-        )
+TILES = Table("tiles", _parse, dataclasses.asdict)

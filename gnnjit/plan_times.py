@@ -1,0 +1,217 @@
+"""Plans by time: what alternatives of one call took, measured once and kept on disk.
+
+The cost model ranks alternatives within some ten percent, which is not enough where they are
+close, and small programs are. Where `gnnjit.autotuning()` is on, close ones are timed while the
+layer is planned, on made-up arrays and edges of the call's shapes; `explain(measure=True,
+learn=True)` times them on the user's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnnjit import judge, tuning
+from gnnjit.allocator import keeps_memory
+from gnnjit.cost.store import Key
+from gnnjit.graph import Graph
+from gnnjit.graph.structure import Structure
+from gnnjit.ir.show import show
+from gnnjit.judge import Candidate
+from gnnjit.lower.choose import preferred
+from gnnjit.passes.pipeline import Choices
+from gnnjit.plans import Alternative, Problem
+from gnnjit.tuning import Table
+
+CLOSE = 1.5
+"""Alternatives whose predicted times are within this factor are timed, where autotuning is on."""
+
+MOST = 4
+"""Of one call, so many at most."""
+
+EVEN = 1.02
+"""Where the clock says as much, within this factor, the prediction decides."""
+
+ROUNDS = 7
+"""Turns in which all alternatives are timed; the least time of each counts."""
+
+SAMPLE = 2e-3
+"""Seconds that one reading should take at least."""
+
+LONG = 0.05
+"""Seconds of a call from which on there are half as many turns."""
+
+DIGITS = 3
+"""Binary digits of the sizes of a graph that count: within an eighth they are alike."""
+
+Times = Mapping[str, float]
+"""Seconds by `name_of` choices."""
+
+Run = Callable[[], Any]
+T = TypeVar("T")
+
+
+def by_time(
+    problem: Problem,
+    every: list[Alternative],
+    candidate: Callable[[Alternative], Candidate] | None,
+) -> list[Alternative]:
+    """`every`, sorted by prediction, with the fastest by the clock in front, if that is known.
+
+    candidate: what is compiled of an alternative, to time close ones; None: they are not timed.
+    """
+    # All processes of a program have to run the same.
+    if len(every) == 1 or jax.process_count() > 1 or not (candidate or TIMES.load()):
+        return every
+    key = key_of(problem)
+    close = [a for a in every if a.seconds <= CLOSE * every[0].seconds][:MOST]
+    new = {name_of(a.choices) for a in close} - known(key).keys()
+    if candidate and new and len(close) > 1:
+        found = measured([candidate(a) for a in close])
+        remember(key, {a.choices: t for a, t in zip(close, found, strict=True)})
+    times = known(key)
+    every = [dataclasses.replace(a, measured=times.get(name_of(a.choices))) for a in every]
+    clock = [a.measured for a in every]
+    if clock[0] is None:
+        return every
+    least, at = min((t, i) for i, t in enumerate(clock) if t is not None)
+    if clock[0] <= EVEN * least:
+        return every
+    return [every[at], *every[:at], *every[at + 1 :]]
+
+
+def key_of(problem: Problem) -> str:
+    """Of a call on this process's first device, the same in every process."""
+    p = problem
+    sizes = [
+        n >> (less := max(n.bit_length() - DIGITS, 0)) << less for n in dataclasses.astuple(p.sizes)
+    ]
+    parts = (
+        show(p.program, locations=False), p.slots, p.padded, sizes, p.moving, p.platform,
+        preferred(), keeps_memory(), Key.here(),
+    )  # fmt: skip
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def name_of(choices: Choices) -> str:
+    """Of choices, the same in every process."""
+    c = choices
+    on_edges = sorted(space.value for space in c.on_edges)
+    return json.dumps([c.orders, c.twins, c.products, c.stored, c.split, on_edges, c.limit])
+
+
+def known(key: str) -> Times:
+    """What was measured of a call; nothing where nothing was."""
+    return TIMES.load().get(key, {})
+
+
+def remember(key: str, times: Mapping[Choices, float | None]) -> None:
+    """Beside what is known of a call; a time that is measured again replaces the earlier one."""
+    found = {name_of(choices): t for choices, t in times.items() if t is not None}
+    if found:
+        TIMES.store(key, {**known(key), **found})
+
+
+def measured(candidates: Sequence[Candidate]) -> list[float | None]:
+    """Seconds of each plan of one call, in turns, on made-up arrays; None for one that does not
+    compile or run."""
+    layout, rng = candidates[0].layout, np.random.default_rng(0)
+    given = jax.tree.unflatten(layout.graph_def, layout.graph)
+    leaves, treedef = tuning.untraced(lambda: jax.tree.flatten(_graph_like(given, rng)))
+    shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
+    here = dataclasses.replace(layout, graph_def=treedef, graph=shapes)
+    candidates = [dataclasses.replace(c, layout=here) for c in candidates]
+    compiled = [_fails_to_none(functools.partial(judge.compiled, c)) for c in candidates]
+
+    def clocked() -> list[float | None]:
+        arrays = tuple(_like(x, rng) for x in layout.arrays)
+        return _clocked([f and functools.partial(f, tuple(leaves), arrays) for f in compiled])
+
+    return tuning.untraced(clocked)
+
+
+def _clocked(runs: Sequence[Run | None]) -> list[float | None]:
+    """The least seconds of each, in turns."""
+    about = [run and _fails_to_none(lambda run=run: _first(run)) for run in runs]
+    longest = max(filter(None, about), default=0.0)
+    best = [math.inf] * len(runs)
+    for _ in range(ROUNDS // 2 if longest > LONG else ROUNDS):
+        for i, (run, once) in enumerate(zip(runs, about, strict=True)):
+            if run and once:
+                jax.block_until_ready(run())  # another program had the caches
+                calls = math.ceil(min(max(SAMPLE / once, 1), 1000))
+                best[i] = min(best[i], _reading(run, calls))
+    return [None if math.isinf(t) else t for t in best]
+
+
+def _first(run: Run) -> float:
+    jax.block_until_ready(run())
+    return _reading(run, 1)
+
+
+def _fails_to_none(make: Callable[[], T]) -> T | None:
+    """None where it does not fit beside what else is there."""
+    try:
+        return make()
+    except (jax.errors.JaxRuntimeError, MemoryError):
+        return None
+
+
+def _graph_like(graph: Graph, rng: np.random.Generator) -> Graph:
+    """As many vertices and edges, with random ends."""
+    src = rng.integers(0, max(graph.num_src, 1), graph.num_edges)
+    dst = rng.integers(0, max(graph.num_dst, 1), graph.num_edges)
+    sizes = {"num_nodes": graph.num_dst}
+    if graph.bipartite:
+        sizes = {"num_src": graph.num_src, "num_dst": graph.num_dst}
+    mask = None if graph.mask is None else np.ones(graph.num_edges, bool)
+    made = Graph.from_edges(src, dst, edge_mask=mask, **sizes)
+    return dataclasses.replace(
+        made,
+        in_structure=_with_parts_of(graph.in_structure, made.in_structure),
+        out_structure=_with_parts_of(graph.out_structure, made.out_structure),
+    )
+
+
+def _with_parts_of(given: Structure, made: Structure) -> Structure:
+    """Traced and padded structures have no buckets and tasks."""
+    return dataclasses.replace(
+        made,
+        buckets=None if given.buckets is None else made.buckets,
+        tasks=None if given.tasks is None else made.tasks,
+    )
+
+
+def _like(x: jax.ShapeDtypeStruct, rng: np.random.Generator) -> jax.Array:
+    """Floats are random: zeros would be cheap to add up."""
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return jax.device_put(rng.standard_normal(x.shape, np.float32).astype(x.dtype))
+    return jax.lax.full(x.shape, 0, x.dtype)  # of random keys too
+
+
+def _reading(run: Run, calls: int) -> float:
+    """Seconds of one call, the mean of so many."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        jax.block_until_ready(run())
+    return max(time.perf_counter() - start, 1e-9) / calls
+
+
+def _parse(key: str, entry: Any) -> Times:
+    for name, seconds in entry.items():
+        if type(seconds) is not float or not 0 < seconds < math.inf:
+            raise ValueError(f"{key} has the time {seconds!r} for {name}, expected seconds above 0")
+    return dict(entry)
+
+
+TIMES: Table[Times] = Table("plans", _parse, dict)

@@ -1,0 +1,118 @@
+"""Choices by time: whether they are wanted, and tables of them in the user's cache directory."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import jax
+
+from gnnjit import config
+
+T = TypeVar("T")
+
+_tuning = jax.make_user_context(None)
+"""Part of the key of every cache of compiled code."""
+
+
+@contextlib.contextmanager
+def autotuning(on: bool = True) -> Iterator[None]:
+    """Within it, what is compiled is chosen by time where that is close, or not.
+
+    A layer's first compilation then takes longer: plans of which the cost model says that they take
+    about as long are compiled and timed, on made-up arrays and edges of the same sizes, and so are
+    tiles of GPU kernels. What was found is kept in the user's cache directory, for every later
+    process on the same kind of device with the same versions, whether it tunes or not.
+    `GNNJIT_AUTOTUNE=1` turns it on for a whole process.
+
+    Under a memory budget, for sharded graphs and in programs of several processes, plans are chosen
+    by the cost model alone.
+    """
+    with _tuning(on):
+        yield
+
+
+def is_on() -> bool:
+    return config.AUTOTUNE if _tuning.value is None else bool(_tuning.value)
+
+
+def untraced(work: Callable[[], T]) -> T:
+    """What `work` gives, run now, although something is being traced: in a thread of its own, which
+    knows nothing of that."""
+    wide = jax.config.read("jax_enable_x64")
+
+    def alone() -> T:
+        with jax.enable_x64(wide):
+            return work()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(alone).result()
+
+
+@dataclasses.dataclass(frozen=True)
+class Table(Generic[T]):
+    """Entries by key, in one file of the cache directory.
+
+    name: of the entries, and of the file, without its ending. parse, dump: of one entry, from and
+    to what JSON can say; `parse` raises ValueError, TypeError, KeyError or AttributeError.
+    """
+
+    name: str
+    parse: Callable[[str, Any], T]
+    dump: Callable[[T], Any]
+    format: int = 1
+
+    def path(self) -> Path:
+        return config.cache_dir() / f"{self.name}.json"
+
+    def load(self) -> dict[str, T]:
+        """Everything stored; nothing, with a warning, where the file is damaged or not ours."""
+        file = self.path()
+        try:
+            stamp = file.stat().st_mtime_ns
+        except OSError:
+            return {}
+        place = (str(file), stamp)
+        if place not in _loaded:
+            try:
+                _loaded[place] = self._parse(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+                warnings.warn(
+                    f"{file}: not a table of gnnjit's {self.name} ({type(error).__name__}: "
+                    f"{error}); it is ignored, and written anew at the next tuning",
+                    stacklevel=2,
+                )
+                _loaded[place] = {}
+        return _loaded[place]
+
+    def store(self, key: str, entry: T) -> None:
+        """Beside what is stored, atomically; a warning where that cannot be written."""
+        file = self.path()
+        entries = {**self.load(), key: entry}
+        data = {
+            "format": self.format,
+            self.name: {k: self.dump(v) for k, v in entries.items()},
+        }
+        try:
+            config.write_json(file, data)
+        except OSError as error:
+            warnings.warn(
+                f"{file}: cannot be written ({error.strerror}); the {self.name} are timed again "
+                "next time. Set XDG_CACHE_HOME to a directory that can",
+                stacklevel=2,
+            )
+
+    def _parse(self, text: str) -> dict[str, T]:
+        data = json.loads(text)
+        if data["format"] != self.format:
+            raise ValueError(f"format {data['format']}, expected {self.format}")
+        return {k: self.parse(k, v) for k, v in data[self.name].items()}
+
+
+_loaded: dict[tuple[str, int], dict[str, Any]] = {}
