@@ -146,9 +146,16 @@ class Ready:
         return lambda: fn(*self.arrays)
 
 
-def prepare(case: Case, model: CostModel | None = None, tuned: bool = False) -> Ready:
-    """`tuned`: the first alternative is the one that `autotuning` takes, not that of the model."""
-    graph, p, rng = graph_of(case), parameters(case), np.random.default_rng(case.seed + 1)
+def prepare(
+    case: Case,
+    model: CostModel | None = None,
+    tuned: bool = False,
+    graph: gnnjit.Graph | None = None,
+) -> Ready:
+    """`tuned`: the first alternative is the one that `autotuning` takes, not that of the model.
+    `graph`: a given one, of the vertices and edges of the case."""
+    graph = graph_of(case) if graph is None else graph
+    p, rng = parameters(case), np.random.default_rng(case.seed + 1)
     x = jnp.asarray(rng.normal(size=(case.vertices, case.f_in)), jnp.float32)
     degree = np.maximum(np.asarray(graph.in_degree), 1)
     number = jnp.asarray(degree**-0.5, jnp.float32)
@@ -171,7 +178,9 @@ def _runner(model: str, direction: str) -> Callable[..., Any]:
         if direction == "first layer":
             out, back = jax.vjp(lambda p: layer(graph, (x, number), p), p)
         else:
-            out, back = jax.vjp(lambda p, x: layer(graph, (x, number), p), p, x)
+            # The features come first: XLA computes results in their order, and in a network those
+            # of the layers before wait for this gradient.
+            out, back = jax.vjp(lambda x, p: layer(graph, (x, number), p), x, p)
         # The gradient of half the sum of squares: as in training, the backward pass needs the
         # result of the forward pass. Without that, XLA overlaps the two.
         return out, back(out)

@@ -243,7 +243,10 @@ def _distinct(operands: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
     return arrays, tuple(number[id(x)] for x in operands)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+# Inlined: XLA orders what came from a call of its own otherwise, on a CPU the gradient of a matrix
+# before that of the features, on which all else waits. (A GCN's training step took 1.27 times as
+# long; gnnjit/design/0009.)
+@functools.partial(jax.jit, static_argnums=0, inline=True)
 def _run(call: Call, graph: AnyGraph, arrays: Any) -> list[Any]:
     outs = bind(call, graph, arrays)
     if not isinstance(graph, ShardedGraph):
