@@ -10,8 +10,9 @@ combined over the axis. Each result has one owner and a fixed order: the same bi
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,6 +32,7 @@ from gnnjit.lower.aggregate import Reductions
 from gnnjit.lower.execute import execute
 from gnnjit.lower.features import narrowed
 from gnnjit.lower.merging import empty, finish, highest, lowest, merge
+from gnnjit.lower.packing import together
 
 
 def lower(
@@ -82,13 +84,31 @@ class _Device:
         self.shard = local(graph)
         self.tables: dict[tuple[int, int], tuple[Any, Any]] = {}
 
+    @property
+    def halo(self) -> Halo | None:
+        exchange = self.shard.exchange
+        return exchange if isinstance(exchange, Halo) else None
+
     def outputs(self, body: Program, reductions: Reductions, operands: Sequence[Any]) -> list[Any]:
         program = choose.traversals(body, reductions, self.sample(), self.platform, moved=True)
+        self.fetch_together(program, operands)
         outs = execute(program, self.shard, operands, self.traverse)
         return [
             x if r is not None else self.on_edges(x, atom)
             for x, atom, r in zip(outs, program.outputs, reductions, strict=True)
         ]
+
+    def fetch_together(self, program: Program, operands: Sequence[Any]) -> None:
+        """The tables of all inputs that traversals read as they are: a softmax reads its scores in
+        one traversal and what they weigh in the next."""
+        if isinstance(self.shard.exchange, Ring):
+            return
+        read: set[int] = set()
+        for eqn in program.equations:
+            if isinstance(eqn.op, Aggregate) and not self.pays_to_cover(eqn.op):
+                read |= {id(atom) for atom in eqn.inputs if atom.space is Space.SRC}
+        wanted = [x for x, v in zip(operands, program.inputs, strict=True) if id(v) in read]
+        self.at_tables(wanted, self.halo)
 
     def sample(self) -> Graph:
         """A graph of the kind that traversals run over here."""
@@ -137,52 +157,65 @@ class _Device:
     # -- with a table of all sources ------------------------------------------------------------
 
     def at_table(self, op: Aggregate, args: Sequence[Any]) -> list[Any]:
-        exchange = self.shard.exchange
-        halo = exchange if isinstance(exchange, Halo) else None
-        read = [
-            self.table(x, halo) if v.space is Space.SRC else x
-            for x, v in zip(args, op.body.inputs, strict=True)
-        ]
-        outs = self.run(op, self.sample(), read)
-        return [
-            self.to_owners(x, r, halo) if r is not None and r.into is Space.SRC else x
-            for x, r in zip(outs, op.reductions, strict=True)
-        ]
+        return self.with_tables(op, args, self.sample(), {Space.SRC: self.halo})
 
-    def table(self, x: Any, halo: Halo | None) -> Any:
-        """`x` of this shard's vertices, and of all others that its edges read."""
-        key = (id(x), id(halo))
-        if key not in self.tables:
-            self.tables[key] = (x, self.fetched(x, halo))
-        return self.tables[key][1]
+    def with_tables(
+        self,
+        op: Aggregate,
+        args: Sequence[Any],
+        graph: Graph,
+        halos: Mapping[Space, Halo | None],
+    ) -> list[Any]:
+        """The aggregate over a graph whose vertices of these spaces lie in tables."""
+        read = list(args)
+        for space, halo in halos.items():
+            at = [i for i, v in enumerate(op.body.inputs) if v.space is space]
+            for i, x in zip(at, self.at_tables([args[i] for i in at], halo), strict=True):
+                read[i] = x
+        outs = self.run(op, graph, read)
+        for space, halo in halos.items():
+            at = [k for k, r in enumerate(op.reductions) if r is not None and r.into is space]
+            for k, x in zip(at, self.to_owners([outs[k] for k in at], halo), strict=True):
+                outs[k] = x
+        return outs
 
-    def fetched(self, x: Any, halo: Halo | None) -> Any:
+    def at_tables(self, arrays: Sequence[Any], halo: Halo | None) -> list[Any]:
+        """Each of this shard's vertices, and of all others that its edges read."""
+        new = {id(x): x for x in arrays if (id(x), id(halo)) not in self.tables}
+        found = self.fetched(list(new.values()), halo)
+        for x, table in zip(new.values(), found, strict=True):
+            self.tables[id(x), id(halo)] = (x, table)
+        return [self.tables[id(x), id(halo)][1] for x in arrays]
+
+    def fetched(self, arrays: Sequence[Any], halo: Halo | None) -> list[Any]:
         if halo is None and self.alone:
-            return jnp.concatenate([x] * self.count)
+            return [jnp.concatenate([x] * self.count) for x in arrays]
         if halo is None:
-            return lax.all_gather(x, self.axis, tiled=True)
+            return [lax.all_gather(x, self.axis, tiled=True) for x in arrays]
         if not halo.rows:
-            return x
+            return list(arrays)
         if halo.at_once:
-            return jnp.concatenate([x, self.all_to_all(x[halo.send])])
-        table = jnp.concatenate([x, jnp.zeros((halo.rows, *x.shape[1:]), x.dtype)])
+            got = together(self.all_to_all, [x[halo.send] for x in arrays])
+            return [jnp.concatenate(pair) for pair in zip(arrays, got, strict=True)]
+        tables = [jnp.concatenate([x, _zeros(halo.rows, x)]) for x in arrays]
         for k, block in enumerate(halo.blocks):
             sent = lax.dynamic_slice_in_dim(halo.send, halo.origins[k], block.height)
-            got = self.moved(x[sent], -block.distance, block.readers)
+            move = functools.partial(self.moved, by=-block.distance, readers=block.readers)
+            got = together(move, [x[sent] for x in arrays])
             at = self.shard.num_rows + halo.places[k]
-            table = lax.dynamic_update_slice_in_dim(table, got, at, 0)
-        return table
+            tables = _written(tables, got, at)
+        return tables
 
-    def brought_back(self, x: Any, halo: Halo) -> Any:
-        """The blocks of `x`, a table without the own rows, at their owners."""
+    def brought_back(self, arrays: Sequence[Any], halo: Halo) -> list[Any]:
+        """The blocks of each, a table without the own rows, at their owners."""
         if halo.at_once:
-            return self.all_to_all(x)
-        back = jnp.zeros((halo.send.shape[0], *x.shape[1:]), x.dtype)
+            return together(self.all_to_all, arrays)
+        backs = [_zeros(halo.send.shape[0], x) for x in arrays]
         for k, block in enumerate(halo.blocks):
-            rows = lax.dynamic_slice_in_dim(x, halo.places[k], block.height)
-            got = self.moved(rows, block.distance, block.readers)
-            back = lax.dynamic_update_slice_in_dim(back, got, halo.origins[k], 0)
-        return back
+            rows = [lax.dynamic_slice_in_dim(x, halo.places[k], block.height) for x in arrays]
+            move = functools.partial(self.moved, by=block.distance, readers=block.readers)
+            backs = _written(backs, together(move, rows), halo.origins[k])
+        return backs
 
     def all_to_all(self, x: Any) -> Any:
         return x if self.alone else lax.all_to_all(x, self.axis, 0, 0, tiled=True)
@@ -197,16 +230,16 @@ class _Device:
             pairs = [((p - by) % self.count, p) for p in shards]
         return lax.ppermute(x, self.axis, pairs)
 
-    def to_owners(self, x: Any, reduction: Reduce, halo: Halo | None) -> Any:
-        """What was summed for each row of the table, summed for each vertex."""
-        assert reduction.kind == "sum", "only sums are reduced for other shards"
+    def to_owners(self, sums: Sequence[Any], halo: Halo | None) -> list[Any]:
+        """What was summed for each row of the table, summed for each vertex. Sums alone are reduced
+        for other shards."""
         if halo is None and not self.alone:
-            return lax.psum_scatter(x, self.axis, tiled=True)
-        own = x[: self.shard.num_rows]
+            return [lax.psum_scatter(x, self.axis, tiled=True) for x in sums]
+        own = [x[: self.shard.num_rows] for x in sums]
         if halo is None or not halo.rows:
             return own
-        back = self.brought_back(x[self.shard.num_rows :], halo)
-        return own + self.returned(back, halo).astype(own.dtype)
+        back = self.brought_back([x[self.shard.num_rows :] for x in sums], halo)
+        return [x + self.returned(b, halo).astype(x.dtype) for x, b in zip(own, back, strict=True)]
 
     def returned(self, back: Any, halo: Halo) -> Any:
         """For each row, the sum of what came back for it."""
@@ -254,15 +287,7 @@ class _Device:
         cover = self.shard.cover
         assert cover is not None
         halos = {Space.SRC: cover.rows, Space.DST: cover.sums}
-        read = [
-            self.table(x, halos[v.space]) if v.space in halos else x
-            for x, v in zip(args, op.body.inputs, strict=True)
-        ]
-        outs = self.run(op, cover.graph(), read)
-        return [
-            self.to_owners(x, r, halos[r.into]) if r is not None and r.into in halos else x
-            for x, r in zip(outs, op.reductions, strict=True)
-        ]
+        return self.with_tables(op, args, cover.graph(), halos)
 
 
 class _Round:
@@ -344,6 +369,15 @@ class _Round:
         for k, x in zip(self.into_src + self.on_edges, [*sums, *edges], strict=True):
             found[k] = x
         return found
+
+
+def _written(arrays: Sequence[Any], blocks: Sequence[Any], at: Any) -> list[Any]:
+    pairs = zip(arrays, blocks, strict=True)
+    return [lax.dynamic_update_slice_in_dim(x, block, at, 0) for x, block in pairs]
+
+
+def _zeros(rows: int, like: Any) -> Any:
+    return jnp.zeros((rows, *like.shape[1:]), like.dtype)
 
 
 def _bytes(atom: Any) -> int:

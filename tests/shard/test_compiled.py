@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gnnjit.lower.packing import together
+
 from .functions import arguments, gated, of_module
 from .sharding import edges
 
@@ -110,3 +112,34 @@ def test_memory_falls_with_the_number_of_devices(exchange):
     used = [temporaries(exchange, shards) for shards in (2, 4, 8)]
     assert used == sorted(used, reverse=True)
     assert used[-1] < 0.5 * used[0]
+
+
+def test_what_one_traversal_reads_travels_together():
+    """Features and scores of attention: one collective for each block of rows."""
+    fn, params = of_module("gat")
+    sharded = CIRCLE.shard(SHARDS, "halo")
+    forward = jax.jit(lambda graph, x: fn(graph, x, None, params).vertex)
+    text = forward.lower(sharded, sharded.put(X)).compile().as_text()
+    moved = re.findall(r" collective-permute(?:-start)?\(", text)
+    assert len(moved) == len(sharded.exchange.blocks) > 1
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_packing(rows):
+    numbers = jnp.arange(rows * 6.0)
+    arrays = [
+        numbers.reshape(rows, 2, 3),
+        jnp.arange(rows),
+        numbers[:rows],
+        numbers[: 2 * rows].reshape(rows, 2).astype(jnp.bfloat16),
+    ]
+    moves = []
+
+    def back_to_front(x: Any) -> Any:
+        moves.append(x.dtype)
+        return x[::-1]
+
+    for x, moved in zip(arrays, together(back_to_front, arrays), strict=True):
+        assert moved.dtype == x.dtype
+        np.testing.assert_array_equal(moved, x[::-1])
+    assert moves == [jnp.float32, jnp.int32, jnp.bfloat16]
