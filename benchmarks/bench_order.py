@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,6 +23,8 @@ import measure
 import numpy as np
 import planner_options
 
+import gnnjit
+import gnnjit.data
 from gnnjit.calibration_layers import Case, prepare
 from gnnjit.cost.model import CostModel
 from gnnjit.passes.pipeline import Choices
@@ -34,6 +37,10 @@ GRAPHS = {
     "small": (2_700, 10_500, True),
 }
 """Vertices, edges, and whether degrees follow a power law."""
+
+STORED = ("cora", "citeseer", "pubmed", "dblp")
+"""Datasets with features of their own: first layers, from these to each width, and last ones, from
+each width to the classes."""
 
 WIDTHS = (16, 64, 256)
 MODELS = ("gcn", "gat")
@@ -69,18 +76,30 @@ def measure_all(
     tuned: bool,
 ) -> list[Row]:
     rows = []
-    for graph, layer in itertools.product(names, MODELS):
-        vertices, edges, skewed = GRAPHS[graph]
-        cases = [
-            Case(layer, direction, vertices, edges, f_in, f_out, skewed, 0)
-            for direction, f_in, f_out in itertools.product(DIRECTIONS, widths, widths)
-        ]
-        points = [_point(case, model, tuned) for case in cases]
+    for name, layer in itertools.product(names, MODELS):
+        graph, cases = _cases(name, layer, widths)
+        points = [_point(case, model, tuned, graph) for case in cases]
         runs = [list(p.runs.values()) for p in points]
         for p, times in zip(points, measure.in_passes(runs, repeats, passes), strict=True):
-            rows.append(p.row(graph, times))
+            rows.append(p.row(name, times))
         jax.clear_caches()
     return rows
+
+
+def _cases(name: str, layer: str, widths: Sequence[int]) -> tuple[gnnjit.Graph | None, list[Case]]:
+    """Layers on one graph, which is None where it is made for each."""
+    if name in GRAPHS:
+        vertices, edges, skewed = GRAPHS[name]
+        every = itertools.product(DIRECTIONS, widths, widths)
+        return None, [Case(layer, d, vertices, edges, a, b, skewed, 0) for d, a, b in every]
+    found = gnnjit.data.open_dataset(name)
+    assert isinstance(found, gnnjit.data.Dataset)
+    inference, first, inner = DIRECTIONS
+    features, classes = found.x.shape[1], found.num_classes
+    every = [(d, features, w) for d in (inference, first) for w in widths]
+    every += [(d, w, classes) for d in (inference, inner) for w in widths]
+    size = found.graph.num_nodes, found.graph.num_edges
+    return found.graph, [Case(layer, d, *size, a, b, True, 0) for d, a, b in every]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,8 +120,8 @@ class _Point:
                    took[self.chosen.choices], first, second)  # fmt: skip
 
 
-def _point(case: Case, model: CostModel, tuned: bool) -> _Point:
-    ready = prepare(case, model, tuned)
+def _point(case: Case, model: CostModel, tuned: bool, graph: gnnjit.Graph | None) -> _Point:
+    ready = prepare(case, model, tuned, graph)
     fixed = tuple(_first(ready.alternatives, order) for order in ORDERS)
     chosen = ready.alternatives[0]
     return _Point(
@@ -148,14 +167,22 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    inference = [r for r in rows if r.direction == "inference"]
-    training = [r for r in rows if r.direction != "inference"]
-    return {"inference": inference, "training": training}
+    """By direction, of random graphs, of datasets, and of all."""
+    found: dict[str, list[Row]] = {}
+    for kind, names in (("random", GRAPHS), ("datasets", STORED), ("all", (*GRAPHS, *STORED))):
+        some = [r for r in rows if r.graph in names]
+        found[f"inference, {kind}"] = [r for r in some if r.direction == "inference"]
+        found[f"training, {kind}"] = [r for r in some if r.direction != "inference"]
+    return {title: some for title, some in found.items() if some}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--graphs", default=",".join(GRAPHS), help="default: all")
+    stored = STORED if "GNNJIT_DATA_DIR" in os.environ else ()
+    parser.add_argument(
+        "--graphs", default=",".join([*GRAPHS, *stored]),
+        help="default: all; the datasets where GNNJIT_DATA_DIR says where they are",
+    )  # fmt: skip
     parser.add_argument("--widths", default=",".join(map(str, WIDTHS)))
     found = planner_options.setting(parser, argv, passes=3, smoke="one graph, two widths")
     args = found.args

@@ -84,9 +84,14 @@ def _steps(
         if r.exchange != "one device":
             known = _sent(r.graph, r.devices, setting)
             moved = "all_to_all" if known.at_once and r.exchange == "halo" else "ppermute"
-            start, each, byte = rates["all_gather" if r.exchange == "all_gather" else moved]
-            link = Link(float(start + each * r.devices), float(1 / byte))
-            machine = Machine("here", link, link, 1 << 30, 0.0, copies, shared=True)
+            links = {}
+            for name in COLLECTIVES:
+                start, each, byte = rates[name]
+                links[name] = Link(float(start + each * r.devices), float(1 / byte))
+            link = links["all_gather" if r.exchange == "all_gather" else moved]
+            machine = Machine(
+                "here", link, link, 1 << 30, 0.0, copies, True, summed=links["reduce_scatter"]
+            )
             there, back = work.row_scalars(r.layer, setting.features)
             arrays = 2 if r.layer in ("gat", "gcn") else 1
             widths = 4 * there, 4 * back

@@ -25,9 +25,9 @@ COUNTED = (
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Rows of one table. used: of other shards, on the average; halo, cover: that each device sends
-    and receives, padding included; _most: without, of the device that must send or receive most.
-    messages: collectives that move a halo.
+    """Rows of one table. used: of other shards, on the average; halo, cover: of the device that
+    must send or receive most, padding included; _most: without. messages: collectives that move a
+    halo, of the device that takes part in most.
     fitted, off: the largest error of what was fitted to the smaller graphs of the family, and what
     it is of; of the graph that was kept apart."""
 
@@ -79,6 +79,8 @@ def sent(known: work.Shards) -> Sent:
         known.halo.messages,
         messages if cover < halo else known.halo.messages,
         known.halo.blocks.at_once,
+        known.halo.moved,
+        known.rows.moved + known.sums.moved if cover < halo else known.halo.moved,
     )
 
 

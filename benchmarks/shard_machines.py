@@ -32,6 +32,7 @@ class Machine:
         copies: bytes per second that a device reads and writes.
         shared: whether all devices are the same cores: what they do adds up.
         parameters: bytes that are added up over all devices after a step.
+        summed: the link where rows are added up on the way, if that is another.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Machine:
     copies: float
     shared: bool = False
     parameters: int = 0
+    summed: Link | None = None
 
     def link(self, devices: int) -> Link:
         """The slowest that a step to the next device takes."""
@@ -98,7 +100,8 @@ class Sent:
     Attributes:
         rows, edges: of the largest shard, and `all_rows`, `all_edges` of all.
         path: edges on which a ring waits, hop by hop.
-        halo, cover: rows that each device receives and sends, padding included.
+        halo, cover: rows of the device that must receive or send most, padding included.
+        halo_mean, cover_mean: of the average device, where that is known.
         halo_least, cover_least: of the device that must send or receive most, without padding.
         messages, cover_messages: collectives that move them, where those are `ppermute`s.
         at_once: whether a halo is one `all_to_all`.
@@ -117,6 +120,8 @@ class Sent:
     messages: float
     cover_messages: float
     at_once: bool = False
+    halo_mean: float | None = None
+    cover_mean: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +146,8 @@ def step(
 
     Args:
         widths: bytes of a row, there and back.
-        arrays: how many arrays a row is made of, each exchanged by itself.
+        arrays: how many arrays a row is made of; a halo and a cover send them together, the others
+            each by itself.
     """
     if sent.devices == 1:
         alone = compute.seconds(sent.edges, sent.rows)
@@ -152,7 +158,9 @@ def step(
     if machine.shared:
         work = compute.per_edge * sent.all_edges + compute.per_row * sent.all_rows
         work += sent.devices * compute.start
-    moved = sum(_exchange(machine, sent, kind, w, arrays) for w in widths)
+    there, *back = widths
+    moved = _exchange(machine, sent, kind, there, arrays, THERE)
+    moved += sum(_exchange(machine, sent, kind, w, arrays, BACK) for w in back)
     moved += _parameters(machine, sent.devices)
     return Step(work, moved, work + moved)
 
@@ -175,23 +183,34 @@ def _ring(
     return Step(computed, moved + rest, together + rest)
 
 
-def _exchange(machine: Machine, sent: Sent, kind: str, width: int, arrays: int) -> float:
+THERE, BACK = 2, 6
+"""Passes over a shard's own rows: there, each is read and written into the table; back, each is cut
+out of it, what came back for it is written, and both are read and added up."""
+
+
+def _exchange(
+    machine: Machine, sent: Sent, kind: str, width: int, arrays: int, passes: int
+) -> float:
     """Of one table of sources, one way."""
     if kind == "all_gather":
+        if passes == BACK and machine.summed is not None:
+            machine = dataclasses.replace(machine, within=machine.summed)
         return _all_gather(machine, sent, width, arrays)
     name = kind.removesuffix(", no padding")
     padded = name == kind
     rows = getattr(sent, name if padded else f"{name}_least")
+    if machine.shared:  # what all do adds up
+        rows = getattr(sent, f"{name}_mean") or rows
     tables = 2 if name == "cover" and sent.cover < sent.halo else 1  # else it is a halo
     p, every = sent.devices, sent.devices if machine.shared else 1
     # Gathered, cut into blocks, and put behind a shard's own rows: each read and written.
-    copied = (6 * rows + 2 * tables * sent.rows) * width / machine.copies
+    copied = (6 * rows + passes * tables * sent.rows) * width / machine.copies
     if padded and not sent.at_once:
         link = machine.link(p)
         messages = sent.cover_messages if tables == 2 else sent.messages
-        begun = arrays * messages * link.latency
+        begun = messages * link.latency
         return begun + every * (rows * width / link.bandwidth + copied)
-    return _at_once(machine, p, rows * width, tables * arrays) + every * copied
+    return _at_once(machine, p, rows * width, tables) + every * copied
 
 
 def _at_once(machine: Machine, p: int, size: float, times: int) -> float:

@@ -163,9 +163,8 @@ class Travel:
 
     @property
     def sent(self) -> int:
-        """Rows of all blocks: what a device that takes part in all of them receives from others."""
-        heights = [block.height for block in self.blocks.blocks]
-        return sum(heights) - (heights[0] if self.blocks.at_once else 0)
+        """As `most`, padding included."""
+        return int(self._each([block.height for block in self.blocks.blocks]).max(initial=0))
 
     @property
     def moved(self) -> float:
@@ -174,8 +173,22 @@ class Travel:
 
     @property
     def messages(self) -> int:
-        """Collectives that move them."""
-        return 1 if self.blocks.at_once else len(self.blocks.blocks)
+        """Collectives that move them: those in which the device that receives or sends most often
+        does so. The others do not wait for it."""
+        if self.blocks.at_once:
+            return 1
+        return int(self._each([1] * len(self.blocks.blocks)).max(initial=0))
+
+    def _each(self, amounts: Sequence[int]) -> np.ndarray:
+        """`int[2, P]`: the sum of these amounts, of the blocks that each shard gets or gives."""
+        found = np.zeros((2, self.shards), np.int64)
+        if self.blocks.at_once:
+            return found + sum(amounts[1:])
+        for block, amount in zip(self.blocks.blocks, amounts, strict=True):
+            readers = np.asarray(block.readers, np.int64)
+            found[0, readers] += amount
+            found[1, (readers + block.distance) % self.shards] += amount
+        return found
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
