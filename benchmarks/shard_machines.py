@@ -146,8 +146,8 @@ def step(
 
     Args:
         widths: bytes of a row, there and back.
-        arrays: how many arrays a row is made of; a halo and a cover send them together, the others
-            each by itself.
+        arrays: how many arrays a row is made of. Each comes by itself; what goes back by a halo or
+            a cover goes together.
     """
     if sent.devices == 1:
         alone = compute.seconds(sent.edges, sent.rows)
@@ -201,6 +201,7 @@ def _exchange(
     rows = getattr(sent, name if padded else f"{name}_least")
     if machine.shared:  # what all do adds up
         rows = getattr(sent, f"{name}_mean") or rows
+    times = arrays if passes == THERE else 1
     tables = 2 if name == "cover" and sent.cover < sent.halo else 1  # else it is a halo
     p, every = sent.devices, sent.devices if machine.shared else 1
     # Gathered, cut into blocks, and put behind a shard's own rows: each read and written.
@@ -208,9 +209,9 @@ def _exchange(
     if padded and not sent.at_once:
         link = machine.link(p)
         messages = sent.cover_messages if tables == 2 else sent.messages
-        begun = messages * link.latency
+        begun = times * messages * link.latency
         return begun + every * (rows * width / link.bandwidth + copied)
-    return _at_once(machine, p, rows * width, tables) + every * copied
+    return _at_once(machine, p, rows * width, tables * times) + every * copied
 
 
 def _at_once(machine: Machine, p: int, size: float, times: int) -> float:

@@ -91,24 +91,11 @@ class _Device:
 
     def outputs(self, body: Program, reductions: Reductions, operands: Sequence[Any]) -> list[Any]:
         program = choose.traversals(body, reductions, self.sample(), self.platform, moved=True)
-        self.fetch_together(program, operands)
         outs = execute(program, self.shard, operands, self.traverse)
         return [
             x if r is not None else self.on_edges(x, atom)
             for x, atom, r in zip(outs, program.outputs, reductions, strict=True)
         ]
-
-    def fetch_together(self, program: Program, operands: Sequence[Any]) -> None:
-        """The tables of all inputs that traversals read as they are: a softmax reads its scores in
-        one traversal and what they weigh in the next."""
-        if isinstance(self.shard.exchange, Ring):
-            return
-        read: set[int] = set()
-        for eqn in program.equations:
-            if isinstance(eqn.op, Aggregate) and not self.pays_to_cover(eqn.op):
-                read |= {id(atom) for atom in eqn.inputs if atom.space is Space.SRC}
-        wanted = [x for x, v in zip(operands, program.inputs, strict=True) if id(v) in read]
-        self.at_tables(wanted, self.halo)
 
     def sample(self) -> Graph:
         """A graph of the kind that traversals run over here."""
@@ -180,7 +167,8 @@ class _Device:
         return outs
 
     def at_tables(self, arrays: Sequence[Any], halo: Halo | None) -> list[Any]:
-        """Each of this shard's vertices, and of all others that its edges read."""
+        """Each of this shard's vertices, and of all others that its edges read. Each travels by
+        itself, so that XLA finds it again where the backward pass asks for the same."""
         new = {id(x): x for x in arrays if (id(x), id(halo)) not in self.tables}
         found = self.fetched(list(new.values()), halo)
         for x, table in zip(new.values(), found, strict=True):
@@ -195,13 +183,11 @@ class _Device:
         if not halo.rows:
             return list(arrays)
         if halo.at_once:
-            got = together(self.all_to_all, [x[halo.send] for x in arrays])
-            return [jnp.concatenate(pair) for pair in zip(arrays, got, strict=True)]
+            return [jnp.concatenate([x, self.all_to_all(x[halo.send])]) for x in arrays]
         tables = [jnp.concatenate([x, _zeros(halo.rows, x)]) for x in arrays]
         for k, block in enumerate(halo.blocks):
             sent = lax.dynamic_slice_in_dim(halo.send, halo.origins[k], block.height)
-            move = functools.partial(self.moved, by=-block.distance, readers=block.readers)
-            got = together(move, [x[sent] for x in arrays])
+            got = [self.moved(x[sent], -block.distance, block.readers) for x in arrays]
             at = self.shard.num_rows + halo.places[k]
             tables = _written(tables, got, at)
         return tables

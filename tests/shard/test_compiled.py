@@ -114,14 +114,18 @@ def test_memory_falls_with_the_number_of_devices(exchange):
     assert used[-1] < 0.5 * used[0]
 
 
-def test_what_one_traversal_reads_travels_together():
-    """Features and scores of attention: one collective for each block of rows."""
+def test_rows_come_once_and_sums_go_back_together():
+    """Of attention: features and scores come for the forward pass, and stay for the backward; their
+    gradients go back as one array."""
     fn, params = of_module("gat")
     sharded = CIRCLE.shard(SHARDS, "halo")
-    forward = jax.jit(lambda graph, x: fn(graph, x, None, params).vertex)
-    text = forward.lower(sharded, sharded.put(X)).compile().as_text()
+
+    def loss(x: Any, graph: Any) -> Any:
+        return jnp.sum(jnp.sin(fn(graph, x, None, params).vertex))
+
+    text = jax.jit(jax.grad(loss)).lower(sharded.put(X), sharded).compile().as_text()
     moved = re.findall(r" collective-permute(?:-start)?\(", text)
-    assert len(moved) == len(sharded.exchange.blocks) > 1
+    assert len(moved) == 3 * len(sharded.exchange.blocks) > 3
 
 
 @pytest.mark.parametrize("rows", [0, 3])
