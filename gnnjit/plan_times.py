@@ -42,14 +42,14 @@ MOST = 4
 EVEN = 1.02
 """Where the clock says as much, within this factor, the prediction decides."""
 
-ROUNDS = 7
-"""Turns in which all alternatives are timed; the least time of each counts."""
+ROUNDS = (5, 50)
+"""Turns in which all alternatives are timed, at least and at most; the least time counts."""
+
+FILL = 0.2
+"""Seconds that the readings of each should fill: what else a machine does comes in bursts."""
 
 SAMPLE = 2e-3
 """Seconds that one reading should take at least."""
-
-LONG = 0.05
-"""Seconds of a call from which on there are half as many turns."""
 
 DIGITS = 3
 """Binary digits of the sizes of a graph that count: within an eighth they are alike."""
@@ -143,9 +143,10 @@ def measured(candidates: Sequence[Candidate]) -> list[float | None]:
 def _clocked(runs: Sequence[Run | None]) -> list[float | None]:
     """The least seconds of each, in turns."""
     about = [run and _fails_to_none(lambda run=run: _first(run)) for run in runs]
-    longest = max(filter(None, about), default=0.0)
+    longest = max([SAMPLE, *filter(None, about)])
+    least, most = ROUNDS
     best = [math.inf] * len(runs)
-    for _ in range(ROUNDS // 2 if longest > LONG else ROUNDS):
+    for _ in range(min(max(math.ceil(FILL / longest), least), most)):
         for i, (run, once) in enumerate(zip(runs, about, strict=True)):
             if run and once:
                 jax.block_until_ready(run())  # another program had the caches
