@@ -117,7 +117,8 @@ def structure_rows(known: work.Shards, exchange: str, layer: str) -> float:
     """Rows that the average device receives for one table of sources, padding included; 0 if not
     known."""
     if exchange in ("all_gather", "ring"):
-        return (known.count - 1) * known.num_rows
+        hops = known.hops if exchange == "ring" else known.count - 1
+        return hops * known.num_rows
     rows, sums, halo = (x.moved for x in (known.rows, known.sums, known.halo))
     if exchange == "cover" and rows + sums < halo:
         return rows + sums if layer in work.COVERED else 0

@@ -18,7 +18,7 @@ CUT = "learned"
 LEAST = 8
 """Vertices of a shard, at least, on the average."""
 COUNTED = (
-    "rows", "edges", "path", "halo", "halo_least", "cover", "cover_least", "messages",
+    "rows", "edges", "path", "hops", "halo", "halo_least", "cover", "cover_least", "messages",
     "cover_messages",
 )  # fmt: skip
 
@@ -72,6 +72,7 @@ def sent(known: work.Shards) -> Sent:
         known.partition.num_nodes,
         int(known.edges.sum()),
         known.path,
+        known.hops,
         halo,
         known.halo.most,
         min(cover, halo),  # a halo is taken where it moves less
@@ -105,6 +106,7 @@ def fit(name: str, setting: work.Setting) -> Callable[[float, int], Sent]:
         everything = (devices - 1) * found["rows"]
         for field in ("halo", "halo_least", "cover", "cover_least"):
             found[field] = min(found[field], everything)
+        found["hops"] = min(found["hops"], devices - 1)
         found["messages"] = min(found["messages"], devices - 1)
         found["cover_messages"] = min(found["cover_messages"], 2 * (devices - 1))
         return Sent(devices=devices, all_rows=vertices, all_edges=edges, **found)

@@ -99,7 +99,7 @@ class Sent:
 
     Attributes:
         rows, edges: of the largest shard, and `all_rows`, `all_edges` of all.
-        path: edges on which a ring waits, hop by hop.
+        path: edges on which a ring waits, stop by stop; hops: of a ring.
         halo, cover: rows of the device that must receive or send most, padding included.
         halo_mean, cover_mean: of the average device, where that is known.
         halo_least, cover_least: of the device that must send or receive most, without padding.
@@ -113,6 +113,7 @@ class Sent:
     all_rows: float
     all_edges: float
     path: float
+    hops: float
     halo: float
     halo_least: float
     cover: float
@@ -169,16 +170,17 @@ def _ring(
     machine: Machine, compute: Compute, sent: Sent, widths: tuple[int, int], arrays: int
 ) -> Step:
     """Hop by hop the slower of both. In every hop the sums so far are read and written."""
-    p, link = sent.devices, machine.link(sent.devices)
+    p, stops, link = sent.devices, sent.hops + 1, machine.link(sent.devices)
     every = p if machine.shared else 1
     merge = 4 * sent.rows * sum(widths) / machine.copies
-    work = compute.per_edge * sent.path / p + compute.per_row * sent.rows / p
+    work = (compute.per_edge * sent.path + compute.per_row * sent.rows) / stops
     if machine.shared:
-        work = compute.per_edge * sent.all_edges / p**2 + compute.per_row * sent.all_rows / p**2
+        everything = compute.per_edge * sent.all_edges + compute.per_row * sent.all_rows
+        work = everything / p / stops
     work = every * (work + merge + compute.start)
     hop = len(widths) * arrays * link.latency + every * sent.rows * sum(widths) / link.bandwidth
-    computed, moved = p * work, (p - 1) * hop
-    together = computed + moved if machine.shared else work + (p - 1) * max(work, hop)
+    computed, moved = stops * work, sent.hops * hop
+    together = computed + moved if machine.shared else work + sent.hops * max(work, hop)
     rest = _parameters(machine, p)
     return Step(computed, moved + rest, together + rest)
 

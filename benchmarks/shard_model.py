@@ -80,7 +80,7 @@ def _row(
 ) -> Row:  # fmt: skip
     width = 4 * FEATURES
     taken = step(machine, H200.compute("gcn", FEATURES), sent, kind, (width, width))
-    held = {"all_gather": (sent.devices - 1) * sent.rows, "ring": sent.rows}
+    held = {"all_gather": (sent.devices - 1) * sent.rows, "ring": sent.rows * (sent.hops > 0)}
     least = kind.replace(", no padding", "_least")
     rows = held.get(kind, getattr(sent, least, 0))
     found = (LAYERS * 1e3 * x for x in (taken.compute, taken.exchange, taken.total))

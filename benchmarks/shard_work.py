@@ -18,6 +18,7 @@ from partition_graphs import CIRCLES, WEB, Network, SkippedError, crawled, store
 
 from gnnjit.cost.partition import PartitionModel
 from gnnjit.graph.cover import rows_that_travel
+from gnnjit.graph.exchanges import runs_of
 from gnnjit.graph.partition import Partition, balanced, equal_vertices, halo_rows
 from gnnjit.graph.shard_blocks import Blocks
 from gnnjit.graph.vertex_costs import vertex_features
@@ -198,7 +199,8 @@ class Shards:
     Attributes:
         edges: `int[P]`, that end at each shard.
         halo: rows that are used; `rows`, `sums`: of a minimum vertex cover.
-        path: edges on which a ring waits: of each hop, those of the shard that has most.
+        path: edges on which a ring waits: of each stop, those of the shard that has most.
+        hops: of a ring.
     """
 
     partition: Partition
@@ -207,6 +209,7 @@ class Shards:
     rows: Travel
     sums: Travel
     path: int
+    hops: int
 
     @property
     def count(self) -> int:
@@ -228,14 +231,16 @@ def shards(found: Network, partition: Partition) -> Shards:
     between = np.bincount(shard[dst] * count + shard[src], minlength=count * count)
     between = between.reshape(count, count)
     here = np.arange(count)
-    path = sum(int(between[here, (here + s) % count].max()) for s in range(count))
+    by_distance = between[here[:, None], (here[:, None] + here) % count].max(axis=0)
+    runs = runs_of((np.flatnonzero(by_distance[1:]) + 1).tolist())
     return Shards(
         partition,
         between.sum(1),
         Travel(halo_rows(src, dst, partition), rows),
         Travel(_distinct(s[by_row], shard[d[by_row]], shard, count), rows),
         Travel(_distinct(d[~by_row], shard[s[~by_row]], shard, count), rows),
-        path,
+        int(by_distance.sum()),
+        sum(run.count for run in runs),
     )
 
 

@@ -75,9 +75,10 @@ def shard(
         exchange: how rows of other shards come. "halo": those that are used, at once; "cover": the
             same, but sums for destinations instead of rows of sources where those are fewer, for
             sums over neighbours (FlexGraph's partial aggregation; a minimum vertex cover);
-            "ring": shard by shard, never more than two shards' rows on a device; "all_gather": all
-            of them; "auto": the fastest by measured rates that fits the budget. Without a budget,
-            "auto" never takes "all_gather", nor what holds more than four shards' rows.
+            "ring": shard by shard, where any has edges, never more than two shards' rows on a
+            device; "all_gather": all of them; "auto": the fastest by measured rates that fits the
+            budget. Without a budget, "auto" never takes "all_gather", nor what holds more than four
+            shards' rows.
         features: the axis of `mesh` that splits features where each is aggregated by itself (graph
             sampling-based GCN, section V-B).
         width: features (float32) of the arrays that travel, which "auto" weighs.
@@ -216,7 +217,8 @@ def _way(
     cover = None
     if wanted in ("auto", "cover"):
         cover = weighed(found.covered.rows), weighed(found.covered.sums)
-    every = ways(links, shards, rows, row, weighed(found.halo), cover)
+    hops = sum(run.count for run in found.runs)
+    every = ways(links, shards, rows, row, hops, weighed(found.halo), cover)
     if wanted == "auto":
         return choose(every, rows, row, budget).name, every
     taken = next(way for way in every if way.name == wanted)

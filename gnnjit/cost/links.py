@@ -89,24 +89,24 @@ def ways(
     shards: int,
     rows: int,
     row: float,
+    hops: int,
     halo: Blocks,
     cover: tuple[Blocks, Blocks] | None = None,
 ) -> list[Way]:
     """All exchanges, for `shards` of so many `rows` of `row` bytes each.
 
-    halo: of the rows that are used. cover: of rows and of sums, for sums over neighbours, where
-        that is to be weighed too.
+    hops: of a ring. halo: of the rows that are used. cover: of rows and of sums, for sums over
+        neighbours, where that is to be weighed too.
     """
     if links is None:
         links = Links(*(Link(math.inf, math.inf),) * 4)
     others = (shards - 1) * rows
-    # Partial results of each round are merged with those before: read twice, written once.
-    merged = (shards - 1) * links.copy.seconds(3 * rows * row)
-    ring = (shards - 1) * links.permute.seconds(rows * row) + merged
+    # Partial results of each hop are merged with those before: read twice, written once.
+    ring = hops * (links.permute.seconds(rows * row) + links.copy.seconds(3 * rows * row))
     found = [
         Way("all_gather", links.all_gather.seconds(others * row), others, others),
         Way("halo", halo.seconds(links, row), halo.held, halo.moved),
-        Way("ring", ring, 2 * rows if others else 0, others),
+        Way("ring", ring, 2 * rows if hops else 0, hops * rows),
     ]
     if cover is not None:
         seconds = sum(b.seconds(links, row) for b in cover)

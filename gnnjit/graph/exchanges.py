@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -74,22 +75,54 @@ def moved_rows(blocks: Sequence[Block], at_once: bool) -> int:
     return rows - sum(block.height for block in blocks) if at_once else rows
 
 
+class Run(NamedTuple):
+    """Stops of a ring at `count` consecutive distances, `first` the nearest."""
+
+    first: int
+    count: int
+
+
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["starts", "counts"], meta_fields=["capacity"]
+    jax.tree_util.register_dataclass,
+    data_fields=["starts", "counts"],
+    meta_fields=["capacity", "runs"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ring:
     """The rows of a shard pass from device to device, whole; never more than two shards' rows are
     on one (NeuGraph, section 3.3). Edges are sorted by how far the shard of their source is.
 
+    Rows stop where edges wait for them, and pass by the distances at which no shard has any: where
+    vertices are numbered along a good order, these are most.
+
     Attributes:
-        starts, counts: `int[P, P]`, of shard p, by distance: its first edge, and their number.
+        starts, counts: `int[P, S]`, of shard p, by stop: its first edge, and their number. The
+            first stop is the shard itself.
         capacity: static, (most edges at distance 0, most at any other).
+        runs: static, the other stops, by distance.
     """
 
     starts: Any
     counts: Any
     capacity: tuple[int, int]
+    runs: tuple[Run, ...]
+
+
+RUNS = 3
+"""A ring has so many at most: each is a loop, and a piece of program, of its own."""
+
+
+def runs_of(distances: Sequence[int]) -> tuple[Run, ...]:
+    """Stops at these distances, sorted and above 0, and where the gaps are short at some more."""
+    gaps = sorted((b - a for a, b in itertools.pairwise(distances)), reverse=True)
+    widest = max([1, *gaps[RUNS - 1 : RUNS]])
+    runs: list[Run] = []
+    for d in distances:
+        if runs and d - (last := sum(runs[-1]) - 1) <= widest:
+            runs[-1] = Run(runs[-1].first, runs[-1].count + d - last)
+        else:
+            runs.append(Run(d, 1))
+    return tuple(runs)
 
 
 @functools.partial(

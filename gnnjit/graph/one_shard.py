@@ -21,7 +21,7 @@ class Shard:
     """What one device has of a `ShardedGraph`, while a program runs there.
 
     Attributes:
-        graph: of a distance: of a `Ring`, the edges whose sources are on the shard so far away;
+        graph: of a stop: of a `Ring`, the edges whose sources are on the shard that passes by;
             otherwise all that end here, and sources are the rows of the table.
         edge_count: `int32[]`.
         num_rows, num_edges: slots for vertices and edges. The rest is as in `ShardedGraph`.
@@ -61,7 +61,7 @@ def local(sharded: ShardedGraph) -> Shard:
     inward, outward, exchange, cover = jax.tree.map(lambda x: x[0], parts)
     degree = jnp.diff(inward.indptr)
     if isinstance(exchange, Ring):
-        graph = functools.partial(_at_distance, sharded, exchange, inward, outward)
+        graph = functools.partial(_at_stop, sharded, exchange, inward, outward)
         degree = degree.sum(axis=0)
     else:
         graph = functools.partial(_whole, sharded, inward, outward)
@@ -93,11 +93,11 @@ def _whole(sharded: ShardedGraph, inward: Structure, outward: Structure, _: Any 
     return _graph(sharded, sharded.src, sharded.dst, mask, inward, outward, sharded.num_slots)
 
 
-def _at_distance(
-    sharded: ShardedGraph, ring: Ring, inward: Structure, outward: Structure, distance: Any
+def _at_stop(
+    sharded: ShardedGraph, ring: Ring, inward: Structure, outward: Structure, stop: Any
 ) -> Graph:
-    capacity = ring.capacity[0 if isinstance(distance, int) and distance == 0 else 1]
-    start, count = ring.starts[distance], ring.counts[distance]
+    capacity = ring.capacity[0 if isinstance(stop, int) and stop == 0 else 1]
+    start, count = ring.starts[stop], ring.counts[stop]
 
     def cut(x: Any) -> Any:
         return jax.lax.dynamic_slice_in_dim(x, start, capacity)
@@ -107,7 +107,7 @@ def _at_distance(
 
     def structure(s: Structure) -> Structure:
         edge = jnp.where(mask, cut(s.edge), slot)
-        return Structure(s.indptr[distance], cut(s.neighbor), edge)
+        return Structure(s.indptr[stop], cut(s.neighbor), edge)
 
     src, dst = cut(sharded.src), cut(sharded.dst)
     return _graph(sharded, src, dst, mask, structure(inward), structure(outward), capacity)

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit.graph import validate
 from gnnjit.graph.cover import Covered, Ends
-from gnnjit.graph.exchanges import AllGather, Halo, Ring
+from gnnjit.graph.exchanges import AllGather, Halo, Ring, Run, runs_of
 from gnnjit.graph.partition import Partition
 from gnnjit.graph.shard_blocks import Blocks, alone, padded, rows_of, structure, traffic
 from gnnjit.graph.sharded import ShardedGraph
@@ -103,6 +103,18 @@ class Plan:
         if self.reads is not None:
             return self.reads
         return traffic(self.num_shards, self.dealt.num_rows, self.used)
+
+    @property
+    def by_distance(self) -> HostArray:
+        """`int64[P, P]`: [p, d] are the edges from shard p + d, around the ring, to shard p."""
+        shard = np.arange(self.num_shards)
+        return self.between[(shard[:, None] + shard) % self.num_shards, shard[:, None]]
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """Where a ring stops, but for the shard itself."""
+        some = np.flatnonzero(self.by_distance[:, 1:].any(axis=0)) + 1
+        return runs_of(some.tolist())
 
     @functools.cached_property
     def halo(self) -> Blocks:
@@ -310,17 +322,16 @@ class _Halo(_Table):
 
 class _Ring:
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.rows, count = plan, plan.dealt.num_rows, plan.num_shards
+        self.plan, self.rows, self.runs = plan, plan.dealt.num_rows, plan.runs
         self.num_sources = self.rows
-        shard = np.arange(count)
-        # Of shard p, by distance.
-        counts = plan.between[(shard[:, None] + shard) % count, shard[:, None]]
+        stops = [0, *(d for run in self.runs for d in range(run.first, sum(run)))]
+        counts = plan.by_distance[:, stops]
         self.counts = counts
         self.starts = np.cumsum(counts, axis=1) - counts
         near = max(1, int(counts[:, 0].max()))
         far = max(1, int(counts[:, 1:].max(initial=0)))
         self.capacity = (near, far)
-        room = np.asarray([near] + [far] * (count - 1))
+        room = np.asarray([near] + [far] * (len(stops) - 1))
         self.num_slots = int((self.starts + room).max())
 
     def sort(self, p: int, edges: Edges) -> Edges:
@@ -339,11 +350,12 @@ class _Ring:
                 self.starts[p : p + 1].astype(dtype),
                 self.counts[p : p + 1].astype(dtype),
                 self.capacity,
+                self.runs,
             ),
         }
 
     def structure(self, p: int, row: HostArray, other: HostArray, dtype: Any) -> Structure:
-        """Edges by distance, then by row; `indptr` and `edge` count from the first of each."""
+        """Edges by stop, then by row; `indptr` and `edge` count from the first of each."""
         pointers, neighbors, places = [], [], []
         for start, count in zip(self.starts[p], self.counts[p], strict=True):
             part = slice(start, start + count)

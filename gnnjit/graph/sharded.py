@@ -156,7 +156,7 @@ class ShardedGraph:
                 f"the edges that end at a vertex"
             )
         of_rows = jnp.diff(self.in_structure.indptr, axis=-1)
-        if of_rows.ndim == 3:  # by distance
+        if of_rows.ndim == 3:  # by stop of a ring
             of_rows = of_rows.sum(axis=1)
         return of_rows.reshape(-1).astype(jnp.int32)
 

@@ -277,13 +277,15 @@ class _Device:
 
 
 class _Round:
-    """One traversal while the rows of all shards pass by.
+    """One traversal while the rows of other shards pass by.
 
-    What is reduced into sources passes on with their rows, and is home after a whole round.
+    What is reduced into sources passes on with their rows, and goes home after the last stop.
     """
 
     def __init__(self, device: _Device, op: Aggregate, args: Sequence[Any]) -> None:
         self.device, self.op, self.args = device, op, list(args)
+        assert isinstance(device.shard.exchange, Ring)
+        self.ring = device.shard.exchange
         self.passing = [i for i, v in enumerate(op.body.inputs) if v.space is Space.SRC]
         homes = [None if r is None else r.into for r in op.reductions]
         self.into_src = [k for k, home in enumerate(homes) if home is Space.SRC]
@@ -293,27 +295,37 @@ class _Round:
 
     def outputs(self) -> list[Any]:
         """Of the traversal."""
-        last = self.device.count - 1
         rows = [self.args[i] for i in self.passing]
         merged, home, edges = self.step(0, rows, self.start())
-        if last:
-            carry = self.pass_on(rows), (merged, list(map(jnp.zeros_like, home)), edges)
-            if last > 1:
-                carry, _ = lax.scan(self.round, carry, jnp.arange(1, last))
-            rows, state = carry
-            merged, away, edges = self.step(jnp.asarray(last), rows, state)
-            home = [a + b for a, b in zip(home, self.pass_on(away), strict=True)]
+        state = merged, list(map(jnp.zeros_like, home)), edges
+        stop, distance = 1, 0
+        for run in self.ring.runs:
+            rows = self.moved(rows, run.first - distance)
+            if distance:
+                state = self.pass_on(state, run.first - distance)
+            if run.count > 1:
+                stops = jnp.arange(stop, stop + run.count - 1)
+                (rows, state), _ = lax.scan(self.to_next, (rows, state), stops)
+            stop, distance = stop + run.count, run.first + run.count - 1
+            state = self.step(jnp.asarray(stop - 1), rows, state)
+        merged, away, edges = state
+        if distance:
+            back = self.moved(away, self.device.count - distance)
+            home = [a + b for a, b in zip(home, back, strict=True)]
         return self.collected(merged, home, edges)
 
-    def round(self, carry: Any, distance: Any) -> tuple[Any, None]:
+    def to_next(self, carry: Any, stop: Any) -> tuple[Any, None]:
         rows, state = carry
-        after = self.pass_on(rows)  # does not wait for what is computed here
-        merged, away, edges = self.step(distance, rows, state)
-        return (after, (merged, self.pass_on(away), edges)), None
+        after = self.moved(rows, 1)  # does not wait for what is computed here
+        return (after, self.pass_on(self.step(stop, rows, state), 1)), None
 
-    def pass_on(self, arrays: Sequence[Any]) -> list[Any]:
-        """To the shard before, which reads them next."""
-        return [self.device.moved(x, -1) for x in arrays]
+    def pass_on(self, state: Any, by: int) -> Any:
+        merged, away, edges = state
+        return merged, self.moved(away, by), edges
+
+    def moved(self, arrays: Sequence[Any], by: int) -> list[Any]:
+        """To the shard so many before, which reads them next."""
+        return [self.device.moved(x, -by) for x in arrays]
 
     def start(self) -> Any:
         shard, atoms = self.device.shard, self.op.body.outputs
@@ -323,12 +335,10 @@ class _Round:
         ]
         return empty(self.merged, shard.num_rows, jnp), sums, edges
 
-    def step(self, distance: Any, rows: Sequence[Any], state: Any) -> Any:
-        """With the edges from the shard at `distance`, whose `rows` are here."""
-        graph = self.device.shard.graph(distance)
-        ring = self.device.shard.exchange
-        assert isinstance(ring, Ring)
-        first = ring.starts[distance]
+    def step(self, stop: Any, rows: Sequence[Any], state: Any) -> Any:
+        """With the edges from the shard whose `rows` are here."""
+        graph = self.device.shard.graph(stop)
+        first = self.ring.starts[stop]
         passing = dict(zip(self.passing, rows, strict=True))
         args = []
         for i, (x, v) in enumerate(zip(self.args, self.op.body.inputs, strict=True)):

@@ -104,7 +104,7 @@ def machine(**changed: Any) -> Any:
 def of(devices: int) -> Any:
     return module("shard_machines").Sent(
         devices, rows=10, edges=100, all_rows=9 * devices, all_edges=80 * devices, path=120,
-        halo=8, halo_least=6, cover=6, cover_least=4,
+        hops=devices - 1, halo=8, halo_least=6, cover=6, cover_least=4,
         messages=4, cover_messages=9,
     )  # fmt: skip
 

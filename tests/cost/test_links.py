@@ -12,11 +12,11 @@ from gnnjit.errors import PlanError
 EQUAL = Links(*(Link(1e-5, 1e9),) * 4)
 
 
-def found(halo: int, rows: int = 1000, shards: int = 8, cover: int | None = None):
+def found(halo: int, rows: int = 1000, shards: int = 8, cover: int | None = None, hops: int = 7):
     blocks = Blocks((halo,), False, halo, 2 * halo)
     half = (halo if cover is None else cover) // 2
     both = (Blocks((half,), False, half, 2 * half),) * 2
-    return ways(EQUAL, shards, rows, 256.0, blocks, both)
+    return ways(EQUAL, shards, rows, 256.0, hops, blocks, both)
 
 
 def test_a_line_through_both_transfers():
@@ -43,6 +43,13 @@ def test_without_a_budget_memory_falls_with_the_devices():
 
 def test_all_gather_where_a_budget_has_room():
     assert choose(found(halo=6500), 1000, 256.0, 7000 * 256).name == "all_gather"
+
+
+def test_a_ring_that_stops_at_few_shards():
+    ways = {way.name: way for way in found(halo=3000, hops=2)}
+    assert choose(list(ways.values()), 1000, 256.0, None).name == "ring"
+    assert (ways["ring"].moved, ways["ring"].rows) == (2000, 2000)
+    assert ways["ring"].seconds == pytest.approx(2 * (2e-5 + 4 * 1000 * 256 / 1e9))
 
 
 def test_a_budget_that_nothing_fits():
