@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator
 
 import hypothesis
@@ -20,6 +21,25 @@ hypothesis.settings.load_profile("gnnjit")
 # The processor counts as 8 devices, for tests/shard; all others use the first. It must be said
 # before JAX starts, so it is said to all: they took the same processor time with it.
 jax.config.update("jax_num_cpu_devices", 8)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--one-in", type=int, default=1, metavar="N",
+        help="of the cases of each test, run the first and every Nth after it",
+    )  # fmt: skip
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    seen: collections.Counter[str] = collections.Counter()
+    kept, left_out = [], []
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        (left_out if seen[test] % config.getoption("one_in") else kept).append(item)
+        seen[test] += 1
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
 
 
 @pytest.fixture(scope="session", autouse=True)
