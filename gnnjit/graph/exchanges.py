@@ -113,7 +113,11 @@ RUNS = 3
 
 
 def runs_of(distances: Sequence[int]) -> tuple[Run, ...]:
-    """Stops at these distances, sorted and above 0, and where the gaps are short at some more."""
+    """Stops at these distances, sorted and above 0, and where the gaps are short at some more.
+
+    One run, unless half of the stops between its ends can be left out: each further one takes a
+    loop's memory.
+    """
     gaps = sorted((b - a for a, b in itertools.pairwise(distances)), reverse=True)
     widest = max([1, *gaps[RUNS - 1 : RUNS]])
     runs: list[Run] = []
@@ -122,6 +126,8 @@ def runs_of(distances: Sequence[int]) -> tuple[Run, ...]:
             runs[-1] = Run(runs[-1].first, runs[-1].count + d - last)
         else:
             runs.append(Run(d, 1))
+    if runs and 2 * sum(run.count for run in runs) > (span := sum(runs[-1]) - runs[0].first):
+        return (Run(runs[0].first, span),)
     return tuple(runs)
 
 

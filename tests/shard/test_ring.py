@@ -42,8 +42,10 @@ def ring(e: Edges) -> ShardedGraph:
         ([], []),
         ([1, 2, 3], [(1, 3)]),
         ([1, 7], [(1, 1), (7, 1)]),
-        ([2, 4, 6], [(2, 1), (4, 1), (6, 1)]),
-        ([2, 5, 7, 11], [(2, 1), (5, 3), (11, 1)]),
+        ([2, 5, 8], [(2, 1), (5, 1), (8, 1)]),
+        ([2, 4, 6], [(2, 5)]),
+        ([2, 6, 7, 11], [(2, 1), (6, 2), (11, 1)]),
+        ([2, 7, 9, 13], [(2, 1), (7, 3), (13, 1)]),
         ([1, 4, 7, 10], [(1, 10)]),
     ],
 )
@@ -62,7 +64,9 @@ def test_runs_stop_at_every_distance(distances):
 
 
 @pytest.mark.parametrize("name", ["two_layers", "graph_net", "soft"])
-@pytest.mark.parametrize("distances", [(), (1, 7), (3,), (2, 4, 5, 7), (1, 2, 3, 4, 5, 6, 7)])
+@pytest.mark.parametrize(
+    "distances", [(), (1, 7), (3,), (1, 4, 7), (2, 4, 5, 7), (1, 2, 3, 4, 5, 6, 7)]
+)
 @pytest.mark.usefixtures("quick_compilation")
 def test_values_and_gradients(distances, name):
     e = at_distances(*distances)
