@@ -281,7 +281,7 @@ def plans(setting: Setting) -> Iterator[Any]:
 def plan_notes(rows: Rows) -> Iterator[str]:
     scarce = [r for r in rows if r.share < 1]
     if scarce:
-        for what in ("lru", "streaming"):
+        for what in ("lru", "plain_lru", "cache", "streaming"):
             ratios = [getattr(r, f"over_{what}") for r in scarce]
             yield (
                 f"where not everything fits, {what} moves {min(ratios):.2f} to {max(ratios):.2f} "

@@ -70,6 +70,17 @@ def test_plans_over_capacities(plans: Any, training: Any) -> None:
     assert most.streaming_mib == least.streaming_mib
 
 
+def test_a_cache_that_writes_back(plans: Any) -> None:
+    """Of two tensors at a time: x comes, y leaves written though nobody reads it again, x has left
+    when it is wanted; z stays."""
+    from gnnjit.grid.memory_program import Operation
+
+    ops = [Operation("a", ["x"], ["y"]), Operation("b", ["y"], ["z"]), Operation("c", ["x"], ["z"])]
+    sizes = {"x": 5, "y": 7, "z": 3}
+    assert plans.as_a_cache(ops, sizes, 12) == 5 + 5 + 7
+    assert plans.as_a_cache(ops, sizes, 15) == 5
+
+
 def test_an_order_of_vertices(training: Any) -> None:
     task = training.by_class(training.community_task(50, 4, features=3))
     assert (task.y[1:] >= task.y[:-1]).all()
