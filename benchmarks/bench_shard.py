@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     setting = dataclasses.replace(work.SMOKE if args["smoke"] else work.Setting(), **fields)
     facts = {"machine": measure.machine(measure.usable_cpus()), "versions": measure.versions()}
-    facts |= {"setting": dataclasses.asdict(setting), "command": " ".join(sys.argv)}
+    facts["setting"] = {k: v for k, v in dataclasses.asdict(setting).items() if k != "data"}
     for question in args["questions"].split(","):
         measured, noted = QUESTIONS[question]
         rows = []
