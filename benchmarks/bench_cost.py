@@ -55,7 +55,9 @@ def measure_all(
     for some in [layers[i : i + TOGETHER] for i in range(0, count, TOGETHER)]:
         ready = [prepare(case, model, tuned) for case in some]
         runs = [[r.compiled(a.choices) for a in r.alternatives] for r in ready]
-        for r, times in zip(ready, measure.in_passes(runs, repeats, passes), strict=True):
+        for r, times in zip(
+            ready, measure.in_passes(runs, repeats, passes, [r.arrays for r in ready]), strict=True
+        ):
             group = f"{r.case.model}, {r.case.direction}"
             for rank, (a, seconds) in enumerate(zip(r.alternatives, times, strict=True)):
                 rows.append(Row(str(r.case), group, rank, str(a.choices), a.seconds, seconds))

@@ -49,6 +49,9 @@ MODELS = ("gcn", "gat")
 DIRECTIONS = ("inference", "first layer", "inner layer")
 ORDERS = ("aggregate-first", "combine-first")
 
+FILL = 0.2
+"""Seconds that the readings of each choice fill in each pass: of small layers, a hundred."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -76,15 +79,21 @@ def measure_all(
     repeats: int,
     passes: int,
     tuned: bool,
+    fill: float = FILL,
 ) -> list[Row]:
     rows = []
     for name, layer in itertools.product(names, MODELS):
         graph, cases = _cases(name, layer, widths)
         points = [_point(case, model, tuned, graph) for case in cases]
         runs = [list(p.runs.values()) for p in points]
-        for p, times in zip(points, measure.in_passes(runs, repeats, passes), strict=True):
+        arrays = [p.arrays for p in points]
+        for p, times in zip(
+            points, measure.in_passes(runs, repeats, passes, arrays, fill), strict=True
+        ):
             rows.append(p.row(name, times))
         jax.clear_caches()
+        if sys.stderr.isatty():
+            print(f"{name}, {layer}: {len(rows)} points so far", file=sys.stderr)
     return rows
 
 
@@ -131,7 +140,8 @@ class _Point:
     case: Case
     chosen: Alternative
     fixed: tuple[Alternative, ...]
-    runs: dict[Choices, Callable[[], Any]]
+    runs: dict[Choices, Callable[..., Any]]
+    arrays: tuple[Any, ...]
 
     def row(self, graph: str, times: Sequence[float]) -> Row:
         took = {choices: 1e3 * t for choices, t in zip(self.runs, times, strict=True)}
@@ -145,9 +155,8 @@ def _point(case: Case, model: CostModel, tuned: bool, graph: gnnjit.Graph | None
     ready = prepare(case, model, tuned, graph)
     fixed = tuple(_first(ready.alternatives, order) for order in ORDERS)
     chosen = ready.alternatives[0]
-    return _Point(
-        case, chosen, fixed, {a.choices: ready.compiled(a.choices) for a in (chosen, *fixed)}
-    )
+    runs = {a.choices: ready.compiled(a.choices) for a in (chosen, *fixed)}
+    return _Point(case, chosen, fixed, runs, ready.arrays)
 
 
 def _first(alternatives: Sequence[Alternative], order: str) -> Alternative:
@@ -203,11 +212,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--graphs", help="default: all; the datasets where GNNJIT_DATA_DIR says where they are"
     )
     parser.add_argument("--widths", default=",".join(map(str, WIDTHS)))
-    found = planner_options.setting(parser, argv, passes=3, smoke="one graph, two widths")
+    found = planner_options.setting(parser, argv, passes=6, smoke="one graph, two widths")
     args = found.args
     graphs = args.graphs.split(",") if args.graphs else ["small"] if args.smoke else default()
     widths = [8, 16] if args.smoke else [int(w) for w in args.widths.split(",")]
-    rows = measure_all(found.model, graphs, widths, args.repeats, args.passes, args.autotune)
+    fill = 0.0 if args.smoke else FILL
+    rows = measure_all(found.model, graphs, widths, args.repeats, args.passes, args.autotune, fill)
     print(table(rows))
     if args.json is not None:
         with args.json.open("a", encoding="utf-8") as stream:

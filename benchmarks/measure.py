@@ -29,6 +29,10 @@ PACKAGES = (
 )  # fmt: skip
 
 
+MOST_TURNS = 200
+"""In which calls are compared, in one pass."""
+
+
 class WorkerError(RuntimeError):
     """What went wrong in a worker."""
 
@@ -315,41 +319,32 @@ def _processor() -> str:
     return found[1].strip() if found else platform.machine()
 
 
-def in_turn(runs: Sequence[Callable[[], Any]], repeats: int, fill: float = 0.02) -> list[float]:
-    """Seconds of one call of each, in this process: the least of `repeats` turns, each a mean over
-    as many calls as fill a millisecond, or of more turns until they fill `fill` seconds. A turn
-    begins with a call that does not count: the one before may have emptied the caches."""
-    import jax
+def in_turn(
+    runs: Sequence[Callable[..., Any]], repeats: int, arrays: Sequence[Any] = (), fill: float = 0.02
+) -> list[float]:
+    """Seconds of one call of each, on `arrays`, in this process: as `gnnjit.clock.compare`, with at
+    least `repeats` turns."""
+    from gnnjit.clock import compare
 
-    loops, best = [], [float("inf")] * len(runs)
-    for run in runs:
-        jax.block_until_ready(run())
-        started = time.perf_counter()
-        jax.block_until_ready(run())
-        loops.append(max(1, round(1e-3 / max(time.perf_counter() - started, 1e-7))))
-    spent, turn = 0.0, 0
-    while turn < repeats or (spent < fill * len(runs) and turn < 20 * repeats):
-        for i, run in enumerate(runs):
-            jax.block_until_ready(run())
-            started = time.perf_counter()
-            for _ in range(loops[i]):
-                out = run()
-            jax.block_until_ready(out)
-            seconds = time.perf_counter() - started
-            best[i], spent = min(best[i], seconds / loops[i]), spent + seconds
-        turn += 1
-    return best
+    return compare(runs, arrays, fill=fill, turns=(repeats, MOST_TURNS))
 
 
 def in_passes(
-    groups: Sequence[Sequence[Callable[[], Any]]], repeats: int, passes: int
+    groups: Sequence[Sequence[Callable[..., Any]]],
+    repeats: int,
+    passes: int,
+    arrays: Sequence[Sequence[Any]] | None = None,
+    fill: float = 0.02,
 ) -> list[list[float]]:
-    """As `in_turn` for each group, and all of them again: the least of the passes, which lie apart
-    in time. Where other machines share the memory, the same program takes 1.1 times as long for
-    minutes."""
-    best = [[float("inf")] * len(runs) for runs in groups]
-    for _ in range(passes):
-        for i, runs in enumerate(groups):
-            found = in_turn(runs, repeats)
-            best[i] = [min(a, b) for a, b in zip(best[i], found, strict=True)]
-    return best
+    """As `in_turn` for each group, with its `arrays`, over the turns of several passes, which lie
+    apart in time: where other machines share the memory, the same program takes 1.1 times as long
+    for minutes."""
+    from gnnjit.clock import compared, readings
+
+    turns = (repeats, MOST_TURNS)
+    given = arrays or [()] * len(groups)
+    found = [
+        [readings(runs, a, fill=fill, turns=turns) for runs, a in zip(groups, given, strict=True)]
+        for _ in range(passes)
+    ]
+    return [compared(np.concatenate(one)) for one in zip(*found, strict=True)]

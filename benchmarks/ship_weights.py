@@ -73,7 +73,9 @@ def fit(layers: int, passes: int) -> Weights:
     for some in [every[i : i + TOGETHER] for i in range(0, layers, TOGETHER)]:
         ready = [prepare(case) for case in some]
         runs = [[r.compiled(a.choices) for a in r.alternatives] for r in ready]
-        for r, times in zip(ready, measure.in_passes(runs, 5, passes), strict=True):
+        for r, times in zip(
+            ready, measure.in_passes(runs, 5, passes, [r.arrays for r in ready]), strict=True
+        ):
             for a, seconds in zip(r.alternatives, times, strict=True):
                 learner.observe(a.work, seconds)
         jax.clear_caches()

@@ -43,7 +43,10 @@ def _layer(case: Case, pick: int) -> Point:
         alternatives = ready().alternatives
         return alternatives[pick % len(alternatives)]
 
-    return Point(str(case), lambda: chosen().work, lambda: ready().compiled(chosen().choices))
+    def run() -> Run:
+        return functools.partial(ready().compiled(chosen().choices), *ready().arrays)
+
+    return Point(str(case), lambda: chosen().work, run)
 
 
 def _product(kind: str, size: tuple[int, int, int]) -> Point:

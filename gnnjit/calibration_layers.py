@@ -134,16 +134,13 @@ class Ready:
     alternatives: tuple[Alternative, ...]
     arrays: tuple[Any, ...]
 
-    def compiled(self, choices: Choices | None) -> Callable[[], Any]:
-        """A function without arguments that runs the layer, with its gradient where the direction
-        has one; with `choices`, or those of the planner."""
-        run = _runner(self.case.model, self.case.direction)
-        if choices is None:
-            fn = jax.jit(run).lower(*self.arrays).compile()
-        else:
-            with force(choices):
-                fn = jax.jit(run).lower(*self.arrays).compile()
-        return lambda: fn(*self.arrays)
+    def compiled(self, choices: Choices) -> Callable[..., Any]:
+        """A function of `arrays` that runs the layer with `choices`, and its gradient where the
+        direction has one."""
+        with force(choices):
+            return (
+                jax.jit(_runner(self.case.model, self.case.direction)).lower(*self.arrays).compile()
+            )
 
 
 def prepare(

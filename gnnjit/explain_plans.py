@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from gnnjit import plan_times, planner
 from gnnjit.budget import human
-from gnnjit.calibrate import seconds
+from gnnjit.clock import compare
 from gnnjit.cost.current import current
 from gnnjit.cost.learn import learn_points
 from gnnjit.cost.model import Work
@@ -192,12 +192,14 @@ class Asked:
         outs, back, others = jax.vjp(forward, [arrays[i] for i in at], has_aux=True)
         return outs, others, back(outs)
 
-    def measured(self, choices: Choices) -> float:
-        """Seconds of one call of the layer alone, compiled with these choices."""
+    def measured(self, every: Sequence[Choices]) -> list[float]:
+        """Seconds of one call of the layer alone, compiled with each of these choices."""
         function, arguments = self.function()
-        with planner.force(choices):
-            compiled = jax.jit(lambda *args: function(*args)).lower(*arguments).compile()
-        return seconds(lambda: compiled(*arguments))
+        compiled = []
+        for choices in every:
+            with planner.force(choices):
+                compiled.append(jax.jit(lambda *args: function(*args)).lower(*arguments).compile())
+        return compare(compiled, arguments)
 
 
 def is_float(x: Any) -> bool:
@@ -254,11 +256,9 @@ def _explained(asked: Asked, wrt: Wrt | None, measure: bool) -> PlanExplanation:
         for a in sorted((plan.chosen, *plan.others), key=lambda a: a.seconds)
     ]  # fmt: skip
     if measure:
-        shown = _shown(every)
-        every = [
-            dataclasses.replace(a, measured=asked.measured(a.choices)) if a in shown else a
-            for a in every
-        ]
+        shown = [a.choices for a in _shown(every)]
+        times = dict(zip(shown, asked.measured(shown), strict=True))
+        every = [dataclasses.replace(a, measured=times.get(a.choices)) for a in every]
     model = current(jax.default_backend())
     kinds = {} if plan.why else model.by_kind(plan.chosen.work)
     direction = "training" if wrt else "inference"

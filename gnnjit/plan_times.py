@@ -13,7 +13,6 @@ import functools
 import hashlib
 import json
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -23,6 +22,7 @@ import numpy as np
 
 from gnnjit import judge, tuning
 from gnnjit.allocator import keeps_memory
+from gnnjit.clock import compare
 from gnnjit.cost.store import Key
 from gnnjit.graph import Graph
 from gnnjit.graph.structure import Structure
@@ -39,25 +39,12 @@ CLOSE = 1.5
 MOST = 4
 """Of one call, so many at most."""
 
-EVEN = 1.02
-"""Where the clock says as much, within this factor, the prediction decides."""
-
-ROUNDS = (5, 50)
-"""Turns in which all alternatives are timed, at least and at most; the least time counts."""
-
-FILL = 0.2
-"""Seconds that the readings of each should fill: what else a machine does comes in bursts."""
-
-SAMPLE = 2e-3
-"""Seconds that one reading should take at least."""
-
 DIGITS = 3
 """Binary digits of the sizes of a graph that count: within an eighth they are alike."""
 
 Times = Mapping[str, float]
 """Seconds by `name_of` choices."""
 
-Run = Callable[[], Any]
 T = TypeVar("T")
 
 
@@ -81,12 +68,9 @@ def by_time(
         remember(key, {a.choices: t for a, t in zip(close, found, strict=True)})
     times = known(key)
     every = [dataclasses.replace(a, measured=times.get(name_of(a.choices))) for a in every]
-    clock = [a.measured for a in every]
-    if clock[0] is None:
+    if every[0].measured is None:
         return every
-    least, at = min((t, i) for i, t in enumerate(clock) if t is not None)
-    if clock[0] <= EVEN * least:
-        return every
+    _, at = min((a.measured, i) for i, a in enumerate(every) if a.measured is not None)
     return [every[at], *every[:at], *every[at + 1 :]]
 
 
@@ -134,30 +118,19 @@ def measured(candidates: Sequence[Candidate]) -> list[float | None]:
     compiled = [_fails_to_none(functools.partial(judge.compiled, c)) for c in candidates]
 
     def clocked() -> list[float | None]:
-        arrays = tuple(_like(x, rng) for x in layout.arrays)
-        return _clocked([f and functools.partial(f, tuple(leaves), arrays) for f in compiled])
+        given = tuple(leaves), tuple(_like(x, rng) for x in layout.arrays)
+        runs = [f if f and _fails_to_none(functools.partial(_runs, f, given)) else None
+                for f in compiled]  # fmt: skip
+        able = [f for f in runs if f]
+        times = iter(_fails_to_none(functools.partial(compare, able, given)) or ())
+        return [f and next(times, None) for f in runs]
 
     return tuning.untraced(clocked)
 
 
-def _clocked(runs: Sequence[Run | None]) -> list[float | None]:
-    """The least seconds of each, in turns."""
-    about = [run and _fails_to_none(lambda run=run: _first(run)) for run in runs]
-    longest = max([SAMPLE, *filter(None, about)])
-    least, most = ROUNDS
-    best = [math.inf] * len(runs)
-    for _ in range(min(max(math.ceil(FILL / longest), least), most)):
-        for i, (run, once) in enumerate(zip(runs, about, strict=True)):
-            if run and once:
-                jax.block_until_ready(run())  # another program had the caches
-                calls = math.ceil(min(max(SAMPLE / once, 1), 1000))
-                best[i] = min(best[i], _reading(run, calls))
-    return [None if math.isinf(t) else t for t in best]
-
-
-def _first(run: Run) -> float:
-    jax.block_until_ready(run())
-    return _reading(run, 1)
+def _runs(f: Callable[..., Any], given: tuple[Any, ...]) -> bool:
+    jax.block_until_ready(f(*given))
+    return True
 
 
 def _fails_to_none(make: Callable[[], T]) -> T | None:
@@ -198,14 +171,6 @@ def _like(x: jax.ShapeDtypeStruct, rng: np.random.Generator) -> jax.Array:
     if jnp.issubdtype(x.dtype, jnp.floating):
         return jax.device_put(rng.standard_normal(x.shape, np.float32).astype(x.dtype))
     return jax.lax.full(x.shape, 0, x.dtype)  # of random keys too
-
-
-def _reading(run: Run, calls: int) -> float:
-    """Seconds of one call, the mean of so many."""
-    start = time.perf_counter()
-    for _ in range(calls):
-        jax.block_until_ready(run())
-    return max(time.perf_counter() - start, 1e-9) / calls
 
 
 def _parse(key: str, entry: Any) -> Times:

@@ -43,6 +43,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session", autouse=True)
+def few_readings() -> Iterator[None]:
+    """Whatever is timed while layers are tested: not for long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gnnjit.clock.FILL", 0.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What was calibrated and tuned on this machine decides nothing here."""
     with pytest.MonkeyPatch.context() as patch:

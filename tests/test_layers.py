@@ -59,6 +59,7 @@ UNITS = {
     "planner": "layer",
     "plans": "layer",
     "plan_times": "layer",
+    "clock": "layer",
     "judge": "layer",
     "run_program": "layer",
     "training": "train",

@@ -18,7 +18,7 @@ from gnnjit.frontend.whole import Array, Constant, Operand
 from gnnjit.graph import Graph
 from gnnjit.graph.structure import Structure
 from gnnjit.grid.rules import Block, bind
-from gnnjit.grid.works import Gather, RowWise, Shared, Side, Sweep
+from gnnjit.grid.works import Gather, RowWise, Shared, Side, Sweep, traversals
 from gnnjit.ir.space import Space
 from gnnjit.lower.aggregate import aggregate
 from gnnjit.lower.merging import empty, finish, merge
@@ -293,17 +293,21 @@ class ChunkPiece:
         theirs = {**values, **dict(zip(self.other, other, strict=True))}
         num_other = other[0].shape[0] if other else indptr.shape[0] - 1
         graph = chunk_graph(self.side, indptr, neighbor, num_other)
-        merged, kept = [], []
-        for gather, before in zip(self.gathers, partial, strict=True):
+        found: Env = {}
+        for g in traversals(self.gathers):
             operands = [
-                _read(theirs if v.space is gather.other else mine, x)
-                for v, x in zip(gather.op.body.inputs, gather.inputs, strict=True)
+                _read(theirs if v.space is g.other else mine, x)
+                for v, x in zip(g.op.body.inputs, g.inputs, strict=True)
             ]
-            outs = aggregate(graph, gather.op.body, gather.op.reductions, operands, gather.limit)
+            outs = aggregate(graph, g.op.body, g.op.reductions, operands, g.limit)
+            found.update(zip(g.outputs, outs, strict=True))
+        merged = []
+        for g, before in zip(self.gathers, partial, strict=True):
+            outs = [found[x] for x in g.outputs]
             if before is None:
-                before = empty(gather.op, indptr.shape[0] - 1, jnp)
-            merged.append(merge(gather.op, before, outs, jnp.diff(indptr)))
-            kept += [x for x, r in zip(outs, gather.op.reductions, strict=True) if r is None]
+                before = empty(g.op, indptr.shape[0] - 1, jnp)
+            merged.append(merge(g.op, before, outs, jnp.diff(indptr)))
+        kept = [found[x] for x in self.on_edges]
         return merged, kept
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from gnnjit.errors import StreamError
 from gnnjit.frontend.whole import Array, Equation, Function, Operand, Rows
 from gnnjit.grid.rowwise import Rule, rule_of
-from gnnjit.ir.program import Aggregate, Program, Reduce
+from gnnjit.ir.program import Aggregate
 from gnnjit.ir.space import Space
 from gnnjit.passes.drop_dead import DropDead
 
@@ -18,18 +18,30 @@ Side = Literal["dst", "src"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Gather:
-    """An aggregate with the outputs of one side: `body` on each edge, reduced into the rows of
-    `side` (or over all edges; or left on them).
+    """An aggregate with some of its outputs: the body of `op` on each edge, reduced into the rows
+    of `side` (or over all edges; or left on them).
 
-    inputs: what `body` reads, in its order.
+    eqn, picked: the whole aggregate, and the numbers of the outputs.
+    inputs: what the body reads, in its order.
     """
 
-    op: Aggregate
+    eqn: Equation
+    picked: tuple[int, ...]
     side: Side
+    op: Aggregate
     inputs: tuple[Operand, ...]
-    outputs: tuple[Array, ...]
-    limit: int | None
-    where: str
+
+    @property
+    def outputs(self) -> tuple[Array, ...]:
+        return tuple(self.eqn.outputs[k] for k in self.picked)
+
+    @property
+    def limit(self) -> int | None:
+        return self.eqn.params["limit"]
+
+    @property
+    def where(self) -> str:
+        return self.eqn.where
 
     def operands(self, space: Space) -> list[tuple[int, Operand]]:
         """What is read in a space, and its position."""
@@ -153,28 +165,31 @@ def works(function: Function) -> list[Work]:
 
 
 def _gathers(eqn: Equation) -> list[Gather]:
-    """An aggregate, once for each space that it reduces into; what it leaves on the edges comes
-    with the destinations."""
-    body, reductions = eqn.params["body"], eqn.params["reductions"]
-    leaves = len(eqn.inputs) - len(body.inputs)
-    operands = eqn.inputs[leaves:]
+    """An aggregate, once for each space that it reduces into. What it leaves on the edges comes
+    with the destinations; sums over all edges too, or with the sources where only these are."""
     homes: dict[Space, list[int]] = {}
-    for k, r in enumerate(reductions):
+    for k, r in enumerate(eqn.params["reductions"]):
         homes.setdefault(Space.DST if r is None else r.into, []).append(k)
+    rows = homes.keys() - {Space.SHARED}
+    of_all: Side = "src" if rows == {Space.SRC} else "dst"
+    sides: dict[Space, Side] = {Space.DST: "dst", Space.SRC: "src", Space.SHARED: of_all}
+    return [_gather(eqn, picked, sides[space]) for space, picked in homes.items()]
+
+
+def traversals(gathers: Sequence[Gather]) -> list[Gather]:
+    """Gathers of one side with those of the same aggregate as one: they do the same work on the
+    edges."""
+    joint: dict[int, list[Gather]] = {}
+    for g in gathers:
+        joint.setdefault(id(g.eqn), []).append(g)
     return [
-        _only(eqn, body, reductions, operands, "src" if space is Space.SRC else "dst", picked)
-        for space, picked in homes.items()
+        _gather(some[0].eqn, sorted(k for g in some for k in g.picked), some[0].side)
+        for some in joint.values()
     ]
 
 
-def _only(
-    eqn: Equation,
-    body: Program,
-    reductions: Sequence[Reduce | None],
-    operands: Sequence[Operand],
-    side: Any,
-    picked: list[int],
-) -> Gather:
+def _gather(eqn: Equation, picked: Sequence[int], side: Side) -> Gather:
+    body, reductions = eqn.params["body"], eqn.params["reductions"]
     new = dataclasses.replace(body, outputs=tuple(body.outputs[k] for k in picked))
     new = DropDead()(new)
     read = {a for e in new.equations for a in e.inputs} | set(new.outputs)
@@ -185,11 +200,6 @@ def _only(
         r if r is None or r.score is None else dataclasses.replace(r, score=place[r.score])
         for r in (reductions[k] for k in picked)
     )
-    return Gather(
-        Aggregate(new, kept),
-        side,
-        tuple(operands[i] for i in slots),
-        tuple(eqn.outputs[k] for k in picked),
-        eqn.params["limit"],
-        eqn.where,
-    )
+    operands = eqn.inputs[len(eqn.inputs) - len(body.inputs) :]
+    inputs = tuple(operands[i] for i in slots)
+    return Gather(eqn, tuple(picked), side, Aggregate(new, kept), inputs)

@@ -21,6 +21,7 @@ from gnnjit.grid.cut import Cut, source_side
 from gnnjit.grid.rowwise import Rule
 from gnnjit.grid.streamed import StreamedGraph
 from gnnjit.grid.sweeps import RowWise, Streamed, Sweep
+from gnnjit.grid.works import traversals
 from gnnjit.stream import stream
 
 from .streaming import PerVertex, on_graph, random_edges
@@ -132,6 +133,39 @@ def test_a_sum_over_all_vertices_that_is_read_by_row():
         "None 0: Nx5 -> nothing",
         "None 0: Nx5 -> Nx5",
     ]
+
+
+@gnnjit.layer
+def network(v, e, w, w2):
+    hidden = jax.nn.relu(e.src @ w - v @ w)
+    return gnnjit.sum(jax.nn.relu(hidden @ w2))
+
+
+@gnnjit.layer
+def network_of_sources(v, e, w, w2):
+    hidden = jax.nn.relu(e.src @ w - jax.lax.stop_gradient(v[:3]))
+    return gnnjit.sum(jax.nn.relu(hidden @ w2))
+
+
+@pytest.mark.parametrize(("layer", "side"), [(network, "dst"), (network_of_sources, "src")])
+def test_sums_over_all_edges_come_with_those_by_row(layer, side):
+    """The gradient of a matrix on the edges needs the work there that one of the vertices needs,
+    and both are done at once."""
+
+    def step(g: Any, x: Any, y: Any, weights: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            return jnp.mean((layer(g, x, *weights)[:, 0] - y) ** 2)
+
+        return jax.value_and_grad(loss)(weights)
+
+    streamed = planned(step, X, Y, [np.ones((F, 3), np.float32), np.ones((3, 3), np.float32)])
+    found = [
+        (sweep.side, len(gathers), len(traversals(gathers)))
+        for sweep in streamed.sweeps
+        for _, gathers in sweep.stages
+        if any(g.totals for g in gathers)
+    ]
+    assert found == [(side, 2, 1)]
 
 
 def test_gradients_of_sources_go_by_rows():

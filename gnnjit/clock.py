@@ -1,0 +1,108 @@
+"""Which of several calls is faster, and by how much.
+
+Three things make that hard for calls of less than a few milliseconds. Other jobs, and a processor
+that changes its clock, make everything slower for seconds: so all calls take turns, and are
+compared within each turn. Bursts hit single calls: so the median of these comparisons counts. And
+where arrays lie in memory makes one call up to 20 % slower than another for as long as they stay
+there (lines of a cache that collide): so they are put elsewhere for each turn.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+SAMPLE = 2e-3
+"""Seconds that one reading takes at least: shorter calls are repeated."""
+
+FILL = 0.8
+"""Seconds that the readings of each call fill."""
+
+TURNS = (5, 400)
+"""At least and at most."""
+
+SMALL = 4 << 20
+"""Bytes of an array below which its place matters, and a copy is cheap."""
+
+SPACERS = (3, 100_000)
+"""Arrays that lie between the others for a turn, each of at most so many numbers."""
+
+Run = Callable[..., Any]
+"""A compiled function of the arrays of a comparison."""
+
+
+def compare(
+    runs: Sequence[Run],
+    arrays: Sequence[Any] = (),
+    *,
+    fill: float | None = None,
+    turns: tuple[int, int] = TURNS,
+) -> list[float]:
+    """Seconds of one call of each, on `arrays`: see `compared`."""
+    return compared(readings(runs, arrays, fill=fill, turns=turns)) if runs else []
+
+
+def compared(found: np.ndarray) -> list[float]:
+    """Seconds of each call, of readings (turns x calls): what the fastest turn took, shared out by
+    the medians of what each call took of its turn."""
+    logs = np.log(found)
+    of_turn = logs.mean(axis=1, keepdims=True)
+    return np.exp(of_turn.min() + np.median(logs - of_turn, axis=0)).tolist()
+
+
+def readings(
+    runs: Sequence[Run],
+    arrays: Sequence[Any] = (),
+    *,
+    fill: float | None = None,
+    turns: tuple[int, int] = TURNS,
+) -> np.ndarray:
+    """Seconds of one call of each (turns x calls), each the mean of calls that fill `SAMPLE`. So
+    many turns that the readings of each fill `fill` seconds (`FILL` where it is None), within
+    `turns`."""
+    fill = FILL if fill is None else fill
+    rng = np.random.default_rng(0)
+    arrays = list(arrays)
+    once = [_first(run, arrays) for run in runs]
+    calls = [math.ceil(min(max(SAMPLE / t, 1), 1000)) for t in once]
+    least, most = turns
+    longest = max(t * n for t, n in zip(once, calls, strict=True))
+    found = np.empty((min(max(math.ceil(fill / longest), least), most), len(runs)))
+    for turn in range(len(found)):
+        spacers, arrays = _elsewhere(arrays, rng)
+        for i in np.roll(range(len(runs)), turn):
+            jax.block_until_ready(runs[i](*arrays))  # another program had the caches
+            found[turn, i] = _reading(runs[i], arrays, calls[i])
+        del spacers
+    return found
+
+
+def _first(run: Run, arrays: Sequence[Any]) -> float:
+    jax.block_until_ready(run(*arrays))
+    return _reading(run, arrays, 1)
+
+
+def _reading(run: Run, arrays: Sequence[Any], calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        jax.block_until_ready(run(*arrays))
+    return max(time.perf_counter() - start, 1e-9) / calls
+
+
+def _elsewhere(arrays: list[Any], rng: np.random.Generator) -> tuple[Any, list[Any]]:
+    """Arrays to hold as long as the others, and `arrays` with copies of the small ones."""
+    number, size = SPACERS
+    spacers = [np.empty(n, np.float32) for n in rng.integers(1, size, number)]
+    return spacers, jax.block_until_ready(jax.tree.map(_copied, arrays))
+
+
+def _copied(x: Any) -> Any:
+    if not isinstance(x, jax.Array) or x.nbytes >= SMALL or len(x.devices()) > 1:
+        return x
+    return jnp.array(x, copy=True)

@@ -1,0 +1,69 @@
+"""Calls are compared with each other, whatever else slows the machine."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gnnjit import clock
+
+
+def test_what_slows_a_turn_slows_all():
+    """A call that takes 1.1 times as long as another one, while the machine gets three times as
+    slow: the least of each would say 1.65."""
+    slow = np.array([1.0, 1.5, 3.0, 2.0, 1.0])
+    found = slow[:, None] * np.array([1.0, 1.1])
+    found[0, 1] = found[4, 1] = 2.2  # bursts, where the machine is fast
+    first, second = clock.compared(found)
+    assert second / first == pytest.approx(1.1)
+
+
+def test_the_fastest_turn_says_how_long():
+    found = np.array([[2.0, 4.0], [1.0, 2.0], [3.0, 6.0]])
+    assert clock.compared(found) == pytest.approx([1.0, 2.0])
+    assert clock.compared(found[:, :1]) == pytest.approx([1.0])
+
+
+def test_nothing_to_compare():
+    assert clock.compare([]) == []
+
+
+def test_small_arrays_lie_elsewhere_in_each_turn():
+    places, large = [], []
+    arrays = [{"x": jnp.arange(1000.0), "key": jax.random.key(3)}, jnp.zeros(clock.SMALL // 4), 7]
+
+    def run(some, zeros, number):
+        np.testing.assert_array_equal(some["x"], np.arange(1000.0))
+        assert some["key"] == jax.random.key(3)
+        assert number == 7
+        places.append(some["x"].unsafe_buffer_pointer())
+        large.append(zeros.unsafe_buffer_pointer())
+        return some["x"]
+
+    found = clock.readings([run], arrays, fill=0.0, turns=(9, 9))
+    assert found.shape == (9, 1)
+    assert len(set(places[2:])) > 2
+    assert len(set(large)) == 1
+
+
+def test_calls_take_turns():
+    """Every reading follows a call of the same that does not count; who is first changes."""
+    called = []
+    runs = [lambda i=i: called.append(i) for i in range(3)]
+    found = clock.readings(runs, fill=0.0, turns=(3, 3))
+    assert found.shape == (3, 3)
+    assert (found > 0).all()
+    turns = [i for i, before in zip(called, [None, *called], strict=False) if i != before]
+    assert turns[:3] == [0, 1, 2]  # how long does each take?
+    assert "".join(map(str, turns[2:])).startswith("2012")
+
+
+def test_more_turns_until_they_fill_the_time(monkeypatch):
+    """By a clock that ticks once per reading."""
+    ticks = iter(np.arange(1e6) * 1e-3)
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: next(ticks))
+    assert len(clock.readings([lambda: None], fill=10e-3, turns=(2, 400))) == 5  # of two calls
+    assert len(clock.readings([lambda: None], fill=0.0, turns=(2, 400))) == 2
+    assert len(clock.readings([lambda: None], fill=9.0, turns=(2, 20))) == 20
