@@ -30,6 +30,9 @@ SEED = 1_000_003
 TOGETHER = 110
 """Layers that are held at once: some 6 GB."""
 
+FILL = 0.1
+"""Seconds that the readings of each alternative fill in each pass: of small layers, fifty."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -48,16 +51,22 @@ class Row:
 
 
 def measure_all(
-    model: CostModel, count: int, seed: int, repeats: int, passes: int, tuned: bool
+    model: CostModel,
+    count: int,
+    seed: int,
+    repeats: int,
+    passes: int,
+    tuned: bool,
+    fill: float = FILL,
 ) -> list[Row]:
     rows: list[Row] = []
     layers = cases(seed, count)
     for some in [layers[i : i + TOGETHER] for i in range(0, count, TOGETHER)]:
         ready = [prepare(case, model, tuned) for case in some]
         runs = [[r.compiled(a.choices) for a in r.alternatives] for r in ready]
-        for r, times in zip(
-            ready, measure.in_passes(runs, repeats, passes, [r.arrays for r in ready]), strict=True
-        ):
+        arrays = [r.arrays for r in ready]
+        found = measure.in_passes(runs, repeats, passes, arrays, fill)
+        for r, times in zip(ready, found, strict=True):
             group = f"{r.case.model}, {r.case.direction}"
             for rank, (a, seconds) in enumerate(zip(r.alternatives, times, strict=True)):
                 rows.append(Row(str(r.case), group, rank, str(a.choices), a.seconds, seconds))
@@ -110,7 +119,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = planner_options.setting(parser, argv, passes=4, smoke="three layers")
     args = found.args
     layers = 3 if args.smoke else args.layers
-    rows = measure_all(found.model, layers, args.seed, args.repeats, args.passes, args.autotune)
+    fill = 0.0 if args.smoke else FILL
+    rows = measure_all(
+        found.model, layers, args.seed, args.repeats, args.passes, args.autotune, fill
+    )
     print(table(rows))
     if args.json is not None:
         with args.json.open("a", encoding="utf-8") as stream:
