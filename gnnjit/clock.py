@@ -9,6 +9,7 @@ there (lines of a cache that collide): so they are put elsewhere for each turn.
 
 from __future__ import annotations
 
+import collections
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -35,6 +36,9 @@ LONG = 0.1
 
 SPACERS = (3, 100_000)
 """Arrays that lie between the others for a turn, each of at most so many numbers."""
+
+KEPT = 3
+"""Turns for which the places of arrays stay taken, so that the next copies go elsewhere."""
 
 Run = Callable[..., Any]
 """A compiled function of the arrays of a comparison."""
@@ -77,7 +81,9 @@ def readings(
     least, most = turns
     longest = max(t * n for t, n in zip(once, calls, strict=True))
     found = np.empty((min(max(math.ceil(fill / longest), least), most), len(runs)))
+    before: collections.deque[Any] = collections.deque(maxlen=KEPT)
     for turn in range(len(found)):
+        before.append(arrays)
         spacers, arrays = _elsewhere(arrays, rng)
         for i in np.roll(range(len(runs)), turn):
             if once[i] < LONG:

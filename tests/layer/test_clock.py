@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,7 +46,9 @@ def test_small_arrays_lie_elsewhere_in_each_turn():
 
     found = clock.readings([run], arrays, fill=0.0, turns=(9, 9))
     assert found.shape == (9, 1)
-    assert len(set(places[2:])) > 2
+    turns = [p for p, before in itertools.pairwise(places[::-1]) if p != before]
+    assert len(turns) == 9
+    assert all(len(set(turns[k : k + 4])) == 4 for k in range(6))
     assert len(set(large)) == 1
 
 
