@@ -28,7 +28,7 @@ FILL = 0.8
 TURNS = (5, 400)
 """At least and at most."""
 
-SMALL = 4 << 20
+SMALL = 16 << 20
 """Bytes of an array below which its place matters, and a copy is cheap."""
 
 LONG = 0.1
