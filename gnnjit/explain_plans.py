@@ -258,7 +258,7 @@ def _explained(asked: Asked, wrt: Wrt | None, measure: bool) -> PlanExplanation:
     if measure:
         shown = [a.choices for a in _shown(every)]
         times = dict(zip(shown, asked.measured(shown), strict=True))
-        every = [dataclasses.replace(a, measured=times.get(a.choices)) for a in every]
+        every = [dataclasses.replace(a, measured=times.get(a.choices, a.measured)) for a in every]
     model = current(jax.default_backend())
     kinds = {} if plan.why else model.by_kind(plan.chosen.work)
     direction = "training" if wrt else "inference"
