@@ -15,6 +15,7 @@ from gnnjit.ir.interpret import Incidence, interpret
 from gnnjit.ir.program import Aggregate, Equation, Lax, Literal, Program, Reduce, Value
 from gnnjit.ir.space import Space, join
 from gnnjit.lower.cpu import abi, kernel
+from gnnjit.lower.cpu.spec import PER_EDGE, Spec
 
 SRC, DST, EDGE, SHARED = Space.SRC, Space.DST, Space.EDGE, Space.SHARED
 INLINE = ("jit", "pjit", "custom_jvp_call", "custom_vjp_call", "closed_call")
@@ -260,14 +261,98 @@ def test_attention_forward_and_backward():
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_bits_do_not_depend_on_threads(threads):
     case = graph(edges=60_000, num_src=500, num_dst=900)
-    body = trace(lambda x, y: (jnp.tanh(x + y), x * y), (SRC, (24,), F32), (DST, (24,), F32))
-    reductions = (SUM, Reduce("sum", SHARED))
+
+    def fn(x, y):
+        return jnp.tanh(x + y), x * y, jax.lax.dot_general(x, y, (((), ()), ((), ())))
+
+    body = trace(fn, (SRC, (24,), F32), (DST, (24,), F32))
+    reductions = (SUM, OVER_ALL, OVER_ALL)
     args = data(case, body)
     first = compute(body, reductions, case, args, piece=512, threads=1)
     for _ in range(3):
         again = compute(body, reductions, case, args, piece=512, threads=threads)
         for a, b in zip(first, again, strict=True):
             assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+# -- sums of outer products ---------------------------------------------------------------
+
+
+def weight_gradient(left: int, right: int, dtype: np.dtype = F32, swapped: bool = False) -> Program:
+    """On each edge `(x w) y^T` and, of the same operands, another sum and a message."""
+
+    def fn(x, y, w):
+        outer = jax.lax.dot_general(x * w, y, (((), ()), ((), ())))
+        return outer.T if swapped else outer, x * w, y * x.sum()
+
+    return trace(fn, (SRC, (left,), dtype), (DST, (right,), dtype), (EDGE, (), dtype))
+
+
+OVER_ALL = Reduce("sum", SHARED)
+OUTER_SUMS = (OVER_ALL, SUM, OVER_ALL)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("sizes", [(64, 64), (20, 24), (17, 33), (128, 64), (3, 100), (100, 3)])
+def test_sums_of_outer_products(sizes, swapped):
+    """Of many edges at a time: more than one room full, and the rest."""
+    body = weight_gradient(*sizes, swapped=swapped)
+    spec = Spec(body, OUTER_SUMS, DST, (np.dtype(np.int32),) * 3, kernel.default_config())
+    assert list(spec.outers) == [0]
+    assert not any(e.op.name in ("dot_general", "transpose") for e in spec.equations(PER_EDGE))
+    check(body, OUTER_SUMS, GRAPHS["long"], tol=1e-3)
+
+
+@pytest.mark.parametrize("rows", [DST, SRC])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_sums_of_outer_products_on_graphs(name, rows):
+    reductions = (OVER_ALL, Reduce("sum", rows), OVER_ALL)
+    check(weight_gradient(20, 24), reductions, GRAPHS[name], rows=rows, tol=1e-3)
+
+
+def test_sums_of_outer_products_in_double_precision():
+    with jax.enable_x64(True):
+        check(weight_gradient(24, 40, np.float64), OUTER_SUMS, tol=1e-11)
+
+
+def test_an_outer_product_that_is_an_output_too():
+    def fn(x, y):
+        outer = jax.lax.dot_general(x, y, (((), ()), ((), ())))
+        return outer, outer, outer.max()
+
+    body = trace(fn, (SRC, (20,), F32), (DST, (24,), F32))
+    check(body, (OVER_ALL, SUM, None), graph(padding=5), tol=1e-4)
+
+
+def test_sums_of_two_outer_products():
+    """They share the room; one factor is the row's, another what all edges share."""
+
+    def fn(x, y, p):
+        outer = lambda a, b: jax.lax.dot_general(a, b, (((), ()), ((), ())))  # noqa: E731
+        return outer(x, y), outer(y, p), outer(x, p), (x * p[:20]).sum()
+
+    body = trace(fn, (SRC, (20,), F32), (DST, (24,), F32), (SHARED, (200,), F32))
+    check(body, (OVER_ALL, OVER_ALL, OVER_ALL, SUM), tol=1e-4)
+
+
+def test_small_and_huge_outer_products_are_left_alone():
+    for sizes in ((2, 3), (4, 16), (128, 128)):
+        body = weight_gradient(*sizes)
+        index = (np.dtype(np.int32),) * 3
+        assert not Spec(body, OUTER_SUMS, DST, index, kernel.default_config()).outers
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_sums_of_outer_products_of_half_precision(dtype):
+    """Of exact products, summed in float32 and rounded in the end."""
+    case = graph(edges=2000)
+    body = weight_gradient(20, 24, dtype)
+    args = [jnp.round(4 * a) / 4 for a in data(case, body)]
+    got, *_ = compute(body, OUTER_SUMS, case, args)
+    want, *_ = oracle(weight_gradient(20, 24), OUTER_SUMS, case, [a.astype(F32) for a in args])
+    np.testing.assert_allclose(
+        np.asarray(got, F32), np.asarray(want.astype(dtype), F32), rtol=2.0**-7
+    )
 
 
 def test_half_precision_accumulates_in_float32():

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 
 import numpy as np
 
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.cpu.functions import ELEMENTWISE
-from gnnjit.lower.cpu.vectors import is_half
+from gnnjit.lower.cpu.movement import MAX_CONTRACTION
+from gnnjit.lower.cpu.vectors import is_float, is_half
 
 ONCE, PER_ROW, PER_EDGE = 0, 1, 2
 """Levels: how often a value is computed."""
@@ -65,6 +66,11 @@ class Spec:
         wide = bool(floats) and all(d == np.float64 for d in floats)
         return self.config.lanes_bytes // (8 if wide else 4)
 
+    @property
+    def registers(self) -> int:
+        """Vectors of a sum that grow at a time: registers are left for what is added to them."""
+        return 16 if self.config.lanes_bytes == 64 else 12
+
     @functools.cached_property
     def levels(self) -> dict[Value, int]:
         level = {Space.SHARED: ONCE, self.rows: PER_ROW}
@@ -78,9 +84,23 @@ class Spec:
         return ONCE if isinstance(atom, Literal) else (levels or self.levels)[atom]
 
     @functools.cached_property
+    def outers(self) -> dict[int, tuple[Value, Value]]:
+        """Outputs that are sums over all edges of outer products, too large for registers: the
+        gradient of a matrix that multiplies every message. With their factors, `[F]` and `[G]`."""
+        makers: dict[Atom, Equation] = {o: eqn for eqn in self.body.equations for o in eqn.outputs}
+        found = {}
+        for number, (op, out) in enumerate(zip(self.reductions, self.body.outputs, strict=True)):
+            if op == Reduce("sum", Space.SHARED) and is_float(out.dtype):
+                factors, size = _factors(out, makers), math.prod(out.shape)
+                if factors and self.registers * self.lanes < size <= MAX_CONTRACTION:
+                    found[number] = factors
+        return found
+
+    @functools.cached_property
     def used(self) -> frozenset[Value]:
-        """Values that some output depends on."""
-        alive = {o for o in self.body.outputs if isinstance(o, Value)}
+        """Values that some output depends on, but for outer products: their factors do."""
+        outputs = [o for i, out in enumerate(self.body.outputs) for o in self.outers.get(i, (out,))]
+        alive = {o for o in outputs if isinstance(o, Value)}
         for eqn in reversed(self.body.equations):
             if alive & set(eqn.outputs):
                 alive |= {a for a in eqn.inputs if isinstance(a, Value)}
@@ -142,7 +162,28 @@ class Spec:
             for v in self.body.values()
             if v in self.used and self.levels[v] == PER_EDGE
         ]
+        sizes += [math.prod(self.body.outputs[number].shape) for number in self.outers]
         return sum(-(-n // self.lanes) for n in sizes) + 1
+
+
+def _factors(out: Atom, makers: Mapping[Atom, Equation]) -> tuple[Value, Value] | None:
+    """Of an outer product of two vectors, perhaps transposed; None of anything else."""
+    eqn = makers.get(out)
+    if eqn is None or not isinstance(eqn.op, Lax):
+        return None
+    params = dict(eqn.op.params)
+    if eqn.op.name == "transpose" and params["permutation"] == (1, 0):
+        factors = _factors(eqn.inputs[0], makers)
+        return (factors[1], factors[0]) if factors else None
+    if eqn.op.name != "dot_general":
+        return None
+    contracted, batch = params["dimension_numbers"]
+    left, right = eqn.inputs
+    if any((*contracted, *batch)) or (len(left.shape), len(right.shape)) != (1, 1):
+        return None
+    assert isinstance(left, Value)
+    assert isinstance(right, Value)
+    return left, right
 
 
 def is_wide(atom: Atom, full: int) -> bool:

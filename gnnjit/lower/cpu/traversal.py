@@ -9,6 +9,8 @@ reproducible.
 
 Each task owns a record of the partial buffer: what it found of the hub that runs into it
 (`leading`), of the hub that starts in it (`trailing`), and its part of reductions over all edges.
+Of large outer products that are summed over all edges, a task collects the factors of some edges
+before it multiplies them.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from llvmlite import ir
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.cpu.elementwise import RULES, Site, Unsupported
+from gnnjit.lower.cpu.functions import convert
 from gnnjit.lower.cpu.machine import Machine
 from gnnjit.lower.cpu.movement import combiner, identity
+from gnnjit.lower.cpu.products import Collector, Products
 from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Spec
 from gnnjit.lower.cpu.vectors import I32, I64, PTR, Vec, is_half, mangle
 
@@ -85,7 +89,9 @@ class Traversal:
         self.piece = spec.config.piece
         self.accumulators, self.record = accumulators(spec)
         self.of_rows = [a for a in self.accumulators if a.op.into is not Space.SHARED]
+        self.outers = [a for a in self.accumulators if a.output in spec.outers]
         self.of_all = [a for a in self.accumulators if a.op.into is Space.SHARED]
+        self.grown = [a for a in self.of_all if a not in self.outers]
 
     def begin(self, name: str, *arguments: ir.Type) -> tuple[ir.Value, ...]:
         """Start a function whose first argument is a job."""
@@ -152,7 +158,8 @@ class Traversal:
         self.feature: ir.Value = I64(0)
         if self.spec.block is None:
             self.compute(ONCE)
-        totals = self.fresh(self.of_all)
+        totals = self.fresh(self.grown)
+        self.collector = self._collector()
         with m.loop(first, last) as row:
             begin, end = self.start_of(row), self.start_of(b.add(row, I64(1)))
             hub = self.is_hub(begin, end)
@@ -161,7 +168,9 @@ class Traversal:
             since = b.select(hub, m.larger(begin, b.sub(low, shift)), begin)
             until = b.select(hub, m.smaller(end, b.sub(high, shift)), end)
             self._row_in_blocks(Part(row, since, until, hub, leads), totals)
-        for acc in self.of_all:
+        if self.collector:
+            self.collector.multiply()
+        for acc in self.grown:
             self._put(acc, m.offset(self.own, acc.leading, 1), totals)
         b.ret_void()
 
@@ -218,6 +227,8 @@ class Traversal:
             if op is None:
                 row = self._element(self.outputs[number], value, self.endpoint[Space.EDGE])
                 m.store(self.read(value), row, spec.places(value))
+        if self.collector:
+            self.collector.take([self._factors(acc) for acc in self.outers])
 
     def _endpoints(self, slot: ir.Value) -> dict[Space, ir.Value]:
         out, spec = {}, self.spec
@@ -283,6 +294,25 @@ class Traversal:
         site = Site(self.m, op.name, dict(op.params), inputs, shapes, dtypes, outs)
         values = rule(site)
         return [self.m.spread(v, math.prod(s)) for v, s in zip(values, outs, strict=True)]
+
+    # -- outer products ---------------------------------------------------------------------
+
+    def _collector(self) -> Collector | None:
+        """For the large outer products that are summed over all edges."""
+        sums = []
+        for acc in self.outers:
+            left, right = (f.size for f in self.spec.outers[acc.output])
+            total = self.m.offset(self.own, acc.leading, 1)
+            sums.append(Products(self.m, acc.dtype, left, right, total, self.spec.registers))
+        return Collector(self.m, sums) if sums else None
+
+    def _factors(self, acc: Accumulator) -> tuple[Vec, Vec]:
+        dtype = acc.value.dtype
+        left, right = (convert(self.m, self.read(f), dtype) for f in self.spec.outers[acc.output])
+        return (
+            Vec(acc.dtype, left.size, left.chunks),
+            Vec(acc.dtype, right.size, right.chunks),
+        )
 
     # -- accumulators -----------------------------------------------------------------------
 

@@ -1,0 +1,145 @@
+"""Sums of outer products `left right^T` of some elements, tile by tile of the sum.
+
+A tile grows in registers while the elements pass by; then it is added to the sum in memory. So an
+element's product costs its multiplications, not a pass over the sum.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from llvmlite import ir
+
+from gnnjit.lower.cpu.machine import Machine
+from gnnjit.lower.cpu.movement import combiner
+from gnnjit.lower.cpu.vectors import I64, Vec, register_type
+
+COLLECTED_BYTES = 16384
+"""Of collected factors: they stay in the nearest cache."""
+
+Arrays = tuple[ir.Value, ir.Value]
+"""Pointers to the left factors `[elements, num_left]` and the right ones `[elements, num_right]`,
+row-major, of floats as they are in registers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Products:
+    """Code for one sum `[num_left, num_right]`.
+
+    total: a pointer to it.
+    registers: vectors of a tile at most.
+    """
+
+    m: Machine
+    dtype: np.dtype
+    num_left: int
+    num_right: int
+    total: ir.Value
+    registers: int
+
+    def clear(self) -> None:
+        """Begin with zero."""
+        zero = self.m.literal(self.dtype, 0)
+        with self.m.loop(I64(0), I64(self.num_left * self.num_right)) as at:
+            self.m.store(zero, self.m.offset(self.total, at, self.dtype.itemsize), np.arange(1))
+
+    def add(self, arrays: Arrays, since: ir.Value, until: ir.Value) -> None:
+        """Add the products of the elements `since .. until`."""
+        for column, widths in self._columns():
+            tall = self.registers // len(widths)
+            rest = self.num_left % tall
+            with self.m.loop(I64(0), I64(self.num_left - rest), tall) as first:
+                self._tile(arrays, (since, until), first, tall, column, widths)
+            if rest:
+                self._tile(arrays, (since, until), I64(self.num_left - rest), rest, column, widths)
+
+    def _columns(self) -> Iterator[tuple[int, list[int]]]:
+        """Where each strip of the sum starts, and the widths of its vectors. Tiles are about as
+        many rows tall as they are vectors wide: the least is loaded for them then."""
+        widths, start = self.m.widths(self.num_right), 0
+        strips = -(-len(widths) // math.isqrt(self.registers))
+        for strip in np.array_split(widths, strips):
+            yield start, strip.tolist()
+            start += int(strip.sum())
+
+    def _tile(
+        self,
+        arrays: Arrays,
+        span: tuple[ir.Value, ir.Value],
+        first: ir.Value,
+        tall: int,
+        column: int,
+        widths: list[int],
+    ) -> None:
+        m, b, size, places = self.m, self.m.b, self.dtype.itemsize, np.arange(sum(widths))
+        rows = [b.add(first, I64(i)) for i in range(tall)]
+        at = [m.offset(self.total, b.add(b.mul(r, I64(self.num_right)), I64(column)), size)
+              for r in rows]  # fmt: skip
+        zero = m.literal(self.dtype, 0, sum(widths))
+        kept = [m.variable(zero) for _ in rows]
+        for place in kept:
+            m.assign(place, zero)
+        with m.loop(*span) as element:
+            left = m.offset(arrays[0], b.mul(element, I64(self.num_left)), size)
+            right = m.offset(arrays[1], b.mul(element, I64(self.num_right)), size)
+            factor = m.load(m.offset(right, column, size), self.dtype, places)
+            for row, place in zip(rows, kept, strict=True):
+                sums = self._grown(m.value_of(place, factor), m.offset(left, row, size), factor)
+                m.assign(place, sums)
+        for place, pointer in zip(kept, at, strict=True):
+            before = m.load(pointer, self.dtype, places)
+            sums = combiner(m, "sum", self.dtype)(before, m.value_of(place, zero))
+            m.store(sums, pointer, places)
+
+    def _grown(self, total: Vec, pointer: ir.Value, right: Vec) -> Vec:
+        """`total + left * right`, with the scalar `left` at `pointer`."""
+        kind = ir.VectorType(register_type(right.dtype), 1)
+        scalar = self.m.b.load(pointer, align=right.dtype.itemsize, typ=kind)
+        pairs = zip(right.chunks, total.chunks, strict=True)
+        chunks = [
+            self.m.intrinsic("fma", self.m.splat(scalar, 0, r.type.count), r, t) for r, t in pairs
+        ]
+        return Vec(total.dtype, total.size, tuple(chunks))
+
+
+class Collector:
+    """Collects the factors of some elements, and multiplies them when there is no more room.
+
+    It is made in the code before the loop over the elements.
+    """
+
+    def __init__(self, m: Machine, sums: Sequence[Products]):
+        self.m, self.sums = m, sums
+        sizes = [(p.num_left * p.dtype.itemsize, p.num_right * p.dtype.itemsize) for p in sums]
+        self.room = max(8, min(64, COLLECTED_BYTES // sum(map(sum, sizes))))
+        self.arrays = [
+            (m.stack(-(-left * self.room // 8)), m.stack(-(-right * self.room // 8)))
+            for left, right in sizes
+        ]
+        with m.b.goto_entry_block():
+            self.count = m.b.alloca(I64)
+        m.b.store(I64(0), self.count)
+        for products in sums:
+            products.clear()
+
+    def take(self, factors: Sequence[tuple[Vec, Vec]]) -> None:
+        """One element's factors of each sum."""
+        m, b = self.m, self.m.b
+        at = b.load(self.count, typ=I64)
+        for arrays, pair in zip(self.arrays, factors, strict=True):
+            for array, vec in zip(arrays, pair, strict=True):
+                pointer = m.offset(array, at, vec.size * vec.dtype.itemsize)
+                m.store(vec, pointer, np.arange(vec.size))
+        more = b.add(at, I64(1))
+        b.store(more, self.count)
+        with m.when(b.icmp_signed("==", more, I64(self.room))):
+            self.multiply()
+
+    def multiply(self) -> None:
+        """Add what was collected to the sums."""
+        for products, arrays in zip(self.sums, self.arrays, strict=True):
+            products.add(arrays, I64(0), self.m.b.load(self.count, typ=I64))
+        self.m.b.store(I64(0), self.count)
