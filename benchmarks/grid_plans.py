@@ -13,7 +13,7 @@ from grid_training import Task, model
 
 from gnnjit.frontend.whole import Array
 from gnnjit.grid.compile import Arguments
-from gnnjit.grid.memory_plan import MAX_STATES, lru, plan_memory, streaming
+from gnnjit.grid.memory_plan import lru, plan_memory, streaming
 from gnnjit.grid.memory_program import Operation
 from gnnjit.grid.script import Pieces, Step, Tensor, cell, operations
 from gnnjit.grid.workspace import Workspace
@@ -69,9 +69,7 @@ def pieces_of(task: Task, name: str, what: str) -> tuple[Any, tuple[Any, ...], P
     return function, args, function.trace(Arguments((args, {}))).pieces
 
 
-def plan_rows(
-    task: Task, name: str, parts: int, points: int, states: int = MAX_STATES
-) -> list[PlanRow]:
+def plan_rows(task: Task, name: str, parts: int, points: int) -> list[PlanRow]:
     """Over capacities from the least that works to where everything fits, spread evenly."""
     built = model(name, task.x.shape[1])
     graph, x, y = task.streamed()
@@ -89,10 +87,10 @@ def plan_rows(
     plain = operations(sorted(fit.steps, key=_from_the_first), names, work.of(fit.steps))
     sizes = {n: work.bytes(t) for t, n in names.items()}
     least = max(op.workspace + sum(sizes[n] for n in {*op.inputs, *op.outputs}) for op in ops)
-    most = plan_memory(ops, sizes, AMPLE, max_states=0, keep_order=True).peak_bytes
+    most = plan_memory(ops, sizes, AMPLE, keep_order=True).peak_bytes
     rows = []
     for capacity in np.linspace(least, most, points).astype(int).tolist():
-        plan = plan_memory(ops, sizes, capacity, max_states=states, keep_order=True)
+        plan = plan_memory(ops, sizes, capacity, keep_order=True)
         recent = lru(ops, sizes, capacity).bytes_moved
         without = lru(plain, sizes, capacity).bytes_moved
         cached = as_a_cache(ops, sizes, capacity)

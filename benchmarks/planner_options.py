@@ -36,7 +36,7 @@ def setting(
     add = parser.add_argument
     add("--repeats", type=int, default=5, help="turns of a pass (default: 5)")
     add("--passes", type=int, default=passes, help=f"over what is held (default: {passes})")
-    add("--calibrate", action="store_true", help="calibrate in this process first")
+    add("--calibrate", action="store_true", help="calibrate in this process first, thoroughly")
     add("--json", type=pathlib.Path, metavar="FILE", help="append JSON lines")
     add("--autotune", action="store_true", help="time close plans first, and choose by that")
     add("--give-back", action="store_true", help="do not keep memory")
@@ -52,7 +52,7 @@ def setting(
     }
     model = current()
     if args.calibrate:
-        model = calibrate(calibration_points(quick=args.smoke)).model
+        model = calibrate(calibration_points(quick=args.smoke, thorough=not args.smoke)).model
     if args.autotune:  # anew, whatever was found before
         os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="gnnjit-")
     return Setting(args, model, {"model": model.source, **facts})

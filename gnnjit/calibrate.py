@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
+from gnnjit import clock
+from gnnjit.clock import Run
 from gnnjit.cost.defaults import default_model
 from gnnjit.cost.learner import Learner
 from gnnjit.cost.model import CostModel, Work
@@ -18,10 +18,6 @@ from gnnjit.errors import CostError
 REPEATS = 5
 FILL = 0.015
 """Seconds that the repeats of a point fill at least."""
-SAMPLE = 100e-6
-"""Seconds that one reading of the clock should cover: shorter runs are called in a loop."""
-
-Run = Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -31,13 +27,12 @@ class Point:
     Attributes:
         name: for people.
         work: gives what a run does.
-        prepare: makes its arrays and gives the compiled function, which takes nothing and returns
-            arrays.
+        prepare: gives a compiled function, and the arrays that it is called with.
     """
 
     name: str
     work: Callable[[], Work]
-    prepare: Callable[[], Run]
+    prepare: Callable[[], tuple[Run, Sequence[Any]]]
 
 
 @dataclass(frozen=True)
@@ -121,7 +116,7 @@ def calibrate(
     measured = []
     for point in points:
         work = point.work()
-        measured.append((point.name, work, seconds(point.prepare(), repeats)))
+        measured.append((point.name, work, seconds(*point.prepare(), repeats)))
         learner.observe(work, measured[-1][-1])
         if progress is not None:
             progress(point.name)
@@ -130,22 +125,11 @@ def calibrate(
     return Report(report, learner, model)
 
 
-def seconds(run: Run, repeats: int = REPEATS) -> float:
-    """Seconds of one call of `run`, until its arrays are there: the least of at least `repeats`
-    readings that fill `FILL`, each the mean of as many calls as `SAMPLE` needs. The first
-    calls are not counted."""
-    jax.block_until_ready(run())
-    once = min(_loop(run, 1) for _ in range(3))
-    inner = math.ceil(min(max(SAMPLE / once, 1), 1000))
-    rounds = math.ceil(min(max(FILL / (once * inner), repeats), 100 * repeats))
-    return min(_loop(run, inner) for _ in range(rounds))
-
-
-def _loop(run: Run, times: int) -> float:
-    start = time.perf_counter()
-    for _ in range(times):
-        jax.block_until_ready(run())
-    return max(time.perf_counter() - start, 1e-9) / times
+def seconds(run: Run, arrays: Sequence[Any] = (), repeats: int = REPEATS) -> float:
+    """Seconds of one call of `run` on `arrays`: the least of at least `repeats` readings that fill
+    `FILL`, with the arrays elsewhere for each of them (`gnnjit.clock`)."""
+    (found,) = clock.compare([run], arrays, fill=FILL, turns=(repeats, 100 * repeats))
+    return found
 
 
 def _mean(values: Sequence[float]) -> float:

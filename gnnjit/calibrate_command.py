@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from gnnjit.calibrate import REPEATS, Report, calibrate
+from gnnjit.calibrate import REPEATS, Point, Report, calibrate
 from gnnjit.calibration_grid import calibration_points
 from gnnjit.cost.store import Key, Stored, check_writable, save
 
@@ -29,7 +30,13 @@ SUMMARY = "measure this device once, for the choices that the compiler makes by 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `gnnjit calibrate`."""
-    parser.add_argument("--quick", action="store_true", help="measure fewer points")
+    how_many = parser.add_mutually_exclusive_group()
+    how_many.add_argument("--quick", action="store_true", help="measure fewer points")
+    how_many.add_argument(
+        "--thorough",
+        action="store_true",
+        help="measure more points, and larger ones: minutes, and better predictions",
+    )
     parser.add_argument(
         "--json",
         action="store_true",
@@ -48,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.dry_run:
         check_writable()
     key = Key.here()
-    report = _measure(args.quick, args.seed, people)
+    points = calibration_points(quick=args.quick, thorough=args.thorough, seed=args.seed)
+    report = _measure(points, people)
     people.print(f"{key.device}, {key.cores} cores, JAX {key.jax}", highlight=False, soft_wrap=True)
     people.print(_table(report))
     file: Path | None = None
@@ -58,14 +66,18 @@ def run(args: argparse.Namespace) -> int:
     people.print(where, highlight=False, soft_wrap=True)
     if args.json:
         found: dict[str, Any] = {"key": dataclasses.asdict(key), "seed": args.seed}
-        found |= {"quick": args.quick, "file": file and str(file), **report.to_json()}
+        found |= {
+            "quick": args.quick,
+            "thorough": args.thorough,
+            "file": file and str(file),
+            **report.to_json(),
+        }
         print(json.dumps(found, indent=2, allow_nan=False))
     return 0
 
 
-def _measure(quick: bool, seed: int, console: Console) -> Report:
+def _measure(points: Sequence[Point], console: Console) -> Report:
     """With a bar on a terminal, and silently elsewhere."""
-    points = calibration_points(quick=quick, seed=seed)
     bar = Progress(
         TextColumn("calibrate"),
         BarColumn(bar_width=24),

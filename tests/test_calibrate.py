@@ -32,7 +32,7 @@ def tiny(**keywords) -> list[Point]:
 
     def point(n: int) -> Point:
         work = Work.of(KIND, **{FEATURE: n})
-        return Point(f"sleep {n}", lambda: work, lambda: lambda: time.sleep(1e-3 * n))
+        return Point(f"sleep {n}", lambda: work, lambda: (lambda: time.sleep(1e-3 * n), ()))
 
     return [point(1), point(3)]
 
@@ -60,7 +60,7 @@ def gnnjit(capsys, monkeypatch):
 def test_help(gnnjit):
     code, out, _ = gnnjit("--help")
     assert code == 0
-    for option in ("--quick", "--json", "--dry-run", "--seed N"):
+    for option in ("--quick", "--thorough", "--json", "--dry-run", "--seed N"):
         assert option in out
 
 
@@ -79,7 +79,7 @@ def test_json_on_standard_output(gnnjit):
     code, out, err = gnnjit("--json", "--quick", "--seed", "3")
     assert code == 0
     found = json.loads(out)
-    assert (found["seed"], found["quick"]) == (3, True)
+    assert (found["seed"], found["quick"], found["thorough"]) == (3, True, False)
     assert found["file"] == str(Key.here().path())
     assert found["key"]["platform"] == jax.default_backend()
     assert [p["name"] for p in found["points"]] == ["sleep 1", "sleep 3"]
@@ -136,10 +136,10 @@ def test_what_calibrate_refuses():
 @pytest.mark.parametrize(
     ("each", "calls"),
     [
-        (1e-6, 4 + 150 * 100),  # readings of 100 us, for 15 ms
-        (1e-3, 4 + 15),
-        (1.0, 4 + 5),
-        (1e-9, 4 + 500 * 1000),  # no more than that, though it is not 15 ms
+        (1e-5, 2 + 8 * (1 + 200)),  # readings of 2 ms, for 15 ms; before each a call
+        (1e-3, 2 + 8 * (1 + 2)),
+        (1.0, 2 + 5),
+        (1e-9, 2 + 500 * (1 + 1000)),  # no more than that, though it is not 15 ms
     ],
 )
 def test_a_run_is_called_often_enough(each, calls, monkeypatch):
@@ -149,8 +149,8 @@ def test_a_run_is_called_often_enough(each, calls, monkeypatch):
         clock[0] += each
         clock[1] += 1
 
-    monkeypatch.setattr("gnnjit.calibrate.time.perf_counter", lambda: clock[0])
-    monkeypatch.setattr("gnnjit.calibrate.jax.block_until_ready", lambda x: x)
+    monkeypatch.setattr("gnnjit.clock.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("gnnjit.clock.jax.block_until_ready", lambda x: x)
     assert seconds(run, repeats=5) == pytest.approx(each)
     assert clock[1] == pytest.approx(calls, rel=0.02)
 
@@ -164,8 +164,25 @@ def test_the_grid_runs_and_is_the_same_each_time():
     for point, again in zip(quick[9:12], points[9:12], strict=True):
         assert point.work()
         assert point.work() == again.work()
-        for x, y in zip(*(jax.tree.leaves(p.prepare()()) for p in (point, again)), strict=True):
+        for x, y in zip(*(jax.tree.leaves(once(p)) for p in (point, again)), strict=True):
             np.testing.assert_array_equal(x, y)
+
+
+def once(point: Point):
+    run, arrays = point.prepare()
+    return run(*arrays)
+
+
+def test_a_thorough_calibration_has_more_and_larger_points():
+    usual, thorough = calibration_points(), calibration_points(thorough=True)
+    assert len(thorough) > 4 * len(usual)
+    assert len({p.name for p in thorough}) == len(thorough)
+
+
+def test_quick_and_thorough_exclude_each_other(gnnjit):
+    code, _, err = gnnjit("--quick", "--thorough")
+    assert code == 2
+    assert "--thorough: not allowed with argument --quick" in err
 
 
 @pytest.mark.once

@@ -20,7 +20,7 @@ from gnnjit.frontend.whole import Array
 from gnnjit.grid.blocks import EdgeBlocks
 from gnnjit.grid.crew import own_blocks
 from gnnjit.grid.keeping import held_between_calls, read_in_part
-from gnnjit.grid.memory_plan import MAX_STATES, MemoryPlan, Operation, plan_memory, streaming
+from gnnjit.grid.memory_plan import MemoryPlan, Operation, plan_memory, streaming
 from gnnjit.grid.script import Order, Pieces, Step, Tensor, cell, operations, serpentine, steps
 from gnnjit.grid.streamed import StreamedGraph
 from gnnjit.grid.workspace import (
@@ -38,8 +38,6 @@ LEAST_ROWS = 16
 """Of a block, down to which grids are tried."""
 MOST_FAILURES = 6
 """Grids that were expected to fit, and did not, after which no other is tried."""
-MOST_EXACT = 32
-"""Operations of which the plan that moves the fewest bytes is looked for."""
 RESERVE = 176 << 20
 """Bytes of a process that are kept free for what is not counted."""
 
@@ -249,13 +247,13 @@ def _fitted_here(
     if not options.cached:
         plan = streaming(ops, sizes, capacity, results)
     else:
-        plan = _planned(ops, sizes, capacity, results)
+        plan = plan_memory(ops, sizes, capacity, results, keep_order=True)
         held = held_between_calls(pieces, script, plan, names, work, capacity - plan.peak_bytes)
         here = {names[t] for t in held if isinstance(t, Tensor)}
         rest = [
             dataclasses.replace(op, inputs=[n for n in op.inputs if n not in here]) for op in ops
         ]
-        plan = _planned(rest, sizes, capacity - sum(held.values()), results)
+        plan = plan_memory(rest, sizes, capacity - sum(held.values()), results, keep_order=True)
     selected = read_in_part(pieces, graph, blocks, script, plan, names) if options.selective else ()
     return Fit(
         blocks,
@@ -308,11 +306,3 @@ def _compiled(
             f"{human(capacity)}: give more memory, or cut into more parts"
         )
     return capacity
-
-
-def _planned(
-    ops: Sequence[Operation], sizes: Mapping[str, int], capacity: int, results: Sequence[str]
-) -> MemoryPlan:
-    """The least traffic in this order; of a long script, by the rule that comes near to it."""
-    states = MAX_STATES if len(ops) <= MOST_EXACT else 0
-    return plan_memory(ops, sizes, capacity, results, states, keep_order=True)

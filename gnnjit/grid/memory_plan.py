@@ -29,9 +29,11 @@ from typing import Literal
 
 from gnnjit.budget import human
 from gnnjit.errors import PlanError
+from gnnjit.grid.memory_integer import fewest_bytes
 from gnnjit.grid.memory_program import START, Operation, Program, State, bits, whole
 
 __all__ = [
+    "MAX_OPERATIONS",
     "MAX_STATES",
     "MemoryPlan",
     "Method",
@@ -45,11 +47,15 @@ __all__ = [
 ]
 
 Method = Literal[
-    "any order", "given order", "farthest next use", "least recently used", "streaming"
-]
+    "any order", "given order", "integer program", "farthest next use", "least recently used",
+    "streaming",
+]  # fmt: skip
 
 MAX_STATES = 50_000
-"""Ways into a state of the dynamic program that are looked at before a simpler plan is taken."""
+"""Ways into a state of the dynamic program that are looked at; then the order is taken as given."""
+MAX_OPERATIONS = 512
+"""Operations of which the fewest bytes in the given order are looked for, before a simple rule is
+followed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +92,8 @@ class MemoryPlan:
         bytes_moved: bytes of all loads and stores.
         capacity: bytes of the device that it was made for.
         method: "any order": no plan moves fewer bytes; "given order": none does in this order;
-            else the rule by which the evictions were chosen.
+            "integer program": hardly any does in this order; else the rule by which the evictions
+            were chosen.
     """
 
     steps: tuple[Step, ...]
@@ -129,12 +136,14 @@ def plan_memory(
     max_states: int = MAX_STATES,
     *,
     keep_order: bool = False,
+    max_operations: int = MAX_OPERATIONS,
 ) -> MemoryPlan:
     """The plan that moves the fewest bytes.
 
     It is exact over all orders where the dynamic program looks at no more than `max_states` ways
-    into its states; else exact for the given order where that is within the limit; else the better
-    of Belady's rule (evict what is read again last) and LRU. `method` of the plan says which.
+    into its states; else that of an integer program for the given order (`memory_integer`), where
+    there are no more than `max_operations`; else the better of Belady's rule (evict what is read
+    again last) and LRU. `method` of the plan says which.
 
     Args:
         operations: in any order; where one reads a tensor before it is made, "the given order" is
@@ -144,6 +153,7 @@ def plan_memory(
         results: tensors that must be on the host in the end.
         max_states: how many ways are looked at.
         keep_order: only plans in the given order.
+        max_operations: of the integer program.
 
     Raises:
         PlanError: an operation does not fit the device alone; a tensor has no size, or is made
@@ -151,14 +161,19 @@ def plan_memory(
             tensor of theirs; a size is no number of bytes.
     """
     program = Program(operations, sizes, capacity, tuple(results))
-    methods: tuple[Method, ...] = ("any order", "given order")
-    for method in methods[keep_order:]:
-        moves = _search(program, method == "any order", max_states)
-        if moves is not None:
-            return _replay(program, moves, method)
-    belady = _greedy(program, program.next_use, "farthest next use")
-    recent = _greedy(program, program.last_use, "least recently used")
-    return recent if recent.bytes_moved < belady.bytes_moved else belady
+    moves = None if keep_order else _search(program, max_states)
+    if moves is not None:
+        return _replay(program, moves, "any order")
+    plans = [
+        _greedy(program, program.next_use, "farthest next use"),
+        _greedy(program, program.last_use, "least recently used"),
+    ]
+    if len(program.ops) <= max_operations:
+        found = fewest_bytes(program)
+        if found is not None:
+            moves, proven = found
+            plans.insert(0, _replay(program, moves, "given order" if proven else "integer program"))
+    return min(plans, key=lambda plan: plan.bytes_moved)
 
 
 def lru(
@@ -277,7 +292,7 @@ _Moves = Sequence[tuple[int, int]]
 """Operations in the order in which they run, each with the tensors evicted before it."""
 
 
-def _search(program: Program, any_order: bool, limit: int) -> _Moves | None:
+def _search(program: Program, limit: int) -> _Moves | None:
     """The moves with the cheapest evictions; None where more than `limit` states are looked at.
 
     ROC's program, whose memo is filled from the start, the cheapest state first (Dijkstra): dear
@@ -293,8 +308,7 @@ def _search(program: Program, any_order: bool, limit: int) -> _Moves | None:
             return _path(found, state)
         if price > found[state][0]:
             continue
-        ops = program.ready(state[0]) if any_order else [program.order[-rest]]
-        for op in ops:
+        for op in program.ready(state[0]):
             for evicted in program.evictions(state, op):
                 looked += 1
                 if looked > limit:

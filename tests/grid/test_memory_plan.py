@@ -145,13 +145,16 @@ def test_each_method_moves_no_more_than_the_next(problem):
     ops, sizes, capacity, results = problem
     exact = plan_memory(*problem)
     fixed = [o for s in streaming(*problem).steps for o in ops if o.name == s.name]
-    greedy = plan_memory(*problem, max_states=0)
+    greedy = plan_memory(*problem, keep_order=True, max_operations=0)
+    integer = plan_memory(*problem, keep_order=True)
     tokens = {f"token{i}": 0 for i in range(len(ops))}
     given_order = plan_memory(chained(fixed), sizes | tokens, capacity, results)
     recent, streamed = lru(*problem), streaming(*problem)
-    for plan in (exact, greedy, recent, streamed):
+    for plan in (exact, integer, greedy, recent, streamed):
         assert plan.bytes_moved == replay(plan, problem)
         assert plan.peak_bytes <= capacity
+    assert integer.method == "given order"
+    assert integer.bytes_moved == given_order.bytes_moved
     bytes_moved = [p.bytes_moved for p in (exact, given_order, greedy, recent, streamed)]
     assert bytes_moved == sorted(bytes_moved)
 
@@ -245,13 +248,53 @@ def test_beyond_the_limit_the_plans_are_simpler():
     ops = [Operation(f"{c}{i}", [f"{c}{i}"], [f"{c}{i + 1}"]) for i in range(3) for c in chains]
     sizes = {f"{c}{i}": 4 for i in range(4) for c in chains}
     found = []
-    for limit in (0, 1, *(4**k for k in range(1, 9))):
-        plan = plan_memory(ops, sizes, 12, [f"{c}3" for c in chains], max_states=limit)
+    for states, most in ((0, 14), (0, 15), *((4**k, 15) for k in range(9))):
+        plan = plan_memory(
+            ops, sizes, 12, [f"{c}3" for c in chains], max_states=states, max_operations=most
+        )
         assert plan.exact == (plan.method == "any order")
         found.append(plan.method)
     methods = list(dict.fromkeys(found))
     assert methods[0] in ("farthest next use", "least recently used")
     assert methods[1:] == ["given order", "any order"]
+
+
+def test_of_many_operations_the_fewest_bytes_in_their_order():
+    """Twenty blocks are read in turn, five times, and there is room for ten: of the results of the
+    rounds, which are needed in the end, Belady's rule stores some. LRU keeps no block until the
+    last round, in which those that were read leave room."""
+    rounds, blocks = 5, 20
+    ops = [
+        Operation(f"{r}.{b}", [f"x{b}"], [f"y{r}"] if b == 0 else [])
+        for r in range(rounds)
+        for b in range(blocks)
+    ]
+    ops.append(Operation("end", [f"y{r}" for r in range(rounds)], ["z"]))
+    sizes = {"z": 0} | {f"x{b}": 10 for b in range(blocks)} | {f"y{r}": 1 for r in range(rounds)}
+    plan = plan_memory(ops, sizes, 105, ["z"], keep_order=True)
+    simple = plan_memory(ops, sizes, 105, ["z"], keep_order=True, max_operations=0)
+    assert plan.method == "given order"
+    assert plan.bytes_moved == replay(plan, (ops, sizes, 105, ("z",)))
+    assert plan.bytes_moved == 200 + 4 * 100
+    assert simple.bytes_moved == 200 + 4 * 100 + 4 * 2
+    assert lru(ops, sizes, 105, ["z"]).bytes_moved >= 4 * 200
+
+
+def test_a_tensor_that_must_be_stored_is_not_what_leaves():
+    """Belady's rule lets go of what is read last, though the host has no copy of it."""
+    ops = [
+        Operation("make", [], ["a"]),
+        Operation("read", ["b"], ["c"]),
+        Operation("large", ["d", "c"], ["e"]),
+        Operation("again", ["b", "e"], ["f"]),
+        Operation("end", ["a", "f"], ["g"]),
+    ]
+    sizes = {"a": 4, "b": 4, "c": 1, "d": 4, "e": 1, "f": 1, "g": 1}
+    plan = plan_memory(ops, sizes, 11, ["g"], keep_order=True)
+    simple = plan_memory(ops, sizes, 11, ["g"], keep_order=True, max_operations=0)
+    assert plan.method == "given order"
+    assert plan.bytes_moved == 4 + 4 + 4 + 1
+    assert simple.bytes_moved == 4 + 4 + (4 + 4) + 1
 
 
 def test_training_a_gcn_in_half_its_memory():
