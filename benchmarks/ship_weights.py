@@ -64,11 +64,11 @@ def fit(layers: int, passes: int) -> Weights:
 
     import gnnjit
     from gnnjit.calibration_layers import cases, prepare
-    from gnnjit.cost.learner import Learner
+    from gnnjit.cost.learner import fitted
     from gnnjit.cost.model import CostModel
 
     assert gnnjit.keep_memory(), "without it, times depend on what was freed before"
-    learner = Learner.from_prior(CostModel(np.zeros(sum(map(len, kinds().values())))))
+    points = []
     every = cases(SEED, layers)
     for some in [every[i : i + TOGETHER] for i in range(0, layers, TOGETHER)]:
         ready = [prepare(case) for case in some]
@@ -77,9 +77,10 @@ def fit(layers: int, passes: int) -> Weights:
             ready, measure.in_passes(runs, 5, passes, [r.arrays for r in ready]), strict=True
         ):
             for a, seconds in zip(r.alternatives, times, strict=True):
-                learner.observe(a.work, seconds)
+                points.append((a.work, seconds))
         jax.clear_caches()
-    weights = learner.model().to_json()
+    nothing = CostModel(np.zeros(sum(map(len, kinds().values()))))
+    weights = fitted(points, nothing).model().to_json()
     weights["memory"]["fresh"] = seconds_of_new_byte()
     return weights
 

@@ -11,7 +11,7 @@ import jax
 from gnnjit import clock
 from gnnjit.clock import Run
 from gnnjit.cost.defaults import default_model
-from gnnjit.cost.learner import Learner
+from gnnjit.cost.learner import Learner, fitted
 from gnnjit.cost.model import CostModel, Work
 from gnnjit.errors import CostError
 
@@ -112,14 +112,15 @@ def calibrate(
         raise CostError("there are no points to calibrate with, expected at least one")
     if repeats < 1:
         raise CostError(f"repeats is {repeats}, expected at least 1")
-    learner = Learner.from_prior(prior or default_model(jax.default_backend()))
-    measured = []
+    measured: list[tuple[str, Work, float]] = []
     for point in points:
         work = point.work()
         measured.append((point.name, work, seconds(*point.prepare(), repeats)))
-        learner.observe(work, measured[-1][-1])
         if progress is not None:
             progress(point.name)
+    learner = fitted(
+        [(work, t) for _, work, t in measured], prior or default_model(jax.default_backend())
+    )
     model = learner.model("calibrated in this process")
     report = tuple(Measured(name, work, t, model.seconds(work)) for name, work, t in measured)
     return Report(report, learner, model)

@@ -8,6 +8,7 @@ be ranked well; and only its second moments are kept, which hold all that the mi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,11 @@ from gnnjit.errors import CostError
 RIDGE = 1e-11
 """Pull towards the prior, as a share of what the points say of a feature: it decides between
 weights that fit equally well, and no more. Well above the rounding of the moments, some 1e-15."""
+
+ROUNDS = 15
+"""Of weighting points by their errors."""
+SMALLEST = 0.02
+"""A relative error below which a point counts no more."""
 
 Array = NDArray[np.float64]
 
@@ -108,6 +114,32 @@ class Learner:
                 raise
             raise CostError(f"the learner is damaged ({type(error).__name__}: {error})") from error
         return learner
+
+
+def fitted(points: Sequence[tuple[Work, float]], prior: CostModel) -> Learner:
+    """A learner whose weights have about the least mean absolute relative error on these points,
+    each a work with its seconds.
+
+    Least squares alone follow the worst points, and predict too little where times scatter. So the
+    points are weighted anew some times, each by the inverse of its error (iteratively reweighted
+    least squares).
+
+    Raises CostError where `Learner.observe` does.
+    """
+    learner = _weighted(points, np.ones(len(points)), prior)
+    for _ in range(ROUNDS if points else 0):
+        model = learner.model()
+        errors = [abs(model.seconds(work) / seconds - 1) for work, seconds in points]
+        weights = 1 / np.maximum(errors, SMALLEST)
+        learner = _weighted(points, weights / weights.mean(), prior)
+    return learner
+
+
+def _weighted(points: Sequence[tuple[Work, float]], weights: Array, prior: CostModel) -> Learner:
+    learner = Learner.from_prior(prior)
+    for (work, seconds), weight in zip(points, weights, strict=True):
+        learner.observe(work, seconds, float(weight))
+    return learner
 
 
 def least_squares(gram: Array, moment: Array, prior: Array) -> Array:
