@@ -26,6 +26,8 @@ weights that fit equally well, and no more. Well above the rounding of the momen
 
 ROUNDS = 15
 """Of weighting points by their errors."""
+MANY = 3
+"""Points for each weight from which on errors are weighted."""
 SMALLEST = 0.02
 """A relative error below which a point counts no more."""
 
@@ -118,16 +120,17 @@ class Learner:
 
 def fitted(points: Sequence[tuple[Work, float]], prior: CostModel) -> Learner:
     """A learner whose weights have about the least mean absolute relative error on these points,
-    each a work with its seconds.
+    each a work with its seconds; of few points, the least mean squared one.
 
     Least squares alone follow the worst points, and predict too little where times scatter. So the
     points are weighted anew some times, each by the inverse of its error (iteratively reweighted
-    least squares).
+    least squares); but not fewer than `MANY` for each weight: some weights would fit those exactly,
+    at the cost of all other layers.
 
     Raises CostError where `Learner.observe` does.
     """
     learner = _weighted(points, np.ones(len(points)), prior)
-    for _ in range(ROUNDS if points else 0):
+    for _ in range(ROUNDS if len(points) >= MANY * len(NAMES) else 0):
         model = learner.model()
         errors = [abs(model.seconds(work) / seconds - 1) for work, seconds in points]
         weights = 1 / np.maximum(errors, SMALLEST)

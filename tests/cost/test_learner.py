@@ -217,5 +217,10 @@ def test_a_few_bad_points_do_not_move_the_weights():
     assert rms(fitted(disturbed, PRIOR).model(), found) < 0.005
 
 
-def test_fitting_no_points_gives_the_prior():
-    np.testing.assert_array_equal(fitted([], PRIOR).model().weights, PRIOR.weights)
+def test_few_points_are_fitted_by_least_squares():
+    rng = np.random.default_rng(0)
+    found = points(rng, known(rng), noise=0.3)
+    few, enough = found[: 3 * K - 1], found[: 3 * K]
+    assert (fitted(few, PRIOR).model().weights == learn(few).model().weights).all()
+    assert (fitted(enough, PRIOR).model().weights != learn(enough).model().weights).any()
+    assert (fitted([], PRIOR).model().weights == PRIOR.weights).all()
