@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -177,6 +178,13 @@ def test_a_thorough_calibration_has_more_and_larger_points():
     usual, thorough = calibration_points(), calibration_points(thorough=True)
     assert len(thorough) > 4 * len(usual)
     assert len({p.name for p in thorough}) == len(thorough)
+    assert max(map(most_numbers, thorough)) > 3 * max(map(most_numbers, usual))
+
+
+def most_numbers(point: Point) -> int:
+    """Vertices times the larger width, as the name of a layer says; 0 of a product."""
+    found = re.search(r"(\d+) vertices, \d+ edges, (\d+) -> (\d+)", point.name)
+    return int(found[1]) * max(int(found[2]), int(found[3])) if found else 0
 
 
 def test_quick_and_thorough_exclude_each_other(gnnjit):
