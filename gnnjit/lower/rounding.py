@@ -85,11 +85,35 @@ def _sum(eqn: Equation, x: Any, error: Error) -> Any:
 
 
 def _product(eqn: Equation, xs: list[Any], off: list[Error]) -> Any:
-    """`|a| (error of b) + (error of a) |b|`, and the rounding of the sum."""
+    """At least `|a| (error of b) + (error of a) |b|`, and the rounding of the sum."""
+    a, b = xs
+    total = _most(eqn, _plus(off[0], _own(a, 2 * jnp.abs(a))), b)  # a sum of many rounds often
+    return total if off[1] is None else total + _most(eqn, a, off[1])
+
+
+def _most(eqn: Equation, a: Any, b: Any) -> Any:
+    """At least `|a| |b|`, from the norms of what is summed (Cauchy and Schwarz): a second product
+    would take as long as the first, and the norms of a shared matrix are taken once."""
     assert isinstance(eqn.op, Lax)
-    a, b = map(jnp.abs, xs)
-    total = bind(eqn.op, [_plus(off[0], _own(a, 2 * a)), b])[0]  # a sum of many rounds often
-    return total if off[1] is None else total + bind(eqn.op, [a, off[1]])[0]
+    contracted, batched = dict(eqn.op.params)["dimension_numbers"]
+    norms = []
+    for x, summed, batch in zip((a, b), contracted, batched, strict=True):
+        free = [k for k in range(x.ndim) if k not in (*summed, *batch)]
+        order = [*batch, *free, *summed]
+        axes = tuple(range(len(order) - len(summed), len(order)))
+        norms.append((_norm(jnp.transpose(x, order), axes), len(free)))
+    (left, columns), (right, _) = norms
+    batch = left.ndim - columns
+    shape = (*right.shape[:batch], *[1] * columns, *right.shape[batch:])
+    return jnp.reshape(left, left.shape + (1,) * (right.ndim - batch)) * jnp.reshape(right, shape)
+
+
+def _norm(x: Any, axes: tuple[int, ...]) -> Any:
+    """Over these axes; scaled, so that no square overflows."""
+    largest = jnp.max(jnp.abs(x), axes, keepdims=True)
+    scale = jnp.where(largest > jnp.finfo(x.dtype).tiny, 1 / largest, 0)
+    squares = jnp.sum(jnp.square(x * scale), axes)
+    return jnp.squeeze(largest, axes) * jnp.sqrt(squares)
 
 
 def _own(like: Any, size: Any) -> Any:

@@ -45,6 +45,42 @@ def test_the_error_is_within_the_bound(name):
     assert np.median(bounds) < 1e-4 * scale
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+@pytest.mark.parametrize(
+    ("shapes", "dimensions"),
+    [
+        (((6,), (6, 5)), (((0,), (0,)), ((), ()))),
+        (((6, 3), (5, 6)), (((0,), (1,)), ((), ()))),
+        (((4, 6), (6, 4, 2)), (((1,), (0,)), ((0,), (1,)))),
+        (((2, 3, 4), (4, 2, 5)), (((0, 2), (1, 0)), ((), ()))),
+        (((6,), (6,)), (((0,), (0,)), ((), ()))),
+    ],
+)
+def test_products_are_bounded_by_norms(shapes, dimensions, scale):
+    """At least the product of magnitudes, and not much more."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=s).astype(np.float32) for s in shapes)
+    a *= np.float32(scale)
+
+    def fn(a, b):
+        return [jax.lax.dot_general(a, b, dimensions)]
+
+    program = capture(fn, [Value(x.shape, F32, Space.EDGE) for x in (a, b)]).program
+    (bound,) = jax.jit(lambda a, b: error_bounds(program, [a, b]))(a, b)
+    (most,) = fn(np.abs(a), np.abs(b))
+    share = np.asarray(bound) / (2 * np.finfo(np.float32).eps * np.asarray(most, np.float64))
+    assert bound.shape == most.shape
+    assert (share >= 1 - 1e-5).all()
+    assert share.max() < 8
+    assert np.median(share) < 2
+
+
+def test_a_product_of_zeros_is_exact():
+    program = capture(lambda x: [x @ W], [Value((16,), F32, Space.EDGE)])
+    (bound,) = error_bounds(program.program, [jnp.zeros(16), *program.constants])
+    assert not bound.any()
+
+
 @pytest.mark.parametrize("fn", [lambda x: x, lambda x: -x[::-1], lambda x: jnp.abs(x)[:3]])
 def test_what_is_only_moved_is_exact(fn):
     program = capture(lambda x: [fn(x)], [Value((4,), F32, Space.EDGE)]).program
