@@ -171,13 +171,13 @@ def _tangents(
     best, weight = _tie_operands(call, outs, ties)
     scores = sorted({score_of[k] for k in live if k in score_of})
     shifts = [finite_or_zero(lax.stop_gradient(outs[k])) for k in scores]
-    for k in [*ties * 2, *scores]:
+    for k in [*ties, *scores]:
         atom, into = body.outputs[k], home(call.reductions[k])
         inputs.append(Value(atom.shape, atom.dtype, into))
 
     def tangent(*xs: Any) -> list[Any]:
         primals, moved, rest = xs[:n], xs[n : n + m], xs[n + m :]
-        shift = dict(zip(scores, rest[2 * len(ties) :], strict=True))
+        shift = dict(zip(scores, rest[len(ties) :], strict=True))
 
         def f(*some: Any) -> list[Any]:
             full = list(primals)
@@ -194,12 +194,16 @@ def _tangents(
         for j, k in enumerate(ties):
             at = live.index(k)
             attains = _attains(values[at], rest[j], slack[j], call.reductions[k])
-            steps[at] = jnp.where(attains, steps[at] * rest[len(ties) + j], 0)
+            steps[at] = jnp.where(attains, steps[at], 0)
         return steps
 
     into = tuple(_as_sum(call.reductions[k]) for k in live)
-    operands = [*call.operands, *given, *best, *weight, *shifts]
-    return call.capture(tangent, inputs, into, operands)
+    found = call.capture(tangent, inputs, into, [*call.operands, *given, *best, *shifts])
+    # Here, not on the edges: transposed, the weights multiply the cotangents of rows.
+    for j, k in enumerate(ties):
+        at = live.index(k)
+        found[at] = found[at] * weight[j]
+    return found
 
 
 def _scores(reductions: Reductions) -> dict[int, int]:
