@@ -21,6 +21,8 @@ from gnnjit.errors import StreamError
 
 _INLINED = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "composite"}
 _CUSTOM = {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
+_IDENTITIES = {"optimization_barrier", "stop_gradient", "copy", "copy_p"}
+"""Their results are their operands: nothing is differentiated any more."""
 
 MOST_STEPS = 256
 """Steps of a loop over arrays of vertices that are written out one after the other."""
@@ -234,7 +236,7 @@ class _Walker:
     def inlined(self, eqn: Any, other: Any, ins: list[Operand], where: str) -> list[Operand] | None:
         """The results, if an equation stands for other ones."""
         name = eqn.primitive.name
-        if name == "optimization_barrier":
+        if name in _IDENTITIES:
             return ins
         if eqn.primitive in self.expand:
             one, two = (

@@ -113,6 +113,39 @@ def test_training_attention():
     ]
 
 
+@gnnjit.layer
+def pooling(v, e, w):
+    return gnnjit.max(jax.nn.relu(e.src @ w + v @ w))
+
+
+def test_training_with_maxima():
+    """Ties are counted in the sweep that finds the maxima; the gradients of the sources then read
+    of each destination what the edges compare, the maximum and the cotangent, scaled already."""
+    assert written(planned(loss_of(pooling), X, Y, WEIGHTS)) == [
+        "None 0: Nx5 -> Nx3",
+        "dst 1+1: Nx3 -> Nx3 Nx3 Nx3",
+        "dst 1+1+1: N Nx3 -> Nx3 Nx3 Nx3",
+        "src 1: Nx3 Nx3 Nx3 -> Nx3",
+        "src 1: Nx3 -> Nx3",
+        "dst 1: Nx3 Nx3 Nx3 Nx5 -> nothing",
+    ]
+
+
+def test_what_is_only_copied_is_one_array():
+    largest = gnnjit.layer(lambda v, e: gnnjit.max(e.src))
+    least = gnnjit.layer(lambda v, e: gnnjit.min(e.src))
+
+    def fn(g: Any, x: Any, w: Any) -> Any:
+        h = jnp.tanh(x @ w)
+        copied = jax.lax.stop_gradient(jax.lax.optimization_barrier(h))
+        return largest(g, h), least(g, copied)
+
+    assert written(planned(fn, X, WEIGHTS[0])) == [
+        "None 0: Nx5 -> Nx3",
+        "dst 2: nothing -> Nx3 Nx3",
+    ]
+
+
 def test_inference_of_several_layers_stores_only_what_the_next_one_reads():
     def logits(g: Any, x: Any, weights: Any) -> Any:
         for w in weights:
