@@ -28,7 +28,8 @@ from gnnjit.errors import StoreError
 from gnnjit.grid.crew_store import CrewStore
 from gnnjit.grid.disk import DiskStore
 from gnnjit.grid.disk_shared import SharedStore
-from gnnjit.grid.store import DTYPES, ArrayInfo, VertexStore
+from gnnjit.grid.store import VertexStore
+from gnnjit.grid.store_arrays import DTYPES, ArrayInfo
 
 KIND = "gnnjit stored dataset"
 FORMAT = 1

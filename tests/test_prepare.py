@@ -246,7 +246,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(disk, "_reserve", fail)
+    monkeypatch.setattr(disk, "reserve", fail)
     with pytest.raises(StoreError, match="No space left on device: 9,728 bytes were needed"):
         make(request(tmp_path), silent)
     monkeypatch.undo()

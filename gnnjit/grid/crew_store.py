@@ -11,8 +11,9 @@ from typing import Any
 
 from gnnjit.errors import StoreError
 from gnnjit.grid.crew import Crew
-from gnnjit.grid.disk import LOCK, ArrayFile, DiskStore, open_complete
-from gnnjit.grid.store import DTYPES, ArrayInfo
+from gnnjit.grid.disk import LOCK, DiskStore
+from gnnjit.grid.disk_files import ArrayFile, open_complete
+from gnnjit.grid.store_arrays import DTYPES, ArrayInfo
 
 
 class CrewStore(DiskStore):

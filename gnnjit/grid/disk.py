@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import fcntl
 import io
 import json
 import os
 import re
 import secrets
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,45 +18,31 @@ import numpy as np
 
 from gnnjit.config import write_atomically
 from gnnjit.errors import StoreError
-from gnnjit.grid.store import DTYPES, NAME, ArrayInfo, VertexStore
+from gnnjit.grid.disk_files import (
+    ArrayFile,
+    failures,
+    mapped,
+    open_complete,
+    read_at,
+    reserve,
+    sync_folder,
+    write_at,
+)
+from gnnjit.grid.store import VertexStore
+from gnnjit.grid.store_arrays import DTYPES, NAME, ArrayInfo
 
 KIND = "gnnjit vertex store"
 FORMAT = 1
 MANIFEST = "manifest.json"
 LOCK = ".gnnjit-store.lock"
 
-_CALL = 1 << 30  # Bytes of one system call: macOS refuses 2 GiB, Linux does less than asked.
-
-
-@dataclasses.dataclass(frozen=True)
-class ArrayFile:
-    """One generation of an array. `stream`: open for reading and writing; None where the run
-    stopped before the array was sealed."""
-
-    path: Path
-    info: ArrayInfo
-    stream: io.FileIO | None
-
-    @property
-    def fd(self) -> int:
-        assert self.stream is not None
-        return self.stream.fileno()
-
-    def close(self) -> None:
-        if self.stream is not None:
-            self.stream.close()
-
-    def remove(self) -> None:
-        self.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
-
 
 class DiskStore(VertexStore):
     """Arrays in the files of a folder, made by `DiskStore.create` or `DiskStore.open`.
 
-    Rows are read and written at their positions (preadv, pwritev), not through memory maps: the
-    pages of a map count as memory of the process, and a store is there to keep that below a budget.
+    Rows are read and written at their positions (preadv, pwritev), not through a map of the whole
+    file: its pages would count as memory of the process, and a store is there to keep that below a
+    budget. A `view` maps its own rows alone, for as long as it is held (on Linux).
     The system may still cache the files, in memory that it takes back when it is needed. Anyone may
     map a sealed array with `np.load(file, mmap_mode="r")`; one of bfloat16 comes as two-byte
     `void`, for `.view(ml_dtypes.bfloat16)`.
@@ -88,7 +72,7 @@ class DiskStore(VertexStore):
     def create(cls, folder: str | Path) -> DiskStore:
         """A store without arrays, in a folder that is made if need be, and may hold other files."""
         folder = Path(folder).absolute()
-        with _failures(folder):
+        with failures(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as undo:
             store = undo.enter_context(cls(folder, secrets.token_hex(4)))
@@ -140,7 +124,7 @@ class DiskStore(VertexStore):
         file = self._files[name]
         if file.info.sealed:
             return
-        with _failures(file.path, file.info.bytes):
+        with failures(file.path, file.info.bytes):
             os.fsync(file.fd)
         sealed = dataclasses.replace(file, info=dataclasses.replace(file.info, sealed=True))
         old = self._kept.get(name)
@@ -188,28 +172,26 @@ class DiskStore(VertexStore):
 
     def _read(self, name: str, start: int, out: np.ndarray) -> None:
         file = self._files[name]
-        view = out.reshape(-1).view(np.uint8).data
-        at = file.info.begin + start * file.info.row_bytes
-        with _failures(file.path):
-            while view:
-                done = os.preadv(file.fd, [view[:_CALL]], at)
-                if not done:
-                    raise _truncated(file.path, os.fstat(file.fd).st_size, file.info.file_bytes)
-                view, at = view[done:], at + done
+        read_at(file, out.reshape(-1).view(np.uint8).data, file.begin_of(start))
 
     def _write(self, name: str, start: int, rows: np.ndarray) -> None:
         file = self._files[name]
-        at = file.info.begin + start * file.info.row_bytes
-        _write_at(file, rows.reshape(-1).view(np.uint8).data, at)
+        write_at(file, rows.reshape(-1).view(np.uint8).data, file.begin_of(start))
+
+    def _view(self, name: str, start: int, stop: int) -> np.ndarray | None:
+        file = self._files[name]
+        shape, dtype = (stop - start, *file.info.shape), file.info.dtype
+        found = mapped(file, file.begin_of(start), file.begin_of(stop))
+        return None if found is None else found.view(dtype).reshape(shape)
 
     def _make(self, name: str, info: ArrayInfo) -> ArrayFile:
         """A file of the whole length. Where that fails, none is left."""
         path = self._folder / f"{name}.{self._identity}{secrets.token_hex(4)}.npy"
-        with _failures(path, info.file_bytes):
+        with failures(path, info.file_bytes):
             file = ArrayFile(path, info, io.FileIO(path, "x+"))
             try:
-                _reserve(file.fd, info.file_bytes, self._folder)
-                _write_at(file, memoryview(info.header()), 0)
+                reserve(file.fd, info.file_bytes, self._folder)
+                write_at(file, memoryview(info.header()), 0)
             except BaseException:
                 file.remove()
                 raise
@@ -220,10 +202,10 @@ class DiskStore(VertexStore):
         arrays = {name: _entry(file) for name, file in {**files, **kept}.items()}
         data = {"kind": KIND, "format": FORMAT, "id": self._identity, "arrays": arrays}
         raw = (json.dumps(data, indent=1, sort_keys=True) + "\n").encode()
-        with _failures(self._folder / MANIFEST, len(raw)):
+        with failures(self._folder / MANIFEST, len(raw)):
             write_atomically(self._folder / MANIFEST, raw)
             self._files, self._kept = files, kept
-            _sync_folder(self._folder)
+            sync_folder(self._folder)
 
     def _remove_leftovers(self) -> None:
         known = {file.path.name for file in self._files.values()}
@@ -251,7 +233,7 @@ def _entry(file: ArrayFile) -> dict[str, Any]:
 def _read_manifest(folder: Path) -> tuple[str, dict[str, tuple[Path, ArrayInfo]]]:
     """The identity of the store in `folder`; per array its file and what it is."""
     path = folder / MANIFEST
-    with _failures(path):
+    with failures(path):
         try:
             data: Any = json.loads(path.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
@@ -294,64 +276,10 @@ def _parse(path: Path, identity: str, name: str, entry: Any) -> tuple[Path, Arra
     raise _damaged(path, f"the entry of {name!r}")
 
 
-def open_complete(path: Path, info: ArrayInfo) -> io.FileIO:
-    with contextlib.ExitStack() as undo, _failures(path):
-        try:
-            stream = undo.enter_context(io.FileIO(path, "r+"))
-        except FileNotFoundError:
-            raise StoreError(
-                f"{path}: the file of a sealed array, {info}, is missing: put it back, or create "
-                "the store anew"
-            ) from None
-        actual, header = os.fstat(stream.fileno()).st_size, info.header()
-        if actual != info.file_bytes:
-            raise _truncated(path, actual, info.file_bytes)
-        found = stream.read(len(header))
-        if found != header:
-            raise StoreError(
-                f"{path}: the header {found[10:].rstrip()!r}, expected "
-                f"{header[10:].rstrip()!r}: put the right file back, or create the store anew"
-            )
-        undo.pop_all()
-        return stream
-
-
-def _write_at(file: ArrayFile, view: memoryview, at: int) -> None:
-    with _failures(file.path, len(view)):
-        while view:
-            done = os.pwritev(file.fd, [view[:_CALL]], at)
-            view, at = view[done:], at + done
-
-
-def _reserve(fd: int, size: int, folder: Path) -> None:
-    """Give a new file its length, and room on the disk as far as the file system can promise it:
-    a full disk is an error now, not in the middle of an epoch. Raises OSError."""
-    allocate = getattr(os, "posix_fallocate", None)  # macOS has none
-    if allocate is not None:
-        try:
-            allocate(fd, 0, size)
-            return
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
-                raise
-    if shutil.disk_usage(folder).free < size:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    os.ftruncate(fd, size)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Which files it has is on the disk."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _lock(folder: Path, kind: int) -> io.FileIO:
     """The lock file with this process's number in it, locked until it is closed."""
     path = folder / LOCK
-    with contextlib.ExitStack() as undo, _failures(path):
+    with contextlib.ExitStack() as undo, failures(path):
         stream = undo.enter_context(io.FileIO(path, "a+"))
         try:
             fcntl.flock(stream, kind | fcntl.LOCK_NB)
@@ -372,29 +300,5 @@ def _without(files: dict[str, ArrayFile], name: str) -> dict[str, ArrayFile]:
     return {other: file for other, file in files.items() if other != name}
 
 
-def _truncated(path: Path, actual: int, expected: int) -> StoreError:
-    return StoreError(
-        f"{path}: {actual:,} bytes, expected {expected:,}: the file was truncated or changed: put "
-        "the right one back, or create the store anew"
-    )
-
-
 def _damaged(path: Path, what: str) -> StoreError:
     return StoreError(f"{path}: the manifest is damaged ({what}): create the store anew")
-
-
-@contextlib.contextmanager
-def _failures(path: Path, needed: int = 0) -> Iterator[None]:
-    """What the disk refuses, as StoreError. `needed`: bytes that were to be written."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreError(
-                f"{path}: {error.strerror}: check the disk, and the rights on the folder"
-            ) from error
-        free = shutil.disk_usage(path.parent).free
-        raise StoreError(
-            f"{path}: {error.strerror}: {needed:,} bytes were needed, and the disk has {free:,} "
-            "bytes free: make room, or create the store on another disk"
-        ) from error

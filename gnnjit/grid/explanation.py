@@ -82,7 +82,7 @@ class Memory:
         held: what stays on the device between calls, and its bytes, by what it is.
         selected, chunks: operations on chunks that read only the used rows, and all of them.
         planned: bytes of an epoch by cause.
-        measured: bytes of the last run by cause; None before any.
+        measured: bytes of the last run by cause; None before any. in_place: those not copied.
     """
 
     capacity: int
@@ -93,6 +93,7 @@ class Memory:
     chunks: int
     planned: Mapping[str, int]
     measured: Mapping[str, int] | None
+    in_place: int = 0
 
     def __str__(self) -> str:
         how = f"least traffic for the {self.method}" if "order" in self.method else self.method
@@ -109,6 +110,8 @@ class Memory:
                 rows.append((what, *(human(c.get(what, 0)) for c in columns.values())))
         rows.append(("all", *(human(sum(c.values())) for c in columns.values())))
         lines += [f"{name:<14}" + "".join(f"{x:>12}" for x in rest) for name, *rest in rows]
+        if self.in_place:
+            lines.append(f"read where the store has them: {human(self.in_place)}")
         return "\n".join(lines)
 
 
@@ -280,7 +283,7 @@ def explain(fit: Fit, pieces: Pieces, traffic: Traffic | None) -> GridExplanatio
         len(fit.selected),
         len(chunks),
         sum(moved, collections.Counter()),
-        None if traffic is None else dict(traffic.moved),
+        *((None, 0) if traffic is None else (dict(traffic.moved), traffic.in_place)),
     )
     sweeps = tuple(_sweep(s, names, m) for s, m in zip(pieces.sweeps, moved, strict=True))
     times = _times(fit, traffic) if traffic is not None and fit.steps else None

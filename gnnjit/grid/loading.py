@@ -17,18 +17,11 @@ from gnnjit.grid.blocks import EdgeBlocks
 from gnnjit.grid.fit import Fit
 from gnnjit.grid.script import Pieces, Step, Tensor, cell, room
 from gnnjit.grid.store import VertexStore
+from gnnjit.grid.store_arrays import aligned
 
-ALIGNED = 64
-"""Bytes at a multiple of which JAX takes a host buffer on a CPU as it is, without a copy."""
-
-
-def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An uninitialised array that JAX need not copy."""
-    dtype = np.dtype(dtype)
-    size = int(np.prod(shape)) * dtype.itemsize
-    raw = np.empty(size + ALIGNED, np.uint8)
-    start = -raw.ctypes.data % ALIGNED
-    return raw[start : start + size].view(dtype).reshape(shape)
+IN_PLACE = 64 << 10
+"""Bytes of rows from which on they are used where they lie, rather than copied: a map of a file
+takes about as long as to copy so many."""
 
 
 class Mover:
@@ -87,7 +80,8 @@ class LoadedEdges:
 
 
 class Loader:
-    """The host's side of a run. `moved`: bytes by cause; `took`: seconds by what was loaded for."""
+    """The host's side of a run. `moved`: bytes by cause; `in_place`: those of them that were not
+    copied; `took`: seconds by what was loaded for."""
 
     def __init__(self, pieces: Pieces, fit: Fit, data: Data) -> None:
         self.pieces, self.fit, self.data = pieces, fit, data
@@ -95,6 +89,8 @@ class Loader:
         self.rows, self.slice = fit.rows, fit.rows // fit.slices
         self.moved: collections.Counter[str] = collections.Counter()
         self.took: dict[str, float] = collections.defaultdict(float)
+        self.in_place = 0
+        self.shares = jax.default_backend() == "cpu"
 
     def range(self, block: int, part: int) -> tuple[int, int]:
         """The first row, and the one after the last, of a block or a slice of it."""
@@ -135,13 +131,25 @@ class Loader:
         began = time.perf_counter()
         start, stop = self.range(t.block, t.part)
         size = self.rows if t.part < 0 else self.slice
-        buffer = aligned((size, *t.array.shape), t.array.dtype)
-        self.data.store.read(self.data.names[t.array], start, stop, buffer[: stop - start])
-        buffer[stop - start :] = 0
-        self.moved[cause] += buffer.nbytes
-        found = _on_device(buffer)
+        rows = None if cause == "held" else self._in_place(t.array, start, size)
+        if rows is None:
+            rows = aligned((size, *t.array.shape), t.array.dtype)
+            self.data.store.read(self.data.names[t.array], start, stop, rows[: stop - start])
+            rows[stop - start :] = 0
+        self.moved[cause] += rows.nbytes
+        found = _on_device(rows)
         self.took["load " + step] += time.perf_counter() - began
         return found
+
+    def _in_place(self, x: Array, start: int, size: int) -> np.ndarray | None:
+        """Rows where they lie in the store, where the device reads the host's memory: nothing
+        writes them while an operation of this run reads them. Behind the rows of a block, those of
+        the next one stand for its padding."""
+        if not self.shares or size * x.row_bytes < IN_PLACE:
+            return None
+        rows = self.data.store.view(self.data.names[x], start, start + size)
+        self.in_place += 0 if rows is None else rows.nbytes
+        return rows
 
     def chunk(self, step: Step, selected: bool) -> LoadedEdges:
         began = time.perf_counter()

@@ -60,6 +60,7 @@ class Run:
             self.mover.close()
         if self.script.process:
             trim()
+        self.traffic.in_place = self.loader.in_place
         self.traffic.seconds = time.perf_counter() - started
         return self.traffic
 

@@ -9,86 +9,45 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
-import math
 import operator
 import re
-import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from gnnjit.errors import StoreError
 from gnnjit.grid.crew import ALONE, Crew
-
-DTYPES = {
-    "float32": np.dtype(np.float32),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "int32": np.dtype(np.int32),
-    "bool": np.dtype(np.bool_),
-}
-NAME = "[A-Za-z0-9_.-]{1,200}"
+from gnnjit.grid.store_arrays import (
+    ALIGNED,
+    DTYPES,
+    NAME,
+    ArrayInfo,
+    aligned,
+    described,
+    fits,
+    typed,
+)
 
 GAP = 16 << 10
 """Bytes between two wanted rows that are read along rather than skipped with a further call."""
 PIECE = 1 << 20
 """Bytes that a gather holds beside its result, unless one row is larger."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ArrayInfo:
-    """What an array of a store is: `[rows, *shape]` of `dtype`. `sealed`: it cannot be written."""
-
-    rows: int
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    sealed: bool = False
-
-    @property
-    def row_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    @property
-    def bytes(self) -> int:
-        """Of all rows."""
-        return self.rows * self.row_bytes
-
-    @property
-    def file_bytes(self) -> int:
-        """Of a `.npy` file with all rows."""
-        return self.begin + self.bytes
-
-    @functools.cached_property
-    def begin(self) -> int:
-        """Where the rows begin in such a file."""
-        return len(self.header())
-
-    def header(self) -> bytes:
-        """What such a file begins with, in version 1.0 of the format. Written here, so that it is
-        the same in all versions of NumPy: where the rows begin follows from what the array is."""
-        shape = (self.rows, *self.shape)
-        text = f"{{'descr': {self.dtype.str!r}, 'fortran_order': False, 'shape': {shape}, }}"
-        length = -(len(text) + 11) % 64 + len(text) + 1
-        line = text.ljust(length - 1) + "\n"
-        return b"\x93NUMPY\x01\x00" + struct.pack("<H", length) + line.encode()
-
-    def __str__(self) -> str:
-        return _type(self.dtype, (self.rows, *self.shape))
+BEHIND = 1 << 20
+"""Bytes of zeros behind the last row of an array in memory, at most."""
 
 
 class VertexStore(abc.ABC):
     """Named arrays `[rows, *shape]`, of float32, float16, bfloat16, int32 or bool.
 
     An array is made by `add`, written, and closed against writing by `seal`, which is also what
-    makes it outlive the process where the store does. Every array that is returned is a copy.
+    makes it outlive the process where the store does. Every array that is returned is a copy, but
+    for what `view` gives.
 
-    `read`, `write` and `gather` may run in several threads at once, on different rows where one
-    writes; nothing else may run beside another call.
+    `read`, `view`, `write` and `gather` may run in several threads at once, on different rows where
+    one writes; nothing else may run beside another call.
 
     Every method raises StoreError for a name that the store does not know, for rows that do not
     fit, and where the store is closed.
@@ -145,30 +104,55 @@ class VertexStore(abc.ABC):
     @abc.abstractmethod
     def _write(self, name: str, start: int, rows: np.ndarray) -> None: ...
 
+    def _view(self, name: str, start: int, stop: int) -> np.ndarray | None:
+        """As `view`, for a row that begins at a multiple of `ALIGNED` bytes from the first."""
+        return None
+
     def _usable(self, name: str) -> ArrayInfo:
         """What `name` is, where its rows can be read."""
         return self.info(name)
 
     def read(self, name: str, start: int, stop: int, out: np.ndarray | None = None) -> np.ndarray:
         """Rows start to stop, `[stop - start, *shape]`; in `out`, where that is given."""
-        info = self._usable(name)
-        start, stop = operator.index(start), operator.index(stop)
-        if not 0 <= start <= stop <= info.rows:
-            raise StoreError(
-                f"{self._where}: read({name!r}, {start}, {stop}) of an array of {info.rows} rows, "
-                f"expected 0 <= start <= stop <= {info.rows}"
-            )
+        info, start, stop = self._range("read", name, start, stop)
         shape = (stop - start, *info.shape)
         if out is None:
             out = np.empty(shape, info.dtype)
-        elif not _fits(out, shape, info.dtype):
+        elif not fits(out, shape, info.dtype):
             raise StoreError(
-                f"{self._where}: read({name!r}, {start}, {stop}) into {_what(out)}, expected a "
-                f"C-contiguous, writable NumPy array {_type(info.dtype, shape)}"
+                f"{self._where}: read({name!r}, {start}, {stop}) into {described(out)}, expected a "
+                f"C-contiguous, writable NumPy array {typed(info.dtype, shape)}"
             )
         self._read(name, start, out)
         self._count(read=out.nbytes)
         return out
+
+    def view(self, name: str, start: int, stop: int) -> np.ndarray | None:
+        """Rows start to stop where they lie, `[stop - start, *shape]`, read-only, and at a multiple
+        of `ALIGNED` bytes; None where they cannot be had so. Behind the last row of the array come
+        zeros. What is written to the rows later shows in it. It may be held longer than the array
+        is in the store."""
+        info, start, stop = self._range("view", name, start, stop, behind=True)
+        if start * info.row_bytes % ALIGNED:
+            return None
+        found = self._view(name, start, stop)
+        if found is not None:
+            found.flags.writeable = False
+            self._count(read=found.nbytes)
+        return found
+
+    def _range(
+        self, call: str, name: str, start: int, stop: int, *, behind: bool = False
+    ) -> tuple[ArrayInfo, int, int]:
+        info = self._usable(name)
+        start, stop = operator.index(start), operator.index(stop)
+        if not (0 <= start <= stop and start <= info.rows and (behind or stop <= info.rows)):
+            raise StoreError(
+                f"{self._where}: {call}({name!r}, {start}, {stop}) of an array of {info.rows} "
+                f"rows, expected 0 <= start <= {'' if behind else 'stop <= '}{info.rows}"
+                + (" and start <= stop" if behind else "")
+            )
+        return info, start, stop
 
     def write(self, name: str, start: int, rows: Any) -> None:
         """Set the rows from `start` on to `rows`, `[n, *shape]` of the array's dtype. Raises
@@ -182,8 +166,8 @@ class VertexStore(abc.ABC):
             )
         if rows.ndim == 0 or rows.shape[1:] != info.shape or rows.dtype != info.dtype:
             raise StoreError(
-                f"{self._where}: write({name!r}) of rows {_type(rows.dtype, rows.shape)}, expected "
-                f"{_type(info.dtype, ('n', *info.shape))}: nothing is cast or reshaped here"
+                f"{self._where}: write({name!r}) of rows {typed(rows.dtype, rows.shape)}, expected "
+                f"{typed(info.dtype, ('n', *info.shape))}: nothing is cast or reshaped here"
             )
         if not 0 <= start <= start + len(rows) <= info.rows:
             raise StoreError(
@@ -199,7 +183,7 @@ class VertexStore(abc.ABC):
         rows = np.asarray(rows)
         if rows.ndim != 1 or rows.dtype.kind not in "iu":
             raise StoreError(
-                f"{self._where}: gather({name!r}) of row numbers {_type(rows.dtype, rows.shape)}, "
+                f"{self._where}: gather({name!r}) of row numbers {typed(rows.dtype, rows.shape)}, "
                 "expected integers in one dimension"
             )
         rows = rows.astype(np.int64, copy=False)
@@ -243,8 +227,8 @@ class VertexStore(abc.ABC):
 
     @property
     def bytes_read(self) -> int:
-        """By `read` and `gather`, since the last `reset_counters`. What a gather from disk reads
-        between the rows that it wants counts."""
+        """By `read`, `view` and `gather`, since the last `reset_counters`. What a gather from disk
+        reads between the rows that it wants counts."""
         return self._bytes_read
 
     @property
@@ -301,13 +285,17 @@ class HostStore(VertexStore):
     def __init__(self) -> None:
         super().__init__("host store")
         self._arrays: dict[str, np.ndarray] | None = {}
+        self._whole: dict[str, np.ndarray] = {}  # with zeros behind the last row
         self._held: dict[str, ArrayInfo] = {}
 
     def add(
         self, name: str, num_rows: int, shape: Sequence[int], dtype: Any, *, replace: bool = False
     ) -> None:
         info = self._new(name, num_rows, shape, dtype, replace)
-        self._all()[name] = np.zeros((info.rows, *info.shape), info.dtype)
+        # What is behind the last row is seen alone, and no memory before that.
+        behind = min(BEHIND, info.bytes // 4) // max(1, info.row_bytes)
+        whole = aligned((info.rows + behind, *info.shape), info.dtype, np.zeros)
+        self._all()[name], self._whole[name] = whole[: info.rows], whole
         self._held[name] = info
 
     def seal(self, name: str) -> None:
@@ -318,10 +306,10 @@ class HostStore(VertexStore):
 
     def drop(self, name: str) -> None:
         self.info(name)
-        del self._held[name], self._all()[name]
+        del self._held[name], self._all()[name], self._whole[name]
 
     def close(self) -> None:
-        self._arrays = None
+        self._arrays, self._whole = None, {}
 
     def _all(self) -> dict[str, np.ndarray]:
         if self._arrays is None:
@@ -337,6 +325,10 @@ class HostStore(VertexStore):
 
     def _write(self, name: str, start: int, rows: np.ndarray) -> None:
         self._all()[name][start : start + len(rows)] = rows
+
+    def _view(self, name: str, start: int, stop: int) -> np.ndarray | None:
+        whole = self._whole[name]
+        return whole[start:stop] if stop <= len(whole) else None
 
     def _gather(self, name: str, rows: np.ndarray, out: np.ndarray) -> int:
         # The numbers are known to be in range; "raise" would go through a second buffer.
@@ -356,23 +348,3 @@ def _runs(rows: np.ndarray, row_bytes: int) -> Iterator[tuple[int, int]]:
             stop = begin + int(np.searchsorted(rows[begin:end], rows[begin] + span))
             yield begin, stop
             begin = stop
-
-
-def _fits(out: Any, shape: tuple[int, ...], dtype: np.dtype) -> bool:
-    return (
-        isinstance(out, np.ndarray)
-        and (out.shape, out.dtype) == (shape, dtype)
-        and out.flags.c_contiguous
-        and out.flags.writeable
-    )
-
-
-def _what(value: Any) -> str:
-    if not isinstance(value, np.ndarray):
-        return f"a {type(value).__name__}"
-    kind = "" if value.flags.c_contiguous else "strided "
-    return kind + ("" if value.flags.writeable else "read-only ") + _type(value.dtype, value.shape)
-
-
-def _type(dtype: np.dtype, shape: Sequence[object]) -> str:
-    return f"{dtype}[{', '.join(map(str, shape))}]"

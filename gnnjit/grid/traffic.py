@@ -19,6 +19,7 @@ class Traffic:
     jobs: seconds of each operation, by its name ("load NAME": of what is loaded for it).
     waited: seconds in which the computation waited for what was being loaded.
     idle: seconds in which this process waited for the others at the ends of sweeps.
+    in_place: of what moved, bytes that were not copied: a CPU reads rows where the store has them.
     """
 
     moved: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -27,6 +28,7 @@ class Traffic:
     seconds: float = 0.0
     waited: float = 0.0
     idle: float = 0.0
+    in_place: int = 0
 
     @property
     def bytes(self) -> int:

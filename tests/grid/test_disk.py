@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from gnnjit.grid import disk
 from gnnjit.grid.disk import DiskStore
-from gnnjit.grid.store import GAP, PIECE, ArrayInfo, _runs
+from gnnjit.grid.store import GAP, PIECE, _runs
+from gnnjit.grid.store_arrays import ArrayInfo
 
 from .stores import ROWS, everything, file_of, put, refused, rewrite
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import errno
+import mmap
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from gnnjit.errors import StoreError
-from gnnjit.grid import disk
+from gnnjit.grid import disk, disk_files
 from gnnjit.grid.disk import DiskStore
 from gnnjit.grid.store import VertexStore
 
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.once
 def full(monkeypatch):
     """The disk says that it has 1000 bytes free."""
     usage = collections.namedtuple("usage", "total used free")
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: usage(5000, 4000, 1000))
+    monkeypatch.setattr(disk_files.shutil, "disk_usage", lambda path: usage(5000, 4000, 1000))
 
 
 def fail(code: int):
@@ -49,7 +50,7 @@ def test_no_room_to_reserve(folder, full, monkeypatch, replace):
         if replace:
             put(store, "y", ROWS)
         before = sorted(folder.iterdir())
-        monkeypatch.setattr(disk, "_reserve", fail(errno.ENOSPC))
+        monkeypatch.setattr(disk, "reserve", fail(errno.ENOSPC))
         with refused(NO_ROOM):
             store.add("y", 200, (), "int32", replace=replace)
         assert sorted(folder.iterdir()) == before
@@ -98,6 +99,35 @@ def test_a_disk_that_fails(folder, monkeypatch):
             "{folder}/x.#.npy: Input/output error: check the disk, and the rights on the folder"
         ):
             everything(store, "x")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="rows are mapped on Linux alone")
+@pytest.mark.parametrize("code", [errno.EIO, errno.EINVAL])
+def test_a_disk_that_fails_while_rows_are_mapped(folder, monkeypatch, code):
+    class Failing(mmap.mmap):
+        def madvise(self, *_):
+            raise OSError(code, os.strerror(code))
+
+    with DiskStore.open(folder) as store:
+        monkeypatch.setattr(disk_files.mmap, "mmap", Failing)
+        if code == errno.EINVAL:  # a system that cannot read a map ahead
+            assert store.view("x", 0, 6) is None
+            return
+        with refused(
+            "{folder}/x.#.npy: Input/output error: check the disk, and the rights on the folder"
+        ):
+            store.view("x", 0, 6)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="rows are mapped on Linux alone")
+def test_a_file_that_is_truncated_is_not_mapped(folder):
+    with DiskStore.open(folder) as store:
+        os.truncate(file_of(folder), 150)
+        with refused(
+            "{folder}/x.#.npy: 150 bytes, expected 176: the file was truncated or changed: put "
+            "the right one back, or create the store anew"
+        ):
+            store.view("x", 0, 6)
 
 
 def test_every_moment_of_a_crash(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import re
 from typing import Any
 
@@ -102,6 +103,12 @@ def test_the_memory_plan():
         "stored                48 B         0 B",
         "all                   48 B        10 B",
     ]
+
+
+def test_what_was_read_in_place():
+    measured = dataclasses.replace(MEASURED, in_place=24)
+    text = section(explained(measured), "memory")
+    assert text.splitlines()[-1] == "read where the store has them: 24 B"
 
 
 def test_the_times():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 from gnnjit.errors import GnnjitError, StoreError
 from gnnjit.grid.disk import DiskStore
-from gnnjit.grid.store import DTYPES, ArrayInfo, HostStore, VertexStore
+from gnnjit.grid.store import HostStore, VertexStore
+from gnnjit.grid.store_arrays import ALIGNED, DTYPES, ArrayInfo
 
 from .stores import ROWS, everything, file_of, put, refused
 
@@ -23,13 +25,29 @@ NAMES = st.sampled_from(["x", "h.1", "-_"])
 SHAPES = st.sampled_from([(), (1,), (3,), (2, 2), (0,)])
 CALLS = st.lists(
     st.tuples(
-        st.sampled_from(["add", "read", "write", "gather", "drop", "seal", "unseal"]),
+        st.sampled_from(["add", "read", "view", "write", "gather", "drop", "seal", "unseal"]),
         NAMES,
         st.tuples(st.integers(0, 30), SHAPES, st.sampled_from(sorted(DTYPES))),
         st.integers(0, 2**32 - 1),
     ),
     max_size=30,
 )
+
+
+def look(store: VertexStore, name: str, array: np.ndarray, start: int, stop: int, do: str) -> None:
+    if do == "read":
+        got = store.read(name, start, stop)
+        np.testing.assert_array_equal(got, array[start:stop], strict=True)
+        got[...] = 1  # a copy: the store does not see it
+        return
+    behind = len(array) % 3
+    got = store.view(name, start, stop + behind)
+    want = np.concatenate([array, np.zeros_like(array, shape=(behind, *array.shape[1:]))])
+    if start * store.info(name).row_bytes % ALIGNED:
+        assert got is None
+    elif got is not None:
+        np.testing.assert_array_equal(got, want[start : stop + behind], strict=True)
+        assert not got.flags.writeable
 
 
 def apply(store: VertexStore, oracle: dict[str, np.ndarray], call) -> None:
@@ -43,10 +61,8 @@ def apply(store: VertexStore, oracle: dict[str, np.ndarray], call) -> None:
         return
     array = oracle[name]
     start, stop = sorted(rng.integers(0, len(array) + 1, size=2).tolist())
-    if do == "read":
-        got = store.read(name, start, stop)
-        np.testing.assert_array_equal(got, array[start:stop], strict=True)
-        got[...] = 1  # a copy: the store does not see it
+    if do in ("read", "view"):
+        look(store, name, array, start, stop, do)
     elif do == "write" and not store.info(name).sealed:
         rows = rng.integers(0, 99, size=array[start:stop].shape).astype(array.dtype)
         store.write(name, start, rows)
@@ -104,6 +120,41 @@ def test_reading_into_an_array(store):
     got = store.read("x", 1, 4, out[1:4])
     assert np.shares_memory(got, out)
     np.testing.assert_array_equal(out, [[0, 0], *ROWS[1:4], [0, 0]])
+
+
+def test_rows_are_seen_where_they_lie(store):
+    rows = np.arange(64, dtype=np.float32).reshape(32, 2)
+    put(store, "x", rows)
+    view = store.view("x", 8, 24)
+    if view is None:
+        assert not isinstance(store, HostStore)
+        assert sys.platform != "linux"
+        return
+    np.testing.assert_array_equal(view, rows[8:24], strict=True)
+    assert view.ctypes.data % ALIGNED == 0
+    assert store.view("x", 1, 24) is None  # not at a multiple
+    assert store.bytes_read == view.nbytes
+    with pytest.raises(ValueError, match="read-only"):
+        view[0, 0] = 1
+    store.unseal("x")
+    store.write("x", 8, -rows[8:16])
+    np.testing.assert_array_equal(view, [*-rows[8:16], *rows[16:24]])
+    store.drop("x")
+    np.testing.assert_array_equal(view, [*-rows[8:16], *rows[16:24]])
+
+
+@pytest.mark.parametrize("behind", [1, 100, 2000])  # in the last page of a file, and behind it
+def test_zeros_are_seen_behind_the_last_row(store, behind):
+    rows = np.arange(4000, dtype=np.float32).reshape(2000, 2)
+    put(store, "x", rows)
+    for start in (0, 1992, 2000):
+        view = store.view("x", start, 2000 + behind)
+        if view is None:
+            assert behind == 2000 if isinstance(store, HostStore) else sys.platform != "linux"
+            continue
+        np.testing.assert_array_equal(view[: 2000 - start], rows[start:], strict=True)
+        assert not view[2000 - start :].any()
+        assert len(view) == 2000 + behind - start
 
 
 def test_strided_rows_are_written(store):
@@ -174,6 +225,10 @@ WHERE = {"host": "host store", "disk": "{folder}"}
         (
             lambda s: s.read("x", 3, 2),
             "read('x', 3, 2) of an array of 6 rows, expected 0 <= start <= stop <= 6",
+        ),
+        (
+            lambda s: s.view("x", 7, 8),
+            "view('x', 7, 8) of an array of 6 rows, expected 0 <= start <= 6 and start <= stop",
         ),
         (
             lambda s: s.read("x", 0, 2, np.zeros((2, 2))),

@@ -1,0 +1,88 @@
+"""Rows that are used where the store has them give the bits that copied rows give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gnnjit
+from gnnjit.grid import loading
+from gnnjit.stream import stream
+
+from .streaming import PerVertex, assert_same, in_memory, on_graph, random_edges
+
+pytestmark = [
+    pytest.mark.usefixtures("quick_compilation"),
+    pytest.mark.skipif(jax.default_backend() != "cpu", reason="devices with memory of their own"),
+]
+
+WIDTH = 16
+"""Numbers of a row: 64 bytes, so that every block begins where it can be used."""
+W = np.random.default_rng(0).normal(size=(WIDTH, WIDTH)).astype(np.float32) * 0.3
+
+
+@gnnjit.layer
+def gated(v: Any, e: Any, w: Any) -> Any:
+    """Its gradients sum over all vertices: of padding, that would show."""
+    return jnp.tanh(v @ w) + gnnjit.mean(jax.nn.sigmoid(e.src @ w + e.dst) * e.src) + 1.0
+
+
+def step(graph: Any, x: Any, w: Any) -> Any:
+    def loss(w: Any, x: Any) -> Any:
+        out = gated(graph, gated(graph, x, w), w)
+        return jnp.sum(jnp.cos(out)) + jnp.sum(1 / (2 + jnp.sin(out))), out
+
+    (value, out), grads = jax.value_and_grad(loss, (0, 1), has_aux=True)(w, x)
+    return value, out, grads
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "options"),
+    [(512, {}), (500, {"slices": 2, "selective": False})],  # of 128 rows; of 125 and padding
+)
+def test_in_place_and_copied(store, monkeypatch, num_nodes, options):
+    data = random_edges(num_nodes, 3 * num_nodes)
+    rng = np.random.default_rng(1)
+    x = PerVertex(rng.normal(size=(num_nodes, WIDTH)).astype(np.float32))
+    found = []
+    graph = data.streamed(store)
+    (rows,) = on_graph(graph, (x,))
+    for least in (0, 1 << 60):
+        monkeypatch.setattr(loading, "IN_PLACE", least)
+        function = stream(step, memory_budget=1 << 30, parts=4, cached=False, **options)
+        got = jax.tree.map(np.asarray, function(graph, rows, W))
+        traffic = function.traffic
+        assert traffic is not None
+        moved = traffic.moved["own rows"] + traffic.moved["other rows"]
+        found.append((got, moved, traffic.in_place))
+        graph.held.clear()
+    (shown, moved, in_place), (copied, moved_copied, none) = found
+    assert_same(shown, copied, rtol=0, atol=0)
+    assert_same(shown, in_memory(step, data, x, W), atol=1e-3)
+    assert moved == moved_copied > 0
+    assert none == 0
+    assert (in_place > 0) == shows_rows(store)
+
+
+def shows_rows(store: Any) -> bool:
+    """Whether this system can show rows of the store."""
+    store.add("probe", 16, (), "int32")
+    return store.view("probe", 0, 16) is not None
+
+
+def test_what_is_held_is_a_copy(store):
+    """From call to call: the rows of an argument may have been written since then."""
+    data = random_edges(4096, 9000)
+    graph = data.streamed(store)
+    (rows,) = on_graph(graph, (PerVertex(np.ones((4096, WIDTH), np.float32)),))
+    function = stream(lambda g, x: gated(g, x, W), memory_budget=1 << 30, parts=2)
+    function(graph, rows)
+    held = [x for x in jax.tree.leaves([*graph.held.values()]) if x.shape[1:] == (WIDTH,)]
+    assert held
+    store.unseal(rows.name)
+    store.write(rows.name, 0, np.zeros((4096, WIDTH), np.float32))
+    assert all((np.asarray(x) == 1).all() for x in held)
