@@ -12,7 +12,9 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "gnnjit"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-BASE = {"allocator", "errors", "config", "tuning", "budget", "shapes", "distributed", "_compat"}
+BASE = {
+    "allocator", "errors", "config", "tuning", "budget", "shapes", "distributed", "host", "_compat",
+}  # fmt: skip
 COMPILER = {"graph", "ir", "frontend", "passes", "cost", "lower", "grid"}
 LIBRARY = {"layer", "nn", "data", "interop", "neighborhood", "sample"}
 
@@ -22,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "tuning": set(),
     "allocator": set(),
     "budget": set(),
+    "host": set(),
     "shapes": set(),
     "_compat": set(),
     "distributed": set(),

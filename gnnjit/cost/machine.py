@@ -8,6 +8,7 @@ import math
 import jax
 
 from gnnjit.allocator import keeps_memory
+from gnnjit.host import vector_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,9 @@ _CPU = Machine(
     platform="cpu", line=64, vector=64, registers=16, fresh=32 << 20, cache=16 << 20,
     parallel=128 << 10, heads=16, product=8192,
 )  # fmt: skip
+"""With wide registers."""
+_NARROW = {"vector": 32, "registers": 12}
+"""Of other processors."""
 _GPU = Machine(
     platform="cuda", line=128, vector=128, registers=64, fresh=math.inf, cache=math.inf,
     parallel=math.inf, heads=16, product=16384,
@@ -58,4 +62,6 @@ def machine_of(platform: str) -> Machine:
     """The machine of a platform; every one but a CPU is taken for an H200."""
     if platform != "cpu":
         return dataclasses.replace(_GPU, platform=platform)
-    return dataclasses.replace(_CPU, fresh=math.inf) if keeps_memory() else _CPU
+    narrow = {} if vector_bytes() == 64 else _NARROW
+    kept = {"fresh": math.inf} if keeps_memory() else {}
+    return dataclasses.replace(_CPU, **narrow, **kept)

@@ -10,9 +10,9 @@ import jax
 import llvmlite.binding as llvm
 from llvmlite import ir
 
+from gnnjit.host import is_x86
 from gnnjit.lower.cpu import abi
 from gnnjit.lower.cpu.handler import Handler
-from gnnjit.lower.cpu.host import features, is_x86
 from gnnjit.lower.cpu.spec import Spec
 
 _engines: dict[str, llvm.ExecutionEngine] = {}
@@ -25,12 +25,6 @@ def why_not_here() -> list[str]:
         return ["CPU kernels need a 64-bit little-endian Unix"]
     layout = abi.read_abi()
     return [layout] if isinstance(layout, str) else []
-
-
-@functools.cache
-def vector_bytes() -> int:
-    """Register width; 32 where registers are narrower, so that loops are unrolled a little."""
-    return 64 if "avx512f" in features() else 32
 
 
 @functools.cache

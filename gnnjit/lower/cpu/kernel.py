@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.config import cores
+from gnnjit.host import features, is_x86, vector_bytes
 from gnnjit.ir.program import Lax, Program, Reduce, Value
 from gnnjit.ir.space import Space
 
@@ -42,7 +43,7 @@ _registered: dict[Hashable, str] = {}
 
 def default_config(**changes: Any) -> Config:
     """The configuration for this machine."""
-    base = {"threads": cores(), "lanes_bytes": compiler.vector_bytes()}
+    base = {"threads": cores(), "lanes_bytes": vector_bytes()}
     return Config(**(base | changes))
 
 
@@ -147,7 +148,7 @@ def _unsupported(body: Program, reductions: Sequence[Reduce | None], rows: Space
 def _unsupported_value(value: Value) -> list[str]:
     if np.dtype(value.dtype) not in DTYPES:
         return [f"no CPU kernel code for values of type {value.dtype}"]
-    if value.dtype == np.float16 and compiler.is_x86() and "f16c" not in compiler.features():
+    if value.dtype == np.float16 and is_x86() and "f16c" not in features():
         return ["this CPU cannot convert float16"]
     return ["a value without scalars"] if value.size == 0 else []
 
