@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import os
 import pathlib
+import sys
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import measure
 
 import gnnjit
-from gnnjit.calibrate import calibrate
+from gnnjit.calibrate import QUICK, THOROUGH, calibrate
 from gnnjit.calibration_grid import calibration_points
 from gnnjit.cost.current import current
 from gnnjit.cost.model import CostModel
@@ -52,7 +53,15 @@ def setting(
     }
     model = current()
     if args.calibrate:
-        model = calibrate(calibration_points(quick=args.smoke, thorough=not args.smoke)).model
+        effort = QUICK if args.smoke else THOROUGH
+        report = calibrate(calibration_points(effort), effort, progress=_progress)
+        model = report.model
+        facts["calibration"] = {"points": len(report.points), "error": report.error}
     if args.autotune:  # anew, whatever was found before
         os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="gnnjit-")
     return Setting(args, model, {"model": model.source, **facts})
+
+
+def _progress(name: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{f'calibrating: {name}':<100.100}", end="", file=sys.stderr)

@@ -3,13 +3,14 @@
     python benchmarks/ship_weights.py                   # after a change of gnnjit/cost/kinds.py
     python benchmarks/ship_weights.py --layers 360      # "cpu" anew; on an idle machine, 15 minutes
 
-"cpu" is fitted to random layers, measured several times as bench_cost.py does, with another seed;
+"cpu" is fitted to random layers as by a thorough calibration, with another seed and more passes;
 "gpu" is derived from the rates of one H200 until one has been calibrated.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
 import json
 import pathlib
@@ -40,9 +41,6 @@ H200: dict[str, dict[str, float]] = {
 }  # fmt: skip
 
 SEED = 7
-TOGETHER = 110
-"""Layers that are held at once."""
-
 Weights = dict[str, dict[str, float]]
 
 
@@ -58,29 +56,18 @@ def kinds() -> dict[str, tuple[str, ...]]:
 
 def fit(layers: int, passes: int) -> Weights:
     """The weights of this machine's CPU."""
-    import jax
-    import measure
     import numpy as np
 
     import gnnjit
-    from gnnjit.calibration_layers import cases, prepare
-    from gnnjit.cost.learner import fitted
+    from gnnjit.calibrate import THOROUGH, calibrate
+    from gnnjit.calibration_grid import calibration_points
     from gnnjit.cost.model import CostModel
 
     assert gnnjit.keep_memory(), "without it, times depend on what was freed before"
-    points = []
-    every = cases(SEED, layers)
-    for some in [every[i : i + TOGETHER] for i in range(0, layers, TOGETHER)]:
-        ready = [prepare(case) for case in some]
-        runs = [[r.compiled(a.choices) for a in r.alternatives] for r in ready]
-        for r, times in zip(
-            ready, measure.in_passes(runs, 5, passes, [r.arrays for r in ready]), strict=True
-        ):
-            for a, seconds in zip(r.alternatives, times, strict=True):
-                points.append((a.work, seconds))
-        jax.clear_caches()
+    effort = dataclasses.replace(THOROUGH, layers=layers, passes=passes)
     nothing = CostModel(np.zeros(sum(map(len, kinds().values()))))
-    weights = fitted(points, nothing).model().to_json()
+    found = calibrate(calibration_points(effort, seed=SEED), effort, prior=nothing)
+    weights = found.model.to_json()
     weights["memory"]["fresh"] = seconds_of_new_byte()
     return weights
 

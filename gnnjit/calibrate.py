@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 
 from gnnjit import clock
 from gnnjit.clock import Run
@@ -16,8 +17,53 @@ from gnnjit.cost.model import CostModel, Work
 from gnnjit.errors import CostError
 
 REPEATS = 5
-FILL = 0.015
-"""Seconds that the repeats of a point fill at least."""
+HELD = 1 << 30
+"""Bytes of arrays that wait for a further pass; of them, the first passes are at most so far behind
+the others as it takes to prepare them."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much a calibration measures.
+
+    Attributes:
+        layers: random ones.
+        most_bytes: of one array of a layer.
+        every: all alternatives of a layer, not a random one of them.
+        passes: over the points, apart in time: other programs slow a machine for seconds.
+        fill: seconds that the readings of a function fill at least, in each pass.
+    """
+
+    layers: int
+    most_bytes: float
+    every: bool = False
+    passes: int = 1
+    fill: float = 0.015
+
+
+QUICK = Effort(16, 2.4e7)
+USUAL = Effort(50, 2.4e7)
+THOROUGH = Effort(150, 1.5e8, every=True, passes=4, fill=0.1)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is measured together.
+
+    Attributes:
+        works: what each function does.
+        compiled: gives the functions.
+        arrays: that all of them are called with.
+    """
+
+    works: Sequence[Work]
+    compiled: Callable[[], Sequence[Run]]
+    arrays: Sequence[Any] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Of the arrays."""
+        return sum(x.nbytes for x in jax.tree.leaves(self.arrays))
 
 
 @dataclass(frozen=True)
@@ -26,13 +72,11 @@ class Point:
 
     Attributes:
         name: for people.
-        work: gives what a run does.
-        prepare: gives a compiled function, and the arrays that it is called with.
+        prepare: makes its arrays and functions, which are dropped when they are measured.
     """
 
     name: str
-    work: Callable[[], Work]
-    prepare: Callable[[], tuple[Run, Sequence[Any]]]
+    prepare: Callable[[], Prepared]
 
 
 @dataclass(frozen=True)
@@ -93,6 +137,7 @@ class Report:
 
 def calibrate(
     points: Sequence[Point],
+    effort: Effort = USUAL,
     *,
     repeats: int = REPEATS,
     progress: Callable[[str], None] | None = None,
@@ -101,8 +146,9 @@ def calibrate(
     """Measure the points in order, and fit the weights to them.
 
     Args:
-        repeats: readings of the clock for each point at least; the least one counts.
-        progress: called with the name of each point that has been measured.
+        effort: how long each is measured, in how many passes.
+        repeats: readings of the clock for each function in each pass at least.
+        progress: called with the name of each point, when its first pass is done.
         prior: weights of features that no point has; the shipped ones where it is None.
 
     Raises:
@@ -113,11 +159,17 @@ def calibrate(
     if repeats < 1:
         raise CostError(f"repeats is {repeats}, expected at least 1")
     measured: list[tuple[str, Work, float]] = []
+    waiting: list[_Waiting] = []
     for point in points:
-        work = point.work()
-        measured.append((point.name, work, seconds(*point.prepare(), repeats)))
+        prepared = point.prepare()
+        waiting.append(_Waiting(point.name, prepared, prepared.compiled(), effort, repeats))
+        waiting[-1].read()
         if progress is not None:
             progress(point.name)
+        if effort.passes == 1 or sum(w.prepared.bytes for w in waiting) > HELD:
+            measured += _finished(waiting, effort.passes - 1)
+            waiting = []
+    measured += _finished(waiting, effort.passes - 1)
     learner = fitted(
         [(work, t) for _, work, t in measured], prior or default_model(jax.default_backend())
     )
@@ -126,11 +178,32 @@ def calibrate(
     return Report(report, learner, model)
 
 
-def seconds(run: Run, arrays: Sequence[Any] = (), repeats: int = REPEATS) -> float:
-    """Seconds of one call of `run` on `arrays`: the least of at least `repeats` readings that fill
-    `FILL`, with the arrays elsewhere for each of them (`gnnjit.clock`)."""
-    (found,) = clock.compare([run], arrays, fill=FILL, turns=(repeats, 100 * repeats))
-    return found
+class _Waiting:
+    """A point of which some passes are read."""
+
+    def __init__(
+        self, name: str, prepared: Prepared, runs: Sequence[Run], effort: Effort, repeats: int
+    ) -> None:
+        self.name, self.prepared, self._runs = name, prepared, runs
+        self._fill, self._turns = effort.fill, (repeats, 100 * repeats)
+        self._found: list[np.ndarray] = []
+
+    def read(self) -> None:
+        """Another pass."""
+        self._found.append(
+            clock.readings(self._runs, self.prepared.arrays, fill=self._fill, turns=self._turns)
+        )
+
+    def measured(self) -> list[tuple[str, Work, float]]:
+        seconds = clock.compared(np.concatenate(self._found))
+        return [(self.name, *one) for one in zip(self.prepared.works, seconds, strict=True)]
+
+
+def _finished(waiting: Sequence[_Waiting], passes: int) -> list[tuple[str, Work, float]]:
+    for _ in range(passes):
+        for one in waiting:
+            one.read()
+    return [found for one in waiting for found in one.measured()]
 
 
 def _mean(values: Sequence[float]) -> float:

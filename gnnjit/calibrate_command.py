@@ -21,7 +21,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from gnnjit.calibrate import REPEATS, Point, Report, calibrate
+from gnnjit.calibrate import QUICK, THOROUGH, USUAL, Effort, Point, Report, calibrate
 from gnnjit.calibration_grid import calibration_points
 from gnnjit.cost.store import Key, Stored, check_writable, save
 
@@ -35,7 +35,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how_many.add_argument(
         "--thorough",
         action="store_true",
-        help="measure more points, and larger ones: minutes, and better predictions",
+        help="measure more layers, larger ones, and four times: a quarter of an hour, and better "
+        "predictions",
     )
     parser.add_argument(
         "--json",
@@ -55,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.dry_run:
         check_writable()
     key = Key.here()
-    points = calibration_points(quick=args.quick, thorough=args.thorough, seed=args.seed)
-    report = _measure(points, people)
+    effort = QUICK if args.quick else THOROUGH if args.thorough else USUAL
+    report = _measure(calibration_points(effort, seed=args.seed), effort, people)
     people.print(f"{key.device}, {key.cores} cores, JAX {key.jax}", highlight=False, soft_wrap=True)
     people.print(_table(report))
     file: Path | None = None
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(points: Sequence[Point], console: Console) -> Report:
+def _measure(points: Sequence[Point], effort: Effort, console: Console) -> Report:
     """With a bar on a terminal, and silently elsewhere."""
     bar = Progress(
         TextColumn("calibrate"),
@@ -94,7 +95,7 @@ def _measure(points: Sequence[Point], console: Console) -> Report:
         def progress(name: str) -> None:
             bar.update(task, advance=1, description=name)
 
-        return calibrate(points, repeats=REPEATS, progress=progress)
+        return calibrate(points, effort, progress=progress)
 
 
 def _table(report: Report) -> Table:

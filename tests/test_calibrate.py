@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import time
@@ -11,8 +12,9 @@ import jax
 import numpy as np
 import pytest
 
+from gnnjit import calibrate as calibration
 from gnnjit import calibrate_command, cli
-from gnnjit.calibrate import Point, calibrate, seconds
+from gnnjit.calibrate import QUICK, THOROUGH, USUAL, Effort, Point, Prepared, calibrate
 from gnnjit.calibrate_command import readable
 from gnnjit.calibration_grid import calibration_points
 from gnnjit.cost.current import current, forget
@@ -28,12 +30,12 @@ KIND, FEATURE = next((k, f[0]) for k, f in KINDS.items())
 OTHER = next(k for k in KINDS if k != KIND)
 
 
-def tiny(**keywords) -> list[Point]:
+def tiny(*arguments, **keywords) -> list[Point]:
     """Sleeps, so that what is measured is nearly known."""
 
     def point(n: int) -> Point:
         work = Work.of(KIND, **{FEATURE: n})
-        return Point(f"sleep {n}", lambda: work, lambda: (lambda: time.sleep(1e-3 * n), ()))
+        return Point(f"sleep {n}", lambda: Prepared([work], lambda: [lambda: time.sleep(1e-3 * n)]))
 
     return [point(1), point(3)]
 
@@ -134,51 +136,67 @@ def test_what_calibrate_refuses():
         calibrate(tiny(), repeats=0)
 
 
-@pytest.mark.parametrize(
-    ("each", "calls"),
-    [
-        (1e-5, 2 + 8 * (1 + 200)),  # readings of 2 ms, for 15 ms; before each a call
-        (1e-3, 2 + 8 * (1 + 2)),
-        (1.0, 2 + 5),
-        (1e-9, 2 + 500 * (1 + 1000)),  # no more than that, though it is not 15 ms
-    ],
-)
-def test_a_run_is_called_often_enough(each, calls, monkeypatch):
-    clock = [0.0, 0]
+def test_passes_are_apart_in_time(monkeypatch):
+    """Of two functions in each of three points: all of a pass, then all of the next."""
+    order: list[str] = []
 
-    def run() -> None:
-        clock[0] += each
-        clock[1] += 1
+    def point(name: str, held: int) -> Point:
+        works = [Work.of(KIND, **{FEATURE: n}) for n in (1, 2)]
+        runs = [lambda x, name=name: order.append(name) for _ in works]
+        return Point(name, lambda: Prepared(works, lambda: runs, [np.zeros(held, np.uint8)]))
 
-    monkeypatch.setattr("gnnjit.clock.time.perf_counter", lambda: clock[0])
-    monkeypatch.setattr("gnnjit.clock.jax.block_until_ready", lambda x: x)
-    assert seconds(run, repeats=5) == pytest.approx(each)
-    assert clock[1] == pytest.approx(calls, rel=0.02)
+    points = [point("a", 10), point("b", 100), point("c", 1)]
+    monkeypatch.setattr(calibration, "HELD", 100)
+    effort = Effort(0, 0, passes=3, fill=0.0)
+    report = calibrate(
+        points, effort, repeats=1, progress=lambda name: order.append(f"{name} done")
+    )
+    assert [p.name for p in report.points] == ["a", "a", "b", "b", "c", "c"]
+    passes = [x for x, before in zip(order, [None, *order], strict=False) if x != before]
+    # With b, too much is held: a and b are finished before c begins.
+    assert passes == ["a", "a done", "b", "b done", "a", "b", "a", "b", "c", "c done", "c"]
+
+
+def test_the_fastest_pass_counts(monkeypatch):
+    slow = iter([1.0, 3.0])
+
+    def readings(runs, arrays, *, fill, turns):
+        assert (fill, turns) == (0.1, (5, 500))
+        return np.full((5, 1), next(slow))
+
+    monkeypatch.setattr(calibration.clock, "readings", readings)
+    effort = Effort(0, 0, passes=2, fill=0.1)
+    report = calibrate(tiny()[:1], effort)
+    assert [p.seconds for p in report.points] == pytest.approx([1.0])
 
 
 def test_the_grid_runs_and_is_the_same_each_time():
-    points, quick = calibration_points(seed=1), calibration_points(quick=True, seed=1)
+    points, quick = calibration_points(USUAL, seed=1), calibration_points(QUICK, seed=1)
     names = [p.name for p in points]
     assert len(names) > len(quick)
     assert [p.name for p in quick] == names[: len(quick)]
     assert names != [p.name for p in calibration_points(seed=2)]
     for point, again in zip(quick[9:12], points[9:12], strict=True):
-        assert point.work()
-        assert point.work() == again.work()
-        for x, y in zip(*(jax.tree.leaves(once(p)) for p in (point, again)), strict=True):
+        one, other = point.prepare(), again.prepare()
+        assert one.works
+        assert one.works == other.works
+        for x, y in zip(*(jax.tree.leaves(once(p)) for p in (one, other)), strict=True):
             np.testing.assert_array_equal(x, y)
 
 
-def once(point: Point):
-    run, arrays = point.prepare()
-    return run(*arrays)
+def once(prepared: Prepared):
+    (run,) = prepared.compiled()
+    return run(*prepared.arrays)
 
 
 def test_a_thorough_calibration_has_more_and_larger_points():
-    usual, thorough = calibration_points(), calibration_points(thorough=True)
-    assert len(thorough) > 4 * len(usual)
+    usual, thorough = calibration_points(USUAL), calibration_points(THOROUGH)
+    assert len(thorough) > 2 * len(usual)
     assert len({p.name for p in thorough}) == len(thorough)
     assert max(map(most_numbers, thorough)) > 3 * max(map(most_numbers, usual))
+    effort = dataclasses.replace(QUICK, every=True)
+    counts = [len(p.prepare().works) for p in calibration_points(effort)]
+    assert sum(counts) > len(counts), "no layer had a choice"
 
 
 def most_numbers(point: Point) -> int:
@@ -195,7 +213,7 @@ def test_quick_and_thorough_exclude_each_other(gnnjit):
 
 @pytest.mark.once
 def test_the_grid_measures_every_kind():
-    found = {kind for p in calibration_points() for kind in p.work()}
+    found = {kind for p in calibration_points() for work in p.prepare().works for kind in work}
     assert found | {"memory"} == set(KINDS), "arrays of a calibration are too small for that one"
 
 

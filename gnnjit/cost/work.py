@@ -125,22 +125,13 @@ class _Counter:
 
     def product(self, rows: int, inner: int, columns: int, moved: float) -> None:
         """Of `[rows, inner]` with a matrix `[inner, columns]`."""
-        groups = _column_groups(columns)
-        self.add(
-            "matmul", count=1, flops=2.0 * rows * inner * columns, passes=rows * inner * groups,
-            rows=rows * groups, bytes=moved, far=self.far(moved),
-        )  # fmt: skip
-
-    def far(self, moved: float) -> float:
-        """Bytes that come from memory and go there."""
-        return moved * _miss(moved, self.machine.cache)
+        self.add("matmul", **product_features(rows, inner, columns, moved, self.machine))
 
     def tall(self, node: ArrayNode) -> None:
         ct, other = node.inputs
-        n = max(ct.place, other.place)
-        flops = 2.0 * n * node.width * max(1, ct.width * other.width // max(1, node.width))
-        moved = _bytes(ct) + _bytes(other)
-        self.add("tall", count=1, flops=flops, entries=node.width, bytes=moved, far=self.far(moved))
+        n, moved = max(ct.place, other.place), _bytes(ct) + _bytes(other)
+        columns = max(1, ct.width * other.width // max(1, node.width))
+        self.add("tall", **tall_features(n, node.width, columns, moved, self.machine))
 
     def reduce(self, node: ArrayNode, kept: set[int]) -> None:
         """A sum over vertices, or within each; of products with one number per vertex, or to one,
@@ -218,6 +209,27 @@ class _Counter:
         functions = sum(n.cost.transcendental * n.width for n in nodes.computed)
         self.add("chunks", count=1, bytes=edges * moved, scattered=edges * scattered,
                  functions=edges * functions)  # fmt: skip
+
+
+def product_features(
+    rows: int, inner: int, columns: int, moved: float, machine: Machine
+) -> dict[str, float]:
+    """Of `[rows, inner]` with a matrix `[inner, columns]`, which reads and writes `moved` bytes."""
+    groups = _column_groups(columns)
+    return {
+        "count": 1, "flops": 2.0 * rows * inner * columns, "passes": rows * inner * groups,
+        "rows": rows * groups, "bytes": moved, "far": moved * _miss(moved, machine.cache),
+    }  # fmt: skip
+
+
+def tall_features(
+    rows: int, entries: int, each: int, moved: float, machine: Machine
+) -> dict[str, float]:
+    """Of a product over `rows` rows with so many entries, each the sum of `each` numbers a row."""
+    return {
+        "count": 1, "flops": 2.0 * rows * entries * each, "entries": entries, "bytes": moved,
+        "far": moved * _miss(moved, machine.cache),
+    }  # fmt: skip
 
 
 class _Edges:
