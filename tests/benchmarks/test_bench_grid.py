@@ -113,6 +113,7 @@ def test_a_table_and_its_notes(monkeypatch: pytest.MonkeyPatch) -> None:
             1.0,
             1.0,
             1.0,
+            0.5,
             0.0,
             hideable,
         )
@@ -123,4 +124,7 @@ def test_a_table_and_its_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.split()[4:8] == ["1", "1.1", "-", "1"]
     slope, bar = bench.growth_notes(rows)
     assert slope == "gcn, host: time grows with edges to the power of 2.00"
-    assert bar.startswith("1 of 2 points whose loads last at most 13% of an epoch in memory are")
+    assert bar == (
+        "1 of 2 points are within 1.13 x of in memory, of those where to copy all that moves lasts "
+        "at most 13% of an epoch there"
+    )
