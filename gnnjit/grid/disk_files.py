@@ -109,6 +109,8 @@ def mapped(file: ArrayFile, start: int, stop: int) -> np.ndarray | None:
             pages.close()
             if error.errno == errno.EINVAL:  # before Linux 5.14
                 return None
+            if error.errno == errno.EFAULT:  # instead of the signal that reading them would send
+                raise OSError(errno.EIO, os.strerror(errno.EIO)) from error
             raise
     return np.frombuffer(pages, np.uint8, stop - start, skipped)
 

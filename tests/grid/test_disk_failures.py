@@ -102,7 +102,7 @@ def test_a_disk_that_fails(folder, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="rows are mapped on Linux alone")
-@pytest.mark.parametrize("code", [errno.EIO, errno.EINVAL])
+@pytest.mark.parametrize("code", [errno.EIO, errno.EFAULT, errno.EINVAL])
 def test_a_disk_that_fails_while_rows_are_mapped(folder, monkeypatch, code):
     class Failing(mmap.mmap):
         def madvise(self, *_):
