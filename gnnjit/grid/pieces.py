@@ -21,7 +21,7 @@ from gnnjit.grid.rules import Block, bind
 from gnnjit.grid.works import Gather, RowWise, Shared, Side, Sweep, traversals
 from gnnjit.ir.space import Space
 from gnnjit.lower.aggregate import aggregate
-from gnnjit.lower.merging import empty, finish, merge
+from gnnjit.lower.merging import finish, first, merge
 
 Env = dict[Array, Any]
 
@@ -304,9 +304,10 @@ class ChunkPiece:
         merged = []
         for g, before in zip(self.gathers, partial, strict=True):
             outs = [found[x] for x in g.outputs]
-            if before is None:
-                before = empty(g.op, indptr.shape[0] - 1, jnp)
-            merged.append(merge(g.op, before, outs, jnp.diff(indptr)))
+            degree = jnp.diff(indptr)
+            merged.append(
+                first(g.op, outs, degree) if before is None else merge(g.op, before, outs, degree)
+            )
         kept = [found[x] for x in self.on_edges]
         return merged, kept
 

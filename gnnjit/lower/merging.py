@@ -62,6 +62,20 @@ def _counts(op: Aggregate) -> bool:
     return any(r is not None and r.kind in ("max", "min") for r in op.reductions)
 
 
+def first(op: Aggregate, outs: Sequence[Any], degree: Any) -> list[Any]:
+    """Partial results of one chunk: what `merge` makes of `empty` and it, without its work."""
+    start = {"max": lowest, "min": highest}
+    found = []
+    for x, r in zip(outs, op.reductions, strict=True):
+        if r is None:
+            continue
+        if r.kind in start:
+            some = degree.sum() > 0 if r.into is Space.SHARED else _as_column(degree > 0, x)
+            x = jnp.where(some, x, jnp.full_like(x, start[r.kind](x.dtype)))
+        found.append(x)
+    return [*found, degree] if _counts(op) else found
+
+
 def merge(op: Aggregate, before: Sequence[Any], outs: Sequence[Any], degree: Any) -> list[Any]:
     """Partial results, with those of one more chunk."""
     kept = [k for k, r in enumerate(op.reductions) if r is not None]
