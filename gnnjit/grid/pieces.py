@@ -20,8 +20,9 @@ from gnnjit.graph.structure import Structure
 from gnnjit.grid.rules import Block, bind
 from gnnjit.grid.works import Gather, RowWise, Shared, Side, Sweep, traversals
 from gnnjit.ir.space import Space
+from gnnjit.lower.accumulate import accumulate
 from gnnjit.lower.aggregate import aggregate
-from gnnjit.lower.merging import finish, first, merge
+from gnnjit.lower.merging import counted, finish, first, merge
 
 Env = dict[Array, Any]
 
@@ -247,12 +248,7 @@ class ChunkPiece:
     @functools.cached_property
     def on_edges(self) -> tuple[Array, ...]:
         """Results that stay on the edges."""
-        return tuple(
-            x
-            for g in self.gathers
-            for x, r in zip(g.outputs, g.op.reductions, strict=True)
-            if r is None
-        )
+        return tuple(x for g in self.gathers for x in g.outputs if x not in g.reduced)
 
     @property
     def numbered(self) -> bool:
@@ -293,18 +289,28 @@ class ChunkPiece:
         theirs = {**values, **dict(zip(self.other, other, strict=True))}
         num_other = other[0].shape[0] if other else indptr.shape[0] - 1
         graph = chunk_graph(self.side, indptr, neighbor, num_other)
+        given: Env = {}
+        for g, before in zip(self.gathers, partial, strict=True):
+            given.update(zip(g.reduced, before or (), strict=False))
         found: Env = {}
         for g in traversals(self.gathers):
             operands = [
                 _read(theirs if v.space is g.other else mine, x)
                 for v, x in zip(g.op.body.inputs, g.inputs, strict=True)
             ]
-            outs = aggregate(graph, g.op.body, g.op.reductions, operands, g.limit)
+            if g.scored:
+                outs = aggregate(graph, g.op.body, g.op.reductions, operands, g.limit)
+            else:
+                before = [given.get(x) for x in g.outputs]
+                outs = accumulate(graph, g.op, operands, g.limit, before)
             found.update(zip(g.outputs, outs, strict=True))
+        degree = jnp.diff(indptr)
         merged = []
         for g, before in zip(self.gathers, partial, strict=True):
+            if not g.scored:
+                merged.append(counted(g.op, [found[x] for x in g.reduced], before, degree))
+                continue
             outs = [found[x] for x in g.outputs]
-            degree = jnp.diff(indptr)
             merged.append(
                 first(g.op, outs, degree) if before is None else merge(g.op, before, outs, degree)
             )

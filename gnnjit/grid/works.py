@@ -36,6 +36,17 @@ class Gather:
         return tuple(self.eqn.outputs[k] for k in self.picked)
 
     @property
+    def reduced(self) -> tuple[Array, ...]:
+        """Those that are not left on the edges."""
+        pairs = zip(self.outputs, self.op.reductions, strict=True)
+        return tuple(x for x, r in pairs if r is not None)
+
+    @property
+    def scored(self) -> bool:
+        """Whether the aggregate has an `exp_sum`, picked or not."""
+        return any(r is not None and r.score is not None for r in self.eqn.params["reductions"])
+
+    @property
     def limit(self) -> int | None:
         return self.eqn.params["limit"]
 

@@ -158,15 +158,21 @@ def _interprets(platform: str) -> bool:
 
 
 def run_choice(
-    choice: Choice, graph: Graph, operands: Sequence[Any], limit: int | None = None
+    choice: Choice,
+    graph: Graph,
+    operands: Sequence[Any],
+    limit: int | None = None,
+    **partial: Any,
 ) -> Sequence[Any]:
-    """The outputs of one traversal; `limit` bounds the chunks of `segment`."""
+    """The outputs of one traversal; `limit` bounds the chunks of `segment`. `partial`: further
+    arguments of `cpu.run`, where that is the choice."""
     body, reductions, rows = choice.body, choice.reductions, choice.rows
     if choice.kernel == "cpu":
         by_rows = rows is Space.DST
         structure = graph.in_structure if by_rows else graph.out_structure
         num_rows = graph.num_dst if by_rows else graph.num_src
-        return cpu.run(body, reductions, rows, structure, num_rows, graph.num_edges, operands)
+        edges = graph.num_edges
+        return cpu.run(body, reductions, rows, structure, num_rows, edges, operands, **partial)
     if choice.kernel == "pallas":
         interpret = choice.interpreted
         return pallas.run(body, reductions, rows, graph, operands, interpret=interpret)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.ir.evaluate import finite_or_zero
-from gnnjit.ir.program import Aggregate
+from gnnjit.ir.program import Aggregate, Reduce
 from gnnjit.ir.space import Space
 
 
@@ -64,16 +64,30 @@ def _counts(op: Aggregate) -> bool:
 
 def first(op: Aggregate, outs: Sequence[Any], degree: Any) -> list[Any]:
     """Partial results of one chunk: what `merge` makes of `empty` and it, without its work."""
-    start = {"max": lowest, "min": highest}
-    found = []
-    for x, r in zip(outs, op.reductions, strict=True):
-        if r is None:
-            continue
-        if r.kind in start:
-            some = degree.sum() > 0 if r.into is Space.SHARED else _as_column(degree > 0, x)
-            x = jnp.where(some, x, jnp.full_like(x, start[r.kind](x.dtype)))
-        found.append(x)
-    return [*found, degree] if _counts(op) else found
+    reduced = [(x, r) for x, r in zip(outs, op.reductions, strict=True) if r is not None]
+    found = [x if r.kind == "exp_sum" else merged(r, None, x, degree) for x, r in reduced]
+    return counted(op, found, None, degree)
+
+
+def merged(r: Reduce, before: Any | None, new: Any, degree: Any) -> Any:
+    """A sum or an extreme over the edges of a chunk, with what others had, if any."""
+    if r.kind == "sum":
+        return new if before is None else before + new
+    some = degree.sum() > 0 if r.into is Space.SHARED else _as_column(degree > 0, new)
+    if before is None:
+        start = lowest if r.kind == "max" else highest
+        return jnp.where(some, new, jnp.full_like(new, start(new.dtype)))
+    better = jnp.maximum if r.kind == "max" else jnp.minimum
+    return jnp.where(some, better(before, new), before)
+
+
+def counted(
+    op: Aggregate, found: Sequence[Any], before: Sequence[Any] | None, degree: Any
+) -> list[Any]:
+    """Partial results with the number of edges of each row, where that matters."""
+    if not _counts(op):
+        return list(found)
+    return [*found, degree if before is None else before[-1] + degree]
 
 
 def merge(op: Aggregate, before: Sequence[Any], outs: Sequence[Any], degree: Any) -> list[Any]:
@@ -84,22 +98,16 @@ def merge(op: Aggregate, before: Sequence[Any], outs: Sequence[Any], degree: Any
     for k in kept:  # extremes first: what is shifted by them needs both
         r = op.reductions[k]
         assert r is not None
-        if r.kind in ("max", "min"):
-            some = degree.sum() > 0 if r.into is Space.SHARED else _as_column(degree > 0, outs[k])
-            better = jnp.maximum if r.kind == "max" else jnp.minimum
-            new[k] = jnp.where(some, better(old[k], outs[k]), old[k])
+        if r.score is None:
+            new[k] = merged(r, old[k], outs[k], degree)
     for k in kept:
         r = op.reductions[k]
         assert r is not None
-        if r.kind == "sum":
-            new[k] = old[k] + outs[k]
-        elif r.kind == "exp_sum":
-            assert r.score is not None
+        if r.score is not None:
             top = new[r.score]
             here = jnp.where(_as_column(degree > 0, top), outs[r.score], -jnp.inf)
             new[k] = _rescaled(old[k], old[r.score], top) + _rescaled(outs[k], here, top)
-    found = [new[k] for k in kept]
-    return [*found, before[-1] + degree] if _counts(op) else found
+    return counted(op, [new[k] for k in kept], before, degree)
 
 
 def merge_partials(op: Aggregate, before: Sequence[Any], after: Sequence[Any]) -> list[Any]:

@@ -1,5 +1,12 @@
 """Aggregations on the CPU as generated machine code (LLVM), called through XLA's FFI."""
 
-from gnnjit.lower.cpu.kernel import available, product, run, why_no_product, why_not
+from gnnjit.lower.cpu.kernel import (
+    available,
+    product,
+    run,
+    why_no_product,
+    why_no_start,
+    why_not,
+)
 
-__all__ = ["available", "product", "run", "why_no_product", "why_not"]
+__all__ = ["available", "product", "run", "why_no_product", "why_no_start", "why_not"]

@@ -235,7 +235,7 @@ class Handler(Traversal):
     def _create_job(self, frame: ir.Value) -> None:
         b, spec = self.b, self.spec
         arrays = 3 if spec.needs_edge else 2
-        count = len(spec.body.inputs)
+        count = len(spec.body.inputs) + len(spec.starts)
         arguments = [self._buffer(frame, abi.FRAME_ARGS, i) for i in range(arrays + count)]
         results = [self._buffer(frame, abi.FRAME_RETS, i) for i in range(len(spec.body.outputs))]
         structure = [self.field(a, abi.BUFFER_DATA, PTR) for a in arguments[:arrays]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,7 +26,7 @@ else:
     from gnnjit.lower.cpu import movement, tall
     from gnnjit.lower.cpu.elementwise import RULES, Unsupported
     from gnnjit.lower.cpu.spec import Config, Spec
-    from gnnjit.lower.cpu.vectors import DTYPES
+    from gnnjit.lower.cpu.vectors import DTYPES, is_half
 
     assert movement.RULES is RULES  # importing it registers its rules
 
@@ -71,6 +71,9 @@ def run(
     num_edges: int,
     operands: Sequence[jax.Array],
     config: Config | None = None,
+    *,
+    partial: bool = False,
+    starts: Mapping[int, jax.Array] | None = None,
 ) -> list[jax.Array]:
     """Run the traversal.
 
@@ -79,19 +82,43 @@ def run(
     operands: per input of `body`: `[num_rows, *shape]` in the space `rows`,
         `[num_neighbors, *shape]` in the opposite one, `[num_edges, *shape]` of edges, `[*shape]`
         shared.
+    partial: where nothing is reduced is what the reduction starts with, not 0.
+    starts: for some outputs (`why_no_start`), what their rows go on from; the results take its
+        place where the caller does not need it any more.
     Returns, per output: `[num_rows, *shape]`, `[*shape]` (into SHARED) or, unreduced,
         `[num_edges, *shape]` with 0 on padding.
     """
     arrays = [jnp.asarray(a) for a in (structure.indptr, structure.neighbor, structure.edge)]
     index = tuple(np.dtype(a.dtype) for a in arrays)
-    spec = Spec(body, reductions, rows, index, config or default_config())
+    given = starts or {}
+    config = config or default_config()
+    spec = Spec(body, reductions, rows, index, config, partial, tuple(given))
     name = _target(spec)
     shapes = []
     for op, out in zip(reductions, body.outputs, strict=True):
         lead = (num_edges,) if op is None else () if op.into is Space.SHARED else (num_rows,)
         shapes.append(jax.ShapeDtypeStruct((*lead, *out.shape), out.dtype))
-    call = jax.ffi.ffi_call(name, shapes)
-    return list(call(*arrays[: 3 if spec.needs_edge else 2], *operands))
+    arrays = arrays[: 3 if spec.needs_edge else 2]
+    first = len(arrays) + len(operands)
+    places = {first + i: k for i, k in enumerate(given)}
+    call = jax.ffi.ffi_call(name, shapes, input_output_aliases=places)
+    return list(call(*arrays, *operands, *given.values()))
+
+
+def why_no_start(
+    body: Program, reductions: tuple[Reduce | None, ...], rows: Space, output: int
+) -> list[str]:
+    """Reasons why rows of an output of `run` cannot go on from given ones; none means that they
+    can, where `why_not` has none."""
+    op, dtype = reductions[output], body.outputs[output].dtype
+    if op is None or op.into is not rows:
+        return ["it has no rows"]
+    if is_half(dtype):
+        return [f"{dtype} is summed as float32"]
+    block = Spec(body, reductions, rows, (np.dtype(np.int32),) * 3, default_config()).block
+    if block and block.full % block.size:
+        return ["some features are computed twice"]
+    return []
 
 
 def available() -> bool:

@@ -46,7 +46,8 @@ class Block:
 class Spec:
     """One traversal: `body` on each edge, outputs reduced as `reductions` say.
 
-    `index_dtypes` are those of `indptr`, `neighbor` and `edge`.
+    `index_dtypes` are those of `indptr`, `neighbor` and `edge`. `partial`: where nothing is reduced
+    is the reduction's identity, not 0. `starts`: outputs of rows that go on from what is given.
     """
 
     body: Program
@@ -54,10 +55,13 @@ class Spec:
     rows: Space
     index_dtypes: tuple[np.dtype, ...]
     config: Config
+    partial: bool = False
+    starts: tuple[int, ...] = ()
 
     def key(self) -> Hashable:
         names = tuple(d.name for d in self.index_dtypes)
-        return (self.body.key(), self.reductions, self.rows, names, self.config)
+        parts = (self.partial, self.starts)
+        return (self.body.key(), self.reductions, self.rows, names, self.config, parts)
 
     @functools.cached_property
     def lanes(self) -> int:

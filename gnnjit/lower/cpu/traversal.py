@@ -32,7 +32,8 @@ from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Spec
 from gnnjit.lower.cpu.vectors import I32, I64, PTR, Vec, is_half, mangle
 
 NEXT, DONE, REFS, ROW_TASKS, TASKS, ROWS, SLOTS, CAPACITY, PARTIAL, MODE, POINTERS = range(11)
-"""Words (8 bytes each) of a job; from POINTERS on: indptr, neighbor, edge, operands, outputs.
+"""Words (8 bytes each) of a job; from POINTERS on: indptr, neighbor, edge, operands, what outputs
+start with, outputs.
 
 ROWS, SLOTS: rows and edges; CAPACITY: length of the edge arrays, padding included.
 """
@@ -107,8 +108,11 @@ class Traversal:
         first = POINTERS + 3
         count = len(self.spec.body.inputs)
         self.operands = [self.word(first + i, PTR) for i in range(count)]
+        first += count
+        self.starts = {k: self.word(first + i, PTR) for i, k in enumerate(self.spec.starts)}
+        first += len(self.starts)
         outputs = len(self.spec.body.outputs)
-        self.outputs = [self.word(first + count + i, PTR) for i in range(outputs)]
+        self.outputs = [self.word(first + i, PTR) for i in range(outputs)]
         return function.args[1:]
 
     def word(self, number: int, kind: ir.Type = I64) -> ir.Value:
@@ -200,6 +204,9 @@ class Traversal:
         self.row = part.row
         self.compute(PER_ROW)
         found = self.fresh(self.of_rows)
+        for acc in self.of_rows:
+            if acc.output in self.starts:
+                m.assign(found[acc], self._start(acc, part))
         with m.loop(part.since, part.until) as slot:
             self._edge(slot, {**found, **totals})
         if not self.of_rows:
@@ -332,6 +339,14 @@ class Traversal:
             self.m.assign(out[acc], self._like(acc))
         return out
 
+    def _start(self, acc: Accumulator, part: Part) -> Vec:
+        """What a row goes on from: of a hub, in the task where it begins."""
+        pointer = self._element(self.starts[acc.output], acc.value, part.row)
+        given = self.m.load(pointer, acc.value.dtype, self.spec.places(acc.value))
+        pairs = zip(self._like(acc).chunks, given.chunks, strict=True)
+        chunks = tuple(self.b.select(part.leads, nothing, x) for nothing, x in pairs)
+        return Vec(acc.dtype, given.size, chunks)
+
     def _put(self, acc: Accumulator, pointer: ir.Value, places: Places) -> None:
         """Store raw accumulators into the task's record."""
         if self.spec.shape(acc.value) != acc.value.shape:
@@ -345,8 +360,8 @@ class Traversal:
         self.m.store(vec, pointer, self.spec.places(acc.value))
 
     def finished(self, acc: Accumulator, vec: Vec, empty: ir.Value) -> Vec:
-        """The result in its own dtype; 0 where nothing was reduced."""
+        """The result in its own dtype; 0 where nothing was reduced, unless it is partial."""
         chunks = vec.chunks
-        if acc.op.kind != "sum":
+        if acc.op.kind != "sum" and not self.spec.partial:
             chunks = tuple(self.b.select(empty, ir.Constant(c.type, None), c) for c in chunks)
         return Vec(acc.value.dtype, vec.size, chunks)
