@@ -9,6 +9,7 @@ from typing import Protocol
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
 from gnnjit.ir.verify import verify
+from gnnjit.passes.arithmetic_on_own_rows import ArithmeticOnOwnRows
 from gnnjit.passes.drop_dead import DropDead
 from gnnjit.passes.factor_out_of_reduce import FactorOutOfReduce
 from gnnjit.passes.fold_constants import FoldConstants
@@ -111,7 +112,7 @@ def lowering_passes(
     stays on the edges, or goes back there.
     """
     softmax = (OnlineSoftmax(),) if online else ()
-    scale = (ScaleOnTheEdges(every=True),) if scale_on_edges else ()
+    scale = (ScaleOnTheEdges(every=True), ArithmeticOnOwnRows()) if scale_on_edges else ()
     back = (PlaceOnTheEdges(keep),) if keep else ()
     matmuls = SplitConcatMatmul(None, keep)
     simplify = _simplify(PlaceInSmallestSpace(keep), matmuls, FactorOutOfReduce())

@@ -1,0 +1,57 @@
+"""`arithmetic-on-own-rows`: what a row's edges need of the row's own vertex is computed with them.
+
+before:  a: f32[dst, 8] = abs(x)                after:  a: f32[edge, 8] = abs(x[v])
+         y = sum over (u -> v) of m[e] * a[v]           y = sum over (u -> v) of m[e] * a
+
+A kernel that goes over the edges row by row computes what depends on the row alone once per row,
+wherever the program has it. So this moves arithmetic of the vertices that own the rows into the
+traversal: the same work, without an array `[N, 8]` that is written and read once.
+
+Legal: nothing is computed otherwise. Refuses what something besides edges and their reductions
+reads, what is more than arithmetic (other kernels compute it for each edge), and traversals whose
+reductions have rows of both endpoints.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce
+from gnnjit.ir.space import Space
+from gnnjit.passes.to_the_edges import to_the_edges
+
+_ARITHMETIC = frozenset(
+    """
+    abs add add_any and broadcast_in_dim convert_element_type eq ge gt le lt max min mul ne neg not
+    or reshape select_n sign square stop_gradient sub
+    """.split()
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ArithmeticOnOwnRows:
+    name: str = "arithmetic-on-own-rows"
+
+    def __call__(self, program: Program) -> Program:
+        return to_the_edges(program, _moved(program))
+
+
+def _moved(program: Program) -> set[Equation]:
+    reductions = [e.op.into for e in program.equations if isinstance(e.op, Reduce)]
+    owners = set(reductions) - {Space.SHARED}
+    if not reductions or len(owners) > 1:
+        return set()
+    (own,) = owners or {Space.DST}
+    elsewhere: set[Atom] = set(program.outputs)
+    moved: set[Equation] = set()
+    for eqn in reversed(program.equations):
+        if _is_arithmetic(eqn) and eqn.space is own and elsewhere.isdisjoint(eqn.outputs):
+            moved.add(eqn)
+        elif not isinstance(eqn.op, Reduce) and eqn.space is not Space.EDGE:
+            elsewhere.update(eqn.inputs)
+    return moved
+
+
+def _is_arithmetic(eqn: Equation) -> bool:
+    """Or a broadcast, which a kernel does not write either."""
+    return isinstance(eqn.op, Lax) and eqn.op.name in _ARITHMETIC
