@@ -17,9 +17,6 @@ from gnnjit.cost.model import CostModel, Work
 from gnnjit.errors import CostError
 
 REPEATS = 5
-HELD = 1 << 30
-"""Bytes of arrays that wait for a further pass; of them, the first passes are at most so far behind
-the others as it takes to prepare them."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class Effort:
         layers: random ones.
         most_bytes: of one array of a layer.
         every: all alternatives of a layer, not a random one of them.
-        passes: over the points, apart in time: other programs slow a machine for seconds.
+        passes: over all points, so apart in time: other programs slow a machine for minutes.
         fill: seconds that the readings of a function fill at least, in each pass.
     """
 
@@ -60,11 +57,6 @@ class Prepared:
     compiled: Callable[[], Sequence[Run]]
     arrays: Sequence[Any] = ()
 
-    @property
-    def bytes(self) -> int:
-        """Of the arrays."""
-        return sum(x.nbytes for x in jax.tree.leaves(self.arrays))
-
 
 @dataclass(frozen=True)
 class Point:
@@ -72,7 +64,7 @@ class Point:
 
     Attributes:
         name: for people.
-        prepare: makes its arrays and functions, which are dropped when they are measured.
+        prepare: makes its arrays and functions. Arrays are made anew for each pass.
     """
 
     name: str
@@ -148,7 +140,7 @@ def calibrate(
     Args:
         effort: how long each is measured, in how many passes.
         repeats: readings of the clock for each function in each pass at least.
-        progress: called with the name of each point, when its first pass is done.
+        progress: called with the name of a point, when it was measured in a pass.
         prior: weights of features that no point has; the shipped ones where it is None.
 
     Raises:
@@ -158,52 +150,31 @@ def calibrate(
         raise CostError("there are no points to calibrate with, expected at least one")
     if repeats < 1:
         raise CostError(f"repeats is {repeats}, expected at least 1")
-    measured: list[tuple[str, Work, float]] = []
-    waiting: list[_Waiting] = []
-    for point in points:
-        prepared = point.prepare()
-        waiting.append(_Waiting(point.name, prepared, prepared.compiled(), effort, repeats))
-        waiting[-1].read()
-        if progress is not None:
-            progress(point.name)
-        if effort.passes == 1 or sum(w.prepared.bytes for w in waiting) > HELD:
-            measured += _finished(waiting, effort.passes - 1)
-            waiting = []
-    measured += _finished(waiting, effort.passes - 1)
+    readings: list[list[np.ndarray]] = [[] for _ in points]
+    works: list[Sequence[Work]] = []
+    runs: list[Sequence[Run]] = []
+    turns = repeats, 100 * repeats
+    for number in range(effort.passes):
+        for k, point in enumerate(points):
+            prepared = point.prepare()
+            if number == 0:
+                works.append(prepared.works)
+                runs.append(prepared.compiled())
+            found = clock.readings(runs[k], prepared.arrays, fill=effort.fill, turns=turns)
+            readings[k].append(found)
+            if progress is not None:
+                progress(point.name)
+    measured = [
+        (point.name, work, seconds)
+        for point, some, found in zip(points, works, readings, strict=True)
+        for work, seconds in zip(some, clock.compared(np.concatenate(found)), strict=True)
+    ]
     learner = fitted(
         [(work, t) for _, work, t in measured], prior or default_model(jax.default_backend())
     )
     model = learner.model("calibrated in this process")
     report = tuple(Measured(name, work, t, model.seconds(work)) for name, work, t in measured)
     return Report(report, learner, model)
-
-
-class _Waiting:
-    """A point of which some passes are read."""
-
-    def __init__(
-        self, name: str, prepared: Prepared, runs: Sequence[Run], effort: Effort, repeats: int
-    ) -> None:
-        self.name, self.prepared, self._runs = name, prepared, runs
-        self._fill, self._turns = effort.fill, (repeats, 100 * repeats)
-        self._found: list[np.ndarray] = []
-
-    def read(self) -> None:
-        """Another pass."""
-        self._found.append(
-            clock.readings(self._runs, self.prepared.arrays, fill=self._fill, turns=self._turns)
-        )
-
-    def measured(self) -> list[tuple[str, Work, float]]:
-        seconds = clock.compared(np.concatenate(self._found))
-        return [(self.name, *one) for one in zip(self.prepared.works, seconds, strict=True)]
-
-
-def _finished(waiting: Sequence[_Waiting], passes: int) -> list[tuple[str, Work, float]]:
-    for _ in range(passes):
-        for one in waiting:
-            one.read()
-    return [found for one in waiting for found in one.measured()]
 
 
 def _mean(values: Sequence[float]) -> float:

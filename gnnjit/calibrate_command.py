@@ -90,7 +90,7 @@ def _measure(points: Sequence[Point], effort: Effort, console: Console) -> Repor
         disable=not console.is_terminal,
     )
     with bar:
-        task = bar.add_task("", total=len(points))
+        task = bar.add_task("", total=len(points) * effort.passes)
 
         def progress(name: str) -> None:
             bar.update(task, advance=1, description=name)

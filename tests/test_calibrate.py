@@ -136,25 +136,33 @@ def test_what_calibrate_refuses():
         calibrate(tiny(), repeats=0)
 
 
-def test_passes_are_apart_in_time(monkeypatch):
-    """Of two functions in each of three points: all of a pass, then all of the next."""
+def test_passes_are_apart_in_time():
+    """All points in a pass, each with both of its functions, then all in the next: their arrays
+    are made anew, their functions are not."""
     order: list[str] = []
+    compiled: list[str] = []
 
-    def point(name: str, held: int) -> Point:
+    def point(name: str) -> Point:
         works = [Work.of(KIND, **{FEATURE: n}) for n in (1, 2)]
-        runs = [lambda x, name=name: order.append(name) for _ in works]
-        return Point(name, lambda: Prepared(works, lambda: runs, [np.zeros(held, np.uint8)]))
 
-    points = [point("a", 10), point("b", 100), point("c", 1)]
-    monkeypatch.setattr(calibration, "HELD", 100)
+        def compile_() -> list:
+            compiled.append(name)
+            return [lambda x: order.append(name) for _ in works]
+
+        def prepare() -> Prepared:
+            order.append(f"{name} made")
+            return Prepared(works, compile_, [np.zeros(3)])
+
+        return Point(name, prepare)
+
     effort = Effort(0, 0, passes=3, fill=0.0)
     report = calibrate(
-        points, effort, repeats=1, progress=lambda name: order.append(f"{name} done")
+        [point("a"), point("b")], effort, repeats=1, progress=lambda x: order.append(f"{x} done")
     )
-    assert [p.name for p in report.points] == ["a", "a", "b", "b", "c", "c"]
-    passes = [x for x, before in zip(order, [None, *order], strict=False) if x != before]
-    # With b, too much is held: a and b are finished before c begins.
-    assert passes == ["a", "a done", "b", "b done", "a", "b", "a", "b", "c", "c done", "c"]
+    assert [p.name for p in report.points] == ["a", "a", "b", "b"]
+    assert compiled == ["a", "b"]
+    steps = [x for x, before in zip(order, [None, *order], strict=False) if x != before]
+    assert steps == ["a made", "a", "a done", "b made", "b", "b done"] * 3
 
 
 def test_the_fastest_pass_counts(monkeypatch):
