@@ -9,7 +9,6 @@ writes partial results once; after other code they are merged. Nothing is differ
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,13 +16,13 @@ import jax
 import jax.numpy as jnp
 
 from gnnjit import _compat
-from gnnjit._compat import mlir
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Equation, Program
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose, cpu
 from gnnjit.lower.aggregate import Reductions, out_shape
 from gnnjit.lower.execute import execute, spread
+from gnnjit.lower.lowering import register
 from gnnjit.lower.merging import merged
 
 accumulate_p = _compat.Primitive("accumulate")
@@ -125,11 +124,4 @@ def _degree(graph: Graph, space: Space) -> Any:
     return jnp.diff(structure.indptr)
 
 
-for _platform in (None, "cpu", "cuda", "rocm", "tpu"):
-    _rule = mlir.lower_fun(
-        functools.partial(_lower, platform=_platform or "other"), multiple_results=True
-    )
-    if _platform is None:
-        mlir.register_lowering(accumulate_p, _rule)
-    else:
-        mlir.register_lowering(accumulate_p, _rule, platform=_platform)
+register(accumulate_p, _lower)

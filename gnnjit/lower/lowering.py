@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -49,15 +49,15 @@ aggregate_p.def_impl(
 )
 
 
-def _register(platform: str | None) -> None:
-    rule = mlir.lower_fun(
-        functools.partial(lower, platform=platform or "other"), multiple_results=True
-    )
-    if platform is None:
-        mlir.register_lowering(aggregate_p, rule)
-    else:
-        mlir.register_lowering(aggregate_p, rule, platform=platform)
+def register(primitive: Any, lower: Callable[..., list[Any]]) -> None:
+    """`lower(..., platform=)` is how a primitive becomes code, on each platform."""
+    for platform in (None, "cpu", "cuda", "rocm", "tpu"):
+        fn = functools.partial(lower, platform=platform or "other")
+        rule = mlir.lower_fun(fn, multiple_results=True)
+        if platform is None:
+            mlir.register_lowering(primitive, rule)
+        else:
+            mlir.register_lowering(primitive, rule, platform=platform)
 
 
-for _platform in (None, "cpu", "cuda", "rocm", "tpu"):
-    _register(_platform)
+register(aggregate_p, lower)
