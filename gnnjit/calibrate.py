@@ -40,7 +40,7 @@ class Effort:
 
 QUICK = Effort(16, 2.4e7)
 USUAL = Effort(50, 2.4e7)
-THOROUGH = Effort(150, 1.5e8, every=True, passes=4, fill=0.1)
+THOROUGH = Effort(240, 1.5e8, every=True, passes=3, fill=0.1)
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from gnnjit.passes.to_the_edges import to_the_edges
 
 _ARITHMETIC = frozenset(
     """
-    abs add add_any and broadcast_in_dim convert_element_type eq ge gt le lt max min mul ne neg not
-    or reshape select_n sign square stop_gradient sub
+    abs add add_any and broadcast_in_dim convert_element_type eq ge gt is_finite le lt max min mul
+    ne neg not or reshape select_n sign square stop_gradient sub
     """.split()
 )
 
