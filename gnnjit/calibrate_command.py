@@ -35,7 +35,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how_many.add_argument(
         "--thorough",
         action="store_true",
-        help="measure more layers, larger ones, and three times: half an hour, and better predictions",
+        help="measure more layers, larger ones, and three times: half an hour, and better "
+        "predictions",
     )
     parser.add_argument(
         "--json",

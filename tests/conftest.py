@@ -26,7 +26,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--one-in", type=int, default=1, metavar="N",
-        help="of the cases of each test, run the first and every Nth after it",
+        help="of the tests of each module, run the first and every Nth after it",
     )  # fmt: skip
 
 
@@ -34,9 +34,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seen: collections.Counter[str] = collections.Counter()
     kept, left_out = [], []
     for item in items:
-        test = item.nodeid.partition("[")[0]
-        (left_out if seen[test] % config.getoption("one_in") else kept).append(item)
-        seen[test] += 1
+        module = item.nodeid.partition("::")[0]
+        (left_out if seen[module] % config.getoption("one_in") else kept).append(item)
+        seen[module] += 1
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
@@ -60,9 +60,7 @@ def no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture(scope="module")
 def quick_compilation() -> Iterator[None]:
-    """XLA optimises machine code little, in processes started meanwhile too: for modules that
-    compile far longer than they run, and compare values. `.ci/run` has it for all tests on the
-    newest JAX."""
+    """XLA optimises machine code little, in processes started meanwhile too."""
     name = "jax_disable_most_optimizations"
     before = jax.config.read(name)
     with pytest.MonkeyPatch.context() as patch:
@@ -70,3 +68,11 @@ def quick_compilation() -> Iterator[None]:
         jax.config.update(name, True)
         yield
         jax.config.update(name, before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compilation(request: pytest.FixtureRequest) -> None:
+    """Most modules compile far longer than they run, and compare values. Those of the lowerings
+    have the values of optimised machine code, but for what says so itself."""
+    if request.path.parent.name != "lower":
+        request.getfixturevalue("quick_compilation")

@@ -24,8 +24,6 @@ from gnnjit.cost.model import Work
 from gnnjit.cost.store import Key
 from gnnjit.errors import CostError
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 KIND, FEATURE = next((k, f[0]) for k, f in KINDS.items())
 OTHER = next(k for k in KINDS if k != KIND)
 

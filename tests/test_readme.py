@@ -11,8 +11,6 @@ import pytest
 
 import gnnjit
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 NOT_SAID_IN_A_LAYER = {

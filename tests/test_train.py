@@ -15,8 +15,6 @@ from gnnjit.train import TrainConfig, TrainError, resolve, train
 from gnnjit.training.loop import Epoch, Stopping
 from gnnjit.training.optimizers import decayed, make_optimizer
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 class Tiny(nnx.Module):
     """A classifier that compiles in no time: the vertex beside the mean of its neighbours."""

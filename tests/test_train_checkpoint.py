@@ -19,8 +19,6 @@ from gnnjit.data import communities
 from gnnjit.train import CheckpointError, TrainConfig, train
 from gnnjit.training.progress import Silent
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 EPOCHS = 14
 CONFIG = TrainConfig(model="gcn", epochs=12, lr=0.05)
 

@@ -25,8 +25,6 @@ from gnnjit.store_dataset import store_dataset
 from gnnjit.train import TrainConfig, TrainError, train
 from gnnjit.training.devices import check_spread
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 SIZES = {"num_nodes": 150, "num_classes": 3, "num_features": 8, "separation": 2.5}
 RUNS = {
     "gcn": [{"devices": 4}, {"devices": 4}, {"devices": 2, "partition": "vertices"}],

@@ -14,8 +14,6 @@ from gnnjit.data import GraphDataset
 from gnnjit.train import TrainConfig, TrainError, resolve, train
 from gnnjit.training.tasks import FoldTask
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 class Pooled(nnx.Module):
     """The sum over each graph's edges and vertices, normalised over the batch, then linear."""

@@ -21,8 +21,6 @@ from gnnjit import cli
 from gnnjit.launch import supervise, virtual_devices
 from gnnjit.training.together import _packed, _unpacked
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 ROOT = Path(__file__).parent.parent
 EPOCHS = 6
 DIES = """

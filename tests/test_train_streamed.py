@@ -28,11 +28,9 @@ from gnnjit.training.checkpoint import named_arrays
 from gnnjit.training.progress import Bar, Lines, Silent
 from gnnjit.training.streamed import layout_of, note_of
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 SMALL = {"num_nodes": 400, "num_classes": 3, "num_features": 6, "avg_degree": 6}
 CONFIG = TrainConfig(model="gcn", epochs=5, lr=0.05, seed=1)
-BUDGET = 40_000
+BUDGET = 36_000
 ROOMY = "8GiB"
 """For this process, which the other tests have made large."""
 

@@ -24,8 +24,6 @@ from gnnjit.prepare import prepare
 from gnnjit.stored_dataset import StoredDataset
 from gnnjit.training.streamed import note_of
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def options(folder: Path, *more: str, store: bool = True) -> list[str]:
     given = f"train communities --model gcn --layers 1 --epochs 6 --memory-budget {ROOMY}".split()

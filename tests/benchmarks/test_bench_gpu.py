@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("quick_compilation")]
+pytestmark = pytest.mark.once
 
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 ROOT = FOLDER.parent

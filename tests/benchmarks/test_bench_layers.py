@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("quick_compilation")]
+pytestmark = pytest.mark.once
 
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 

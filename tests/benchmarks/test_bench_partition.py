@@ -15,7 +15,7 @@ import pytest
 
 from gnnjit.graph.partition import Partition
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("quick_compilation")]
+pytestmark = pytest.mark.once
 
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("quick_compilation")]
+pytestmark = pytest.mark.once
 
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 ROWS = {"bytes": 4, "memory": 5, "time": 5, "check": 18, "counts": 6, "model": 54}

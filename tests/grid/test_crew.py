@@ -24,7 +24,7 @@ from gnnjit.stream import stream
 
 from . import crew_job
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("quick_compilation")]
+pytestmark = pytest.mark.once
 
 
 # --------------------------------------------------------------------------------- whole processes

@@ -15,10 +15,9 @@ from gnnjit.stream import stream
 
 from .streaming import PerVertex, assert_same, in_memory, on_graph, random_edges
 
-pytestmark = [
-    pytest.mark.usefixtures("quick_compilation"),
-    pytest.mark.skipif(jax.default_backend() != "cpu", reason="devices with memory of their own"),
-]
+pytestmark = pytest.mark.skipif(
+    jax.default_backend() != "cpu", reason="devices with memory of their own"
+)
 
 WIDTH = 16
 """Numbers of a row: 64 bytes, so that every block begins where it can be used."""

@@ -18,8 +18,6 @@ from gnnjit.stream import stream
 
 from .streaming import PerVertex, assert_same, edges, in_memory, in_parts, on_graph, random_edges
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 N, F = 11, 4
 EDGES = random_edges(N, 40)
 RNG = np.random.default_rng(0)

@@ -30,8 +30,6 @@ from .streaming import (
     random_edges,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 F = 3
 W = np.random.default_rng(0).normal(size=(F, 4)).astype(np.float32) * 0.5
 

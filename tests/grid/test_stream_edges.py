@@ -28,8 +28,6 @@ from .streaming import (
     random_edges,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 F, G = 3, 2
 
 

@@ -19,8 +19,6 @@ from gnnjit.stream import stream
 
 from .streaming import Edges, PerVertex, on_graph, random_edges
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 FEATURES, CLASSES, STEPS = 5, 3, 4
 
 # Adam divides by the size of a gradient: with its usual eps it would blow up the rounding errors

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from strategies import edge_lists, expressions
 
@@ -15,8 +14,6 @@ import gnnjit
 
 from .cases import GRAPHS, Case
 from .test_oracle import compare
-
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 N, E, F = 7, 14, 3
 RNG = np.random.default_rng(0)

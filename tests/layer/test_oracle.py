@@ -15,8 +15,6 @@ from gnnjit import stage
 from .cases import CASES, GRAPHS, Case, Edges, features, layer_of
 from .plain import plain
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def weights(outs: Any) -> list[Any]:
     rng = np.random.default_rng(7)

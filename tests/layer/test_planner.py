@@ -28,8 +28,6 @@ from gnnjit.planner import plan, weigh
 from gnnjit.plans import Plan, Problem
 from gnnjit.stage import recording
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 N, E = 8, 40
 RNG = np.random.default_rng(0)
 GRAPH = gnnjit.Graph.from_edges(*RNG.integers(0, N, (2, E)), num_nodes=N)

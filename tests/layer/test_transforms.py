@@ -14,8 +14,6 @@ import gnnjit
 from .cases import CASES, GRAPHS, features, layer_of
 from .plain import plain
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 E = GRAPHS["isolated"]
 G = E.graph()
 AT = features(E)

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 import gnnjit
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 # Sources 2 and 5, destinations 1, 3 and 4 are in no edge.
 SRC, DST = np.array([0, 1, 1, 4, 3, 3]), np.array([0, 0, 2, 2, 2, 0])
 NUM_SRC, NUM_DST = 6, 5

@@ -17,8 +17,6 @@ from gnnjit.nn import GAT, GCN, GGNN, GIN, SAGE, CommNet, EdgeConv, GatedGCN, GA
 
 from . import formulas
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 F_IN, F_OUT = 5, 3
 CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "gcn": (GCN, formulas.gcn),

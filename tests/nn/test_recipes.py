@@ -14,8 +14,6 @@ from gnnjit.nn.recipes import MODELS, RECIPES, Recipe, build, build_graph, recip
 
 from . import formulas
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 GRAPH = Graph.from_edges(*formulas.random_edges(0), formulas.NUM_NODES)
 X = jnp.asarray(np.random.default_rng(0).normal(size=(formulas.NUM_NODES, 6)), jnp.float32)
 SIZES = {"in_features": 6, "hidden": 4, "num_classes": 3, "heads": 2, "dropout": 0.5}

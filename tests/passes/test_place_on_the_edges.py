@@ -27,8 +27,6 @@ from gnnjit.passes.split_concat_matmul import SplitConcatMatmul
 from .golden import fires, refuses, same
 from .test_pipeline import written
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 SRC, DST = frozenset({Space.SRC}), frozenset({Space.DST})
 BOTH = SRC | DST
 

@@ -37,8 +37,6 @@ from gnnjit.passes.reorder_aggregate_combine import Order, ReorderAggregateCombi
 from gnnjit.passes.share_subexpressions import ShareSubexpressions
 from gnnjit.stage import recording
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 N, CAPACITY, F = 5, 8, 2
 OTHER: dict[Order, Order] = {
     "aggregate-first": "combine-first",

@@ -30,8 +30,6 @@ from gnnjit.passes.store_edge_values import StoreEdgeValues, candidates
 from .golden import fires, program, refuses, same
 from .test_pipeline import written
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def before_the_pass(prog: Program) -> Program:
     """`prog` as `store-edge-values` is given it."""

@@ -20,8 +20,6 @@ from gnnjit.graph.partition import equal_vertices
 
 from .sharding import edges, mesh, random_edges
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @pytest.fixture
 def equal_links(monkeypatch: Any) -> None:

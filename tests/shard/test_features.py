@@ -15,8 +15,6 @@ from gnnjit.lower import sharded
 
 from .sharding import random_edges
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @gnnjit.layer
 def total(v: Any, e: Any, p: Any) -> Any:

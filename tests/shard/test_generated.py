@@ -16,8 +16,6 @@ import gnnjit
 
 from .sharding import EXCHANGES, assert_same, mesh
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 N, E, F = 7, 14, 3
 RNG = np.random.default_rng(0)
 X, D = RNG.normal(size=(N, F)).astype(np.float32), RNG.normal(size=(E, F)).astype(np.float32)

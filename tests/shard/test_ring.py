@@ -68,7 +68,6 @@ def test_runs_stop_at_every_distance(distances):
     "distances",
     [(), (1, 7), (3,), (1, 2, 7), (1, 6, 7), (1, 4, 7), (2, 4, 5, 7), (1, 2, 3, 4, 5, 6, 7)],
 )
-@pytest.mark.usefixtures("quick_compilation")
 def test_values_and_gradients(distances, name):
     e = at_distances(*distances)
     sharded = ring(e)

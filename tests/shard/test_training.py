@@ -17,8 +17,6 @@ from gnnjit.nn.recipes import build, build_graph
 
 from .sharding import GRAPHS, assert_same
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 FEATURES, CLASSES, STEPS = 5, 3, 3
 HUB = GRAPHS["hub"]
 N = HUB.num_nodes

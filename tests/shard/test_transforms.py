@@ -15,8 +15,6 @@ import gnnjit
 from .functions import F, arguments, gated
 from .sharding import EXCHANGES, GRAPHS, assert_same
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 HUB = GRAPHS["hub"]
 X, D, P = arguments(HUB)
 OTHER_X, _, OTHER_P = arguments(HUB, seed=1)

@@ -13,8 +13,6 @@ from gnnjit.graph.partition import equal_edges
 from .functions import FUNCTIONS, MODULES, F, arguments, of_module
 from .sharding import EXCHANGES, GRAPHS, PARTITIONS, assert_alike, assert_same, mesh
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 HUB = GRAPHS["hub"]
 
 
