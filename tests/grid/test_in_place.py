@@ -50,9 +50,9 @@ def test_in_place_and_copied(store, monkeypatch, num_nodes, options):
     found = []
     graph = data.streamed(store)
     (rows,) = on_graph(graph, (x,))
+    function = stream(step, memory_budget=1 << 30, parts=4, cached=False, **options)
     for least in (0, 1 << 60):
         monkeypatch.setattr(loading, "IN_PLACE", least)
-        function = stream(step, memory_budget=1 << 30, parts=4, cached=False, **options)
         got = jax.tree.map(np.asarray, function(graph, rows, W))
         traffic = function.traffic
         assert traffic is not None
