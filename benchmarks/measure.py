@@ -338,13 +338,15 @@ def in_passes(
 ) -> list[list[float]]:
     """As `in_turn` for each group, with its `arrays`, over the turns of several passes, which lie
     apart in time: where other machines share the memory, the same program takes 1.1 times as long
-    for minutes."""
-    from gnnjit.clock import compared, readings
+    for minutes. Groups of which it is open then which call is the fastest get as many passes
+    again."""
+    from gnnjit.clock import compared, decided, readings
 
     turns = (repeats, MOST_TURNS)
     given = arrays or [()] * len(groups)
-    found = [
-        [readings(runs, a, fill=fill, turns=turns) for runs, a in zip(groups, given, strict=True)]
-        for _ in range(passes)
-    ]
-    return [compared(np.concatenate(one)) for one in zip(*found, strict=True)]
+    found: list[list[np.ndarray]] = [[] for _ in groups]
+    for k in range(2 * passes):
+        for runs, a, one in zip(groups, given, found, strict=True):
+            if k < passes or not decided(np.concatenate(one)):
+                one.append(readings(runs, a, fill=fill, turns=turns))
+    return [compared(np.concatenate(one)) for one in found]

@@ -28,6 +28,43 @@ def test_the_fastest_turn_says_how_long():
     assert clock.compared(found[:, :1]) == pytest.approx([1.0])
 
 
+def test_what_scatters_is_read_again(monkeypatch):
+    """The second call is 1.03 times as slow; until the third round it could be the faster."""
+
+    def scattered(turns: int, by: float) -> np.ndarray:
+        return np.exp(np.linspace(-by, by, turns)[:, None] * [0.0, 1.0]) * [1.0, 1.03]
+
+    rounds = [scattered(5, 0.4), scattered(5, 0.4), scattered(1001, 0.01), scattered(5, 0.4)]
+    asked = iter(rounds)
+    monkeypatch.setattr(clock, "readings", lambda *_, **__: next(asked))
+    monkeypatch.setattr(clock, "ROUNDS", 10)
+    first, second = clock.compare([print, print])
+    assert second / first == pytest.approx(1.03, abs=1e-3)
+    assert next(asked) is rounds[3]
+
+
+def test_how_often_what_scatters_is_read(monkeypatch):
+    scattered = np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 1.0]])
+    asked = []
+    monkeypatch.setattr(clock, "readings", lambda *_, **__: asked.append(1) or scattered)
+    monkeypatch.setattr(clock, "ROUNDS", 3)
+    clock.compare([print, print])
+    assert len(asked) == 3
+
+
+def test_when_it_is_decided():
+    turns = np.array([1.0, 1.1, 0.9, 1.05, 0.95])
+    exact = turns[:, None] * np.array([1.0, 1.001, 1.0])
+    assert clock.decided(exact)
+    assert clock.decided(exact[:, :1])
+    far = turns[:, None] * np.array([1.0, 3.0])
+    far[:, 1] *= np.array([1.0, 1.5, 0.6, 1.2, 0.8])  # scatters, but is not the fastest
+    assert clock.decided(far)
+    near = turns[:, None] * np.array([1.0, 1.05])
+    near[:, 1] *= np.array([1.0, 1.5, 0.6, 1.2, 0.8])
+    assert not clock.decided(near)
+
+
 def test_nothing_to_compare():
     assert clock.compare([]) == []
 
