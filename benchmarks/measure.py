@@ -338,14 +338,14 @@ def in_passes(
 ) -> list[list[float]]:
     """As `in_turn` for each group, with its `arrays`, over the turns of several passes, which lie
     apart in time: where other machines share the memory, the same program takes 1.1 times as long
-    for minutes. Groups of which it is open then which call is the fastest get as many passes
-    again."""
+    for minutes. Groups of which it is open then which call is the fastest get more, up to
+    three times as many."""
     from gnnjit.clock import compared, decided, readings
 
     turns = (repeats, MOST_TURNS)
     given = arrays or [()] * len(groups)
     found: list[list[np.ndarray]] = [[] for _ in groups]
-    for k in range(2 * passes):
+    for k in range(3 * passes):
         for runs, a, one in zip(groups, given, found, strict=True):
             if k < passes or not decided(np.concatenate(one)):
                 one.append(readings(runs, a, fill=fill, turns=turns))
