@@ -148,6 +148,11 @@ class BlockPiece:
         return tuple(x for x in self.outputs if x not in self.whole)
 
     @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.gathers or self.works)
+
+    @property
     def numbered(self) -> bool:
         """Whether the numbers of the rows are read."""
         return any(w.eqn.name == "iota" for w in self.works)

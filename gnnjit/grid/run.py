@@ -2,7 +2,8 @@
 
 One thread moves data between the store and the device, in order; the main thread computes. The
 memory plan says what is loaded, stored and dropped around each operation; the loads of the next
-operation begin while this one runs (NeuGraph, section 3.2: double buffering).
+operation begin while this one runs (NeuGraph, section 3.2: double buffering), at the end of a sweep
+those of the next one's first edges.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gnnjit.allocator import trim
 from gnnjit.frontend.whole import Array
 from gnnjit.grid.fit import Fit
 from gnnjit.grid.loading import Data, LoadedEdges, Loader, Mover, padded
-from gnnjit.grid.script import Pieces, Step, Tensor, cell
+from gnnjit.grid.script import Pieces, Step, Tensor, cell, upcoming
 from gnnjit.grid.totals import Totals
 from gnnjit.grid.traffic import Traffic
 from gnnjit.lower.merging import empty
@@ -36,6 +37,7 @@ class Run:
         self.env = shared
         self.overlapped = overlapped
         self.loader = Loader(pieces, script, data)
+        self.upcoming = upcoming(pieces, script.steps)
         self.tensors = {name: t for t, name in script.names.items()}
         self.device: dict[Tensor, Any] = {}
         self.loading: dict[Tensor, concurrent.futures.Future[Any]] = {}
@@ -83,8 +85,9 @@ class Run:
             if step.kind == "block" and step.stage == 0 and step.part <= 0:
                 local = {}
             self._bring(at)
-            if self.overlapped:
-                self._prefetch(at + 1, steps[-1], ahead=True)
+            following = self.upcoming[at]
+            if self.overlapped and following is not None:
+                self._prefetch(following, running=step)
             began, waited = time.perf_counter(), self.traffic.waited
             if step.kind == "block":
                 sums = totals.rows[step.stage]
@@ -121,6 +124,8 @@ class Run:
 
     def _block(self, step: Step, local: dict[Array, Any], partial: Any, totals: Any) -> Any:
         piece = self.pieces.blocks[step.sweep][step.stage]
+        if piece.idle:
+            return totals
         first, stop = self.loader.range(step.block, step.part)
         size = self.loader.slice if step.part >= 0 else self.script.rows
         index = self.loader.index(first, stop, size) if piece.numbered else np.zeros(size, np.int32)
@@ -220,7 +225,7 @@ class Run:
             if name in planned.stores and name not in outputs:
                 self._store(t)
             self.device.pop(t, None)
-        self._prefetch(at, at)
+        self._prefetch(at)
         waited = time.perf_counter()
         for name in planned.loads:
             t = self.tensors[name]
@@ -228,21 +233,24 @@ class Run:
                 self.device[t] = self.loading.pop(t).result()
         self.traffic.waited += time.perf_counter() - waited
 
-    def _prefetch(self, at: int, last: int, ahead: bool = False) -> None:
-        """Begin the loads of a step; `ahead`: while the one before it still has to run."""
-        if at > last:
-            return
+    def _prefetch(self, at: int, running: Step | None = None) -> None:
+        """Begin the loads of a step; those of a later sweep than that of the step that is still
+        running, only as far as nothing writes there."""
         step = self.script.steps[at]
-        before = self.script.steps[at - 1].outputs if at else ()
         selected = step.name in self.script.selected
-        for name in self.script.plan.steps[at].loads:
+        later = running is not None and step.sweep != running.sweep
+        for name in () if later else self.script.plan.steps[at].loads:
             t = self.tensors[name]
             partly = selected and t in step.partial
-            made = ahead and t in before  # not stored yet
+            made = running is not None and t in running.outputs  # not stored yet
             if not (made or partly or t in self.loading or t in self.device):
                 cause = "own rows" if t.block == step.block else "other rows"
                 self.loading[t] = self.mover.submit(self.loader.tensor, t, cause, step.name)
-        if step.kind == "chunk" and step.name not in self.chunks:
+        if step.kind != "chunk" or step.name in self.chunks:
+            return
+        piece = self.pieces.chunks[step.sweep][step.stage]
+        assert piece is not None
+        if not (later and (selected or piece.edge_loads)):
             self.chunks[step.name] = self.mover.submit(self.loader.chunk, step, selected)
 
     def _settle(self, at: int) -> None:

@@ -167,6 +167,7 @@ def _stage(pieces: Pieces, sweep: int, stage: int, block: int, slices: int) -> I
     piece = pieces.blocks[sweep][stage]
     stores = set(pieces.sweeps[sweep].stores)
     kept = stores | set(pieces.sweeps[sweep].loads)
+    slices = 1 if piece.idle else slices
     for part in range(slices):
         at, last = part if slices > 1 else -1, part == slices - 1
 
@@ -228,6 +229,18 @@ def operations(
         )
         for step in script
     ]
+
+
+def upcoming(pieces: Pieces, script: Sequence[Step]) -> list[int | None]:
+    """For each step the next one that has something to do: its loads begin meanwhile."""
+    found: list[int | None] = []
+    after = None
+    for at in reversed(range(len(script))):
+        found.append(after)
+        step = script[at]
+        if step.kind != "block" or not pieces.blocks[step.sweep][step.stage].idle:
+            after = at
+    return found[::-1]
 
 
 def cell(pieces: Pieces, step: Step) -> tuple[int, int]:

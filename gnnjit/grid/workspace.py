@@ -12,7 +12,7 @@ import numpy as np
 
 from gnnjit.frontend.whole import Array, Rows
 from gnnjit.grid.crew import Crew
-from gnnjit.grid.script import Pieces, Step, Tensor, room, steps
+from gnnjit.grid.script import Pieces, Step, Tensor, room, steps, upcoming
 from gnnjit.grid.streamed import StreamedGraph
 from gnnjit.lower.merging import partial_shapes
 
@@ -48,7 +48,11 @@ class Workspace:
         return rows * tensor.array.row_bytes
 
     def of(self, script: Sequence[Step]) -> Callable[[Step], int]:
-        following = {a.name: b for a, b in pairwise(script)}
+        following = {
+            step.name: script[at]
+            for step, at in zip(script, upcoming(self.pieces, script), strict=True)
+            if at is not None
+        }
         before = {b.name: a for a, b in pairwise(script)}
 
         def workspace(step: Step) -> int:
@@ -82,7 +86,7 @@ class Workspace:
         return held + self.block(step)
 
     def ahead(self, step: Step, after: Step) -> int:
-        """Of the next step's loads, which may be there already."""
+        """Of the loads of the next step that has something to do, which may be there already."""
         loads = sum(map(self.bytes, set(after.inputs) - set(step.inputs)))
         return loads + (self.edge_bytes(after) if after.kind == "chunk" else 0)
 
@@ -147,6 +151,8 @@ def block_scratch(
 ) -> int:
     """Bytes of results (but for those that are filled in slices) and temporaries."""
     piece = pieces.blocks[sweep][stage]
+    if piece.idle:
+        return 0
     size = rows // slices
     number, one = _shape((size,)), _shape(())
     most = 0
