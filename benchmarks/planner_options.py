@@ -36,7 +36,8 @@ def setting(
     measured at smoke size."""
     add = parser.add_argument
     add("--repeats", type=int, default=5, help="turns of a pass (default: 5)")
-    add("--passes", type=int, default=passes, help=f"over what is held (default: {passes})")
+    more = "up to three times as many where it is open what is the fastest"
+    add("--passes", type=int, default=passes, help=f"over what is held (default: {passes}); {more}")
     add("--calibrate", action="store_true", help="calibrate in this process first, thoroughly")
     add("--json", type=pathlib.Path, metavar="FILE", help="append JSON lines")
     add("--autotune", action="store_true", help="time close plans first, and choose by that")
