@@ -80,6 +80,7 @@ def plan_rows(task: Task, name: str, parts: int, points: int) -> list[PlanRow]:
     blocks = fit.blocks
     work = Workspace(
         pieces, fit.rows, fit.slices, lambda step: int(blocks.slots[cell(pieces, step)]),
+        graph.store,
         ragged=bool((np.diff(blocks.bounds) != fit.rows).any()),
     )  # fmt: skip
     names: dict[Tensor, str] = {}

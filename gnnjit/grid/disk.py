@@ -20,8 +20,10 @@ from gnnjit.config import write_atomically
 from gnnjit.errors import StoreError
 from gnnjit.grid.disk_files import (
     ArrayFile,
+    expect,
     failures,
     mapped,
+    maps,
     open_complete,
     read_at,
     reserve,
@@ -62,6 +64,7 @@ class DiskStore(VertexStore):
         self, folder: Path, identity: str, *, shared: bool = False, lock: io.FileIO | None = None
     ) -> None:
         super().__init__(str(folder))
+        self.shows_rows = maps()
         self._folder = folder
         self._identity = identity
         self._files: dict[str, ArrayFile] = {}
@@ -177,6 +180,10 @@ class DiskStore(VertexStore):
     def _write(self, name: str, start: int, rows: np.ndarray) -> None:
         file = self._files[name]
         write_at(file, rows.reshape(-1).view(np.uint8).data, file.begin_of(start))
+
+    def _expect(self, name: str, start: int, stop: int) -> None:
+        file = self._files[name]
+        expect(file, file.begin_of(start), file.begin_of(stop))
 
     def _view(self, name: str, start: int, stop: int) -> np.ndarray | None:
         file = self._files[name]

@@ -95,7 +95,7 @@ def mapped(file: ArrayFile, start: int, stop: int) -> np.ndarray | None:
     """`uint8[stop - start]`, these bytes of a file, read already, so that what the disk refuses is
     an error here; they are memory of the process as long as the array is held. Behind the end of
     the file come zeros. None where the system cannot do that."""
-    if sys.platform != "linux" or start == stop:
+    if start == stop or not maps():
         return None
     skipped = start % mmap.ALLOCATIONGRANULARITY
     with failures(file.path):
@@ -107,12 +107,28 @@ def mapped(file: ArrayFile, start: int, stop: int) -> np.ndarray | None:
             pages.madvise(_POPULATE_READ)
         except OSError as error:
             pages.close()
-            if error.errno == errno.EINVAL:  # before Linux 5.14
-                return None
             if error.errno == errno.EFAULT:  # instead of the signal that reading them would send
                 raise OSError(errno.EIO, os.strerror(errno.EIO)) from error
             raise
     return np.frombuffer(pages, np.uint8, stop - start, skipped)
+
+
+@functools.cache
+def maps() -> bool:
+    """Whether this system has what `mapped` needs: Linux from 5.14 on."""
+    if sys.platform != "linux":
+        return False
+    with mmap.mmap(-1, mmap.PAGESIZE) as page, contextlib.suppress(OSError):
+        page.madvise(_POPULATE_READ)
+        return True
+    return False
+
+
+def expect(file: ArrayFile, start: int, stop: int) -> None:
+    """Have the system read these bytes of a file into its cache, beside what is done here."""
+    if hasattr(os, "posix_fadvise"):  # macOS has none
+        with contextlib.suppress(OSError):  # an advice: what a disk refuses, a read will tell
+            os.posix_fadvise(file.fd, start, stop - start, os.POSIX_FADV_WILLNEED)
 
 
 def _pages(fd: int, start: int, stop: int, length: int) -> mmap.mmap:

@@ -139,7 +139,7 @@ def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
                 return _fitted(pieces, graph, options, parts, slices)
             pieces.forget()
     before = _least_capacity(graph, options)
-    probe = Probe(pieces)
+    probe = Probe(pieces, graph.store)
     probe.largest(crew)
     compiled = max(0, before - _least_capacity(graph, options))  # about as much as for real blocks
     pieces.forget()
@@ -235,6 +235,7 @@ def _fitted_here(
         rows,
         slices,
         lambda step: int(blocks.slots[cell(pieces, step)]),
+        graph.store,
         ragged=bool((np.diff(blocks.bounds) != rows).any()),
         host=options.process,
     )
@@ -293,6 +294,7 @@ def _compiled(
         rows,
         slices,
         even_slots(graph, parts),
+        graph.store,
         ragged=rows * parts != graph.num_nodes,
         host=options.process,
     )

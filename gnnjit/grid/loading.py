@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,13 +16,10 @@ import numpy as np
 from gnnjit.frontend.whole import Array
 from gnnjit.grid.blocks import EdgeBlocks
 from gnnjit.grid.fit import Fit
+from gnnjit.grid.in_place import lies, shares
 from gnnjit.grid.script import Pieces, Step, Tensor, cell, room
 from gnnjit.grid.store import VertexStore
 from gnnjit.grid.store_arrays import aligned
-
-IN_PLACE = 64 << 10
-"""Bytes of rows from which on they are used where they lie, rather than copied: a map of a file
-takes about as long as to copy so many."""
 
 
 class Mover:
@@ -90,7 +88,7 @@ class Loader:
         self.moved: collections.Counter[str] = collections.Counter()
         self.took: dict[str, float] = collections.defaultdict(float)
         self.in_place = 0
-        self.shares = jax.default_backend() == "cpu"
+        self._counting = threading.Lock()  # two threads load: the mover, and who finds rows there
 
     def range(self, block: int, part: int) -> tuple[int, int]:
         """The first row, and the one after the last, of a block or a slice of it."""
@@ -127,28 +125,40 @@ class Loader:
             return parts, self.rows, self.slice, name, version, x.block, x.part
         return parts, self.rows, *x
 
+    def lies(self, t: Tensor) -> bool:
+        """Whether the rows of a tensor need not be loaded ahead."""
+        return lies(self.data.store, t.array, self._size(t))
+
+    def expect(self, t: Tensor) -> None:
+        """Say that such rows will be used."""
+        start, _ = self.range(t.block, t.part)
+        self.data.store.expect(self.data.names[t.array], start, start + self._size(t))
+
+    def _size(self, t: Tensor) -> int:
+        return self.rows if t.part < 0 else self.slice
+
     def tensor(self, t: Tensor, cause: str, step: str) -> Any:
         began = time.perf_counter()
         start, stop = self.range(t.block, t.part)
-        size = self.rows if t.part < 0 else self.slice
+        size = self._size(t)
         rows = None if cause == "held" else self._in_place(t.array, start, size)
         if rows is None:
             rows = aligned((size, *t.array.shape), t.array.dtype)
             self.data.store.read(self.data.names[t.array], start, stop, rows[: stop - start])
             rows[stop - start :] = 0
-        self.moved[cause] += rows.nbytes
         found = _on_device(rows)
-        self.took["load " + step] += time.perf_counter() - began
+        self._count(cause, rows.nbytes, f"load {step}", began)
         return found
 
     def _in_place(self, x: Array, start: int, size: int) -> np.ndarray | None:
         """Rows where they lie in the store, where the device reads the host's memory: nothing
         writes them while an operation of this run reads them. Behind the rows of a block, those of
         the next one stand for its padding."""
-        if not self.shares or size * x.row_bytes < IN_PLACE:
+        if not shares(x, size):
             return None
         rows = self.data.store.view(self.data.names[x], start, start + size)
-        self.in_place += 0 if rows is None else rows.nbytes
+        with self._counting:
+            self.in_place += 0 if rows is None else rows.nbytes
         return rows
 
     def chunk(self, step: Step, selected: bool) -> LoadedEdges:
@@ -171,7 +181,7 @@ class Loader:
                 numbers = edges.numbers(i, j)
                 numbers = padded(numbers if position is None else numbers[position], slots)
             found = indptr, padded(chunk.neighbor, slots), numbers
-            self.moved["edges"] += sum(0 if x is None else x.nbytes for x in found)
+            self._count("edges", sum(0 if x is None else x.nbytes for x in found))
             held = tuple(None if x is None else _on_device(x) for x in found)
             if (side, i, j) in self.fit.held:
                 self.data.held[key] = held
@@ -185,8 +195,8 @@ class Loader:
         for x in piece.edge_loads:
             data = self.edge_rows(x, start, stop, stop - start)
             rows.append(padded(data if position is None else data[position], slots))
-            self.moved["edges"] += rows[-1].nbytes
-        self.took["load " + step.name] += time.perf_counter() - began
+            self._count("edges", rows[-1].nbytes)
+        self._count("edges", 0, f"load {step.name}", began)
         return LoadedEdges(indptr, neighbor, numbers if piece.numbered else None, rows, other)
 
     def edge_rows(self, x: Array, start: int, stop: int, slots: int) -> np.ndarray:
@@ -196,13 +206,19 @@ class Loader:
         rows = aligned((room(len(used)), *x.shape), x.dtype)
         rows[: len(used)] = self.data.store.gather(self.data.names[x], first + used)
         rows[len(used) :] = 0
-        self.moved["selected rows"] += rows[: len(used)].nbytes
+        self._count("selected rows", rows[: len(used)].nbytes)
         return _on_device(rows)
 
     def write(self, x: Array, start: int, rows: np.ndarray) -> None:
         """Set rows of an array in the store."""
         self.data.store.write(self.data.names[x], start, rows)
-        self.moved["stored"] += rows.nbytes
+        self._count("stored", rows.nbytes)
+
+    def _count(self, cause: str, moved: int, job: str = "", began: float = 0.0) -> None:
+        with self._counting:
+            self.moved[cause] += moved
+            if job:
+                self.took[job] += time.perf_counter() - began
 
 
 def _nbytes(arrays: Any) -> int:

@@ -3,7 +3,7 @@
 One thread moves data between the store and the device, in order; the main thread computes. The
 memory plan says what is loaded, stored and dropped around each operation; the loads of the next
 operation begin while this one runs (NeuGraph, section 3.2: double buffering), at the end of a sweep
-those of the next one's first edges.
+those of the next one's first edges. Rows that are used where the store has them are no load.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Run:
         self.device: dict[Tensor, Any] = {}
         self.loading: dict[Tensor, concurrent.futures.Future[Any]] = {}
         self.chunks: dict[str, concurrent.futures.Future[Any]] = {}
-        self.writes: list[concurrent.futures.Future[Any]] = []
+        self.writes: list[tuple[Array, concurrent.futures.Future[Any]]] = []
         self.traffic = Traffic(self.loader.moved, jobs=self.loader.took)
         self.loader.let_go()
 
@@ -227,11 +227,21 @@ class Run:
             self.device.pop(t, None)
         self._prefetch(at)
         waited = time.perf_counter()
-        for name in planned.loads:
-            t = self.tensors[name]
-            if t in self.loading:
+        for t in self._loads(at):
+            if t not in self.loading:  # the rows are there
+                if any(x is t.array for x, _ in self.writes):
+                    self._written()
+                self.device[t] = self.loader.tensor(t, _cause(t, step), step.name)
+            else:
                 self.device[t] = self.loading.pop(t).result()
         self.traffic.waited += time.perf_counter() - waited
+
+    def _loads(self, at: int) -> list[Tensor]:
+        """What a step still needs from the store, but for rows that it reads in part."""
+        step = self.script.steps[at]
+        found = [self.tensors[name] for name in self.script.plan.steps[at].loads]
+        partial = step.partial if step.name in self.script.selected else ()
+        return [t for t in found if not (t in partial or t in self.device)]
 
     def _prefetch(self, at: int, running: Step | None = None) -> None:
         """Begin the loads of a step; those of a later sweep than that of the step that is still
@@ -239,13 +249,16 @@ class Run:
         step = self.script.steps[at]
         selected = step.name in self.script.selected
         later = running is not None and step.sweep != running.sweep
-        for name in () if later else self.script.plan.steps[at].loads:
-            t = self.tensors[name]
-            partly = selected and t in step.partial
+        for t in () if later else self._loads(at):
             made = running is not None and t in running.outputs  # not stored yet
-            if not (made or partly or t in self.loading or t in self.device):
-                cause = "own rows" if t.block == step.block else "other rows"
-                self.loading[t] = self.mover.submit(self.loader.tensor, t, cause, step.name)
+            if made or t in self.loading:
+                continue
+            if not self.loader.lies(t):
+                self.loading[t] = self.mover.submit(
+                    self.loader.tensor, t, _cause(t, step), step.name
+                )
+            elif running is not None:
+                self.mover.submit(self.loader.expect, t)
         if step.kind != "chunk" or step.name in self.chunks:
             return
         piece = self.pieces.chunks[step.sweep][step.stage]
@@ -271,9 +284,13 @@ class Run:
 
     def _write(self, x: Array, start: int, rows: Any, count: int) -> None:
         rows = np.asarray(rows)[:count]
-        self.writes.append(self.mover.submit(self.loader.write, x, start, rows))
+        self.writes.append((x, self.mover.submit(self.loader.write, x, start, rows)))
 
     def _written(self) -> None:
-        for write in self.writes:
+        for _, write in self.writes:
             write.result()
         self.writes = []
+
+
+def _cause(t: Tensor, step: Step) -> str:
+    return "own rows" if t.block == step.block else "other rows"

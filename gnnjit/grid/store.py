@@ -46,8 +46,8 @@ class VertexStore(abc.ABC):
     makes it outlive the process where the store does. Every array that is returned is a copy, but
     for what `view` gives.
 
-    `read`, `view`, `write` and `gather` may run in several threads at once, on different rows where
-    one writes; nothing else may run beside another call.
+    `read`, `view`, `expect`, `write` and `gather` may run in several threads at once, on different
+    rows where one writes; nothing else may run beside another call.
 
     Every method raises StoreError for a name that the store does not know, for rows that do not
     fit, and where the store is closed.
@@ -57,6 +57,8 @@ class VertexStore(abc.ABC):
     """Stands for the graph that the arrays belong to, where a graph was made anew in the store."""
     crew: Crew = ALONE
     """The processes that have the store open."""
+    shows_rows: bool = False
+    """Whether `view` gives rows that begin at a multiple of `ALIGNED` bytes, as a rule."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -140,6 +142,15 @@ class VertexStore(abc.ABC):
             found.flags.writeable = False
             self._count(read=found.nbytes)
         return found
+
+    def expect(self, name: str, start: int, stop: int) -> None:
+        """Rows start to stop are going to be viewed: what can be done for that without memory of
+        this process is begun."""
+        _, start, stop = self._range("expect", name, start, stop, behind=True)
+        self._expect(name, start, stop)
+
+    def _expect(self, name: str, start: int, stop: int) -> None:
+        return
 
     def _range(
         self, call: str, name: str, start: int, stop: int, *, behind: bool = False
@@ -281,6 +292,8 @@ class VertexStore(abc.ABC):
 
 class HostStore(VertexStore):
     """Arrays in the memory of this process, and gone with it."""
+
+    shows_rows = True
 
     def __init__(self) -> None:
         super().__init__("host store")

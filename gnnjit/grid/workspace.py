@@ -12,7 +12,9 @@ import numpy as np
 
 from gnnjit.frontend.whole import Array, Rows
 from gnnjit.grid.crew import Crew
+from gnnjit.grid.in_place import lies
 from gnnjit.grid.script import Pieces, Step, Tensor, room, steps, upcoming
+from gnnjit.grid.store import VertexStore
 from gnnjit.grid.streamed import StreamedGraph
 from gnnjit.lower.merging import partial_shapes
 
@@ -26,7 +28,7 @@ class Workspace:
     partial results, and what is loaded ahead.
 
     rows, slices: of a block. slots: for the edges of a chunk. ragged: whether a block has fewer
-    rows. host: whether what the host needs to load a chunk counts too.
+    rows. host: whether what the host needs to load a chunk counts too. store: where the rows are.
     """
 
     def __init__(
@@ -35,17 +37,20 @@ class Workspace:
         rows: int,
         slices: int,
         slots: Callable[[Step], int],
+        store: VertexStore,
         *,
         ragged: bool = False,
         host: bool = False,
     ) -> None:
         self.pieces, self.rows, self.slices, self.slots = pieces, rows, slices, slots
-        self.ragged, self.host = ragged, host
+        self.store, self.ragged, self.host = store, ragged, host
         self._known: dict[Any, int] = {}
 
     def bytes(self, tensor: Tensor) -> int:
-        rows = self.rows if tensor.part < 0 else self.rows // self.slices
-        return rows * tensor.array.row_bytes
+        return self._size(tensor) * tensor.array.row_bytes
+
+    def _size(self, tensor: Tensor) -> int:
+        return self.rows if tensor.part < 0 else self.rows // self.slices
 
     def of(self, script: Sequence[Step]) -> Callable[[Step], int]:
         following = {
@@ -87,7 +92,8 @@ class Workspace:
 
     def ahead(self, step: Step, after: Step) -> int:
         """Of the loads of the next step that has something to do, which may be there already."""
-        loads = sum(map(self.bytes, set(after.inputs) - set(step.inputs)))
+        new = set(after.inputs) - set(step.inputs)
+        loads = sum(self.bytes(t) for t in new if not lies(self.store, t.array, self._size(t)))
         return loads + (self.edge_bytes(after) if after.kind == "chunk" else 0)
 
     def structure_bytes(self, step: Step) -> int:
@@ -198,15 +204,16 @@ def chunk_scratch(
 class Probe(Workspace):
     """The workspace for blocks of any size, from pieces compiled for small ones."""
 
-    def __init__(self, pieces: Pieces) -> None:
-        super().__init__(pieces, PROBE, 1, lambda _: PROBE, ragged=True)
+    def __init__(self, pieces: Pieces, store: VertexStore) -> None:
+        super().__init__(pieces, PROBE, 1, lambda _: PROBE, store)
         every = [(s, k) for s, found in enumerate(pieces.blocks) for k in range(len(found))]
-        self._blocks = {
-            at: block_scratch(pieces, *at, PROBE, 1, True) / PROBE
+        self._blocks: dict[tuple[int, ...], float] = {
+            (*at, ragged): block_scratch(pieces, *at, PROBE, 1, ragged) / PROBE
             for at in every
+            for ragged in (False, True)
             if pieces.sweeps[at[0]].rows is Rows.VERTEX
         }
-        self._chunks = {
+        self._chunks: dict[tuple[int, ...], float] = {
             (s, k): chunk_scratch(pieces, s, k, PROBE, PROBE, False) / PROBE
             for s, k in every
             if pieces.chunks[s][k] is not None
@@ -220,7 +227,8 @@ class Probe(Workspace):
             found.update({at: named[str(at)] for at in found})
 
     def block(self, step: Step) -> int:
-        found = self._blocks[step.sweep, step.stage] * self.rows / self.slices
+        at = step.sweep, step.stage, self.ragged
+        found = self._blocks[at] * self.rows / self.slices
         return math.ceil(max(0, found - sum(map(self.bytes, step.outputs)) * (self.slices == 1)))
 
     def chunk(self, step: Step) -> int:
@@ -247,6 +255,7 @@ def need_of(probe: Probe, graph: StreamedGraph, parts: int, slices: int) -> int:
     blocks."""
     probe.rows = block_rows(graph, parts, slices)
     probe.slices, probe.slots = slices, even_slots(graph, parts)
+    probe.ragged = probe.rows * parts != graph.num_nodes
     return probe.most(parts)
 
 

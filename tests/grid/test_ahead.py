@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import gnnjit
+from gnnjit.grid import in_place
 from gnnjit.grid.loading import Mover
 from gnnjit.grid.run import Run
 from gnnjit.stream import stream
@@ -25,6 +27,16 @@ def weighed(v: Any, e: Any) -> Any:
 @gnnjit.layer
 def plain(v: Any, e: Any) -> Any:
     return jnp.sin(v) + gnnjit.mean(jnp.tanh(e.src))
+
+
+@gnnjit.layer
+def centred(v: Any, e: Any) -> Any:
+    """A stage of a block stores the mean, which its own edges read next."""
+    return v + gnnjit.sum(jnp.tanh(e.src - gnnjit.mean(e.src)))
+
+
+def two_centred(graph: Any, x: Any) -> Any:
+    return jax.grad(lambda x: jnp.sum(centred(graph, centred(graph, x)) ** 2))(x)
 
 
 def two_layers(graph: Any, x: Any) -> Any:
@@ -73,12 +85,17 @@ def late(events: list[tuple[str, str]]) -> list[str]:
     return found
 
 
-def streamed(fn: Any, *args: Any, **options: Any) -> None:
-    data = random_edges(64, 300)
-    graph = data.streamed()
+DATA = random_edges(64, 300)
+
+
+def result(fn: Any, *args: Any, **options: Any) -> Any:
+    graph = DATA.streamed()
     function = stream(fn, memory_budget=1 << 30, parts=2, cached=False, selective=False, **options)
-    got = jax.tree.map(np.asarray, function(graph, *on_graph(graph, args)))
-    assert_same(got, in_memory(fn, data, *args))
+    return jax.tree.map(np.asarray, function(graph, *on_graph(graph, args)))
+
+
+def streamed(fn: Any, *args: Any, **options: Any) -> None:
+    assert_same(result(fn, *args, **options), in_memory(fn, DATA, *args))
 
 
 X = PerVertex(np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32))
@@ -111,3 +128,67 @@ def test_nothing_comes_early_where_nothing_overlaps(events):
     loads = [name for what, name in events if what == "load"]
     for name in loads:
         assert events[events.index(("load", name)) + 1] == ("run", name)
+
+
+class Lazy(Mover):
+    """Moves nothing until somebody waits for it, or for what was asked for after it."""
+
+    def __init__(self, overlapped: bool) -> None:
+        self.asked: list[tuple[Any, Any]] = []
+
+    def submit(self, fn: Any, *args: Any) -> concurrent.futures.Future[Any]:
+        mover = self
+
+        class Late(concurrent.futures.Future[Any]):
+            def result(self, timeout: float | None = None) -> Any:
+                while not self.done():
+                    found, work = mover.asked.pop(0)
+                    found.set_result(work())
+                return super().result(timeout)
+
+        late = Late()
+        self.asked.append((late, lambda: fn(*args)))
+        return late
+
+    def close(self) -> None:
+        for _, work in self.asked:
+            work()
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+@pytest.mark.parametrize("least", [0, 1 << 60])
+def test_rows_are_there_however_slow_the_mover_is(monkeypatch, slices, least):
+    """What is used where the store has it, is written by then."""
+    wide = PerVertex(np.random.default_rng(2).normal(size=(64, 16)).astype(np.float32))
+    monkeypatch.setattr(in_place, "IN_PLACE", least)
+    at_once = result(two_centred, wide, slices=slices, overlapped=False)
+    assert_same(at_once, in_memory(two_centred, DATA, wide), atol=1e-3)
+    monkeypatch.setattr("gnnjit.grid.run.Mover", Lazy)
+    assert_same(result(two_centred, wide, slices=slices), at_once, rtol=0, atol=0)
+
+
+def test_rows_that_are_there_are_not_loaded_ahead(monkeypatch):
+    """The mover hears of them, and nothing is needed for them before their step."""
+    asked: dict[int, list[str]] = {}
+    peaks = {}
+    wide = PerVertex(np.random.default_rng(2).normal(size=(64, 16)).astype(np.float32))
+    submit = Mover.submit
+    for least in (0, 1 << 60):
+        names: list[str] = asked.setdefault(least, [])
+
+        def submitted(self: Mover, fn: Any, *args: Any, names: list[str] = names) -> Any:
+            names.append(fn.__name__)
+            return submit(self, fn, *args)
+
+        monkeypatch.setattr(Mover, "submit", submitted)
+        monkeypatch.setattr(in_place, "IN_PLACE", least)
+        graph = DATA.streamed()
+        function = stream(two_layers, memory_budget=1 << 30, parts=4, cached=False)
+        args = graph, *on_graph(graph, (wide,))
+        peaks[least] = function.prepare(*args).peak_bytes
+        function(*args)
+    there, copied = asked.values()
+    assert there.count("tensor") < copied.count("tensor")
+    assert "expect" in there
+    assert "expect" not in copied
+    assert peaks[0] < peaks[1 << 60]

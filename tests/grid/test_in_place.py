@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit.grid import loading
+from gnnjit.grid import in_place
 from gnnjit.stream import stream
 
 from .streaming import PerVertex, assert_same, in_memory, on_graph, random_edges
@@ -52,19 +52,19 @@ def test_in_place_and_copied(store, monkeypatch, num_nodes, options):
     (rows,) = on_graph(graph, (x,))
     function = stream(step, memory_budget=1 << 30, parts=4, cached=False, **options)
     for least in (0, 1 << 60):
-        monkeypatch.setattr(loading, "IN_PLACE", least)
+        monkeypatch.setattr(in_place, "IN_PLACE", least)
         got = jax.tree.map(np.asarray, function(graph, rows, W))
         traffic = function.traffic
         assert traffic is not None
         moved = traffic.moved["own rows"] + traffic.moved["other rows"]
         found.append((got, moved, traffic.in_place))
         graph.held.clear()
-    (shown, moved, in_place), (copied, moved_copied, none) = found
+    (shown, moved, there), (copied, moved_copied, none) = found
     assert_same(shown, copied, rtol=0, atol=0)
     assert_same(shown, in_memory(step, data, x, W), atol=1e-3)
     assert moved == moved_copied > 0
     assert none == 0
-    assert (in_place > 0) == shows_rows(store)
+    assert (there > 0) == store.shows_rows == shows_rows(store)
 
 
 def shows_rows(store: Any) -> bool:

@@ -337,3 +337,14 @@ def test_the_error_is_one_of_ours():
     assert isinstance(error, GnnjitError)
     assert isinstance(error, ValueError)
     assert str(pickle.loads(pickle.dumps(error))) == "a message"
+
+
+def test_what_is_expected_changes_nothing(store):
+    """Also behind the end, where a block with padding ends."""
+    put(store, "x", ROWS)
+    for start, stop in ((0, 2), (2, 9), (6, 6)):
+        store.expect("x", start, stop)
+    assert (everything(store, "x") == ROWS).all()
+    assert store.bytes_read == ROWS.nbytes
+    with pytest.raises(StoreError, match="of an array of 6 rows"):
+        store.expect("x", 7, 9)

@@ -1,0 +1,24 @@
+"""Which rows an operation reads where the store has them."""
+
+from __future__ import annotations
+
+import jax
+
+from gnnjit.frontend.whole import Array
+from gnnjit.grid.store import VertexStore
+from gnnjit.grid.store_arrays import ALIGNED
+
+IN_PLACE = 64 << 10
+"""Bytes of rows from which on they are used where they lie, rather than copied: a map of a file
+takes about as long as to copy so many."""
+
+
+def shares(x: Array, rows: int) -> bool:
+    """Whether so many rows of an array are worth using where they lie: the device reads the host's
+    memory."""
+    return jax.default_backend() == "cpu" and rows * x.row_bytes >= IN_PLACE
+
+
+def lies(store: VertexStore, x: Array, rows: int) -> bool:
+    """Whether so many rows, wherever they begin, are there at once: nothing is loaded ahead."""
+    return shares(x, rows) and store.shows_rows and x.row_bytes % ALIGNED == 0
