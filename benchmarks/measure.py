@@ -29,8 +29,10 @@ PACKAGES = (
 )  # fmt: skip
 
 
-MOST_TURNS = 200
+MOST_TURNS = 400
 """In which calls are compared, in one pass."""
+LONGER = 1.0
+"""Seconds of the readings of each call in a further pass over what is close."""
 
 
 class WorkerError(RuntimeError):
@@ -339,14 +341,17 @@ def in_passes(
     """As `in_turn` for each group, with its `arrays`, over the turns of several passes, which lie
     apart in time: where other machines share the memory, the same program takes 1.1 times as long
     for minutes. Groups of which it is open then which call is the fastest get more, up to
-    three times as many."""
+    three times as many, with readings of at least `LONGER` seconds."""
     from gnnjit.clock import compared, decided, readings
 
     turns = (repeats, MOST_TURNS)
+    longer = max(fill, LONGER) if fill else fill
     given = arrays or [()] * len(groups)
     found: list[list[np.ndarray]] = [[] for _ in groups]
     for k in range(3 * passes):
         for runs, a, one in zip(groups, given, found, strict=True):
-            if k < passes or not decided(np.concatenate(one)):
+            if k < passes:
                 one.append(readings(runs, a, fill=fill, turns=turns))
+            elif not decided(np.concatenate(one)):
+                one.append(readings(runs, a, fill=longer, turns=turns))
     return [compared(np.concatenate(one)) for one in found]

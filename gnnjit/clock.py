@@ -28,11 +28,15 @@ FILL = 0.8
 TURNS = (5, 400)
 """At least and at most."""
 
-ROUNDS = 5
+ROUNDS = 8
 """Times that a comparison is read at most, while it is open which call is the fastest."""
 
 MARGIN = 0.02
 """Part of its time by which a call may be slower and yet count as the fastest."""
+
+ERRORS = 4
+"""Standard errors of a median that have to be less than that. The readings of one second are more
+alike than those of another: medians of stretches scatter 1.3 to 1.6 times as much as they tell."""
 
 SMALL = 16 << 20
 """Bytes of an array below which its place matters, and a copy is cheap."""
@@ -72,14 +76,14 @@ def compare(
 def decided(found: np.ndarray) -> bool:
     """Whether readings (turns x calls) tell that the call with the least median is the fastest,
     within `MARGIN`: none of the others is faster by more, not even by the median of its
-    comparisons less three standard errors of it (by their median absolute deviation)."""
+    comparisons less `ERRORS` standard errors of it (by their median absolute deviation)."""
     logs = np.log(found)
     fastest = np.argmin(np.median(logs - logs.mean(axis=1, keepdims=True), axis=0))
     slower = np.delete(logs - logs[:, [fastest]], fastest, axis=1)
     median = np.median(slower, axis=0)
     deviation = 1.4826 * np.median(np.abs(slower - median), axis=0)
     error = math.sqrt(math.pi / 2 / len(found)) * deviation
-    return bool(np.all(median - 3 * error >= -MARGIN))
+    return bool(np.all(median - ERRORS * error >= -MARGIN))
 
 
 def compared(found: np.ndarray) -> list[float]:
