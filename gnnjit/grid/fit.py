@@ -248,11 +248,19 @@ def _fitted_here(
     if not options.cached:
         plan = streaming(ops, sizes, capacity, results)
     else:
-        plan = plan_memory(ops, sizes, capacity, results, keep_order=True)
+        # Where rows are used as they lie, what they leave free is worth more to the edges.
+        lying = any(map(work.lies, names))
+        plan = (
+            streaming(ops, sizes, capacity, results)
+            if lying
+            else plan_memory(ops, sizes, capacity, results, keep_order=True)
+        )
         held = held_between_calls(pieces, script, plan, names, work, capacity - plan.peak_bytes)
         here = {names[t] for t in held if isinstance(t, Tensor)}
+        work.held = held.keys()
         rest = [
-            dataclasses.replace(op, inputs=[n for n in op.inputs if n not in here]) for op in ops
+            dataclasses.replace(op, inputs=[n for n in op.inputs if n not in here])
+            for op in operations(script, names, work.of(script))
         ]
         plan = plan_memory(rest, sizes, capacity - sum(held.values()), results, keep_order=True)
     selected = read_in_part(pieces, graph, blocks, script, plan, names) if options.selective else ()

@@ -23,14 +23,15 @@ def held_between_calls(
     spare: int,
 ) -> dict[Any, int]:
     """What stays on the device from call to call, and its bytes: arguments and chunks of edges that
-    are loaded most often for their size, as far as there is room beside the plan."""
+    are loaded most often for their size, as far as there is room beside the plan. Not rows that are
+    used where they lie."""
     inputs = set(pieces.streamed.function.inputs)
     tensors = {name: t for t, name in names.items()}
     loads: dict[Any, int] = {}
     sizes: dict[Any, int] = {}
     for step, planned in zip(script, plan.steps, strict=True):
         for t in (tensors[name] for name in planned.loads):
-            if t.array in inputs:
+            if t.array in inputs and not work.lies(t):
                 loads[t] = loads.get(t, 0) + 1
                 sizes[t] = work.bytes(t)
         if step.kind == "chunk":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from gnnjit.frontend.whole import Array, Rows
 from gnnjit.grid.crew import Crew
 from gnnjit.grid.in_place import lies
-from gnnjit.grid.script import Pieces, Step, Tensor, room, steps, upcoming
+from gnnjit.grid.script import Pieces, Step, Tensor, cell, room, steps, upcoming
 from gnnjit.grid.store import VertexStore
 from gnnjit.grid.streamed import StreamedGraph
 from gnnjit.lower.merging import partial_shapes
@@ -44,6 +44,9 @@ class Workspace:
     ) -> None:
         self.pieces, self.rows, self.slices, self.slots = pieces, rows, slices, slots
         self.store, self.ragged, self.host = store, ragged, host
+        self.held: Set[Any] = (
+            frozenset()
+        )  # chunks of edges that stay on the device, and count there
         self._known: dict[Any, int] = {}
 
     def bytes(self, tensor: Tensor) -> int:
@@ -51,6 +54,10 @@ class Workspace:
 
     def _size(self, tensor: Tensor) -> int:
         return self.rows if tensor.part < 0 else self.rows // self.slices
+
+    def lies(self, tensor: Tensor) -> bool:
+        """Whether its rows are used where the store has them."""
+        return lies(self.store, tensor.array, self._size(tensor))
 
     def of(self, script: Sequence[Step]) -> Callable[[Step], int]:
         following = {
@@ -93,7 +100,7 @@ class Workspace:
     def ahead(self, step: Step, after: Step) -> int:
         """Of the loads of the next step that has something to do, which may be there already."""
         new = set(after.inputs) - set(step.inputs)
-        loads = sum(self.bytes(t) for t in new if not lies(self.store, t.array, self._size(t)))
+        loads = sum(self.bytes(t) for t in new if not self.lies(t))
         return loads + (self.edge_bytes(after) if after.kind == "chunk" else 0)
 
     def structure_bytes(self, step: Step) -> int:
@@ -105,6 +112,10 @@ class Workspace:
     def edge_bytes(self, step: Step) -> int:
         piece = self.pieces.chunks[step.sweep][step.stage]
         assert piece is not None
+        if (piece.side, *cell(self.pieces, step)) in self.held and not (
+            piece.edge_loads or piece.numbered
+        ):
+            return 0
         slots = self.slots(step)
         loads = slots * sum(x.row_bytes for x in piece.edge_loads)
         working = 4 * slots + 16 * self.rows if self.host else 0

@@ -73,8 +73,9 @@ def shows_rows(store: Any) -> bool:
     return store.view("probe", 0, 16) is not None
 
 
-def test_what_is_held_is_a_copy(store):
+def test_what_is_held_is_a_copy(store, monkeypatch):
     """From call to call: the rows of an argument may have been written since then."""
+    monkeypatch.setattr(in_place, "IN_PLACE", 1 << 60)
     data = random_edges(4096, 9000)
     graph = data.streamed(store)
     (rows,) = on_graph(graph, (PerVertex(np.ones((4096, WIDTH), np.float32)),))
@@ -85,3 +86,28 @@ def test_what_is_held_is_a_copy(store):
     store.unseal(rows.name)
     store.write(rows.name, 0, np.zeros((4096, WIDTH), np.float32))
     assert all((np.asarray(x) == 1).all() for x in held)
+
+
+def test_edges_are_held_before_rows_that_lie_there(store):
+    """From call to call, as far as there is room; of rows, no copy is made for that."""
+    data = random_edges(4096, 40000)
+    graph = data.streamed(store)
+    (rows,) = on_graph(graph, (PerVertex(np.ones((4096, WIDTH), np.float32)),))
+
+    def run(budget: int, **options: Any) -> tuple[int, Any]:
+        function = stream(step, memory_budget=budget, parts=2, slices=1, selective=False, **options)
+        fit = function.prepare(graph, rows, W)
+        graph.held.clear()
+        function(graph, rows, W)
+        function(graph, rows, W)
+        assert function.traffic is not None
+        assert fit.peak_bytes <= budget
+        held = [x.shape for x in jax.tree.leaves([*graph.held.values()])]
+        assert not any(shape[1:] == (WIDTH,) for shape in held)
+        return fit.peak_bytes, function.traffic.moved
+
+    peak, ample = run(1 << 30)
+    _, less = run(peak - (128 << 10))
+    _, none = run(1 << 30, cached=False)
+    assert ample["edges"] == less["edges"] == 0 < none["edges"]
+    assert sum(ample.values()) < sum(less.values())
