@@ -112,13 +112,12 @@ class Workspace:
     def edge_bytes(self, step: Step) -> int:
         piece = self.pieces.chunks[step.sweep][step.stage]
         assert piece is not None
-        if (piece.side, *cell(self.pieces, step)) in self.held and not (
-            piece.edge_loads or piece.numbered
-        ):
-            return 0
         slots = self.slots(step)
-        loads = slots * sum(x.row_bytes for x in piece.edge_loads)
         working = 4 * slots + 16 * self.rows if self.host else 0
+        held = (piece.side, *cell(self.pieces, step)) in self.held
+        if held and not (piece.edge_loads or piece.numbered):
+            return 4 * slots * bool(step.partial) + working  # where few rows are read
+        loads = slots * sum(x.row_bytes for x in piece.edge_loads)
         return self.structure_bytes(step) + loads + working
 
     def between(self, step: Step) -> int:
