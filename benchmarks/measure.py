@@ -350,8 +350,7 @@ def in_passes(
     found: list[list[np.ndarray]] = [[] for _ in groups]
     for k in range(3 * passes):
         for runs, a, one in zip(groups, given, found, strict=True):
-            if k < passes:
-                one.append(readings(runs, a, fill=fill, turns=turns))
-            elif not decided(np.concatenate(one)):
-                one.append(readings(runs, a, fill=longer, turns=turns))
+            asked = k < passes
+            if asked or not decided(np.concatenate(one)):
+                one.append(readings(runs, a, fill=fill if asked else longer, turns=turns))
     return [compared(np.concatenate(one)) for one in found]

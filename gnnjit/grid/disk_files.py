@@ -126,7 +126,7 @@ def maps() -> bool:
 
 def expect(file: ArrayFile, start: int, stop: int) -> None:
     """Have the system read these bytes of a file into its cache, beside what is done here."""
-    if hasattr(os, "posix_fadvise"):  # macOS has none
+    if start < stop and hasattr(os, "posix_fadvise"):  # macOS has none; 0 bytes mean all to it
         with contextlib.suppress(OSError):  # an advice: what a disk refuses, a read will tell
             os.posix_fadvise(file.fd, start, stop - start, os.POSIX_FADV_WILLNEED)
 

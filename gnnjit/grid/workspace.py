@@ -44,9 +44,8 @@ class Workspace:
     ) -> None:
         self.pieces, self.rows, self.slices, self.slots = pieces, rows, slices, slots
         self.store, self.ragged, self.host = store, ragged, host
-        self.held: Set[Any] = (
-            frozenset()
-        )  # chunks of edges that stay on the device, and count there
+        # Tensors and chunks of edges that stay on the device from call to call, and count there.
+        self.held: Set[Any] = frozenset()
         self._known: dict[Any, int] = {}
 
     def bytes(self, tensor: Tensor) -> int:
