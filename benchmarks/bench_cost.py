@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -71,8 +70,7 @@ def measure_all(
             for rank, (a, seconds) in enumerate(zip(r.alternatives, times, strict=True)):
                 rows.append(Row(str(r.case), group, rank, str(a.choices), a.seconds, seconds))
         jax.clear_caches()
-        if sys.stderr.isatty():
-            print(f"\r{len(rows)} alternatives", end="", file=sys.stderr)
+        print(f"{len(rows)} alternatives", file=sys.stderr, flush=True)
     return rows
 
 
@@ -124,12 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         found.model, layers, args.seed, args.repeats, args.passes, args.autotune, fill
     )
     print(table(rows))
-    if args.json is not None:
-        with args.json.open("a", encoding="utf-8") as stream:
-            for r in rows:
-                stream.write(json.dumps(dataclasses.asdict(r)) + "\n")
-            line = {"benchmark": "cost", **found.facts, **summary(rows)}
-            stream.write(json.dumps(line) + "\n")
+    line = {"benchmark": "cost", **found.facts, **summary(rows)}
+    measure.append(args.json, *map(dataclasses.asdict, rows), line)
     return 0
 
 

@@ -15,7 +15,6 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import importlib.util
-import json
 import pathlib
 import queue
 import statistics
@@ -363,9 +362,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def emit(record: Record) -> None:
         with lock:
             records.append(record)
-            if args.json:
-                with args.json.open("a") as file:
-                    file.write(json.dumps(record) + "\n")
+            measure.append(args.json, record)
 
     crew = Crew(plan)
     with tempfile.TemporaryDirectory() as name:

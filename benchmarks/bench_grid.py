@@ -393,23 +393,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     facts |= {"machine": measure.machine(measure.usable_cpus()), "versions": measure.versions()}
     for question in args.questions.split(","):
         measured, noted = QUESTIONS[question]
-        rows = list(measured(setting))
+        head = {"benchmark": "grid", "question": question}
+        rows = []
+        for row in measured(setting):
+            rows.append(row)
+            measure.append(args.json, {**head, **_fields(row)})
         notes = list(noted(rows))
         print(f"--- {question}", table(rows), *notes, sep="\n", flush=True)
-        if args.json is not None:
-            _write(args.json, question, rows, {"notes": notes, **facts})
+        measure.append(args.json, {**head, "notes": notes, **facts})
     return 0
 
 
-def _write(path: pathlib.Path, question: str, rows: Rows, last: dict[str, Any]) -> None:
-    head = {"benchmark": "grid", "question": question}
-    with path.open("a", encoding="utf-8") as stream:
-        for row in rows:
-            fields = {
-                k.rstrip("_"): None if x != x else x for k, x in dataclasses.asdict(row).items()
-            }
-            stream.write(json.dumps({**head, **fields}) + "\n")
-        stream.write(json.dumps({**head, **last}) + "\n")
+def _fields(row: Any) -> dict[str, Any]:
+    """Of a row, what is not known as None."""
+    return {k.rstrip("_"): None if x != x else x for k, x in dataclasses.asdict(row).items()}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import pathlib
 import statistics
 import sys
@@ -209,9 +208,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         workloads.make(plan.sizes).save(path)
         for record in bench(plan, path):
             records.append(record)
-            if args.json:
-                with args.json.open("a") as file:
-                    file.write(json.dumps(record) + "\n")
+            measure.append(args.json, record)
     print(report.text(records))
     missing = {(r["layer"], r["implementation"]) for r in records if failed(r)}
     for layer, implementation in sorted(missing):

@@ -13,10 +13,10 @@ import argparse
 import dataclasses
 import functools
 import itertools
-import json
+import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ import planner_options
 import gnnjit
 import gnnjit.data
 from gnnjit.calibration_layers import Case, prepare
+from gnnjit.clock import slower
 from gnnjit.cost.model import CostModel
 from gnnjit.errors import DataError
 from gnnjit.passes.pipeline import Choices
@@ -51,6 +52,11 @@ ORDERS = ("aggregate-first", "combine-first")
 
 FILL = 0.2
 """Seconds that the readings of each choice fill in each pass: of small layers, a hundred."""
+
+LEAST = 0.95
+"""Of the better order's speed, that the choice is to have at each point."""
+FURTHER = 30
+"""Passes at most over points of which the others leave that open."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,21 +86,25 @@ def measure_all(
     passes: int,
     tuned: bool,
     fill: float = FILL,
-) -> list[Row]:
-    rows = []
+) -> Iterator[list[Row]]:
+    """One list of each graph and model."""
     for name, layer in itertools.product(names, MODELS):
         graph, cases = _cases(name, layer, widths)
         points = [_point(case, model, tuned, graph) for case in cases]
         runs = [list(p.runs.values()) for p in points]
         arrays = [p.arrays for p in points]
-        for p, times in zip(
-            points, measure.in_passes(runs, repeats, passes, arrays, fill), strict=True
-        ):
-            rows.append(p.row(name, times))
+        further = FURTHER if fill else 0
+        times = measure.in_passes(runs, repeats, passes, arrays, fill, settled, further)
+        yield [p.row(name, ms) for p, ms in zip(points, times, strict=True)]
         jax.clear_caches()
-        if sys.stderr.isatty():
-            print(f"{name}, {layer}: {len(rows)} points so far", file=sys.stderr)
-    return rows
+
+
+def settled(found: np.ndarray) -> bool:
+    """Whether readings (turns x calls, the choice first) tell that the choice has `LEAST` of each
+    order's speed, or that it has not."""
+    median, error = slower(found, 0)
+    limit = math.log(LEAST)
+    return bool(np.all(median - error >= limit) or np.any(median + error < limit))
 
 
 def _cases(name: str, layer: str, widths: Sequence[int]) -> tuple[gnnjit.Graph | None, list[Case]]:
@@ -217,15 +227,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     graphs = args.graphs.split(",") if args.graphs else ["small"] if args.smoke else default()
     widths = [8, 16] if args.smoke else [int(w) for w in args.widths.split(",")]
     fill = 0.0 if args.smoke else FILL
-    rows = measure_all(found.model, graphs, widths, args.repeats, args.passes, args.autotune, fill)
+    rows: list[Row] = []
+    for some in measure_all(
+        found.model, graphs, widths, args.repeats, args.passes, args.autotune, fill
+    ):
+        rows += some
+        least = summary(some)["least_of_better_order"]
+        print(
+            f"{some[0].graph}, {some[0].model}: {len(some)} points, at least {least:.3f} of the "
+            "better order",
+            file=sys.stderr,
+            flush=True,
+        )
+        measure.append(args.json, *map(dataclasses.asdict, some))
     print(table(rows))
-    if args.json is not None:
-        with args.json.open("a", encoding="utf-8") as stream:
-            for r in rows:
-                stream.write(json.dumps(dataclasses.asdict(r)) + "\n")
-            for title, some in groups(rows).items():
-                line = {"benchmark": "order", "group": title, **found.facts, **summary(some)}
-                stream.write(json.dumps(line) + "\n")
+    for title, some in groups(rows).items():
+        line = {"benchmark": "order", "group": title, **found.facts, **summary(some)}
+        measure.append(args.json, line)
     return 0
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import pathlib
 import sys
@@ -320,17 +319,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.width = max(console.width, 140)
     console.print(table(rows))
     print(*said, sep="\n")
-    if args.json is not None:
-        _write(args.json, rows, {"notes": said, **facts})
+    for line in (*map(dataclasses.asdict, rows), {"notes": said, **facts}):
+        measure.append(args.json, {"benchmark": "partition", **line})
     return 0
-
-
-def _write(path: pathlib.Path, rows: Sequence[Row], last: dict[str, Any]) -> None:
-    with path.open("a", encoding="utf-8") as stream:
-        for row in rows:
-            line = {"benchmark": "partition", **dataclasses.asdict(row)}
-            stream.write(json.dumps(line) + "\n")
-        stream.write(json.dumps({"benchmark": "partition", **last}) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import pathlib
 import sys
@@ -78,23 +77,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     facts["setting"] = {k: v for k, v in dataclasses.asdict(setting).items() if k != "data"}
     for question in args["questions"].split(","):
         measured, noted = QUESTIONS[question]
+        head = {"benchmark": "shard", "question": question}
         rows = []
         for row in measured(setting):
             rows.append(row)
-            _write(args["json"], question, dataclasses.asdict(row))
+            measure.append(args["json"], {**head, **dataclasses.asdict(row)})
         notes = list(noted(rows)) if rows else ["nothing to measure"]
         shown = [table(rows)] if rows else []
         print(f"--- {question}", *shown, *notes, sep="\n", flush=True)
-        _write(args["json"], question, {"notes": notes, **facts})
+        measure.append(args["json"], {**head, "notes": notes, **facts})
     return 0
-
-
-def _write(path: pathlib.Path | None, question: str, fields: dict[str, Any]) -> None:
-    """At once: a run of an hour may be ended before it is over."""
-    if path is not None:
-        line = {"benchmark": "shard", "question": question, **fields}
-        with path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import datetime
 import gc
 import importlib
 import importlib.metadata
+import json
 import multiprocessing
 import os
 import pathlib
@@ -37,6 +38,14 @@ LONGER = 1.0
 
 class WorkerError(RuntimeError):
     """What went wrong in a worker."""
+
+
+def append(path: pathlib.Path | None, *records: Mapping[str, Any]) -> None:
+    """Add a line of JSON for each record to a file, where one is given. At once: a run of an hour
+    may be ended before it is over."""
+    if path is not None:
+        with path.open("a", encoding="utf-8") as stream:
+            stream.writelines(json.dumps(record) + "\n" for record in records)
 
 
 def usable_cpus() -> int:
@@ -337,20 +346,25 @@ def in_passes(
     passes: int,
     arrays: Sequence[Sequence[Any]] | None = None,
     fill: float = 0.02,
+    known: Callable[[np.ndarray], bool] | None = None,
+    further: int | None = None,
 ) -> list[list[float]]:
     """As `in_turn` for each group, with its `arrays`, over the turns of several passes, which lie
     apart in time: where other machines share the memory, the same program takes 1.1 times as long
-    for minutes. Groups of which it is open then which call is the fastest get more, up to
-    three times as many, with readings of at least `LONGER` seconds."""
+    for minutes. Groups whose readings (turns x calls) do not tell then what is to be `known` (which
+    call is the fastest: `gnnjit.clock.decided`) get `further` ones (twice as many), with readings
+    of at least `LONGER` seconds."""
     from gnnjit.clock import compared, decided, readings
 
+    known = known or decided
+    further = 2 * passes if further is None else further
     turns = (repeats, MOST_TURNS)
     longer = max(fill, LONGER) if fill else fill
     given = arrays or [()] * len(groups)
     found: list[list[np.ndarray]] = [[] for _ in groups]
-    for k in range(3 * passes):
+    for k in range(passes + further):
         for runs, a, one in zip(groups, given, found, strict=True):
             asked = k < passes
-            if asked or not decided(np.concatenate(one)):
+            if asked or not known(np.concatenate(one)):
                 one.append(readings(runs, a, fill=fill if asked else longer, turns=turns))
     return [compared(np.concatenate(one)) for one in found]

@@ -76,14 +76,22 @@ def compare(
 def decided(found: np.ndarray) -> bool:
     """Whether readings (turns x calls) tell that the call with the least median is the fastest,
     within `MARGIN`: none of the others is faster by more, not even by the median of its
-    comparisons less `ERRORS` standard errors of it (by their median absolute deviation)."""
+    comparisons less their error."""
     logs = np.log(found)
-    fastest = np.argmin(np.median(logs - logs.mean(axis=1, keepdims=True), axis=0))
-    slower = np.delete(logs - logs[:, [fastest]], fastest, axis=1)
-    median = np.median(slower, axis=0)
-    deviation = 1.4826 * np.median(np.abs(slower - median), axis=0)
-    error = math.sqrt(math.pi / 2 / len(found)) * deviation
-    return bool(np.all(median - ERRORS * error >= -MARGIN))
+    fastest = int(np.argmin(np.median(logs - logs.mean(axis=1, keepdims=True), axis=0)))
+    median, error = slower(found, fastest)
+    return bool(np.all(median - error >= -MARGIN))
+
+
+def slower(found: np.ndarray, than: int) -> tuple[np.ndarray, np.ndarray]:
+    """How much longer the other calls take than one, of readings (turns x calls): the medians of
+    the logarithms of these comparisons, and `ERRORS` standard errors of them (by their median
+    absolute deviation)."""
+    logs = np.log(found)
+    others = np.delete(logs - logs[:, [than]], than, axis=1)
+    median = np.median(others, axis=0)
+    deviation = 1.4826 * np.median(np.abs(others - median), axis=0)
+    return median, ERRORS * math.sqrt(math.pi / 2 / len(found)) * deviation
 
 
 def compared(found: np.ndarray) -> list[float]:
