@@ -8,6 +8,7 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.once
@@ -42,6 +43,27 @@ def test_the_summary_of_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["layers_with_a_choice"] == 2
     assert found["within_5_percent"] == 0.5
     assert found["worst"] == pytest.approx(1.25)
+
+
+def test_when_orders_are_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    bench = importlib.import_module("bench_order")
+    scatter = np.array([0.9, 1.1, 0.95, 1.05, 1.0, 0.85, 1.15])
+
+    def other(speed: float, times: int) -> np.ndarray:
+        """Readings beside an order with so much of the choice's time."""
+        return np.stack([np.ones(7 * times), np.tile(speed * scatter, times)], axis=1)
+
+    assert bench.settled(other(1.5, 1))  # far slower
+    assert bench.settled(other(0.5, 1))  # far faster
+    assert not bench.settled(other(1.0, 1))
+    assert bench.settled(other(1.0, 40))
+    assert bench.settled(other(0.9, 100))
+    assert not bench.settled(other(0.945, 40))
+    both = np.concatenate([other(1.5, 1), other(0.5, 1)[:, 1:]], axis=1)
+    assert bench.settled(both)  # one that is far faster is enough
+    open_ = np.concatenate([other(1.5, 1), other(1.0, 1)[:, 1:]], axis=1)
+    assert not bench.settled(open_)
 
 
 def test_the_summary_of_orders(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,18 @@ def test_when_it_is_decided():
     assert not clock.decided(near)
 
 
+def test_how_much_slower():
+    turns = np.array([1.0, 1.1, 0.9, 1.05])
+    scattered = np.array([1.6, 2.0, 2.0, 2.5])
+    found = turns[:, None] * np.stack([scattered, np.full(4, 1.0), np.full(4, 0.5)], axis=1)
+    median, error = clock.slower(found, 1)
+    np.testing.assert_allclose(np.exp(median), [2.0, 0.5], rtol=1e-12)
+    # Half of the logarithms are within log(1.25) / 2 of the median: 0, 0, log 1.25, log 1.25.
+    deviation = 1.4826 * np.log(1.25) / 2
+    wanted = clock.ERRORS * np.sqrt(np.pi / 2) * deviation / 2
+    np.testing.assert_allclose(error, [wanted, 0.0], rtol=1e-9, atol=1e-12)
+
+
 def test_nothing_to_compare():
     assert clock.compare([]) == []
 
