@@ -40,9 +40,9 @@ class Compiled:
     def at(self, args: Any) -> Any:
         """The executable for arguments (arrays or shapes) like these."""
         leaves, tree = jax.tree.flatten(args)
-        shapes = [jax.ShapeDtypeStruct(np.shape(x), x.dtype) for x in leaves]
-        key = (tree, tuple((x.shape, x.dtype) for x in shapes))
+        key = tree, tuple([(x.shape, x.dtype) for x in leaves])
         if key not in self._made:
+            shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
 
             def once(*args: Any) -> Any:  # JAX keeps what it compiled as long as the function lives
                 return self._fn(*args)
