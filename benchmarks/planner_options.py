@@ -36,7 +36,7 @@ def setting(
     measured at smoke size."""
     add = parser.add_argument
     add("--repeats", type=int, default=5, help="turns of a pass (default: 5)")
-    more = "up to three times as many where it is open what is the fastest"
+    more = "more where the answer is open"
     add("--passes", type=int, default=passes, help=f"over what is held (default: {passes}); {more}")
     add("--calibrate", action="store_true", help="calibrate in this process first, thoroughly")
     add("--json", type=pathlib.Path, metavar="FILE", help="append JSON lines")
