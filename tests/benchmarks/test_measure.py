@@ -1,3 +1,5 @@
+"""What the benchmarks share: passes over what is measured, and lines of what was found."""
+
 from __future__ import annotations
 
 import importlib
@@ -7,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytestmark = pytest.mark.once
 
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 
