@@ -55,13 +55,14 @@ def measure_all(
     seed: int,
     repeats: int,
     passes: int,
-    tuned: bool,
+    stretches: int,
     fill: float = FILL,
 ) -> list[Row]:
     rows: list[Row] = []
     layers = cases(seed, count)
     for some in [layers[i : i + TOGETHER] for i in range(0, count, TOGETHER)]:
-        ready = [prepare(case, model, tuned) for case in some]
+        planner_options.tune(some, model, stretches)
+        ready = [prepare(case, model, stretches) for case in some]
         runs = [[r.compiled(a.choices) for a in r.alternatives] for r in ready]
         arrays = [r.arrays for r in ready]
         found = measure.in_passes(runs, repeats, passes, arrays, fill)

@@ -84,13 +84,14 @@ def measure_all(
     widths: Sequence[int],
     repeats: int,
     passes: int,
-    tuned: bool,
+    stretches: int,
     fill: float = FILL,
 ) -> Iterator[list[Row]]:
     """One list of each graph and model."""
     for name, layer in itertools.product(names, MODELS):
         graph, cases = _cases(name, layer, widths)
-        points = [_point(case, model, tuned, graph) for case in cases]
+        planner_options.tune(cases, model, stretches, graph)
+        points = [_point(case, model, stretches, graph) for case in cases]
         runs = [list(p.runs.values()) for p in points]
         arrays = [p.arrays for p in points]
         further = FURTHER if fill else 0
@@ -161,8 +162,8 @@ class _Point:
                    took[self.chosen.choices], first, second)  # fmt: skip
 
 
-def _point(case: Case, model: CostModel, tuned: bool, graph: gnnjit.Graph | None) -> _Point:
-    ready = prepare(case, model, tuned, graph)
+def _point(case: Case, model: CostModel, stretches: int, graph: gnnjit.Graph | None) -> _Point:
+    ready = prepare(case, model, stretches, graph)
     fixed = tuple(_first(ready.alternatives, order) for order in ORDERS)
     chosen = ready.alternatives[0]
     runs = {a.choices: ready.compiled(a.choices) for a in (chosen, *fixed)}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import os
 import pathlib
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import measure
@@ -16,6 +17,7 @@ import measure
 import gnnjit
 from gnnjit.calibrate import QUICK, THOROUGH, calibrate
 from gnnjit.calibration_grid import calibration_points
+from gnnjit.calibration_layers import Case, prepare
 from gnnjit.cost.current import current
 from gnnjit.cost.model import CostModel
 
@@ -40,7 +42,8 @@ def setting(
     add("--passes", type=int, default=passes, help=f"over what is held (default: {passes}); {more}")
     add("--calibrate", action="store_true", help="calibrate in this process first, thoroughly")
     add("--json", type=pathlib.Path, metavar="FILE", help="append JSON lines")
-    add("--autotune", action="store_true", help="time close plans first, and choose by that")
+    tunes = "time close plans first, in so many stretches of time (1), and choose by that"
+    add("--autotune", nargs="?", type=int, default=0, const=1, metavar="STRETCHES", help=tunes)
     add("--give-back", action="store_true", help="do not keep memory")
     add("--smoke", action="store_true", help=f"{smoke}: does it run?")
     args = parser.parse_args(argv)
@@ -61,6 +64,15 @@ def setting(
     if args.autotune:  # anew, whatever was found before
         os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="gnnjit-")
     return Setting(args, model, {"model": model.source, **facts})
+
+
+def tune(
+    cases: Iterable[Case], model: CostModel, stretches: int, graph: gnnjit.Graph | None = None
+) -> None:
+    """All stretches but the last, which is the one of `prepare(case, model, stretches, graph)`: of
+    all cases one after the other, so that those of a case lie apart in time."""
+    for stretch, case in itertools.product(range(1, stretches), cases):
+        prepare(case, model, stretch, graph)
 
 
 def _progress(name: str) -> None:

@@ -146,10 +146,10 @@ class Ready:
 def prepare(
     case: Case,
     model: CostModel | None = None,
-    tuned: bool = False,
+    stretches: int = 0,
     graph: gnnjit.Graph | None = None,
 ) -> Ready:
-    """`tuned`: the first alternative is the one that `autotuning` takes, not that of the model.
+    """`stretches`: those of `autotuning`, whose choice comes first; 0: that of the model does.
     `graph`: a given one, of the vertices and edges of the case."""
     graph = graph_of(case) if graph is None else graph
     p, rng = parameters(case), np.random.default_rng(case.seed + 1)
@@ -159,9 +159,10 @@ def prepare(
     layer = layer_of(case.model)
     moving = {"inference": None, "first layer": (p,), "inner layer": (p, x)}[case.direction]
     staged = stage(layer.__gnnjit_layer__, (graph, (x, number), p), None, {})
-    with autotuning(tuned), use(model) if model else contextlib.nullcontext():
+    tunes = autotuning(stretches > 0, stretches=max(stretches, 1))
+    with tunes, use(model) if model else contextlib.nullcontext():
         problem = staged.problem(moving)
-        found = plan(problem).every if tuned else weigh(problem)
+        found = plan(problem).every if stretches else weigh(problem)
     return Ready(case, found, (graph, x, number, p))
 
 

@@ -9,8 +9,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-AUTOTUNE = os.environ.get("GNNJIT_AUTOTUNE", "") not in ("", "0")
-"""Whether `gnnjit.autotuning()` is on where nothing else is said."""
+
+def number(flag: str) -> int:
+    """A flag's number; 0 where it is empty, 1 where it is something else."""
+    return int(flag) if flag.isdecimal() else int(flag != "")
+
+
+AUTOTUNE = number(os.environ.get("GNNJIT_AUTOTUNE", ""))
+"""The `stretches` of `gnnjit.autotuning` where nothing else is said; 0: it is off."""
 
 KEEP_MEMORY = os.environ.get("GNNJIT_KEEP_MEMORY", "") not in ("", "0")
 """Whether the command `gnnjit` calls `gnnjit.keep_memory()`."""

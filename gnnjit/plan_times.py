@@ -2,8 +2,8 @@
 
 The cost model ranks alternatives within some ten percent, which is not enough where they are
 close, and small programs are. Where `gnnjit.autotuning()` is on, close ones are timed while the
-layer is planned, on made-up arrays and edges of the call's shapes; `explain(measure=True,
-learn=True)` times them on the user's own.
+layer is planned, on made-up arrays and edges of the call's shapes, and where that is wanted again
+in later processes; `explain(measure=True, learn=True)` times them on the user's own.
 """
 
 from __future__ import annotations
@@ -39,11 +39,15 @@ CLOSE = 1.5
 MOST = 4
 """Of one call, so many at most."""
 
+NEAR = 1.2
+"""Alternatives whose times are within this factor are timed in further stretches of time."""
+
 DIGITS = 3
 """Binary digits of the sizes of a graph that count: within an eighth they are alike."""
 
-Times = Mapping[str, float]
-"""Seconds by `name_of` choices."""
+Times = Mapping[str, Sequence[float | None]]
+"""Seconds by `name_of` choices, in each stretch of time. All of a call have a time in the first,
+and some of them, measured together, in each of the others."""
 
 T = TypeVar("T")
 
@@ -52,26 +56,46 @@ def by_time(
     problem: Problem,
     every: list[Alternative],
     candidate: Callable[[Alternative], Candidate] | None,
+    stretches: int,
 ) -> list[Alternative]:
     """`every`, sorted by prediction, with the fastest by the clock in front, if that is known.
 
     candidate: what is compiled of an alternative, to time close ones; None: they are not timed.
+    stretches: of time, in which they are, one in each process.
     """
     # All processes of a program have to run the same.
     if len(every) == 1 or jax.process_count() > 1 or not (candidate or TIMES.load()):
         return every
     key = key_of(problem)
-    close = [a for a in every if a.seconds <= CLOSE * every[0].seconds][:MOST]
-    new = {name_of(a.choices) for a in close} - known(key).keys()
-    if candidate and new and len(close) > 1:
-        found = measured([candidate(a) for a in close])
-        remember(key, {a.choices: t for a, t in zip(close, found, strict=True)})
+    if candidate:
+        _time(key, every, candidate, stretches)
     times = known(key)
     every = [dataclasses.replace(a, measured=times.get(name_of(a.choices))) for a in every]
     if every[0].measured is None:
         return every
     _, at = min((a.measured, i) for i, a in enumerate(every) if a.measured is not None)
     return [every[at], *every[:at], *every[at + 1 :]]
+
+
+def _time(
+    key: str,
+    every: list[Alternative],
+    candidate: Callable[[Alternative], Candidate],
+    stretches: int,
+) -> None:
+    """Close alternatives, if they are not known; then, in further stretches, those near the
+    fastest."""
+    close = [a for a in every if a.seconds <= CLOSE * every[0].seconds][:MOST]
+    times = known(key)
+    again = {name_of(a.choices) for a in close} <= times.keys()
+    if again:
+        if len(next(iter(TIMES.load()[key].values()))) >= stretches:
+            return
+        near = NEAR * min(times[name_of(a.choices)] for a in close)
+        close = [a for a in close if times[name_of(a.choices)] <= near]
+    if len(close) > 1:
+        found = measured([candidate(a) for a in close])
+        remember(key, {a.choices: t for a, t in zip(close, found, strict=True)}, again)
 
 
 def key_of(problem: Problem) -> str:
@@ -94,16 +118,28 @@ def name_of(choices: Choices) -> str:
     return json.dumps([c.orders, c.twins, c.products, c.stored, c.split, on_edges, c.limit])
 
 
-def known(key: str) -> Times:
-    """What was measured of a call; nothing where nothing was."""
-    return TIMES.load().get(key, {})
+def known(key: str) -> dict[str, float]:
+    """Seconds of alternatives of a call, the medians of all stretches; nothing where nothing was
+    measured. What a stretch took longer than the first, on the whole, does not count."""
+    entry = TIMES.load().get(key, {})
+    logs = np.array([[math.nan if t is None else math.log(t) for t in e] for e in entry.values()])
+    if not len(logs):
+        return {}
+    logs -= np.nanmean(logs - logs[:, :1], axis=0)
+    return dict(zip(entry, np.exp(np.nanmedian(logs, axis=1)).tolist(), strict=True))
 
 
-def remember(key: str, times: Mapping[Choices, float | None]) -> None:
-    """Beside what is known of a call; a time that is measured again replaces the earlier one."""
+def remember(key: str, times: Mapping[Choices, float | None], again: bool = False) -> None:
+    """Beside what is known of a call. A time that is measured again replaces the earlier one, or
+    with `again` is that of a further stretch, of alternatives that are known."""
     found = {name_of(choices): t for choices, t in times.items() if t is not None}
-    if found:
-        TIMES.store(key, {**known(key), **found})
+    if not found:
+        return
+    if again:
+        entry = {name: (*e, found.get(name)) for name, e in TIMES.load()[key].items()}
+    else:
+        entry = {name: (t,) for name, t in {**known(key), **found}.items()}
+    TIMES.store(key, entry)
 
 
 def measured(candidates: Sequence[Candidate]) -> list[float | None]:
@@ -174,10 +210,16 @@ def _like(x: jax.ShapeDtypeStruct, rng: np.random.Generator) -> jax.Array:
 
 
 def _parse(key: str, entry: Any) -> Times:
-    for name, seconds in entry.items():
-        if type(seconds) is not float or not 0 < seconds < math.inf:
-            raise ValueError(f"{key} has the time {seconds!r} for {name}, expected seconds above 0")
+    lengths = {len(times) for times in entry.values()}
+    for name, times in entry.items():
+        if len(lengths) > 1 or not times or times[0] is None:
+            raise ValueError(f"{key} has {times!r} for {name}, expected times of each stretch")
+        for seconds in times:
+            if seconds is not None and (type(seconds) is not float or not 0 < seconds < math.inf):
+                raise ValueError(
+                    f"{key} has the time {seconds!r} for {name}, expected seconds above 0"
+                )
     return dict(entry)
 
 
-TIMES: Table[Times] = Table("plans", _parse, dict)
+TIMES: Table[Times] = Table("plans", _parse, dict, format=2)

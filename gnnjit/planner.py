@@ -118,7 +118,7 @@ def plan(problem: Problem) -> Plan:
         PlanError: none fits; the message names the smallest budget that would do.
     """
     machine, model = machine_of(problem.platform), current(problem.platform)
-    return _plan(problem, machine, model, _forced.value, preferred(), tuning.is_on())
+    return _plan(problem, machine, model, _forced.value, preferred(), tuning.stretches())
 
 
 def weigh(problem: Problem, model: CostModel | None = None) -> tuple[Alternative, ...]:
@@ -138,10 +138,11 @@ def _plan(
     model: CostModel,
     forced: Choices | None,
     lowering: str | None,
-    tunes: bool,
+    stretches: int,
 ) -> Plan:
-    """`lowering`: what measured plans are compiled with; `tunes`: whether close ones are."""
-    planner = _Planner(problem, machine, model, tunes)
+    """`lowering`: what measured plans are compiled with; `stretches`: of time, in which close ones
+    are."""
+    planner = _Planner(problem, machine, model, stretches)
     try:
         every, why = planner.fitting(forced), ""
     except UnknownOperation as error:
@@ -156,8 +157,9 @@ def _unlimited(problem: Problem, choices: Choices) -> Program:
 
 
 class _Planner:
-    def __init__(self, problem: Problem, machine: Machine, model: CostModel, tunes: bool = False):
-        self.problem, self.machine, self.model, self.tunes = problem, machine, model, tunes
+    def __init__(self, problem: Problem, machine: Machine, model: CostModel, stretches: int = 0):
+        self.problem, self.machine, self.model = problem, machine, model
+        self.stretches = stretches
         self.seen: dict[Choices, Alternative] = {}
 
     def alternative(self, choices: Choices) -> Alternative:
@@ -196,8 +198,8 @@ class _Planner:
             return [self.alternative(forced)]
         every = self.ranked()
         if self.problem.budget is None:
-            times = self.tunes and self.is_compiled_here()
-            return plan_times.by_time(self.problem, every, self.candidate if times else None)
+            candidate = self.candidate if self.stretches and self.is_compiled_here() else None
+            return plan_times.by_time(self.problem, every, candidate, self.stretches)
         return self.within(self.ladder(every))
 
     def unpredicted(self, forced: Choices | None) -> list[Alternative]:

@@ -22,7 +22,7 @@ _tuning = jax.make_user_context(None)
 
 
 @contextlib.contextmanager
-def autotuning(on: bool = True) -> Iterator[None]:
+def autotuning(on: bool = True, *, stretches: int = 1) -> Iterator[None]:
     """Within it, what is compiled is chosen by time where that is close, or not.
 
     A layer's first compilation then takes longer: plans of which the cost model says that they take
@@ -31,15 +31,33 @@ def autotuning(on: bool = True) -> Iterator[None]:
     process on the same kind of device with the same versions, whether it tunes or not.
     `GNNJIT_AUTOTUNE=1` turns it on for a whole process.
 
+    What else runs on a machine can decide which of two close plans is the faster one, for minutes.
+    So with `stretches=3` (or `GNNJIT_AUTOTUNE=3`) the plans that were close are timed again in the
+    next two processes that compile the layer, and the median counts. Their plans may differ from
+    those of the first process, and with them the order of sums.
+
     Under a memory budget, for sharded graphs and in programs of several processes, plans are chosen
     by the cost model alone.
+
+    Raises:
+        ValueError: `stretches` is less than 1.
     """
-    with _tuning(on):
+    if stretches < 1:
+        raise ValueError(
+            f"autotuning: stretches={stretches}, expected 1 or more; to turn it off, "
+            "autotuning(False)"
+        )
+    with _tuning(stretches if on else 0):
         yield
 
 
+def stretches() -> int:
+    """In how many stretches of time close plans are timed; 0: they are not."""
+    return int(config.AUTOTUNE if _tuning.value is None else _tuning.value)
+
+
 def is_on() -> bool:
-    return config.AUTOTUNE if _tuning.value is None else bool(_tuning.value)
+    return stretches() > 0
 
 
 def untraced(work: Callable[[], T]) -> T:
