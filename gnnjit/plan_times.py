@@ -86,11 +86,12 @@ def _time(
     """Close alternatives, if they are not known; then, in further stretches, those near the
     fastest."""
     close = [a for a in every if a.seconds <= CLOSE * every[0].seconds][:MOST]
-    times = known(key)
-    again = {name_of(a.choices) for a in close} <= times.keys()
+    entry = TIMES.load().get(key, {})
+    again = {name_of(a.choices) for a in close} <= entry.keys()
     if again:
-        if len(next(iter(TIMES.load()[key].values()))) >= stretches:
+        if len(next(iter(entry.values()))) >= stretches:
             return
+        times = _combined(entry)
         near = NEAR * min(times[name_of(a.choices)] for a in close)
         close = [a for a in close if times[name_of(a.choices)] <= near]
     if len(close) > 1:
@@ -119,9 +120,12 @@ def name_of(choices: Choices) -> str:
 
 
 def known(key: str) -> dict[str, float]:
-    """Seconds of alternatives of a call, the medians of all stretches; nothing where nothing was
-    measured. What a stretch took longer than the first, on the whole, does not count."""
-    entry = TIMES.load().get(key, {})
+    """Seconds of alternatives of a call, of all stretches; nothing where nothing was measured."""
+    return _combined(TIMES.load().get(key, {}))
+
+
+def _combined(entry: Times) -> dict[str, float]:
+    """The medians. What a stretch took longer than the first, on the whole, does not count."""
     logs = np.array([[math.nan if t is None else math.log(t) for t in e] for e in entry.values()])
     if not len(logs):
         return {}
@@ -135,10 +139,11 @@ def remember(key: str, times: Mapping[Choices, float | None], again: bool = Fals
     found = {name_of(choices): t for choices, t in times.items() if t is not None}
     if not found:
         return
-    if again:
-        entry = {name: (*e, found.get(name)) for name, e in TIMES.load()[key].items()}
+    entry = TIMES.load().get(key, {})
+    if again and found.keys() <= entry.keys():  # nobody removed it meanwhile
+        entry = {name: (*e, found.get(name)) for name, e in entry.items()}
     else:
-        entry = {name: (t,) for name, t in {**known(key), **found}.items()}
+        entry = {name: (t,) for name, t in {**_combined(entry), **found}.items()}
     TIMES.store(key, entry)
 
 

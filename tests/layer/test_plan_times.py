@@ -97,6 +97,21 @@ def test_in_several_stretches_the_median_counts(monkeypatch, table):
     assert list(entry.values()) == [[1e-3, 2.2e-3, 1.1e-3], [1.1e-3, 2e-3, 1e-3]]
 
 
+def test_a_table_may_vanish_while_plans_are_timed_again(monkeypatch, table):
+    clock = Clock(monkeypatch, 1e-3, 1.1e-3)
+    with gnnjit.autotuning(stretches=2):
+        order()
+
+        def removed(candidates: Sequence[judge.Candidate]) -> list[float | None]:
+            table.unlink()
+            return clock(candidates)
+
+        monkeypatch.setattr(plan_times, "measured", removed)
+        order()
+    (entry,) = json.loads(table.read_text())["plans"].values()
+    assert sorted(entry.values()) == [[1e-3], [1.1e-3]]
+
+
 def test_only_near_plans_are_timed_again(monkeypatch, table):
     clock = Clock(monkeypatch, 1e-3, 1.3e-3)
     with gnnjit.autotuning(stretches=3):
