@@ -236,7 +236,7 @@ def explain_plans(
         learn_points(points, jax.default_backend())
         for a, plan in zip(asked, found, strict=True):
             times = {x.choices: x.measured for x in plan.alternatives}
-            plan_times.remember(plan_times.key_of(a.problem()), times)
+            plan_times.remember(plan_times.OWN + plan_times.key_of(a.problem()), times)
     return found
 
 

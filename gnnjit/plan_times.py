@@ -42,6 +42,9 @@ MOST = 4
 NEAR = 1.2
 """Alternatives whose times are within this factor are timed in further stretches of time."""
 
+OWN = "own "
+"""Before the key of a call: what was measured on a user's own arrays, which decides."""
+
 DIGITS = 3
 """Binary digits of the sizes of a graph that count: within an eighth they are alike."""
 
@@ -86,11 +89,12 @@ def _time(
     """Close alternatives, if they are not known; then, in further stretches, those near the
     fastest."""
     close = [a for a in every if a.seconds <= CLOSE * every[0].seconds][:MOST]
-    entry = TIMES.load().get(key, {})
-    again = {name_of(a.choices) for a in close} <= entry.keys()
+    names = {name_of(a.choices) for a in close}
+    entry, own = (TIMES.load().get(k, {}) for k in (key, OWN + key))
+    again = names <= entry.keys()
+    if names <= own.keys() or (again and len(next(iter(entry.values()))) >= stretches):
+        return
     if again:
-        if len(next(iter(entry.values()))) >= stretches:
-            return
         times = _combined(entry)
         near = NEAR * min(times[name_of(a.choices)] for a in close)
         close = [a for a in close if times[name_of(a.choices)] <= near]
@@ -121,14 +125,15 @@ def name_of(choices: Choices) -> str:
 
 def known(key: str) -> dict[str, float]:
     """Seconds of alternatives of a call, of all stretches; nothing where nothing was measured."""
-    return _combined(TIMES.load().get(key, {}))
+    made_up, own = (_combined(TIMES.load().get(k, {})) for k in (key, OWN + key))
+    return {**made_up, **own}
 
 
 def _combined(entry: Times) -> dict[str, float]:
     """The medians. What a stretch took longer than the first, on the whole, does not count."""
-    logs = np.array([[math.nan if t is None else math.log(t) for t in e] for e in entry.values()])
-    if not len(logs):
+    if not entry:
         return {}
+    logs = np.array([[math.nan if t is None else math.log(t) for t in e] for e in entry.values()])
     logs -= np.nanmean(logs - logs[:, :1], axis=0)
     return dict(zip(entry, np.exp(np.nanmedian(logs, axis=1)).tolist(), strict=True))
 

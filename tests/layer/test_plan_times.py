@@ -129,15 +129,19 @@ def test_times_of_stretches_are_compared_within_them(table):
     assert known["a"] == pytest.approx(known["b"])
 
 
-def test_what_explain_learns_replaces_all_stretches(monkeypatch, table):
-    Clock(monkeypatch, 1e-3, 1.1e-3)
-    for _ in range(2):
-        with gnnjit.autotuning(stretches=2):
-            order()
+def test_what_explain_learns_decides_over_all_stretches(monkeypatch, table):
+    clock = Clock(monkeypatch, 1e-3, 1.1e-3)
+    with gnnjit.autotuning(stretches=2):
+        tuned = order()
     monkeypatch.setattr("gnnjit.explain_plans.compare", lambda runs, arrays: [5e-3, 4e-3])
     order(measure=True, learn=True)
-    (entry,) = json.loads(table.read_text())["plans"].values()
-    assert sorted(entry.values()) == [[4e-3], [5e-3]]
+    for _ in range(2):
+        with gnnjit.autotuning(stretches=3):
+            assert order() != tuned
+    assert len(clock.asked) == 1
+    made_up, own = json.loads(table.read_text())["plans"].values()
+    assert sorted(made_up.values()) == [[1e-3], [1.1e-3]]
+    assert sorted(own.values()) == [[4e-3], [5e-3]]
 
 
 def test_stretches_are_counted_from_one():
