@@ -17,16 +17,28 @@ import numpy as np
 from gnnjit.errors import GraphError, StoreError
 from gnnjit.graph.partition_checks import whole
 from gnnjit.grid import blocks_build
-from gnnjit.grid.blocks_build import IN, OUT, Cells, EdgeSource, Progress, Watch
+from gnnjit.grid.blocks_build import (
+    ENDS,
+    IN,
+    IN_ENDS,
+    OUT,
+    OUT_ENDS,
+    Cells,
+    EdgeSource,
+    Progress,
+    Watch,
+)
 from gnnjit.grid.chunks import EdgeGrid
 from gnnjit.grid.store import VertexStore
+from gnnjit.grid.store_arrays import aligned
 from gnnjit.shapes import ArrayLike, HostArray
 
 By: TypeAlias = Literal["dst", "src"]
 
 COMPLETE = "complete"
 """The array that is sealed after all others. Its row is the version of the format."""
-FORMAT = 1
+FORMAT, WITH_ENDS = 1, 2
+"""Versions of the format: without the arrays `ENDS`, and with them."""
 ARRAYS = (
     *IN,
     *OUT,
@@ -47,16 +59,14 @@ class LoadedChunk:
 
     Attributes:
         indptr: `int32[rows + 1]`, the first slot of each row.
-        neighbor: `int32[E']`, the other endpoint of the edge in each slot, numbered within its
-            chunk; ascending within a row.
-        row: `int32[E']`, the row of each slot: ascending.
+        neighbor: `int32[slots]`, the other endpoint of the edge in each slot, numbered within its
+            chunk; ascending within a row. Slots behind the last edge have 0.
         position: `int32[E']`, the place of the edge in the chunk's order by destination, in which
             edge data is kept: a permutation. None where it was not asked for.
     """
 
     indptr: HostArray
     neighbor: HostArray
-    row: HostArray
     position: HostArray | None
 
 
@@ -97,7 +107,9 @@ class EdgeBlocks:
         After a crash or an error later on, `open` refuses what there is, and `build` starts over.
 
         Args:
-            store: where the arrays `<name>.*` go: 24 bytes an edge, 8 a vertex.
+            store: where the arrays `<name>.*` go: 24 bytes an edge, 8 a vertex; and where there are
+                more edges than P rows for each vertex, 8 bytes for each of these, with which chunks
+                load faster.
             edges: called twice, for blocks `(src, dst)` of `int[n]`, endpoints in the order that is
                 cut; no padding. Both times the same edges.
             num_nodes: N.
@@ -114,10 +126,14 @@ class EdgeBlocks:
         """
         memory = whole("memory", memory, 1)
         checked = EdgeGrid.of([], [], num_nodes, parts, bounds=bounds).bounds
-        cells = Cells(store, name, checked, blocks_build.count(edges, checked, memory))
+        counts = blocks_build.count(edges, checked, memory)
+        rows = len(counts) * int(checked[-1])
+        cells = Cells(store, name, checked, counts, with_ends=rows < counts.sum())
         _drop(store, name)
         for part in (*IN, *OUT):
             store.add(cells.array(part), cells.num_edges, (), np.int32)
+        for part in ENDS if cells.with_ends else ():
+            store.add(cells.array(part), rows, (), np.int32)
         for part in ("in_degree", "out_degree"):
             store.add(cells.array(part), cells.num_nodes, (), np.int32)
         progress = Progress(watch, 3 * cells.num_edges)
@@ -128,9 +144,9 @@ class EdgeBlocks:
         _put(cells, "counts", cells.counts)
         _put(cells, "used_src", used_src)
         _put(cells, "used_dst", used_dst)
-        for part in ARRAYS[:-1]:
+        for part in (*ARRAYS[:-1], *(ENDS if cells.with_ends else ())):
             store.seal(cells.array(part))
-        _put(cells, COMPLETE, [FORMAT])
+        _put(cells, COMPLETE, [WITH_ENDS if cells.with_ends else FORMAT])
         store.seal(cells.array(COMPLETE))
         return cls(cells, used_src.astype(np.int64), used_dst.astype(np.int64))
 
@@ -139,29 +155,27 @@ class EdgeBlocks:
         """Those that were built before. Raises StoreError where there are none, or not all of them,
         or of another format."""
         names = {f"{name}.{part}" for part in ARRAYS}
-        there = names.intersection(store.names())
-        if not there:
+        if names.isdisjoint(store.names()):
             raise StoreError(
                 f"the store has no edge blocks {name!r}: make them with EdgeBlocks.build"
             )
-        if there != names or not all(store.info(array).sealed for array in names):
-            raise StoreError(
-                f"the edge blocks {name!r} are not complete, their build has stopped: call "
-                "EdgeBlocks.build again, which starts over"
-            )
+        _check_complete(store, name, names)
 
         def get(part: str) -> HostArray:
             array = f"{name}.{part}"
             return store.read(array, 0, store.info(array).rows).astype(np.int64)
 
         found = get(COMPLETE).tolist()
-        if found != [FORMAT]:
+        if found not in ([FORMAT], [WITH_ENDS]):
             raise StoreError(
-                f"the edge blocks {name!r} have the format {found}, expected [{FORMAT}]: call "
-                "EdgeBlocks.build again, which starts over"
+                f"the edge blocks {name!r} have the format {found}, expected [{FORMAT}] or "
+                f"[{WITH_ENDS}]: call EdgeBlocks.build again, which starts over"
             )
+        with_ends = found == [WITH_ENDS]
+        if with_ends:
+            _check_complete(store, name, {f"{name}.{part}" for part in ENDS})
         bounds = np.concatenate([[0], np.cumsum(get("sizes"))])
-        cells = Cells(store, name, bounds, get("counts"))
+        cells = Cells(store, name, bounds, get("counts"), with_ends)
         return cls(cells, get("used_src"), get("used_dst"))
 
     @property
@@ -214,25 +228,32 @@ class EdgeBlocks:
         """The array in the store, `int32[N]`, of the edges that begin at each vertex."""
         return self.cells.array("out_degree")
 
-    def load(self, i: int, j: int, by: By, positions: bool = True) -> LoadedChunk:
+    def load(
+        self, i: int, j: int, by: By, positions: bool = True, *, rows: int = 0, slots: int = 0
+    ) -> LoadedChunk:
         """Chunk (i, j). By "dst" its rows are the destinations, in vertex chunk j, and the
-        neighbors sources, in vertex chunk i; by "src" the other way round. `positions`: whether
-        these are wanted too.
+        neighbors sources, in vertex chunk i; by "src" the other way round.
+
+        Args:
+            positions: whether these are wanted too.
+            rows, slots: at least so many; further ones are empty.
 
         Raises GraphError unless i and j are from 0 to P - 1.
         """
         forward = _forward(by)
         self._check(i, j)
-        row_part, neighbor_part, last_part = IN if forward else OUT
-        row = self.cells.read(row_part, i, j)
-        indptr = np.zeros(self.cells.sizes[j if forward else i] + 1, np.int32)
-        np.cumsum(np.bincount(row, minlength=len(indptr) - 1), out=indptr[1:])
-        neighbor = self.cells.read(neighbor_part, i, j)
+        count, size = int(self.counts[i, j]), self.cells.sizes[j if forward else i]
+        indptr = aligned((1 + max(rows, size),), np.int32)
+        self.cells.read_indptr(IN_ENDS if forward else OUT_ENDS, i, j, indptr[: size + 1])
+        indptr[size + 1 :] = count
+        neighbor = aligned((max(slots, count),), np.int32)
+        self.cells.read((IN if forward else OUT)[1], i, j, neighbor[:count])
+        neighbor[count:] = 0
         position = None
         if positions:
-            in_order = np.arange(len(row), dtype=np.int32)
-            position = in_order if forward else self.cells.read(last_part, i, j)
-        return LoadedChunk(indptr, neighbor, row, position)
+            in_order = np.arange(count, dtype=np.int32)
+            position = in_order if forward else self.cells.read(OUT[2], i, j)
+        return LoadedChunk(indptr, neighbor, position)
 
     def numbers(self, i: int, j: int) -> HostArray:
         """`int32[E']`, the original numbers of the edges of chunk (i, j), in the order by
@@ -283,6 +304,14 @@ def _forward(by: By) -> bool:
     return by == "dst"
 
 
+def _check_complete(store: VertexStore, name: str, arrays: set[str]) -> None:
+    if not arrays <= {*store.names()} or not all(store.info(array).sealed for array in arrays):
+        raise StoreError(
+            f"the edge blocks {name!r} are not complete, their build has stopped: call "
+            "EdgeBlocks.build again, which starts over"
+        )
+
+
 def _put(cells: Cells, part: str, rows: Any) -> None:
     rows = np.asarray(rows, np.int32)
     cells.store.add(cells.array(part), len(rows), rows.shape[1:], np.int32)
@@ -292,7 +321,7 @@ def _put(cells: Cells, part: str, rows: Any) -> None:
 def _drop(store: VertexStore, name: str) -> None:
     """Whatever there is; first what says that the others are complete."""
     there = store.names()
-    for part in reversed(ARRAYS):
+    for part in (*reversed(ARRAYS), *ENDS):
         if f"{name}.{part}" in there:
             store.drop(f"{name}.{part}")
 

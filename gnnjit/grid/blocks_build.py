@@ -24,6 +24,8 @@ EdgeSource = Callable[[], Iterable[tuple[ArrayLike, ArrayLike]]]
 Watch = Callable[[int, int], None]
 
 IN, OUT = ("in.row", "in.neighbor", "in.number"), ("out.row", "out.neighbor", "out.position")
+IN_ENDS, OUT_ENDS = ENDS = ("in.ends", "out.ends")
+"""Where the edges of each row of each cell end, among those of the cell."""
 EDGE_BYTES = 48
 """What an edge takes while it is held to be placed, the sort of what is held included."""
 PIECES = 8
@@ -41,12 +43,14 @@ class Cells:
         store, name: the arrays are `<name>.in.row` and so on.
         bounds: `int64[P + 1]`, of the vertex chunks.
         counts: `int64[P, P]`, the edges of cell (i, j).
+        with_ends: whether the arrays `ENDS` are there too, with P rows a vertex.
     """
 
     store: VertexStore
     name: str
     bounds: HostArray
     counts: HostArray
+    with_ends: bool = False
 
     @property
     def num_parts(self) -> int:
@@ -87,13 +91,32 @@ class Cells:
         start = int((self.in_starts if part in IN else self.out_starts)[i, j])
         return start, start + int(self.counts[i, j])
 
-    def read(self, part: str, i: int, j: int) -> HostArray:
-        """`int32[E']`, of cell (i, j)."""
-        return self.store.read(self.array(part), *self.span(part, i, j))
+    def read(self, part: str, i: int, j: int, out: HostArray | None = None) -> HostArray:
+        """`int32[E']`, of cell (i, j); in `out`, where that is given."""
+        return self.store.read(self.array(part), *self.span(part, i, j), out)
 
     def write(self, part: str, i: int, j: int, rows: HostArray) -> None:
         """`rows` as those of cell (i, j)."""
         self.store.write(self.array(part), self.span(part, i, j)[0], rows)
+
+    def read_indptr(self, ends: str, i: int, j: int, out: HostArray) -> None:
+        """Fill `out`, `int32[1 + rows of the cell]`. `ends`: one of `ENDS`."""
+        out[0] = 0
+        if self.with_ends:
+            start = self._first_end(ends, i, j)
+            self.store.read(self.array(ends), start, start + len(out) - 1, out[1:])
+            return
+        row = self.read(IN[0] if ends == IN_ENDS else OUT[0], i, j)
+        np.cumsum(np.bincount(row, minlength=len(out) - 1), out=out[1:])
+
+    def write_indptr(self, ends: str, i: int, j: int, indptr: HostArray) -> None:
+        """Where the array `ends` is there."""
+        if self.with_ends:
+            self.store.write(self.array(ends), self._first_end(ends, i, j), indptr[1:])
+
+    def _first_end(self, ends: str, i: int, j: int) -> int:
+        block, other = (j, i) if ends == IN_ENDS else (i, j)
+        return self.num_parts * int(self.bounds[block]) + other * self.sizes[block]
 
 
 class Progress:
@@ -154,6 +177,7 @@ def sort_by_destination(cells: Cells, progress: Progress) -> HostArray:
             here = np.diff(indptr)
             for part, rows in zip(IN, (_rows(here), src[order], number[order]), strict=True):
                 cells.write(part, i, j, rows)
+            cells.write_indptr(IN_ENDS, i, j, indptr)
             degree += here
             used[i, j] = np.count_nonzero(here)
             progress.add(len(src))
@@ -177,6 +201,7 @@ def sort_by_source(cells: Cells, progress: Progress) -> HostArray:
             here = np.diff(indptr)
             for part, rows in zip(OUT, (_rows(here), neighbor, position), strict=True):
                 cells.write(part, i, j, rows)
+            cells.write_indptr(OUT_ENDS, i, j, indptr)
             degree += here
             used[i, j] = np.count_nonzero(here)
             progress.add(len(position))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from gnnjit.errors import GraphError, StoreError
 from gnnjit.grid import blocks_build
-from gnnjit.grid.blocks import ARRAYS, EdgeBlocks, shared_sizes
+from gnnjit.grid.blocks import ARRAYS, EdgeBlocks, LoadedChunk, shared_sizes
+from gnnjit.grid.blocks_build import ENDS
 from gnnjit.grid.chunks import EdgeGrid
 from gnnjit.grid.disk import DiskStore
 from gnnjit.grid.store import HostStore
@@ -52,6 +53,10 @@ def check_blocks(blocks: EdgeBlocks, src, dst, num_nodes: int) -> None:
     assert all(blocks.store.info(f"{blocks.name}.{part}").sealed for part in ARRAYS)
 
 
+def rows_of(chunk: LoadedChunk) -> np.ndarray:
+    return np.repeat(np.arange(len(chunk.indptr) - 1), np.diff(chunk.indptr))
+
+
 def check_chunk(blocks: EdgeBlocks, grid: EdgeGrid, i: int, j: int) -> None:
     chunk = grid.chunk(i, j)
     assert blocks.numbers(i, j).tolist() == chunk.edge.tolist()
@@ -65,11 +70,11 @@ def check_chunk(blocks: EdgeBlocks, grid: EdgeGrid, i: int, j: int) -> None:
         (backward, chunk.src[order], chunk.dst[order], order, chunk.num_src),
     ]
     for found, row, neighbor, position, rows in expected:
-        assert found.row.tolist() == row.tolist()
+        assert rows_of(found).tolist() == row.tolist()
         assert found.neighbor.tolist() == neighbor.tolist()
         assert found.position.tolist() == position.tolist()
         assert found.indptr.tolist() == np.searchsorted(row, np.arange(rows + 1)).tolist()
-        arrays = (found.row, found.neighbor, found.position, found.indptr)
+        arrays = (found.neighbor, found.position, found.indptr)
         assert {array.dtype for array in arrays} == {np.dtype(np.int32)}
     assert blocks.used(i, j, "dst").tolist() == chunk.used_sources.tolist()
     assert blocks.used(i, j, "src").tolist() == chunk.used_destinations.tolist()
@@ -110,21 +115,43 @@ def test_a_plain_loop(edges: Edges, parts):
         for j in range(parts):
             expected = plain(edges.src, edges.dst, bounds, i, j)
             chunk = built.load(i, j, "dst")
-            found = zip(chunk.row, chunk.neighbor, built.numbers(i, j), strict=True)
+            found = zip(rows_of(chunk), chunk.neighbor, built.numbers(i, j), strict=True)
             assert list(found) == expected
             backward = built.load(i, j, "src")
             edge_data = built.numbers(i, j)[backward.position]
-            found = zip(backward.neighbor, backward.row, edge_data, strict=True)
+            found = zip(backward.neighbor, rows_of(backward), edge_data, strict=True)
             assert list(found) == sorted(expected, key=lambda edge: (edge[1], edge[0], edge[2]))
 
 
+@pytest.mark.parametrize("parts", [7, 30])
 @pytest.mark.parametrize("memory", [1000, 20_000, 1 << 20])
-def test_a_larger_graph_in_both_stores(store, memory):
-    """Skewed: some chunks have hundreds of edges, some few, and wait until the end."""
+def test_a_larger_graph_in_both_stores(store, memory, parts):
+    """Skewed: some chunks have hundreds of edges, some few, and wait until the end. In few parts
+    the ends of the rows are stored too."""
     src, dst = (np.random.default_rng(0).random((2, 6000)) ** 4 * 300).astype(np.int64)
-    built = EdgeBlocks.build(store, "g", blocks_of(src, dst, 700), 300, parts=7, memory=memory)
+    built = EdgeBlocks.build(store, "g", blocks_of(src, dst, 700), 300, parts=parts, memory=memory)
     check_blocks(built, src, dst, 300)
     check_blocks(EdgeBlocks.open(store, "g"), src, dst, 300)
+    assert [f"g.{part}" in store.names() for part in ENDS] == [parts == 7] * 2
+    assert store.read("g.complete", 0, 1).tolist() == [2 if parts == 7 else 1]
+    built.drop()
+    assert store.names() == ()
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_chunk_with_more_rows_and_slots_than_it_has(parts):
+    src, dst = np.random.default_rng(3).integers(0, 9, (2, 25))
+    built = EdgeBlocks.build(HostStore(), "g", blocks_of(src, dst), 9, parts=parts)
+    for by in ("dst", "src"):
+        plain = built.load(0, 0, by)
+        chunk = built.load(0, 0, by, rows=12, slots=64)
+        count = int(built.counts[0, 0])
+        assert chunk.indptr.tolist() == [*plain.indptr, *[count] * (12 - 9 // parts)]
+        assert chunk.neighbor.tolist() == [*plain.neighbor, *[0] * (64 - count)]
+        assert chunk.position.tolist() == plain.position.tolist()
+        less = built.load(0, 0, by, rows=1, slots=1)
+        assert less.indptr.tolist() == plain.indptr.tolist()
+        assert less.neighbor.tolist() == plain.neighbor.tolist()
 
 
 @pytest.mark.parametrize("last", [9_999, 10_000, 999_999])
@@ -300,6 +327,10 @@ def test_an_array_that_is_gone(store):
     store.drop("g.out.row")
     with pytest.raises(StoreError, match=f"^{re.escape(STOPPED)}$"):
         EdgeBlocks.open(store, "g")
+    EdgeBlocks.build(store, "g", blocks_of([0] * 9, [1] * 9), 2, parts=1)
+    store.drop("g.out.ends")
+    with pytest.raises(StoreError, match=f"^{re.escape(STOPPED)}$"):
+        EdgeBlocks.open(store, "g")
 
 
 def test_another_format(store):
@@ -308,8 +339,8 @@ def test_another_format(store):
     store.write("g.complete", 0, np.array([7], np.int32))
     store.seal("g.complete")
     message = (
-        "the edge blocks 'g' have the format [7], expected [1]: call EdgeBlocks.build again, "
-        "which starts over"
+        "the edge blocks 'g' have the format [7], expected [1] or [2]: call EdgeBlocks.build "
+        "again, which starts over"
     )
     with pytest.raises(StoreError, match=f"^{re.escape(message)}$"):
         EdgeBlocks.open(store, "g")
