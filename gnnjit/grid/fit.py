@@ -19,6 +19,7 @@ from gnnjit.errors import PlanError, StreamError
 from gnnjit.frontend.whole import Array
 from gnnjit.grid.blocks import EdgeBlocks
 from gnnjit.grid.crew import own_blocks
+from gnnjit.grid.flights import Room, rooms
 from gnnjit.grid.keeping import held_between_calls, read_in_part
 from gnnjit.grid.memory_plan import MemoryPlan, Operation, plan_memory, streaming
 from gnnjit.grid.script import Order, Pieces, Step, Tensor, cell, operations, serpentine, steps
@@ -87,6 +88,7 @@ class Fit:
         process: whether the capacity is part of a budget for the process.
         own: the blocks that this process does, where several stream together: `steps` and `plan`
             are of these alone.
+        rooms: what each operation needs, to begin before those before it have ended.
     """
 
     blocks: EdgeBlocks
@@ -101,6 +103,7 @@ class Fit:
     held_bytes: int
     process: bool
     own: range
+    rooms: tuple[Room, ...]
 
     @property
     def layout(self) -> tuple[int, int]:
@@ -277,6 +280,7 @@ def _fitted_here(
         sum(held.values()),
         options.process,
         own,
+        rooms(work, script, plan, names),
     )
 
 

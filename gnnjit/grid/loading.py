@@ -106,8 +106,9 @@ class Loader:
             self.data.store.read(self.data.vertex, start, stop, index[: stop - start])
         return index
 
-    def let_go(self) -> None:
-        """Drop what other functions of the graph hold, as far as this one needs the room."""
+    def let_go(self) -> int:
+        """Drop what other functions of the graph hold, as far as this one needs the room; the bytes
+        of what stays."""
         held = self.data.held
         wanted = {self.held_key(x) for x in self.fit.held}
         others = {k: _nbytes(v) for k, v in held.items() if k not in wanted}
@@ -115,6 +116,7 @@ class Loader:
         while others and sum(others.values()) > room:
             key, _ = others.popitem()
             del held[key]
+        return sum(others.values())
 
     def held_key(self, x: Any) -> Any:
         """What tells a tensor or a chunk apart from all others that may be held."""
@@ -172,15 +174,13 @@ class Loader:
         held = self.data.held.get(key)
         if held is None or piece.edge_loads or (piece.numbered and held[2] is None):
             wanted = side == "src" and bool(piece.edge_loads or piece.numbered)
-            chunk = edges.load(i, j, side, positions=wanted)
+            chunk = edges.load(i, j, side, positions=wanted, rows=self.rows, slots=slots)
             position = chunk.position
-            indptr = np.full(self.rows + 1, count, np.int32)
-            indptr[: len(chunk.indptr)] = chunk.indptr
             numbers = None
             if piece.numbered:
                 numbers = edges.numbers(i, j)
                 numbers = padded(numbers if position is None else numbers[position], slots)
-            found = indptr, padded(chunk.neighbor, slots), numbers
+            found = chunk.indptr, chunk.neighbor, numbers
             self._count("edges", sum(0 if x is None else x.nbytes for x in found))
             held = tuple(None if x is None else _on_device(x) for x in found)
             if (side, i, j) in self.fit.held:
@@ -209,10 +209,11 @@ class Loader:
         self._count("selected rows", rows[: len(used)].nbytes)
         return _on_device(rows)
 
-    def write(self, x: Array, start: int, rows: np.ndarray) -> None:
-        """Set rows of an array in the store."""
-        self.data.store.write(self.data.names[x], start, rows)
-        self._count("stored", rows.nbytes)
+    def write(self, x: Array, start: int, rows: jax.Array, count: int) -> None:
+        """Set so many rows of an array in the store, as soon as they are there."""
+        found = np.asarray(rows)[:count]
+        self.data.store.write(self.data.names[x], start, found)
+        self._count("stored", found.nbytes)
 
     def _count(self, cause: str, moved: int, job: str = "", began: float = 0.0) -> None:
         with self._counting:

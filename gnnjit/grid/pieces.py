@@ -28,13 +28,17 @@ Env = dict[Array, Any]
 
 
 class Compiled:
-    """A function compiled ahead for each shape of its arguments, so that what it needs is known."""
+    """A function compiled ahead for each shape of its arguments, so that what it needs is known.
+
+    A call returns what the function does, and an array that is there when the call has ended: what
+    it made may be given away before (`donate`), and cannot be waited for then.
+    """
 
     def __init__(self, fn: Callable[..., Any], donate: Sequence[int] = ()) -> None:
         self._fn, self._donate = fn, tuple(donate)
         self._made: dict[Any, Any] = {}
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any) -> tuple[Any, jax.Array]:
         return self.at(args)(*args)
 
     def at(self, args: Any) -> Any:
@@ -45,7 +49,7 @@ class Compiled:
             shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
 
             def once(*args: Any) -> Any:  # JAX keeps what it compiled as long as the function lives
-                return self._fn(*args)
+                return self._fn(*args), jnp.zeros((), bool)
 
             jitted = jax.jit(once, donate_argnums=self._donate)
             self._made[key] = jitted.lower(*jax.tree.unflatten(tree, shapes)).compile()
@@ -80,7 +84,7 @@ def _dependencies(works: Sequence[RowWise | Shared | Gather]) -> list[Array]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SharedPiece:
-    """Work without rows: `run(values of inputs) -> values of outputs`."""
+    """Work without rows: `run(values of inputs)` gives the values of the outputs."""
 
     works: tuple[Shared, ...]
     outputs: tuple[Array, ...]
@@ -90,7 +94,7 @@ class SharedPiece:
         return tuple(_dependencies(self.works))
 
     @functools.cached_property
-    def run(self) -> Any:
+    def run(self) -> Compiled:
         return Compiled(self._run)
 
     def _run(self, values: Sequence[Any]) -> list[Any]:
@@ -113,7 +117,7 @@ class BlockPiece:
     `run(index, count, start, rows, shared, partial, totals, into)`: the numbers of the rows
     `int32[m]`, how many are real (None: all), where the slice begins in the block (None: it is the
     block), what is read by rows and shared, partial results of `gathers`, the sums over all rows so
-    far (`neutral_totals` at first), and the whole blocks that are filled slice by slice. It returns
+    far (`neutral_totals` at first), and the whole blocks that are filled slice by slice. It gives
     (slices of `outputs`, `into` for those of `whole`, totals).
     """
 
@@ -229,7 +233,7 @@ class ChunkPiece:
     rows `int32[n + 1]`, the other endpoints by slot `int32[E']` (with padding), the edges' numbers
     as the user counts them (None where nobody asks), rows of the block, rows of the other endpoint,
     rows of edges by slot, and for each gather its partial results so far (None for none: nothing is
-    merged then). It returns (partial results, edge rows).
+    merged then). It gives (partial results, edge rows).
     """
 
     side: Side
@@ -268,7 +272,7 @@ class ChunkPiece:
         return tuple(found)
 
     @functools.cached_property
-    def run(self) -> Any:
+    def run(self) -> Compiled:
         return Compiled(self._run, donate=(7,))
 
     def _run(

@@ -1,14 +1,16 @@
 """Running a streamed function: block by block, with transfers beside the computation.
 
-One thread moves data between the store and the device, in order; the main thread computes. The
-memory plan says what is loaded, stored and dropped around each operation; the loads of the next
-operation begin while this one runs (NeuGraph, section 3.2: double buffering), at the end of a sweep
-those of the next one's first edges. Rows that are used where the store has them are no load.
+One thread moves data between the store and the device, in order; the main thread begins one
+operation after the other, without waiting for them as long as there is room (`flights`). The memory
+plan says what is loaded, stored and dropped around each; the loads of the next operation begin
+before this one does (NeuGraph, section 3.2: double buffering), at the end of a sweep those of the
+next one's first edges. Rows that are used where the store has them are no load.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,11 +22,22 @@ import numpy as np
 from gnnjit.allocator import trim
 from gnnjit.frontend.whole import Array
 from gnnjit.grid.fit import Fit
+from gnnjit.grid.flights import Flights, Write
 from gnnjit.grid.loading import Data, LoadedEdges, Loader, Mover, padded
 from gnnjit.grid.script import Pieces, Step, Tensor, cell, upcoming
 from gnnjit.grid.totals import Totals
 from gnnjit.grid.traffic import Traffic
 from gnnjit.lower.merging import empty
+
+
+@dataclasses.dataclass
+class State:
+    """How far a sweep has come: sums, and of the block that it is at, results that are no tensors
+    and partial results of aggregates."""
+
+    totals: Totals
+    local: dict[Array, Any] = dataclasses.field(default_factory=dict)
+    partial: list[Any] = dataclasses.field(default_factory=list)
 
 
 class Run:
@@ -42,90 +55,115 @@ class Run:
         self.device: dict[Tensor, Any] = {}
         self.loading: dict[Tensor, concurrent.futures.Future[Any]] = {}
         self.chunks: dict[str, concurrent.futures.Future[Any]] = {}
-        self.writes: list[tuple[Array, concurrent.futures.Future[Any]]] = []
         self.traffic = Traffic(self.loader.moved, jobs=self.loader.took)
-        self.loader.let_go()
+        others = self.loader.let_go()
+        # Of a process more is there than is counted, so that it has no more than the plan says.
+        room = script.plan.peak_bytes if script.process else script.plan.capacity - others
+        self.flights = Flights(room, overlapped, self.traffic.jobs, self._landed)
+        self.watch: Callable[[int, int], None] | None = None
+        self.ends = [0.0] * len(pieces.sweeps)
+        self.rooms = {s.name: room for s, room in zip(script.steps, script.rooms, strict=True)}
+        self.began = 0.0
 
     def __call__(self, watch: Callable[[int, int], None] | None = None) -> Traffic:
-        """Run all sweeps; shared results are in `env`, others in the store."""
+        """Run all sweeps; shared results are in `env`, others in the store. `watch` is told how
+        many operations have ended, of how many."""
+        self.watch = watch
         started = time.perf_counter()
         self.mover = Mover(self.overlapped)
         try:
             for number in range(len(self.pieces.sweeps)):
                 self._shared(number)
-                begun = time.perf_counter()
-                self._sweep(number, watch)
-                self.traffic.sweeps.append(time.perf_counter() - begun)
+                self._sweep(number)
             self._shared(len(self.pieces.sweeps))
-            self._written()
+            self.flights.land()
         finally:
             self.mover.close()
+            self.flights.close()
         if self.script.process:
             trim()
+        for end in self.ends:
+            self.traffic.sweeps.append(max(0.0, end - started - sum(self.traffic.sweeps)))
         self.traffic.in_place = self.loader.in_place
         self.traffic.seconds = time.perf_counter() - started
         return self.traffic
+
+    def _landed(self, at: int, ended: float) -> None:
+        sweep = self.script.steps[at].sweep
+        self.ends[sweep] = max(ended, self.ends[sweep])
+        if self.watch is not None:
+            self.watch(at + 1, len(self.script.steps))
 
     # ---------------------------------------------------------------------------------- sweeps
 
     def _shared(self, number: int) -> None:
         piece = self.pieces.shared[number]
         if piece.works:
-            values = piece.run([self.env[x] for x in piece.inputs])
+            values, _ = piece.run([self.env[x] for x in piece.inputs])
             self.env.update(zip(piece.outputs, values, strict=True))
 
-    def _sweep(self, number: int, watch: Callable[[int, int], None] | None) -> None:
-        steps = [i for i, s in enumerate(self.script.steps) if s.sweep == number]
+    def _sweep(self, number: int) -> None:
         pieces, gathers = self.pieces.blocks[number], self.pieces.sweeps[number].gathers
-        totals = Totals(pieces, gathers, self.script.rows)
-        local: dict[Array, Any] = {}
-        partial: list[Any] = []
-        for at in steps:
+        state = State(Totals(pieces, gathers, self.script.rows))
+        for at in (i for i, s in enumerate(self.script.steps) if s.sweep == number):
             step = self.script.steps[at]
             if step.kind == "block" and step.stage == 0 and step.part <= 0:
-                local = {}
+                state.local = {}
             self._bring(at)
+            loaded = self._loaded(step) if step.kind == "chunk" else None
+            on_edges, ended = self._begin(step, loaded, state)
+            room = self.rooms[step.name]
+            self.flights.begin(at, step.name, room.beside, ended, self.began)
             following = self.upcoming[at]
             if self.overlapped and following is not None:
                 self._prefetch(following, running=step)
-            began, waited = time.perf_counter(), self.traffic.waited
-            if step.kind == "block":
-                sums = totals.rows[step.stage]
-                totals.rows[step.stage] = self._block(step, local, partial, sums)
-                chunk = self.pieces.chunks[number][step.stage]
-                if chunk is not None and step.last:
-                    partial = [totals.edges.get(g) for g in chunk.gathers]
-            elif step.kind == "chunk":
-                partial = self._chunk(step, local, partial)
-                chunk = self.pieces.chunks[number][step.stage]
-                assert chunk is not None
-                for g, p in zip(chunk.gathers, partial, strict=True):
-                    if g.totals:
-                        totals.edges[g] = p
-            else:
-                totals.rows[0] = self._edges(step, totals.rows[0])
-            waited = self.traffic.waited - waited
-            self.traffic.jobs[step.name] += time.perf_counter() - began - waited
+            if on_edges:
+                start, stop = self.data.edges.edge_range(*cell(self.pieces, step))
+                for x, values in on_edges:
+                    self._write(x, start, values, stop - start)
             self._settle(at)
-            if watch is not None:
-                watch(at + 1, len(self.script.steps))
-        self._complete(number, totals)
+        self._complete(number, state.totals)
+
+    def _begin(
+        self, step: Step, loaded: LoadedEdges | None, state: State
+    ) -> tuple[list[tuple[Array, Any]], jax.Array | None]:
+        """Begin an operation: rows of the edges that it makes, and what is there at its end."""
+        totals = state.totals
+        if step.kind == "edges":
+            totals.rows[0], on_edges, ended = self._edges(step, totals.rows[0])
+            return on_edges, ended
+        chunk = self.pieces.chunks[step.sweep][step.stage]
+        if loaded is None:
+            sums = totals.rows[step.stage]
+            sums, ended = self._block(step, state.local, state.partial, sums)
+            totals.rows[step.stage] = sums
+            if step.last:
+                state.partial = [totals.edges.get(g) for g in chunk.gathers] if chunk else []
+            return [], ended
+        assert chunk is not None
+        state.partial, on_edges, ended = self._chunk(step, loaded, state.local, state.partial)
+        for g, p in zip(chunk.gathers, state.partial, strict=True):
+            if g.totals:
+                totals.edges[g] = p
+        return on_edges, ended
 
     def _complete(self, number: int, totals: Totals) -> None:
         """The end of a sweep: what it stores is there for the other processes, and so are its
         sums."""
         crew = self.data.store.crew
         if not crew.alone:
-            self._written()
-        began = time.perf_counter()
-        totals.merge(crew, f"the end of sweep {number}")
-        self.traffic.idle += time.perf_counter() - began
+            self.flights.land()
+            began = time.perf_counter()
+            totals.merge(crew, f"the end of sweep {number}")
+            self.ends[number] = time.perf_counter()
+            self.traffic.idle += self.ends[number] - began
         totals.finish(self.env)
 
     def _block(self, step: Step, local: dict[Array, Any], partial: Any, totals: Any) -> Any:
+        """The sums so far, and what is there at the operation's end."""
         piece = self.pieces.blocks[step.sweep][step.stage]
         if piece.idle:
-            return totals
+            return totals, None
         first, stop = self.loader.range(step.block, step.part)
         size = self.loader.slice if step.part >= 0 else self.script.rows
         index = self.loader.index(first, stop, size) if piece.numbered else np.zeros(size, np.int32)
@@ -140,13 +178,15 @@ class Run:
             empty(g.op, self.script.rows) if before is None else before  # a block without edges
             for g, before in zip(piece.gathers, partial if piece.gathers else (), strict=True)
         ]
-        sliced, filled, sums = piece.run(index, count, start, rows, shared, given, totals, into)
+        self._make_room(step)
+        (sliced, filled, sums), ended = piece.run(
+            index, count, start, rows, shared, given, totals, into
+        )
         local.update(zip(piece.filled, filled, strict=True))
         local.update(zip(piece.sliced, sliced, strict=True))
         for t in step.outputs:
             self.device[t] = local.pop(t.array)
-        jax.block_until_ready((sliced, filled, sums))
-        return sums
+        return sums, ended
 
     def _blank(self, x: Array) -> jax.Array:
         """A block to be filled."""
@@ -169,18 +209,25 @@ class Run:
             self.data.held[key] = loading.result()
         return self.data.held[key]
 
-    def _chunk(self, step: Step, local: Mapping[Array, Any], partial: Any) -> Any:
+    def _loaded(self, step: Step) -> LoadedEdges:
+        since = time.perf_counter()
+        found = self.chunks.pop(step.name).result()
+        self.traffic.waited += self.flights.idle(since)
+        return found
+
+    def _chunk(
+        self, step: Step, loaded: LoadedEdges, local: Mapping[Array, Any], partial: Any
+    ) -> tuple[list[Any], list[tuple[Array, Any]], jax.Array]:
+        """The partial results, rows of the edges, and what is there at the operation's end."""
         piece = self.pieces.chunks[step.sweep][step.stage]
         assert piece is not None
-        waited = time.perf_counter()
-        loaded: LoadedEdges = self.chunks.pop(step.name).result()
-        self.traffic.waited += time.perf_counter() - waited
         own = [self._row(x, step, local) for x in piece.own]
         other = loaded.other
         if other is None:
             other = [self._tensor(Tensor(x, step.other)) for x in piece.other]
         shared = [self.env[x] for x in piece.shared]
-        merged, kept = piece.run(
+        self._make_room(step)
+        (merged, kept), ended = piece.run(
             loaded.indptr,
             loaded.neighbor,
             loaded.numbers,
@@ -190,33 +237,34 @@ class Run:
             shared,
             partial,
         )
-        jax.block_until_ready((merged, kept))
-        i, j = cell(self.pieces, step)
-        start, stop = self.data.edges.edge_range(i, j)
-        for x, values in zip(piece.on_edges, kept, strict=True):
-            self._write(x, start, values, stop - start)
-        return merged
+        return merged, [*zip(piece.on_edges, kept, strict=True)], ended
 
-    def _edges(self, step: Step, totals: Any) -> Any:
-        """Row-wise work on the edges of a chunk, read and written as they are."""
+    def _edges(self, step: Step, totals: Any) -> tuple[Any, list[tuple[Array, Any]], jax.Array]:
+        """Row-wise work on the edges of a chunk, read and written as they are: the sums so far,
+        rows of the edges, and what is there at the operation's end."""
         piece = self.pieces.blocks[step.sweep][0]
         i, j = step.other, step.block
         start, stop = self.data.edges.edge_range(i, j)
         slots = int(self.data.edges.slots[i, j])
-        self._written()
+        self.flights.land()
         rows = [self.loader.edge_rows(x, start, stop, slots) for x in piece.rows]
         index = padded(self.data.edges.numbers(i, j), slots)
         shared = [self.env[x] for x in piece.shared]
         count = np.int32(stop - start)
-        outs, filled, sums = piece.run(index, count, None, rows, shared, [], totals, [])
-        for x, values in zip((*piece.sliced, *piece.filled), (*outs, *filled), strict=True):
-            self._write(x, start, values, stop - start)
-        return sums
+        self._make_room(step)
+        (outs, filled, sums), ended = piece.run(index, count, None, rows, shared, [], totals, [])
+        made = zip((*piece.sliced, *piece.filled), (*outs, *filled), strict=True)
+        return sums, [*made], ended
 
     # --------------------------------------------------------------------------------- movement
 
+    def _make_room(self, step: Step) -> None:
+        """Wait until an operation may begin, which it does next."""
+        self.flights.make_room(self.rooms[step.name].needed)
+        self.began = time.perf_counter()
+
     def _bring(self, at: int) -> None:
-        """Evict, and wait for the loads of a step."""
+        """Evict, and wait for the loads of a step, and for room where they take any."""
         planned = self.script.plan.steps[at]
         step = self.script.steps[at]
         outputs = {self.script.names[t] for t in step.outputs}
@@ -225,16 +273,20 @@ class Run:
             if name in planned.stores and name not in outputs:
                 self._store(t)
             self.device.pop(t, None)
+        loads = self._loads(at)
+        begun = all(t in self.loading or self.loader.lies(t) for t in loads)
+        begun = begun and (step.kind != "chunk" or step.name in self.chunks)
+        if self.script.process or not begun:
+            self._make_room(step)
         self._prefetch(at)
-        waited = time.perf_counter()
-        for t in self._loads(at):
+        since = time.perf_counter()
+        for t in loads:
             if t not in self.loading:  # the rows are there
-                if any(x is t.array for x, _ in self.writes):
-                    self._written()
+                self.flights.written(t.array, *self.loader.range(t.block, t.part))
                 self.device[t] = self.loader.tensor(t, _cause(t, step), step.name)
             else:
                 self.device[t] = self.loading.pop(t).result()
-        self.traffic.waited += time.perf_counter() - waited
+        self.traffic.waited += self.flights.idle(since)
 
     def _loads(self, at: int) -> list[Tensor]:
         """What a step still needs from the store, but for rows that it reads in part."""
@@ -267,9 +319,7 @@ class Run:
             self.chunks[step.name] = self.mover.submit(self.loader.chunk, step, selected)
 
     def _settle(self, at: int) -> None:
-        """Store results, and drop what the plan does not keep. What is still being written has to
-        be there until then: at most the results of one step."""
-        self._written()
+        """Store results, and drop what the plan does not keep."""
         planned, step = self.script.plan.steps[at], self.script.steps[at]
         for t in step.outputs:
             if self.script.names[t] in planned.stores:
@@ -282,14 +332,9 @@ class Run:
         start, stop = self.loader.range(t.block, t.part)
         self._write(t.array, start, self.device[t], stop - start)
 
-    def _write(self, x: Array, start: int, rows: Any, count: int) -> None:
-        rows = np.asarray(rows)[:count]
-        self.writes.append((x, self.mover.submit(self.loader.write, x, start, rows)))
-
-    def _written(self) -> None:
-        for _, write in self.writes:
-            write.result()
-        self.writes = []
+    def _write(self, x: Array, start: int, rows: jax.Array, count: int) -> None:
+        done = self.mover.submit(self.loader.write, x, start, rows, count)
+        self.flights.writes(Write(x, start, start + count, rows.nbytes, done))
 
 
 def _cause(t: Tensor, step: Step) -> str:

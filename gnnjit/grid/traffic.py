@@ -16,8 +16,9 @@ class Traffic:
 
     moved: bytes by cause: "own rows", "other rows", "selected rows", "edges", "stored".
     seconds: by sweep; in all.
-    jobs: seconds of each operation, by its name ("load NAME": of what is loaded for it).
-    waited: seconds in which the computation waited for what was being loaded.
+    jobs: seconds of each operation, from its beginning, or the end of the one before it if that
+        was later, by its name ("load NAME": of what is loaded for it).
+    waited: seconds in which nothing was computed until something was loaded.
     idle: seconds in which this process waited for the others at the ends of sweeps.
     in_place: of what moved, bytes that were not copied: a CPU reads rows where the store has them.
     """

@@ -58,12 +58,20 @@ class Workspace:
         """Whether its rows are used where the store has them."""
         return lies(self.store, tensor.array, self._size(tensor))
 
-    def of(self, script: Sequence[Step]) -> Callable[[Step], int]:
-        following = {
+    def outputs(self, step: Step) -> int:
+        """Bytes of the tensors that it makes."""
+        return sum(map(self.bytes, step.outputs))
+
+    def following(self, script: Sequence[Step]) -> dict[str, Step]:
+        """For each step, by name, the next one that has something to do, if there is one."""
+        return {
             step.name: script[at]
             for step, at in zip(script, upcoming(self.pieces, script), strict=True)
             if at is not None
         }
+
+    def of(self, script: Sequence[Step]) -> Callable[[Step], int]:
+        following = self.following(script)
         before = {b.name: a for a, b in pairwise(script)}
 
         def workspace(step: Step) -> int:
@@ -71,7 +79,7 @@ class Workspace:
             if step.name in following:
                 total += self.ahead(step, following[step.name])
             if step.name in before:  # its results may still be being written
-                total += sum(map(self.bytes, before[step.name].outputs))
+                total += self.outputs(before[step.name])
             return total
 
         return workspace
@@ -147,7 +155,7 @@ class Workspace:
         if key not in self._known:
             self._known[key] = block_scratch(self.pieces, *key, self.rows, self.slices, self.ragged)
         found = self._known[key]
-        return max(0, found - sum(map(self.bytes, step.outputs)) * (self.slices == 1))
+        return max(0, found - self.outputs(step) * (self.slices == 1))
 
     def chunk(self, step: Step) -> int:
         key = step.sweep, step.stage, self.slots(step), step.first
@@ -238,7 +246,7 @@ class Probe(Workspace):
     def block(self, step: Step) -> int:
         at = step.sweep, step.stage, self.ragged
         found = self._blocks[at] * self.rows / self.slices
-        return math.ceil(max(0, found - sum(map(self.bytes, step.outputs)) * (self.slices == 1)))
+        return math.ceil(max(0, found - self.outputs(step) * (self.slices == 1)))
 
     def chunk(self, step: Step) -> int:
         return math.ceil(self._chunks[step.sweep, step.stage] * self.rows)

@@ -49,14 +49,19 @@ def with_weights(graph: Any, x: Any, w: Any) -> Any:
 
 @pytest.fixture
 def events(monkeypatch) -> list[tuple[str, str]]:
-    """("load", chunk) where its load is asked for, ("run", step) where a step begins."""
+    """("load", chunk) where its load is asked for, ("bring", step) where a step is turned to, and
+    ("run", step) where it begins."""
     found: list[tuple[str, str]] = []
-    submit, block, chunk = Mover.submit, Run._block, Run._chunk
+    submit, bring, block, chunk = Mover.submit, Run._bring, Run._block, Run._chunk
 
     def submitted(self: Mover, fn: Any, *args: Any) -> Any:
         if fn.__name__ == "chunk":
             found.append(("load", args[0].name))
         return submit(self, fn, *args)
+
+    def brought(self: Run, at: int) -> None:
+        found.append(("bring", self.script.steps[at].name))
+        bring(self, at)
 
     def run_block(self: Run, step: Any, *args: Any) -> Any:
         if not self.pieces.blocks[step.sweep][step.stage].idle:
@@ -68,19 +73,20 @@ def events(monkeypatch) -> list[tuple[str, str]]:
         return chunk(self, step, *args)
 
     monkeypatch.setattr(Mover, "submit", submitted)
+    monkeypatch.setattr(Run, "_bring", brought)
     monkeypatch.setattr(Run, "_block", run_block)
     monkeypatch.setattr(Run, "_chunk", run_chunk)
     return found
 
 
 def late(events: list[tuple[str, str]]) -> list[str]:
-    """Chunks whose load is asked for after the step before them has begun."""
-    runs = [name for what, name in events if what == "run"]
-    found = []
-    for name in (name for what, name in events if what == "load"):
-        asked = events.index(("load", name))
-        at = runs.index(name)
-        if at == 0 or asked > events.index(("run", runs[at - 1])):
+    """Chunks whose load is asked for when something is done after the beginning of the last step
+    that has something to do: all others come while that is computed."""
+    found, since = [], 0
+    for at, (what, name) in enumerate(events):
+        if what == "run":
+            since = next((k for k in range(at, len(events)) if events[k][0] == "bring"), at)
+        elif what == "load" and at > since:
             found.append(name)
     return found
 
