@@ -27,7 +27,6 @@ import planner_options
 import gnnjit
 import gnnjit.data
 from gnnjit.calibration_layers import Case, prepare
-from gnnjit.clock import slower
 from gnnjit.cost.model import CostModel
 from gnnjit.errors import DataError
 from gnnjit.passes.pipeline import Choices
@@ -57,6 +56,11 @@ LEAST = 0.95
 """Of the better order's speed, that the choice is to have at each point."""
 FURTHER = 30
 """Passes at most over points of which the others leave that open."""
+ERRORS = 3
+"""Standard errors that leave it open."""
+SCATTER = (0.05, 4)
+"""Of the logarithm of a comparison from one pass to the next, seen with layers of a millisecond on
+two cores: assumed with the weight of so many passes, beside what is found."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,12 +104,18 @@ def measure_all(
         jax.clear_caches()
 
 
-def settled(found: np.ndarray) -> bool:
-    """Whether readings (turns x calls, the choice first) tell that the choice has `LEAST` of each
-    order's speed, or that it has not."""
-    median, error = slower(found, 0)
+def settled(found: Sequence[np.ndarray]) -> bool:
+    """Whether readings (of each pass: turns x calls, the choice first) tell that the choice has
+    `LEAST` of each order's speed, or that it has not. What counts is how the medians of passes
+    scatter: turns of one are more alike."""
+    logs = [np.log(f) for f in found]
+    medians = np.array([np.median((f - f[:, :1])[:, 1:], axis=0) for f in logs])
+    mean, passes = medians.mean(axis=0), len(medians)
+    assumed, weight = SCATTER
+    squares = weight * assumed**2 + ((medians - mean) ** 2).sum(axis=0)
+    error = ERRORS * np.sqrt(squares / (weight + passes - 1) / passes)
     limit = math.log(LEAST)
-    return bool(np.all(median - error >= limit) or np.any(median + error < limit))
+    return bool(np.all(mean - error >= limit) or np.any(mean + error < limit))
 
 
 def _cases(name: str, layer: str, widths: Sequence[int]) -> tuple[gnnjit.Graph | None, list[Case]]:

@@ -346,17 +346,17 @@ def in_passes(
     passes: int,
     arrays: Sequence[Sequence[Any]] | None = None,
     fill: float = 0.02,
-    known: Callable[[np.ndarray], bool] | None = None,
+    known: Callable[[Sequence[np.ndarray]], bool] | None = None,
     further: int | None = None,
 ) -> list[list[float]]:
     """As `in_turn` for each group, with its `arrays`, over the turns of several passes, which lie
     apart in time: where other machines share the memory, the same program takes 1.1 times as long
-    for minutes. Groups whose readings (turns x calls) do not tell then what is to be `known` (which
-    call is the fastest: `gnnjit.clock.decided`) get `further` ones (twice as many), with readings
-    of at least `LONGER` seconds."""
+    for minutes. Groups whose readings (of each pass: turns x calls) do not tell then what is to be
+    `known` (which call is the fastest: `gnnjit.clock.decided`, of all) get `further` passes (twice
+    as many), with readings of at least `LONGER` seconds."""
     from gnnjit.clock import compared, decided, readings
 
-    known = known or decided
+    known = known or (lambda passes: decided(np.concatenate(passes)))
     further = 2 * passes if further is None else further
     turns = (repeats, MOST_TURNS)
     longer = max(fill, LONGER) if fill else fill
@@ -365,6 +365,6 @@ def in_passes(
     for k in range(passes + further):
         for runs, a, one in zip(groups, given, found, strict=True):
             asked = k < passes
-            if asked or not known(np.concatenate(one)):
+            if asked or not known(one):
                 one.append(readings(runs, a, fill=fill if asked else longer, turns=turns))
     return [compared(np.concatenate(one)) for one in found]

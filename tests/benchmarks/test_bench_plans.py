@@ -48,22 +48,27 @@ def test_the_summary_of_choices(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_when_orders_are_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     bench = importlib.import_module("bench_order")
-    scatter = np.array([0.9, 1.1, 0.95, 1.05, 1.0, 0.85, 1.15])
 
-    def other(speed: float, times: int) -> np.ndarray:
-        """Readings beside an order with so much of the choice's time."""
-        return np.stack([np.ones(7 * times), np.tile(speed * scatter, times)], axis=1)
+    def passes(*speeds: float, turns: int = 400) -> list[np.ndarray]:
+        """Readings beside an order with so much of the choice's time in each pass."""
+        scatter = np.tile([0.9, 1.1, 0.95, 1.05, 1.0], turns // 5)
+        return [np.stack([np.ones(len(scatter)), s * scatter], axis=1) for s in speeds]
 
-    assert bench.settled(other(1.5, 1))  # far slower
-    assert bench.settled(other(0.5, 1))  # far faster
-    assert not bench.settled(other(1.0, 1))
-    assert bench.settled(other(1.0, 40))
-    assert bench.settled(other(0.9, 100))
-    assert not bench.settled(other(0.945, 40))
-    both = np.concatenate([other(1.5, 1), other(0.5, 1)[:, 1:]], axis=1)
-    assert bench.settled(both)  # one that is far faster is enough
-    open_ = np.concatenate([other(1.5, 1), other(1.0, 1)[:, 1:]], axis=1)
-    assert not bench.settled(open_)
+    def beside(some: np.ndarray, others: np.ndarray) -> np.ndarray:
+        return np.concatenate([some, others[:, 1:]], axis=1)
+
+    assert bench.settled(passes(1.5, 1.5, turns=5))  # far slower
+    assert bench.settled(passes(0.5, 0.5, turns=5))  # far faster
+    # Two passes do not tell how passes scatter, however many turns they have.
+    assert not bench.settled(passes(0.91, 0.92))
+    assert not bench.settled(passes(1.0, 1.0))
+    assert bench.settled(passes(*[1.0] * 6))
+    assert not bench.settled(passes(*[0.91, 1.09] * 3))
+    assert bench.settled(passes(*[0.91, 1.09] * 20))
+    assert bench.settled(passes(*[0.88, 0.92] * 5))
+    slower, faster, equal = (passes(s, s) for s in (1.5, 0.5, 1.0))
+    assert bench.settled(list(map(beside, slower, faster)))  # one that is far faster is enough
+    assert not bench.settled(list(map(beside, slower, equal)))
 
 
 def test_the_summary_of_orders(monkeypatch: pytest.MonkeyPatch) -> None:

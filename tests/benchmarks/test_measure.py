@@ -34,10 +34,17 @@ def test_what_is_open_is_read_in_further_passes(
     monkeypatch.setattr("gnnjit.clock.readings", readings)
     groups = [["clear", "other"], ["open", "other"], ["late", "other"]]
     known = iter([True, False, False, True, False, True, True, False, True])
-    times = measure.in_passes(groups, 5, 2, None, 0.2, lambda found: next(known), 3)
+    passes: list[int] = []
+
+    def tells(found: list[np.ndarray]) -> bool:
+        passes.append(len(found))
+        return next(known)
+
+    times = measure.in_passes(groups, 5, 2, None, 0.2, tells, 3)
     first = [("clear", 0.2), ("open", 0.2), ("late", 0.2)]
     later = [("open", measure.LONGER), ("late", measure.LONGER)]
     assert asked == [*first, *first, *later, later[0], later[0]]
+    assert passes == [2, 2, 2, 2, 3, 3, 2, 4, 3]
     assert times == [[1.0, 1.0]] * 3
 
 
