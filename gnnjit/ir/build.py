@@ -2,70 +2,112 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from gnnjit.ir.evaluate import Kind, result_kinds
 from gnnjit.ir.program import Atom, Builder, Degree, Equation, Lax, Literal, Location, Value
 from gnnjit.ir.space import Space, join
 
+_NUMBER: Kind = ((), np.dtype(np.float32))
 
-def emit_jax(
+
+def emit_op(
     builder: Builder,
-    fn: Callable[..., Any],
-    inputs: list[Atom],
+    op: Lax,
+    inputs: Sequence[Atom],
     where: Location | None = None,
     space: Space | None = None,
-    key: Hashable = None,
 ) -> Value:
-    """Append `fn(*inputs)`, one JAX primitive, in the join of the inputs' spaces (or `space`).
-
-    Tracing takes a third of a millisecond, so it is done once for a named function without captured
-    values, and for one that `key` names with all that it captures.
-    """
-    kinds = tuple((tuple(a.shape), a.dtype) for a in inputs)
-    if key is None and getattr(fn, "__closure__", 0) is None and fn.__name__ != "<lambda>":
-        key = fn
-    op, shape, dtype = _trace(fn, kinds) if key is None else _traced_once(_Keyed(key, fn), kinds)
-    at = space or join(*(a.space for a in inputs))
-    return builder.emit(op, inputs, [Value(shape, dtype, at)], where)[0]
+    """Append an operation that gives one result, in the join of the inputs' spaces (or `space`)."""
+    ((shape, dtype),) = result_kinds(op, tuple((tuple(a.shape), a.dtype) for a in inputs))
+    out = Value(shape, dtype, space or join(*(a.space for a in inputs)))
+    return builder.emit(op, inputs, [out], where)[0]
 
 
-def _trace(fn: Callable[..., Any], kinds: tuple[Any, ...]) -> tuple[Lax, tuple[int, ...], Any]:
-    """The operation that `fn` is on arguments of these shapes and dtypes; its result's."""
-    (eqn,) = jax.make_jaxpr(fn)(*[jax.ShapeDtypeStruct(*kind) for kind in kinds]).eqns
-    if len(eqn.invars) != len(kinds):
-        raise ValueError(f"{eqn.primitive.name} does not take exactly the inputs given")
-    out = eqn.outvars[0].aval
-    return Lax(eqn.primitive, tuple(sorted(eqn.params.items()))), tuple(out.shape), out.dtype
-
-
-@dataclasses.dataclass(frozen=True)
-class _Keyed:
-    """A function, equal to another of the same key."""
-
-    key: Hashable
-    fn: Callable[..., Any] = dataclasses.field(compare=False)
+def elementwise(
+    builder: Builder,
+    fn: Callable[..., Any],
+    inputs: Sequence[Atom],
+    where: Location | None = None,
+    space: Space | None = None,
+) -> Value:
+    """Append `fn(*inputs)`, one JAX primitive whose parameters do not depend on the shapes: it is
+    traced once, on scalars."""
+    op = traced_op(fn, tuple(((), a.dtype) for a in inputs))
+    return emit_op(builder, op, inputs, where, space)
 
 
 @functools.lru_cache(maxsize=4096)
-def _traced_once(keyed: _Keyed, kinds: tuple[Any, ...]) -> tuple[Lax, tuple[int, ...], Any]:
-    return _trace(keyed.fn, kinds)
+def traced_op(fn: Callable[..., Any], kinds: tuple[Kind, ...]) -> Lax:
+    """The JAX primitive that a function is on arguments of these kinds, and no others. It is traced
+    once for equal functions: that takes half a millisecond."""
+    (eqn,) = jax.make_jaxpr(fn)(*[jax.ShapeDtypeStruct(*kind) for kind in kinds]).eqns
+    if len(eqn.invars) != len(kinds):
+        raise ValueError(f"{eqn.primitive.name} does not take exactly the inputs given")
+    return Lax(eqn.primitive, tuple(sorted(eqn.params.items())))
+
+
+def reshape_op(shape: tuple[int, ...]) -> Lax:
+    return _changed(traced_op(_as_vector, (_NUMBER,)), new_sizes=shape)
+
+
+def broadcast_in_dim_op(shape: tuple[int, ...], axes: tuple[int, ...]) -> Lax:
+    return _changed(traced_op(_to_vector, (_NUMBER,)), shape=shape, broadcast_dimensions=axes)
+
+
+def slice_op(starts: tuple[int, ...], stops: tuple[int, ...]) -> Lax:
+    op = traced_op(_part, (((1,), _NUMBER[1]),))
+    strides = (1,) * len(starts)
+    return _changed(op, start_indices=starts, limit_indices=stops, strides=strides)
+
+
+def iota_op(dtype: Any, shape: tuple[int, ...], axis: int) -> Lax:
+    """The numbers along an axis of an array."""
+    return _changed(_iota_op(np.dtype(dtype)), shape=shape, dimension=axis)
+
+
+@functools.lru_cache
+def _iota_op(dtype: Any) -> Lax:
+    return traced_op(lambda: jax.lax.broadcasted_iota(dtype, (1,), 0), ())
+
+
+@functools.lru_cache
+def convert_op(dtype: Any) -> Lax:
+    """From any other dtype."""
+    other = np.dtype(np.int32 if np.dtype(dtype).kind == "b" else bool)
+    return traced_op(lambda x: jax.lax.convert_element_type(x, dtype), (((), other),))
+
+
+def _as_vector(x: Any) -> Any:
+    return jax.lax.reshape(x, (1,))
+
+
+def _to_vector(x: Any) -> Any:
+    return jax.lax.broadcast_in_dim(x, (1,), ())
+
+
+def _part(x: Any) -> Any:
+    return jax.lax.slice(x, (0,), (1,))
+
+
+def _changed(op: Lax, **params: Any) -> Lax:
+    return Lax(op.primitive, tuple(sorted({**dict(op.params), **params}.items())))
 
 
 def mul(builder: Builder, a: Atom, b: Atom, where: Location | None = None) -> Value:
-    return emit_jax(builder, jax.lax.mul, [a, b], where)
+    return elementwise(builder, jax.lax.mul, [a, b], where)
 
 
 def combine(
     builder: Builder, fn: Callable[..., Any], a: Atom, b: Atom, where: Location | None = None
 ) -> Value:
     """A binary primitive of two values of the same shape."""
-    return emit_jax(builder, fn, [a, b], where)
+    return elementwise(builder, fn, [a, b], where)
 
 
 def degree_like(builder: Builder, space: Space, like: Value, where: Location | None) -> Value:
@@ -78,26 +120,28 @@ def has_edges(builder: Builder, space: Space, shape: tuple[int, ...], where: Any
     """`bool` of `shape`: whether the element has any edge."""
     (count,) = builder.emit(Degree(), [], [Value((), np.dtype(np.int32), space)], where)
     zero = Literal(np.int32(0), np.dtype(np.int32))
-    some = emit_jax(builder, jax.lax.gt, [count, zero], where)
+    some = elementwise(builder, jax.lax.gt, [count, zero], where)
     return broadcast(builder, some, shape, where)
 
 
 def convert(builder: Builder, a: Value, dtype: Any, where: Location | None = None) -> Value:
     if a.dtype == dtype:
         return a
-    fn = functools.partial(jax.lax.convert_element_type, new_dtype=dtype)
-    return emit_jax(builder, fn, [a], where, key=("convert_element_type", np.dtype(dtype)))
+    return emit_op(builder, convert_op(np.dtype(dtype)), [a], where)
+
+
+def reshape(
+    builder: Builder, a: Atom, shape: tuple[int, ...], where: Location | None = None
+) -> Atom:
+    if a.shape == shape:
+        return a
+    return emit_op(builder, reshape_op(shape), [a], where)
 
 
 def broadcast_op(atom: Atom, shape: tuple[int, ...]) -> Lax:
     """The operation that brings `atom`, a scalar or with axes of length 1, to `shape`."""
-    return _broadcast_op((tuple(atom.shape), atom.dtype), shape)
-
-
-@functools.lru_cache(maxsize=4096)
-def _broadcast_op(kind: tuple[Any, ...], shape: tuple[int, ...]) -> Lax:
-    axes = tuple(range(len(shape))) if kind[0] else ()
-    return _trace(lambda x: jax.lax.broadcast_in_dim(x, shape, axes), (kind,))[0]
+    axes = tuple(range(len(shape))) if atom.shape else ()
+    return broadcast_in_dim_op(shape, axes)
 
 
 def broadcast(builder: Builder, a: Atom, shape: tuple[int, ...], where: Any = None) -> Any:

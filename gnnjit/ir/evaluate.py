@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gnnjit.ir.program import Atom, Lax, Literal, Program, Value
+from gnnjit import _compat
+from gnnjit.ir.program import Atom, Lax, Literal, Program, Value, op_key
 from gnnjit.ir.space import Space
 
 
@@ -18,6 +20,42 @@ def bind(op: Lax, args: Sequence[Any]) -> list[Any]:
     prim = op.primitive
     out = prim.bind(*args, **prim.get_bind_params(dict(op.params)))
     return list(out) if prim.multiple_results else [out]
+
+
+Kind = tuple[tuple[int, ...], Any]
+"""Shape and dtype."""
+
+
+def result_kinds(op: Lax, kinds: tuple[Kind, ...]) -> list[Kind]:
+    """What the primitive makes of arguments of these kinds.
+
+    Raises:
+        TypeError, ValueError: it does not accept them.
+    """
+    return _result_kinds(_OpKey(op), kinds)
+
+
+class _OpKey:
+    """An operation as a cache key. It holds the operation: `op_key` may refer to its ids."""
+
+    def __init__(self, op: Lax):
+        self.op = op
+        self.key = op_key(op)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _OpKey) and self.key == other.key
+
+
+@functools.lru_cache(maxsize=4096)
+def _result_kinds(key: _OpKey, kinds: tuple[Kind, ...]) -> list[Kind]:
+    outs = _compat.abstract_outputs(key.op.primitive, kinds, dict(key.op.params))
+    if outs is None:
+        structs = [jax.ShapeDtypeStruct(*kind) for kind in kinds]
+        outs = jax.eval_shape(lambda *xs: bind(key.op, xs), *structs)
+    return [(tuple(o.shape), o.dtype) for o in outs]
 
 
 def bind_in_space(op: Lax, args: Sequence[Any], batched: Sequence[bool]) -> list[Any]:

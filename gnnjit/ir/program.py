@@ -272,7 +272,15 @@ class Builder:
 
     def copy(self, eqn: Equation) -> tuple[Value, ...]:
         """Append `eqn` with its inputs substituted, its outputs kept."""
-        return self.emit(eqn.op, map(self.__getitem__, eqn.inputs), eqn.outputs, eqn.location)
+        env = self.env
+        for atom in eqn.inputs:
+            if isinstance(atom, Value) and env[atom] is not atom:
+                inputs = map(self.__getitem__, eqn.inputs)
+                return self.emit(eqn.op, inputs, eqn.outputs, eqn.location)
+        self.equations.append(eqn)
+        for out in eqn.outputs:
+            env[out] = out
+        return eqn.outputs
 
     def finish(self, program: Program) -> Program:
         """The new program: `program`'s inputs and name, outputs substituted."""

@@ -13,6 +13,8 @@ class Space(enum.Enum):
     DST = "dst"
     EDGE = "edge"
 
+    __hash__ = object.__hash__  # by identity: the default hashes the name, in Python
+
     def __repr__(self) -> str:
         return f"Space.{self.name}"
 

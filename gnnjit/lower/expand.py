@@ -61,10 +61,10 @@ def _emit(builder: Builder, reduction: Reduce, operands: list[Atom]) -> Value:
 def _expand(builder: Builder, score: Atom, top: Atom, value: Atom, into: Space) -> Value:
     """The sum of `exp(score - shift) * value`. Nothing is differentiated any more, so that the
     shift needs no `stop_gradient`."""
-    finite = build.emit_jax(builder, lax.is_finite, [top])
+    finite = build.elementwise(builder, lax.is_finite, [top])
     zero = build.constant(builder, 0, tuple(top.shape), top.dtype)
-    shift = build.emit_jax(builder, lax.select_n, [finite, zero, top])
-    weight = build.emit_jax(builder, lax.exp, [build.combine(builder, lax.sub, score, shift)])
+    shift = build.elementwise(builder, lax.select_n_p.bind, [finite, zero, top])
+    weight = build.elementwise(builder, lax.exp, [build.combine(builder, lax.sub, score, shift)])
     made = {o: e for e in builder.equations for o in e.outputs}
     weight = build.convert(builder, weight, value.dtype)
     return _emit(builder, Reduce("sum", into), [_times(builder, weight, value, made)])
@@ -75,7 +75,7 @@ def _times(builder: Builder, weight: Value, value: Atom, made: dict[Value, Equat
     shape = tuple(value.shape)
     if weight.shape != shape:
         axes = tuple(range(len(weight.shape)))
-        weight = build.emit_jax(builder, lambda x: lax.broadcast_in_dim(x, shape, axes), [weight])
+        weight = build.emit_op(builder, build.broadcast_in_dim_op(shape, axes), [weight])
     if build.is_filled_with(value, 1, made):
         return weight
     return build.mul(builder, weight, value)

@@ -147,13 +147,10 @@ class _Sum:
         if safe is not None and atom.space is safe and safe is not Space.SHARED:
             some = build.has_edges(self.builder, safe, atom.shape, where)
             one = build.constant(self.builder, 1, atom.shape, atom.dtype)
-            atom = build.emit_jax(self.builder, lax.select_n_p.bind, [some, one, atom], where)
+            atom = build.elementwise(self.builder, lax.select_n_p.bind, [some, one, atom], where)
         atom = build.broadcast(self.builder, atom, factor.shape, where)
         for op in reversed(factor.broadcasts):
-            params = dict(op.params)
-            atom = build.emit_jax(
-                self.builder, lambda x, op=op, p=params: op.primitive.bind(x, **p), [atom], where
-            )
+            atom = build.emit_op(self.builder, op, [atom], where)
         return atom
 
 

@@ -83,7 +83,7 @@ def _emit(builder: Builder, eqn: Equation, terms: list[tuple[Atom, bool]]) -> bo
     sums = [_sum(builder, eqn, groups[s]) for s in (Space.DST, Space.SRC, Space.EDGE) if groups[s]]
     total, minus = _sum(builder, eqn, sums)
     if minus:
-        total = build.emit_jax(builder, lax.neg, [total], eqn.location)
+        total = build.elementwise(builder, lax.neg, [total], eqn.location)
     builder.env[eqn.outputs[0]] = total
     return True
 

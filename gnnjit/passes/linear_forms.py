@@ -8,10 +8,8 @@ have been multiplied by a matrix. `Algebra` says which operands an equation is l
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from jax import lax
@@ -40,42 +38,6 @@ _SAME_NUMBERS = ("broadcast_in_dim", "reshape", "squeeze")
 Axes = tuple[int, ...]
 DimensionNumbers = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "reshape": lambda x, *, shape: lax.reshape(x, shape),
-    "broadcast": lambda x, *, shape, axes: lax.broadcast_in_dim(x, shape, axes),
-    "convert": lambda x, *, dtype: lax.convert_element_type(x, dtype),
-    "select_n": lax.select_n_p.bind,
-    "mul": lax.mul,
-    "gt": lax.gt,
-}
-
-
-def emit(
-    builder: Builder,
-    name: str,
-    inputs: list[Atom],
-    space: Space,
-    where: Location | None = None,
-    **static: Hashable,
-) -> Value:
-    """Append one of the functions above, in `space`."""
-    kinds = tuple((tuple(a.shape), np.dtype(a.dtype)) for a in inputs)
-    op, out = _traced(name, kinds, tuple(static.items()))
-    return builder.emit(op, inputs, [Value(out.shape, out.dtype, space)], where)[0]
-
-
-@functools.lru_cache(maxsize=4096)
-def _traced(
-    name: str, kinds: tuple[tuple[tuple[int, ...], Any], ...], static: tuple[Any, ...]
-) -> tuple[Lax, Value]:
-    """The primitive that a function becomes: tracing it takes longer than all the rest."""
-    scratch = Builder()
-    fn = functools.partial(_FUNCTIONS[name], **dict(static))
-    out = build.emit_jax(scratch, fn, [Value(*kind, Space.SHARED) for kind in kinds])
-    op = scratch.equations[0].op
-    assert isinstance(op, Lax)
-    return op, out
-
 
 def dot(
     builder: Builder, like: Equation, a: Atom, b: Atom, numbers: DimensionNumbers, space: Space
@@ -96,7 +58,7 @@ def dot(
 def reshape(builder: Builder, a: Atom, shape: tuple[int, ...], where: Location | None) -> Atom:
     if a.shape == shape:
         return a
-    return emit(builder, "reshape", [a], a.space, where, shape=shape)
+    return build.emit_op(builder, build.reshape_op(shape), [a], where, a.space)
 
 
 def fill(
@@ -110,7 +72,8 @@ def fill(
     """`a`, whose axes are `axes` of the result, repeated along the others."""
     if a.shape == shape:
         return a
-    return emit(builder, "broadcast", [a], space, where, shape=shape, axes=tuple(axes))
+    op = build.broadcast_in_dim_op(shape, tuple(axes))
+    return build.emit_op(builder, op, [a], where, space)
 
 
 def zeros(builder: Builder, like: Atom, shape: tuple[int, ...]) -> Atom:
@@ -122,9 +85,10 @@ def where_edges(builder: Builder, x: Atom, space: Space, where: Location | None)
     """`x`, and 0 at vertices of `space` that no edge reads."""
     (count,) = builder.emit(Degree(), [], [Value((), np.dtype(np.int32), space)], where)
     none = Literal(np.int32(0), np.dtype(np.int32))
-    some = emit(builder, "gt", [count, none], space, where)
+    some = build.elementwise(builder, lax.gt, [count, none], where, space)
     mask = fill(builder, some, x.shape, (), space, where)
-    return emit(builder, "select_n", [mask, zeros(builder, x, x.shape), x], space, where)
+    values = [mask, zeros(builder, x, x.shape), x]
+    return build.elementwise(builder, lax.select_n_p.bind, values, where, space)
 
 
 class Algebra:

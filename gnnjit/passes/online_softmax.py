@@ -175,11 +175,9 @@ class _Factor:
     ones: set[Atom] = dataclasses.field(default_factory=set)
 
     def score(self) -> Value:
-        score = self.builder[self.weight.score]
+        score = build.reshape(self.builder, self.builder[self.weight.score], self.weight.shape)
         assert isinstance(score, Value)
-        if score.shape == self.weight.shape:
-            return score
-        return build.emit_jax(self.builder, lambda x: lax.reshape(x, self.weight.shape), [score])
+        return score
 
     def without(self, atom: Atom) -> Atom | None:
         """`atom` with the weight replaced by 1; None if it is not linear in the weight, or if the
@@ -299,14 +297,12 @@ class _Factor:
     def divide(self, summed: Value, divisor: Value) -> Value:
         """`summed` over a number for each of the weight's entries."""
         small = self.builder[divisor]
-        if small.shape != self.weight.shape:
-            small = build.emit_jax(
-                self.builder, lambda x: lax.reshape(x, self.weight.shape), [small]
-            )
-        small = build.convert(self.builder, small, summed.dtype)  # type: ignore[arg-type]
+        small = build.reshape(self.builder, small, self.weight.shape)
+        assert isinstance(small, Value)
+        small = build.convert(self.builder, small, summed.dtype)
         if summed.shape != self.weight.shape:
             axes = tuple(range(len(self.weight.shape)))
-            small = build.emit_jax(
-                self.builder, lambda x: lax.broadcast_in_dim(x, summed.shape, axes), [small]
+            small = build.emit_op(
+                self.builder, build.broadcast_in_dim_op(summed.shape, axes), [small]
             )
         return build.combine(self.builder, lax.div, summed, small)

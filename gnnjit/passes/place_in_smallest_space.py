@@ -72,11 +72,13 @@ def _reduce_of_constant(builder: Builder, eqn: Equation) -> bool:
         some = build.has_edges(builder, op.into, out.shape, where)
         zero = build.constant(builder, 0, out.shape, out.dtype)
         x = build.broadcast(builder, x, out.shape)
-        safe = build.emit_jax(builder, jax.lax.select_n_p.bind, [some, zero, x], where)
+        safe = build.elementwise(builder, jax.lax.select_n_p.bind, [some, zero, x], where)
         builder.env[out] = build.mul(builder, count, safe, where)
     else:
         some = build.has_edges(builder, op.into, out.shape, where)
         zero = build.constant(builder, 0, out.shape, out.dtype)
         x = build.broadcast(builder, x, out.shape)
-        builder.env[out] = build.emit_jax(builder, jax.lax.select_n_p.bind, [some, zero, x], where)
+        builder.env[out] = build.elementwise(
+            builder, jax.lax.select_n_p.bind, [some, zero, x], where
+        )
     return True

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 from typing import Any
 
 import jax.numpy as jnp
@@ -92,34 +91,27 @@ def _product(builder: Builder, eqn: Equation, features: Value, vector: Value) ->
     where, z, a = eqn.location, builder[features], builder[vector]
     size, heads = features.size, eqn.outputs[0].size
     matrix = _blocks(builder, a, heads, where) if heads > 1 else a
-    sides = [_reshape(builder, z, (size,), where), _reshape(builder, matrix, (size, heads), where)]
-    out = build.emit_jax(builder, _dot, sides, where)
-    return _reshape(builder, out, eqn.outputs[0].shape, where)
+    sides = [
+        build.reshape(builder, z, (size,), where),
+        build.reshape(builder, matrix, (size, heads), where),
+    ]
+    dot = build.traced_op(_dot, (((1,), z.dtype), ((1, 1), matrix.dtype)))
+    out = build.emit_op(builder, dot, sides, where)
+    return build.reshape(builder, out, eqn.outputs[0].shape, where)
 
 
 def _dot(x: Any, w: Any) -> Any:
     return lax.dot_general(x, w, (((0,), (0,)), ((), ())))
 
 
-def _reshape(builder: Builder, x: Atom, shape: tuple[int, ...], where: Location | None) -> Atom:
-    if x.shape == shape:
-        return x
-    key = ("reshape", shape)
-    return build.emit_jax(builder, lambda v: lax.reshape(v, shape), [x], where, key=key)
-
-
 def _blocks(builder: Builder, a: Atom, heads: int, where: Location | None) -> Atom:
     """`[heads, C]` as the blocks of `[heads, C, heads]`, 0 elsewhere."""
     shape = (*a.shape, heads)
 
-    def spread(v: Any) -> Any:
-        return lax.broadcast_in_dim(v, shape, (0, 1))
-
     def number(axis: int) -> Value:
-        fn = functools.partial(lax.broadcasted_iota, np.int32, shape, axis)
-        return build.emit_jax(builder, fn, [], where, key=("iota", shape, axis))
+        return build.emit_op(builder, build.iota_op(np.int32, shape, axis), [], where)
 
-    wide = build.emit_jax(builder, spread, [a], where, key=("spread", shape))
-    own = build.emit_jax(builder, lax.eq, [number(0), number(2)], where)
+    wide = build.emit_op(builder, build.broadcast_in_dim_op(shape, (0, 1)), [a], where)
+    own = build.elementwise(builder, lax.eq, [number(0), number(2)], where)
     zero = build.constant(builder, 0, shape, wide.dtype)
-    return build.emit_jax(builder, lax.select_n_p.bind, [own, zero, wide], where)
+    return build.elementwise(builder, lax.select_n_p.bind, [own, zero, wide], where)

@@ -113,4 +113,4 @@ class _Shield:
         builder, where = self.builder, eqn.location
         some = build.has_edges(builder, home, atom.shape, where)
         otherwise = build.constant(builder, value, atom.shape, atom.dtype)
-        return build.emit_jax(builder, lax.select_n_p.bind, [some, otherwise, atom], where)
+        return build.elementwise(builder, lax.select_n_p.bind, [some, otherwise, atom], where)

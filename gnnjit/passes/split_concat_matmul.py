@@ -172,20 +172,14 @@ class _Matmul:
     def multiply(self, builder: Builder, term: _Term) -> Value:
         weight, where = builder[self.weight], self.eqn.location
         if term.stop - term.start != self.weight.shape[self.weight_axis]:
-            rows = (term.start, term.stop, self.weight_axis)
-            weight = build.emit_jax(
-                builder, lambda w: lax.slice_in_dim(w, rows[0], rows[1], axis=rows[2]), [weight]
-            )
+            starts, stops = [0] * len(weight.shape), list(weight.shape)
+            starts[self.weight_axis], stops[self.weight_axis] = term.start, term.stop
+            part = build.slice_op(tuple(starts), tuple(stops))
+            weight = build.emit_op(builder, part, [weight], where)
         sides: list[Atom] = [builder[term.value], weight]
         op = self.eqn.op
         assert isinstance(op, Lax)
-        params = dict(op.params)
-        out = build.emit_jax(
-            builder,
-            lambda a, b: op.primitive.bind(a, b, **params),
-            sides if self.edge_first else sides[::-1],
-            where,
-        )
+        out = build.emit_op(builder, op, sides if self.edge_first else sides[::-1], where)
         for scale in term.scales:
             factor = build.broadcast(builder, builder[scale], out.shape, where)  # type: ignore[arg-type]
             out = build.mul(builder, build.convert(builder, factor, out.dtype, where), out, where)
@@ -196,7 +190,7 @@ class _Matmul:
     ) -> Value:
         where = self.eqn.location
         if total is None:
-            return build.emit_jax(builder, lax.neg, [part], where) if negative else part
+            return build.elementwise(builder, lax.neg, [part], where) if negative else part
         return build.combine(builder, lax.sub if negative else lax.add, total, part, where)
 
 

@@ -17,7 +17,9 @@ from typing import Literal as OneOf
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from gnnjit.ir import build
 from gnnjit.ir.program import (
     Atom,
     Builder,
@@ -30,7 +32,7 @@ from gnnjit.ir.program import (
     Value,
 )
 from gnnjit.ir.space import Space
-from gnnjit.passes.linear_forms import ADD, VERTICES, Algebra, emit, fill, per_head, where_edges
+from gnnjit.passes.linear_forms import ADD, VERTICES, Algebra, fill, per_head, where_edges
 
 Order = OneOf["aggregate-first", "combine-first"]
 
@@ -228,10 +230,10 @@ class Analysis:
         """The sum over edges of what is the same on all of them."""
         builder, into = self.builder, like.space
         (count,) = builder.emit(Degree(), [], [Value((), np.dtype(np.int32), into)], where)
-        number = emit(builder, "convert", [count], into, where, dtype=like.dtype)
+        number = build.emit_op(builder, build.convert_op(like.dtype), [count], where, into)
         counts = fill(builder, number, like.shape, (), into, where)
         safe = where_edges(builder, b, into, where)
-        return emit(builder, "mul", [counts, safe], into, where)
+        return build.elementwise(builder, lax.mul, [counts, safe], where, into)
 
     @functools.cached_property
     def ends(self) -> set[Atom]:

@@ -247,3 +247,14 @@ def test_a_stored_value_keeps_its_type() -> None:
     assert "output 0 is f32[edge, 2], but store gives f32[edge, 3]" in error(parse(text))
     message = "store keeps values on the edges, but its output lies in dst"
     assert message in error(parse(text.replace("edge, 2", "dst, 3")))
+
+
+def test_what_was_sound_is_looked_at_where_it_stands() -> None:
+    """An equation that kept the rules in one program may come before its operands in another."""
+    program = parse("layer f(x: f32[src])\n  a: f32[edge] = x[u] * 2.0\n  return a")
+    verify(program)
+    verify(program)
+    without = Program((), program.equations, program.outputs)
+    assert "operand 0" in error(without)
+    twice = dataclasses.replace(program, equations=program.equations * 2)
+    assert "already defined" in error(twice)

@@ -8,11 +8,12 @@ records added up in order. So the result is the same bit for bit on any number o
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from jax import lax
 
-from gnnjit.ir.build import emit_jax
+from gnnjit.ir.build import elementwise
 from gnnjit.ir.program import Builder, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.cpu.handler import Handler
@@ -31,12 +32,16 @@ def spec_of(left: int, right: int, dtype: np.dtype, config: Config) -> Spec:
     """The product as a traversal: the sum over all edges `u` of `a[u] b[u]^T`."""
     a, b = (Value((n,), dtype, Space.SRC) for n in (left, right))
     builder = Builder((a, b))
-    outer = emit_jax(builder, lambda x, y: lax.dot_general(x, y, (((), ()), ((), ()))), [a, b])
+    outer = elementwise(builder, _outer, [a, b])
     body = Program((a, b), tuple(builder.equations), (outer,), "tall")
     index = (np.dtype(np.int32),) * 3
     # The records of all tasks together stay small beside `a` and `b`.
     config = dataclasses.replace(config, piece=max(PIECE, left * right // 4))
     return Spec(body, (Reduce("sum", Space.SHARED),), Space.DST, index, config)
+
+
+def _outer(x: Any, y: Any) -> Any:
+    return lax.dot_general(x, y, (((), ()), ((), ())))
 
 
 class TallProduct(Handler):
