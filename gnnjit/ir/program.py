@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
@@ -206,6 +207,12 @@ class Program:
 
     def __repr__(self) -> str:
         return f"Program({self.name}, {len(self.inputs)} inputs, {len(self.equations)} equations)"
+
+    def is_made_of(self, other: Program) -> bool:
+        """Whether it has the very inputs, equations and outputs of the other."""
+        mine = (*self.inputs, *self.equations, *self.outputs)
+        theirs = (*other.inputs, *other.equations, *other.outputs)
+        return len(mine) == len(theirs) and all(map(operator.is_, mine, theirs))
 
     def values(self) -> Iterator[Value]:
         """Every value: inputs first, then each equation's outputs."""

@@ -146,13 +146,16 @@ def run(
     *,
     verified: bool = True,
 ) -> Program:
-    """Apply `passes` in order, verifying after each; observers see every step.
+    """Apply `passes` in order, verifying after each that changed something; observers see every
+    step.
 
     Not `verified`: for programs that are only weighed, most of which never run.
     """
     for step in passes:
         after = step(program)
-        if verified:
+        if after.is_made_of(program):
+            after = program
+        elif verified:
             verify(after)
         for observe in observers:
             observe(step, program, after)
