@@ -31,6 +31,7 @@ from gnnjit.cost.work import work_of
 from gnnjit.errors import PlanError
 from gnnjit.ir.program import Aggregate, Program
 from gnnjit.ir.space import Space
+from gnnjit.ir.verify import verify
 from gnnjit.lower.choose import preferred
 from gnnjit.passes.pipeline import (
     AS_WRITTEN,
@@ -79,24 +80,30 @@ def _prefix(program: Program, padded: bool, on_edges: frozenset[Space]) -> Progr
 
 @functools.lru_cache(maxsize=8192)
 def _middle(program: Program, padded: bool, choices: Choices) -> Program:
-    """As far as the choice of what to store, which does not count here."""
+    """As far as the choice of what to store, which does not count here; not checked, since most of
+    these never run."""
     return run(_prefix(program, padded, choices.on_edges), layer_middle(choices), verified=False)
 
 
 @functools.lru_cache(maxsize=8192)
 def optimise(program: Program, padded: bool, choices: Choices = AS_WRITTEN) -> Program:
     """The program that runs, with these choices."""
-    before = _prefix(program, padded, choices.on_edges)
-    return run(before, (*layer_middle(choices), *layer_suffix(choices)))
+    middle = _middle(program, padded, _before_storing(choices))
+    verify(middle)
+    return run(middle, layer_suffix(choices))
 
 
 @functools.lru_cache(maxsize=8192)
 def _weighed(program: Program, padded: bool, choices: Choices, online: bool) -> Program:
     """As `optimise`, without checking what mostly never runs. Not `online`: as it is lowered where
     no kernel does a softmax in one traversal."""
-    before = dataclasses.replace(choices, stored=(), split=False, limit=None)
-    middle = _middle(program, padded, before)
+    middle = _middle(program, padded, _before_storing(choices))
     return run(middle, layer_suffix(choices, online=online), verified=False)
+
+
+def _before_storing(choices: Choices) -> Choices:
+    """As far as they decide on a program before `store-edge-values`."""
+    return dataclasses.replace(choices, stored=(), split=False, limit=None)
 
 
 @functools.lru_cache(maxsize=4096)

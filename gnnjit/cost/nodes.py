@@ -19,21 +19,20 @@ P = TypeVar("P")
 class Node(Generic[P]):
     """One value per element of `place`: `width` scalars of `itemsize` bytes."""
 
-    __slots__ = ("cost", "inner", "inputs", "itemsize", "key", "live", "op", "place", "width")
+    __slots__ = (
+        "bytes", "cost", "inner", "inputs", "itemsize", "key", "live", "op", "place", "width",
+    )  # fmt: skip
 
     def __init__(
         self, op: str, cost: Cost, inputs: tuple[Node[P], ...], place: P, width: int, itemsize: int
     ):
         self.op, self.cost, self.inputs = op, cost, inputs
         self.place, self.width, self.itemsize = place, width, itemsize
-        self.live = any(i.live for i in inputs) and cost.rule != "none"
+        self.bytes = width * itemsize
+        """Per element."""
+        self.live = cost.rule != "none" and any([i.live for i in inputs])
         self.inner = 0  # contracted scalars of a dot
         self.key: Hashable = None
-
-    @property
-    def bytes(self) -> int:
-        """Per element."""
-        return self.width * self.itemsize
 
     def __repr__(self) -> str:
         return f"{self.op}[{self.place}, {self.width}]"

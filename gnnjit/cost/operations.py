@@ -7,12 +7,12 @@ without the model and says so.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
-
-import jax.numpy as jnp
 
 from gnnjit import _compat
 from gnnjit.errors import GnnjitError
+from gnnjit.ir.dtypes import is_inexact
 
 
 class UnknownOperation(GnnjitError):
@@ -72,9 +72,14 @@ def cost(op: Any, dtype: Any) -> Cost:
     known = TABLE.get(name)
     if known is None:
         known = _inside(op)
-    if not jnp.issubdtype(dtype, jnp.inexact):
-        return dataclasses.replace(known, rule="none")
+    if not is_inexact(dtype):
+        return _without_derivative(known)
     return known
+
+
+@functools.cache
+def _without_derivative(known: Cost) -> Cost:
+    return dataclasses.replace(known, rule="none")
 
 
 def _inside(op: Any) -> Cost:

@@ -11,11 +11,11 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.cost.nodes import Node, Tape, pull_back, scalars
 from gnnjit.cost.operations import TABLE, Cost, cost
+from gnnjit.ir.dtypes import is_inexact
 from gnnjit.ir.program import (
     Aggregate,
     Atom,
@@ -45,8 +45,11 @@ class Sizes:
     edges: int
 
     def __getitem__(self, space: Space) -> int:
-        every = {Space.SRC: self.src, Space.DST: self.dst, Space.EDGE: self.edges}
-        return every.get(space, 1)
+        if space is Space.EDGE:
+            return self.edges
+        if space is Space.SHARED:
+            return 1
+        return self.src if space is Space.SRC else self.dst
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +114,7 @@ class _Sketcher:
     def run(self, program: Program, slots: Sequence[int], moving: Sequence[bool] | None) -> Sketch:
         env: dict[Atom, ArrayNode] = {}
         for v, slot in zip(program.inputs, slots, strict=True):
-            live = bool(moving and moving[slot]) and jnp.issubdtype(v.dtype, jnp.inexact)
+            live = bool(moving and moving[slot]) and is_inexact(v.dtype)
             n = self.sizes[v.space]
             env[v] = self.tape.leaf((slot, n), n, v.size, _itemsize(v), live)
         for eqn in program.equations:
@@ -224,7 +227,7 @@ class _Call:
         node = tape.add("aggregate", Cost("smooth"), self.inputs, width, _itemsize(atom),
                         detail=(number, i), place=n)  # fmt: skip
         used = [self.read(a) for a in self.op.operands(i)]
-        node.live = any(u.live for u in used) and jnp.issubdtype(atom.dtype, jnp.inexact)
+        node.live = any(u.live for u in used) and is_inexact(atom.dtype)
         return node
 
     def forward(self) -> None:
@@ -390,8 +393,4 @@ def _lax(
 
 
 def _itemsize(atom: Atom) -> int:
-    return int(getattr(np.dtype(atom.dtype), "itemsize", 4)) if _is_plain(atom) else 4
-
-
-def _is_plain(atom: Atom) -> bool:
-    return isinstance(atom.dtype, np.dtype)
+    return atom.dtype.itemsize if isinstance(atom.dtype, np.dtype) else 4

@@ -40,6 +40,7 @@ class _Counter:
         self.sketch, self.machine = sketch, machine
         self.sums: collections.defaultdict[tuple[str, str], float] = collections.defaultdict(float)
         self.kept = _materialised(sketch.operations, sketch.outputs)
+        self.boundaries: dict[int, list[ArrayNode]] = {}
 
     def add(self, kind: str, **features: float) -> None:
         for name, amount in features.items():
@@ -89,13 +90,14 @@ class _Counter:
 
     def reads(self, node: ArrayNode) -> list[ArrayNode]:
         """The written arrays that a node reads, through what is fused into it."""
-        return _boundary(node, self.kept) if id(node) in self.kept else []
+        if id(node) not in self.boundaries:
+            self.boundaries[id(node)] = _boundary(node, self.kept)
+        return self.boundaries[id(node)]
 
     # ------------------------------------------------------------------ whole arrays
 
     def arrays(self) -> None:
         nodes = self.sketch.operations
-        kept = self.kept
         for node in nodes:
             if node.op == "leaf":
                 continue
@@ -104,11 +106,11 @@ class _Counter:
             elif node.op == "tall":
                 self.tall(node)
             elif node.op == "total":
-                self.reduce(node, kept)
+                self.reduce(node)
             elif node.cost.rule == "sum" and node.place > 1:
-                self.reduce(node, kept)
-            elif node.op != "aggregate" and id(node) in kept:
-                self.elementwise(node, kept)
+                self.reduce(node)
+            elif node.op != "aggregate" and id(node) in self.kept:
+                self.elementwise(node)
 
     def matmul(self, node: ArrayNode) -> None:
         n, moved = node.place, sum(_bytes(i) for i in node.inputs) + _bytes(node)
@@ -133,21 +135,21 @@ class _Counter:
         columns = max(1, ct.width * other.width // max(1, node.width))
         self.add("tall", **tall_features(n, node.width, columns, moved, self.machine))
 
-    def reduce(self, node: ArrayNode, kept: set[int]) -> None:
+    def reduce(self, node: ArrayNode) -> None:
         """A sum over vertices, or within each; of products with one number per vertex, or to one,
         XLA's loop on a CPU is several times as slow."""
-        read = sum(_bytes(i) for i in _boundary(node, kept))
+        read = sum(map(_bytes, self.reads(node)))
         slow = (node.op == "total" and _scaled_by_number(node.inputs[0])) or (
             node.op != "total" and node.width == 1
         )
         kind = "total" if node.op == "total" else "reduce"
         self.add(kind, count=1, bytes=0.0 if slow else read, single=read if slow else 0.0)
 
-    def elementwise(self, node: ArrayNode, kept: set[int]) -> None:
+    def elementwise(self, node: ArrayNode) -> None:
         if node.place == 1:
             self.add("elementwise", count=1)
             return
-        moved = _bytes(node) + sum(_bytes(i) for i in _boundary(node, kept))
+        moved = _bytes(node) + sum(map(_bytes, self.reads(node)))
         functions = node.place * node.width * node.cost.transcendental
         repeats = _bytes(node) if _repeats_heads(node) else 0.0
         self.add(
@@ -350,8 +352,7 @@ def _boundary(node: ArrayNode, kept: set[int]) -> list[ArrayNode]:
         i = stack.pop()
         if id(i) in found:
             continue
-        if id(i) in kept:
-            found[id(i)] = i
-        else:
+        found[id(i)] = i
+        if id(i) not in kept:
             stack += i.inputs
-    return [i for i in found.values() if i.place > 1]
+    return [i for i in found.values() if i.place > 1 and id(i) in kept]

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from gnnjit import _compat
@@ -32,30 +33,43 @@ def result_kinds(op: Lax, kinds: tuple[Kind, ...]) -> list[Kind]:
     Raises:
         TypeError, ValueError: it does not accept them.
     """
-    return _result_kinds(_OpKey(op), kinds)
+    return _result_kinds(_Applied(op), kinds)
 
 
-class _OpKey:
-    """An operation as a cache key. It holds the operation: `op_key` may refer to its ids."""
+class _Applied:
+    """An operation, perhaps with literals, as a cache key. It holds the operation: what `op_key`
+    gives may refer to its ids."""
 
-    def __init__(self, op: Lax):
-        self.op = op
-        self.key = op_key(op)
+    def __init__(self, op: Lax, literals: Sequence[Literal] = ()):
+        self.op, self.literals = op, literals
+        self.key = (op_key(op), *(a.key for a in literals))
 
     def __hash__(self) -> int:
         return hash(self.key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _OpKey) and self.key == other.key
+        return isinstance(other, _Applied) and self.key == other.key
 
 
 @functools.lru_cache(maxsize=4096)
-def _result_kinds(key: _OpKey, kinds: tuple[Kind, ...]) -> list[Kind]:
-    outs = _compat.abstract_outputs(key.op.primitive, kinds, dict(key.op.params))
+def _result_kinds(applied: _Applied, kinds: tuple[Kind, ...]) -> list[Kind]:
+    op = applied.op
+    outs = _compat.abstract_outputs(op.primitive, kinds, dict(op.params))
     if outs is None:
         structs = [jax.ShapeDtypeStruct(*kind) for kind in kinds]
-        outs = jax.eval_shape(lambda *xs: bind(key.op, xs), *structs)
+        outs = jax.eval_shape(lambda *xs: bind(op, xs), *structs)
     return [(tuple(o.shape), o.dtype) for o in outs]
+
+
+def folded(op: Lax, literals: Sequence[Literal]) -> np.ndarray:
+    """What the primitive, which gives one result, makes of literals."""
+    return _folded(_Applied(op, literals))
+
+
+@functools.lru_cache(maxsize=1024)
+def _folded(applied: _Applied) -> np.ndarray:
+    with jax.ensure_compile_time_eval():
+        return np.asarray(bind(applied.op, list(map(literal_array, applied.literals)))[0])
 
 
 def bind_in_space(op: Lax, args: Sequence[Any], batched: Sequence[bool]) -> list[Any]:

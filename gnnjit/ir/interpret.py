@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from gnnjit.ir.dtypes import is_floating
 from gnnjit.ir.evaluate import bind_in_space, finite_or_zero, literal_array, times
 from gnnjit.ir.program import (
     Aggregate,
@@ -106,7 +107,7 @@ def _widen(x: jax.Array) -> jax.Array:
 
 def extreme(dtype: Any, sign: int) -> Any:
     """The largest (`sign` = 1) or smallest (-1) value of `dtype`."""
-    if jnp.issubdtype(dtype, jnp.floating):
+    if is_floating(dtype):
         return jnp.asarray(sign * jnp.inf, dtype)
     info = jnp.iinfo(dtype)
     return jnp.asarray(info.max if sign > 0 else info.min, dtype)

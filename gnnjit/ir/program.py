@@ -11,7 +11,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -66,6 +66,11 @@ class Literal:
     def aval(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((), self.dtype)
 
+    @functools.cached_property
+    def key(self) -> Hashable:
+        """Equal for literals of the same bits and dtype."""
+        return ("literal", np.asarray(self.value, self.dtype).tobytes(), self.dtype.name)
+
 
 Atom = Value | Literal
 
@@ -77,12 +82,20 @@ class Lax:
     primitive: Any
     params: tuple[tuple[str, Any], ...]
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         return self.primitive.name
 
+    @functools.cached_property
+    def key(self) -> Hashable:
+        """See `op_key`."""
+        return (self.name, tuple((k, _param_key(p)) for k, p in self.params))
+
     def __getitem__(self, key: str) -> Any:
-        return dict(self.params)[key]
+        for name, value in self.params:
+            if name == key:
+                return value
+        raise KeyError(key)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,9 +200,7 @@ class Program:
         number = {v: i for i, v in enumerate(self.inputs)}
 
         def atom(a: Atom) -> Hashable:
-            if isinstance(a, Literal):
-                return ("literal", np.asarray(a.value).tobytes(), a.dtype.name)
-            return number[a]
+            return a.key if isinstance(a, Literal) else number[a]
 
         rows: list[Hashable] = []
         for eqn in self.equations:
@@ -221,6 +232,23 @@ class Program:
             yield from eqn.outputs
 
 
+Found = TypeVar("Found")
+
+
+def remembered(fn: Callable[[Program], Found]) -> Callable[[Program], Found]:
+    """What `fn` finds is kept with a program, as long as that very object lives: equal programs
+    have other values."""
+
+    @functools.wraps(fn)
+    def known(program: Program) -> Found:
+        found = program.__dict__.setdefault("_found", {})
+        if fn not in found:
+            found[fn] = fn(program)
+        return found[fn]
+
+    return known
+
+
 def _kind(v: Value) -> Hashable:
     return (v.shape, v.dtype.name, v.space.value)
 
@@ -228,8 +256,8 @@ def _kind(v: Value) -> Hashable:
 def op_key(op: Op) -> Hashable:
     """A hashable stand-in for `op`, equal for equal operations."""
     match op:
-        case Lax(primitive, params):
-            return (primitive.name, tuple((k, _param_key(p)) for k, p in params))
+        case Lax():
+            return op.key
         case Aggregate(body, reductions):
             return ("aggregate", body.key(), reductions)
         case _:

@@ -19,11 +19,10 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import VerifyError
+from gnnjit.ir.dtypes import is_extended, is_floating
 from gnnjit.ir.evaluate import Kind, result_kinds
 from gnnjit.ir.program import (
     Aggregate,
@@ -152,7 +151,7 @@ def _scored(op: Reduce, score: Atom, value: Atom) -> str | None:
     if op.into is Space.SHARED:
         return "exp_sum goes into src or dst, not into shared"
     for atom in (score, value):
-        if not jnp.issubdtype(atom.dtype, jnp.floating):
+        if not is_floating(atom.dtype):
             return f"exp_sum takes floating-point numbers, not {kind(atom)}"
     if tuple(value.shape[: len(score.shape)]) != tuple(score.shape):
         return f"the shape of the score, {kind(score)}, is no prefix of the value's, {kind(value)}"
@@ -232,7 +231,7 @@ def _aval(atom: Atom) -> Kind:
 
 
 def _is_extended(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jax.dtypes.extended)
+    return is_extended(dtype)
 
 
 def _named(atom: Atom) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from gnnjit.ir.program import Aggregate, Equation, Program, Reduce, Value
+from gnnjit.ir.program import Aggregate, Atom, Equation, Program, Reduce
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +18,7 @@ class DropDead:
     name: str = "drop-dead"
 
     def __call__(self, program: Program) -> Program:
-        live = {o for o in program.outputs if isinstance(o, Value)}
+        live: set[Atom] = set(program.outputs)
         kept: list[Equation] = []
         for eqn in reversed(program.equations):
             if not live.intersection(eqn.outputs):
@@ -26,11 +26,11 @@ class DropDead:
             if isinstance(eqn.op, Aggregate):
                 eqn = _drop_outputs(eqn, live)
             kept.append(eqn)
-            live.update(a for a in eqn.inputs if isinstance(a, Value))
+            live.update(eqn.inputs)
         return dataclasses.replace(program, equations=tuple(reversed(kept)))
 
 
-def _drop_outputs(eqn: Equation, live: set[Value]) -> Equation:
+def _drop_outputs(eqn: Equation, live: set[Atom]) -> Equation:
     """An aggregate without the outputs and operands that nobody reads."""
     op = eqn.op
     assert isinstance(op, Aggregate)

@@ -18,11 +18,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from gnnjit.ir import build
+from gnnjit.ir.dtypes import is_inexact
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Literal, Program, Reduce, Value, rewrite
 from gnnjit.ir.space import Space
 from gnnjit.passes.fixed import fixed_values
@@ -165,7 +165,7 @@ def _multiplied(program: Program, spaces: frozenset[Space]) -> set[Atom]:
 
 
 def _inexact(value: Value) -> bool:
-    return jnp.issubdtype(value.dtype, jnp.inexact)
+    return is_inexact(value.dtype)
 
 
 def _one(atom: Atom, value: int) -> object:

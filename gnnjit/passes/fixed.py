@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
-
+from gnnjit.ir.dtypes import is_inexact
 from gnnjit.ir.program import Degree, Index, Lax, Literal, Program, Store, Value
 
 
 def fixed_values(program: Program) -> set[Value]:
     """Values made, without reductions, of integers, degrees and what `stop_gradient` gave."""
-    fixed = {v for v in program.inputs if not jnp.issubdtype(v.dtype, jnp.inexact)}
+    fixed = {v for v in program.inputs if not is_inexact(v.dtype)}
     for eqn in program.equations:
         match eqn.op:
             case Degree() | Index():

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from gnnjit.ir.evaluate import bind, literal_array
+from gnnjit.ir.dtypes import is_extended
+from gnnjit.ir.evaluate import folded
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Literal, Program, Value, rewrite
 
 
@@ -22,15 +19,16 @@ class FoldConstants:
     name: str = "fold-constants"
 
     def __call__(self, program: Program) -> Program:
-        made: dict[Value, Equation] = {}
+        negated: dict[Value, Atom] = {}
 
         def rule(builder: Builder, eqn: Equation) -> bool:
             if not isinstance(eqn.op, Lax):
                 return False
             inputs = [builder[a] for a in eqn.inputs]
-            found = _identity(eqn, inputs, made) or _scalar(eqn, inputs)
+            found = _identity(eqn, inputs, negated) or _scalar(eqn, inputs)
             if found is None:
-                made[eqn.outputs[0]] = Equation(eqn.op, tuple(inputs), eqn.outputs, eqn.location)
+                if eqn.op.name == "neg":
+                    negated[eqn.outputs[0]] = inputs[0]
                 return False
             builder.env[eqn.outputs[0]] = found
             return True
@@ -38,8 +36,9 @@ class FoldConstants:
         return rewrite(program, rule)
 
 
-def _identity(eqn: Equation, ins: list[Atom], made: dict[Value, Equation]) -> Atom | None:
-    """The operand that `eqn` returns unchanged, if there is one."""
+def _identity(eqn: Equation, ins: list[Atom], negated: dict[Value, Atom]) -> Atom | None:
+    """The operand that `eqn` returns unchanged, if there is one. `negated`: of which atoms values
+    are the negation."""
     out, name = eqn.outputs[0], eqn.op.name
 
     def same(a: Atom) -> Atom | None:
@@ -54,9 +53,8 @@ def _identity(eqn: Equation, ins: list[Atom], made: dict[Value, Equation]) -> At
         case "div" | "pow" if isinstance(ins[1], Literal) and ins[1].value == 1:
             return same(ins[0])
         case "neg":
-            inner = made.get(ins[0]) if isinstance(ins[0], Value) else None
-            if inner is not None and inner.op.name == "neg":
-                return same(inner.inputs[0])
+            inner = negated.get(ins[0]) if isinstance(ins[0], Value) else None
+            return None if inner is None else same(inner)
         case "convert_element_type" | "reshape" | "broadcast_in_dim" | "copy" | "squeeze":
             return same(ins[0])
         case "integer_pow" if eqn.op["y"] == 1:  # type: ignore[index]
@@ -67,12 +65,10 @@ def _identity(eqn: Equation, ins: list[Atom], made: dict[Value, Equation]) -> At
 def _scalar(eqn: Equation, ins: list[Atom]) -> Atom | None:
     """A literal, where everything is one."""
     out = eqn.outputs[0]
+    literals = [a for a in ins if isinstance(a, Literal)]
     foldable = len(eqn.outputs) == 1 and out.shape == () and ins
-    if not foldable or not all(isinstance(a, Literal) for a in ins):
-        return None
-    if jnp.issubdtype(out.dtype, jax.dtypes.extended):
+    if not foldable or len(literals) < len(ins) or is_extended(out.dtype):
         return None
     assert isinstance(eqn.op, Lax)
-    with jax.ensure_compile_time_eval():
-        value = np.asarray(bind(eqn.op, [literal_array(a) for a in ins])[0])  # type: ignore[arg-type]
+    value = folded(eqn.op, literals)
     return Literal(value[()], value.dtype)

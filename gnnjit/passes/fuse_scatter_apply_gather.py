@@ -44,6 +44,11 @@ class FuseScatterApplyGather:
         return _Fusion(program, self.split).run()
 
 
+def traversals(program: Program) -> int:
+    """How many there will be of a program without any."""
+    return len(_Fusion(program, split=False).group())
+
+
 def levels(inputs: Iterable[Value], equations: Iterable[Equation]) -> dict[Value, int]:
     """How many reductions and stores, one after the other, lie before each value."""
     level: dict[Value, int] = dict.fromkeys(inputs, 0)

@@ -15,10 +15,10 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-import jax.numpy as jnp
 from jax import lax
 
 from gnnjit.ir import build
+from gnnjit.ir.dtypes import is_inexact
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Program, Value, rewrite
 from gnnjit.ir.space import Space
 
@@ -53,7 +53,7 @@ def _is_sum(eqn: Equation | None) -> bool:
         return False
     out = eqn.outputs[0]
     same = all(a.shape == out.shape and a.dtype == out.dtype for a in eqn.inputs)
-    return eqn.op.name in (*_ADD, "sub") and same and jnp.issubdtype(out.dtype, jnp.inexact)
+    return eqn.op.name in (*_ADD, "sub") and same and is_inexact(out.dtype)
 
 
 def _terms(

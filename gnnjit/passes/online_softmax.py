@@ -28,12 +28,11 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax.numpy as jnp
 from jax import lax
 
 from gnnjit.ir import build
+from gnnjit.ir.dtypes import is_floating
 from gnnjit.ir.program import (
-    Aggregate,
     Atom,
     Builder,
     Equation,
@@ -45,7 +44,7 @@ from gnnjit.ir.program import (
 )
 from gnnjit.ir.space import Space, join
 from gnnjit.passes.drop_dead import DropDead
-from gnnjit.passes.fuse_scatter_apply_gather import FuseScatterApplyGather, levels
+from gnnjit.passes.fuse_scatter_apply_gather import levels, traversals
 
 _RESHAPES = ("broadcast_in_dim", "reshape", "squeeze")
 
@@ -65,8 +64,7 @@ class OnlineSoftmax:
 
 
 def _traversals(program: Program) -> int:
-    fused = FuseScatterApplyGather()(DropDead()(program))
-    return sum(isinstance(e.op, Aggregate) for e in fused.equations)
+    return traversals(DropDead()(program))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,7 +195,7 @@ class _Factor:
                 return self.each(eqn, eqn.inputs)
             case "add" | "add_any" | "sub" if all(map(self.depends, eqn.inputs)):
                 return self.each(eqn, eqn.inputs)
-            case "convert_element_type" if jnp.issubdtype(atom.dtype, jnp.floating):
+            case "convert_element_type" if is_floating(atom.dtype):
                 return self.each(eqn, eqn.inputs)
             case "broadcast_in_dim" | "reshape" | "squeeze" if self.keeps_first_axes(eqn):
                 return self.each(eqn, eqn.inputs)

@@ -39,7 +39,7 @@ from gnnjit.passes.attention_scores import product_per_head, replaceable_scores
 from gnnjit.passes.drop_dead import DropDead
 from gnnjit.passes.linear_forms import VERTICES, Rebuild, reshape, where_edges
 from gnnjit.passes.store_edge_values import parameter_name
-from gnnjit.passes.weight_sites import Analysis, Found, Order, Tree
+from gnnjit.passes.weight_sites import Analysis, Found, Order, Tree, analysis
 
 __all__ = ["Order", "ReorderAggregateCombine", "Site", "sites"]
 
@@ -61,8 +61,8 @@ class Site:
 
 def sites(program: Program) -> tuple[Site, ...]:
     """The matrices that could be moved, in program order."""
-    analysis = Analysis(program)
-    return tuple(_described(found, analysis.made) for found in analysis.sites)
+    found = analysis(program)
+    return tuple(_described(site, found.made) for site in found.sites)
 
 
 def _described(found: Found, made: Mapping[Value, Equation]) -> Site:
@@ -89,15 +89,15 @@ class ReorderAggregateCombine:
     def __call__(self, program: Program) -> Program:
         if not any(self.orders):
             return program
-        analysis = Analysis(program)
-        orders = zip(analysis.sites, self.orders, strict=False)
+        found = analysis(program)
+        orders = zip(found.sites, self.orders, strict=False)
         chosen = [s for s, order in orders if order is not None and order != s.written]
         if not chosen:
             return program
         inputs = program.inputs
         same = {(inputs[i], inputs[j]) for i, j in self.twins}
-        rule = _Rule(analysis, chosen, same | {(b, a) for a, b in same})
-        return DropDead()(rewrite(analysis.program, rule))
+        rule = _Rule(found, chosen, same | {(b, a) for a, b in same})
+        return DropDead()(rewrite(found.program, rule))
 
 
 class _Rule:

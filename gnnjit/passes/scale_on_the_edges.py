@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax.numpy as jnp
-
+from gnnjit.ir.dtypes import is_inexact
 from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.passes.fixed import fixed_values
@@ -62,7 +61,7 @@ def _moved(program: Program, fixed: set[Value] | None) -> set[Equation]:
 
 def _is_scaled(eqn: Equation, made: dict[Value, Equation], scalars: set[Value]) -> bool:
     out = eqn.outputs[0]
-    if eqn.op.name != "mul" or out.size < 2 or not jnp.issubdtype(out.dtype, jnp.inexact):
+    if eqn.op.name != "mul" or out.size < 2 or not is_inexact(out.dtype):
         return False
     return sum(_is_number(a, made, scalars) for a in eqn.inputs) == 1
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable
 
-import numpy as np
-
 from gnnjit.ir.program import Atom, Builder, Equation, Literal, Program, Value, op_key, rewrite
 
 
@@ -23,7 +21,7 @@ class ShareSubexpressions:
         seen: dict[Hashable, tuple[Value, ...]] = {}
 
         def rule(builder: Builder, eqn: Equation) -> bool:
-            inputs = tuple(_atom_key(builder[a]) for a in eqn.inputs)
+            inputs = tuple([_atom_key(builder[a]) for a in eqn.inputs])
             key = (op_key(eqn.op), inputs, eqn.space)
             if key in seen:
                 builder.env.update(zip(eqn.outputs, seen[key], strict=True))
@@ -35,6 +33,4 @@ class ShareSubexpressions:
 
 
 def _atom_key(a: Atom) -> Hashable:
-    if isinstance(a, Literal):
-        return (np.asarray(a.value).tobytes(), a.dtype.name)
-    return id(a)
+    return a.key if isinstance(a, Literal) else id(a)

@@ -21,12 +21,13 @@ literal (`mean` has one), integers, and work on vertices that is an output itsel
 from __future__ import annotations
 
 import dataclasses
+import operator
 
-import jax.numpy as jnp
 from jax import lax
 
 from gnnjit import _compat
 from gnnjit.ir import build
+from gnnjit.ir.dtypes import is_inexact
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Literal, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.passes.place_in_smallest_space import homes
@@ -61,7 +62,10 @@ class _Shield:
         for eqn in self.program.equations:
             smooth = _SMOOTH_AT.get(eqn.op.name, 0.5) if self.is_singular(eqn) else None
             inputs = [self.shielded(a, eqn, smooth) for a in eqn.inputs]
-            self.builder.emit(eqn.op, inputs, eqn.outputs, eqn.location)
+            if all(map(operator.is_, inputs, eqn.inputs)):
+                self.builder.copy(eqn)
+            else:
+                self.builder.emit(eqn.op, inputs, eqn.outputs, eqn.location)
         return self.builder.finish(self.program)
 
     def is_hoisted(self, eqn: Equation) -> bool:
@@ -95,7 +99,7 @@ class _Shield:
     def shielded(self, atom: Atom, eqn: Equation, smooth: float | None) -> Atom:
         """`atom` as `eqn` may read it; `smooth` is a number where it has no pole, if it has any."""
         new = self.builder[atom]
-        if isinstance(atom, Literal) or not jnp.issubdtype(atom.dtype, jnp.inexact):
+        if isinstance(atom, Literal) or not is_inexact(atom.dtype):
             return new
         home = self.home[atom]
         if home not in (Space.SRC, Space.DST):

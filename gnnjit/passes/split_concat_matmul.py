@@ -17,10 +17,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-import jax
 from jax import lax
 
 from gnnjit.ir import build
+from gnnjit.ir.dtypes import is_floating
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Literal, Program, Value, rewrite
 from gnnjit.ir.space import Space
 
@@ -206,7 +206,7 @@ def _broadcast_of_scalar(value: Value, made: dict[Value, Equation]) -> Value | N
     if eqn is None or eqn.op.name not in ("broadcast_in_dim", "reshape"):
         return None
     source = eqn.inputs[0]
-    if not isinstance(source, Value) or not jax.numpy.issubdtype(source.dtype, jax.numpy.floating):
+    if not isinstance(source, Value) or not is_floating(source.dtype):
         return None
     if source.shape == ():
         return source

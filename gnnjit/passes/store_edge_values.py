@@ -24,9 +24,8 @@ import collections
 import dataclasses
 from collections.abc import Mapping
 
-import jax.numpy as jnp
-
 from gnnjit import _compat
+from gnnjit.ir.dtypes import is_floating
 from gnnjit.ir.program import (
     Atom,
     Builder,
@@ -208,7 +207,7 @@ def _is_transcendental(eqn: Equation) -> bool:
 
 
 def _is_float(value: Value) -> bool:
-    return jnp.issubdtype(value.dtype, jnp.floating)
+    return is_floating(value.dtype)
 
 
 def _weighs(reader: Equation, value: Value) -> bool:

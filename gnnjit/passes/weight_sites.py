@@ -15,11 +15,11 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Literal as OneOf
 
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from gnnjit.ir import build
+from gnnjit.ir.dtypes import is_floating
 from gnnjit.ir.program import (
     Atom,
     Builder,
@@ -30,6 +30,7 @@ from gnnjit.ir.program import (
     Program,
     Reduce,
     Value,
+    remembered,
 )
 from gnnjit.ir.space import Space
 from gnnjit.passes.linear_forms import ADD, VERTICES, Algebra, fill, per_head, where_edges
@@ -98,7 +99,7 @@ def is_plain(eqn: Equation) -> bool:
     usual = params.get("precision") is None and params.get("out_sharding") is None
     one = len(contracted[0]) == 1 and not batched[0]
     same = all(a.dtype == dtype for a in eqn.inputs)
-    return usual and one and same and jnp.issubdtype(dtype, jnp.floating)
+    return usual and one and same and is_floating(dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,6 +277,10 @@ class Analysis:
         if len(tree) <= LARGEST_TREE:
             sums = sum(isinstance(self.made[v].op, Reduce) for v in tree)
             yield Found(root, written, matmul, tree, leaves, sums)
+
+
+analysis = remembered(Analysis)
+"""The analysis of a program, made once."""
 
 
 def walk(

@@ -16,13 +16,23 @@ pytestmark = pytest.mark.once
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.mark.parametrize("name", ["cost", "order"])
-def test_smoke(name: str, tmp_path: pathlib.Path) -> None:
-    lines = tmp_path / "lines.jsonl"
+def smoke(name: str, lines: pathlib.Path) -> list[dict]:
     command = [sys.executable, str(FOLDER / f"bench_{name}.py"), "--smoke", "--json", str(lines)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    *rows, last = [json.loads(line) for line in lines.read_text().splitlines()]
+    return [json.loads(line) for line in lines.read_text().splitlines()]
+
+
+def test_smoke_of_planning(tmp_path: pathlib.Path) -> None:
+    rows = smoke("planning", tmp_path / "lines.jsonl")
+    assert {row["direction"] for row in rows} == {"inference", "training"}
+    assert all(row["alternatives"] >= 3 for row in rows)  # one for each layer, at least
+    assert all(row["most_ms"] >= row["median_ms"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("name", ["cost", "order"])
+def test_smoke(name: str, tmp_path: pathlib.Path) -> None:
+    *rows, last = smoke(name, tmp_path / "lines.jsonl")
     assert last["benchmark"] == name
     assert len(rows) >= 3
     assert all(value > 0 for row in rows for key, value in row.items() if key.endswith("_ms"))

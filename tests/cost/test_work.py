@@ -108,3 +108,19 @@ def test_numbers_on_edges() -> None:
     found = features(work(attention, [(N, 16)]), "traversal")
     assert found["scalars"] == 2 * E  # the sum, its sigmoid; not the products with it
     assert found["functions"] == E
+
+
+@gnnjit.layer
+def polynomial(v: Any, e: Any) -> Any:
+    h = v
+    for _ in range(60):
+        h = h + h * h
+    return gnnjit.sum(e.src) + h
+
+
+def test_what_is_read_again_and_again_in_a_loop_counts_once():
+    """Walked along every path from the result to `v`, that would not end."""
+    short = gnnjit.layer(lambda v, e: gnnjit.sum(e.src) + v * v)
+    long, few = (features(work(f, [(N, 8)]), "elementwise") for f in (polynomial, short))
+    assert long["count"] == few["count"]
+    assert long["bytes"] == few["bytes"]

@@ -1,0 +1,140 @@
+"""How long does it take to plan a model?
+
+    python benchmarks/bench_planning.py --smoke
+    python benchmarks/bench_planning.py --json benchmarks/results/planning.jsonl
+
+Models of three layers, in inference and in training, of sizes that were not seen before, and the
+same once more. See benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import itertools
+import pathlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import measure
+import numpy as np
+from flax import nnx
+
+import gnnjit
+from gnnjit.cost.machine import platform_here
+from gnnjit.ir.space import Space
+from gnnjit.nn import recipes
+from gnnjit.nn.classifiers import lookup
+from gnnjit.planner import plan
+from gnnjit.plans import Problem
+from gnnjit.stage import Staged, recording
+
+MODELS = {
+    "gcn": ("gcn", 1), "sage": ("sage", 1), "gin": ("gin", 1), "gat": ("gat", 1),
+    "gat, 4 heads": ("gat", 4), "gatv2, 4 heads": ("gatv2", 4), "gatedgcn": ("gatedgcn", 1),
+    "edgeconv": ("edgeconv", 1),
+}  # fmt: skip
+DIRECTIONS = ("inference", "training")
+LAYERS, CLASSES, DEGREE = 3, 7, 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Milliseconds for all layers of a model; median and most of the sizes, and the median of
+    planning the same once more. alternatives: what was weighed, of all layers."""
+
+    model: str
+    direction: str
+    alternatives: int
+    median_ms: float
+    most_ms: float
+    again_ms: float
+
+
+def problems(kind: str, heads: int, size: int, training: bool) -> list[Problem]:
+    """What is planned for a model: one for each layer. All that is computed from parameters has a
+    gradient in training."""
+    vertices, features, hidden = 1000 + size, 300 + size, 16 + size
+    built = recipes.build(
+        kind, in_features=features, hidden=hidden, num_classes=CLASSES, layers=LAYERS, heads=heads,
+        dropout=0.0, rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    src, dst = np.random.default_rng(0).integers(0, vertices, (2, DEGREE * vertices))
+    graph = gnnjit.Graph.from_edges(src, dst, num_nodes=vertices)
+    definition, params, rest = nnx.split(built, nnx.Param, ...)
+
+    def predict(params: Any, x: Any) -> Any:
+        return nnx.merge(definition, params, rest)(graph, x)
+
+    with recording() as calls:
+        jax.eval_shape(predict, params, jax.ShapeDtypeStruct((vertices, features), np.float32))
+    encoded = lookup(kind).encoder
+    return [
+        _problem(call, training, features_move=encoded or i > 0) for i, call in enumerate(calls)
+    ]
+
+
+def _problem(staged: Staged, training: bool, features_move: bool) -> Problem:
+    arrays, call = staged.call()
+    spaces = dict(zip(call.slots, (v.space for v in call.program.inputs), strict=True))
+    moves = tuple(
+        jnp.issubdtype(x.dtype, jnp.inexact) and (features_move or spaces[i] is Space.SHARED)
+        for i, x in enumerate(arrays)
+    )
+    return call.problem(staged.graph, arrays, moves if training else None, platform_here())
+
+
+def planned(some: Sequence[Problem]) -> tuple[float, int]:
+    """Seconds for all of them, and how many alternatives were weighed. Python's garbage collector
+    walks over everything that JAX holds now and then: it does so before."""
+    gc.collect()
+    start = time.perf_counter()
+    plans = [plan(p) for p in some]
+    return time.perf_counter() - start, sum(len(p.every) for p in plans)
+
+
+def measure_all(sizes: Sequence[int]) -> Iterator[Row]:
+    """The first size warms up what depends on no size."""
+    for (name, of), direction in itertools.product(MODELS.items(), DIRECTIONS):
+        first, again, weighed = [], [], 0
+        for size in sizes[DIRECTIONS.index(direction) :: len(DIRECTIONS)]:
+            some = problems(*of, size, direction == "training")
+            seconds, weighed = planned(some)
+            first.append(1e3 * seconds)
+            again.append(1e3 * planned(some)[0])
+        later = np.array(first[1:])
+        yield Row(name, direction, weighed, float(np.median(later)), float(later.max()),
+                  float(np.median(again)))  # fmt: skip
+
+
+def table(rows: Sequence[Row]) -> str:
+    head = f"{'model':16}{'direction':11}{'weighed':>8}"
+    lines = [head + f"{'median ms':>11}{'most ms':>9}{'again ms':>10}"]
+    for r in rows:
+        what = f"{r.model:16}{r.direction:11}{r.alternatives:8}"
+        lines.append(what + f"{r.median_ms:11.1f}{r.most_ms:9.1f}{r.again_ms:10.3f}")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--sizes", type=int, default=12, help="of each model (default: 12)")
+    add("--json", type=pathlib.Path, metavar="FILE", help="append JSON lines")
+    add("--smoke", action="store_true", help="two sizes: does it run?")
+    args = parser.parse_args(argv)
+    rows = list(measure_all(range(len(DIRECTIONS) * (1 + (2 if args.smoke else args.sizes)))))
+    print(table(rows))
+    facts = {"machine": measure.machine(measure.usable_cpus()), "versions": measure.versions()}
+    for row in rows:
+        measure.append(args.json, {"benchmark": "planning", **facts, **dataclasses.asdict(row)})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
