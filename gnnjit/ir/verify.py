@@ -51,7 +51,7 @@ def verify(program: Program) -> None:
 
     It checks structure and types, not meaning: two programs that differ can both be well formed.
     """
-    defined: set[Value] = set()
+    defined: set[Atom] = set()
     for value in program.inputs:
         if value in defined:
             _fail(program, None, f"the input {_named(value)} is listed twice")
@@ -71,9 +71,9 @@ def verify(program: Program) -> None:
             _fail(program, None, f"output {i} ({_named(atom)}) is never defined")
 
 
-def _check_order(program: Program, eqn: Equation, defined: set[Value]) -> None:
+def _check_order(program: Program, eqn: Equation, defined: set[Atom]) -> None:
     for i, atom in enumerate(eqn.inputs):
-        if isinstance(atom, Value) and atom not in defined:
+        if atom not in defined and isinstance(atom, Value):
             _fail(program, eqn, f"operand {i} ({_named(atom)}) is used before it is defined")
     for i, value in enumerate(eqn.outputs):
         if value in defined:
