@@ -128,6 +128,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--json", type=pathlib.Path, metavar="FILE", help="append JSON lines")
     add("--smoke", action="store_true", help="two sizes: does it run?")
     args = parser.parse_args(argv)
+    if args.sizes < 1:
+        parser.error(f"argument --sizes: {args.sizes}, expected 1 or more")
     rows = list(measure_all(range(len(DIRECTIONS) * (1 + (2 if args.smoke else args.sizes)))))
     print(table(rows))
     facts = {"machine": measure.machine(measure.usable_cpus()), "versions": measure.versions()}

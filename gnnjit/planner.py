@@ -87,7 +87,7 @@ def _middle(program: Program, padded: bool, choices: Choices) -> Program:
 
 @functools.lru_cache(maxsize=8192)
 def optimise(program: Program, padded: bool, choices: Choices = AS_WRITTEN) -> Program:
-    """The program that runs, with these choices."""
+    """The program that runs, with these choices. What was weighed before is checked now."""
     middle = _middle(program, padded, _before_storing(choices))
     verify(middle)
     return run(middle, layer_suffix(choices))

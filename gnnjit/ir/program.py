@@ -69,7 +69,8 @@ class Literal:
     @functools.cached_property
     def key(self) -> Hashable:
         """Equal for literals of the same bits and dtype."""
-        return ("literal", np.asarray(self.value, self.dtype).tobytes(), self.dtype.name)
+        number = np.asarray(self.value).astype(self.dtype)  # it wraps, where asarray would raise
+        return ("literal", number.tobytes(), self.dtype.name)
 
 
 Atom = Value | Literal

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -113,7 +113,7 @@ def _lax(eqn: Equation, op: Lax) -> str | None:
     needed, (found,) = join(*(a.space for a in eqn.inputs)), spaces
     if not needed <= found:
         return f"its operands can be read together in {needed.value}, but it sits in {found.value}"
-    if any(_is_extended(v.dtype) for v in (*eqn.inputs, *eqn.outputs)):
+    if any(is_extended(v.dtype) for v in (*eqn.inputs, *eqn.outputs)):
         return None
     try:
         kinds = tuple((tuple(a.shape), np.dtype(a.dtype)) for a in eqn.inputs)
@@ -228,10 +228,6 @@ def _compare(outputs: Sequence[Value], expected: Sequence[Kind], name: str) -> s
 
 def _aval(atom: Atom) -> Kind:
     return tuple(atom.shape), atom.dtype
-
-
-def _is_extended(dtype: Any) -> bool:
-    return is_extended(dtype)
 
 
 def _named(atom: Atom) -> str:

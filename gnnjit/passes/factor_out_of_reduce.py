@@ -72,7 +72,7 @@ class _Sum:
 
     def factor(self) -> bool:
         op, out = self.eqn.op, self.eqn.outputs[0]
-        if not isinstance(op, Reduce) or op.kind != "sum" or not _inexact(out):
+        if not isinstance(op, Reduce) or op.kind != "sum" or not is_inexact(out.dtype):
             return False
         operand = self.eqn.inputs[0]
         factors = self.decompose(operand, (), operand.shape)
@@ -162,10 +162,6 @@ def _multiplied(program: Program, spaces: frozenset[Space]) -> set[Atom]:
         if isinstance(eqn.op, Lax) and eqn.space in spaces and matmul:
             found.update(eqn.outputs)
     return found
-
-
-def _inexact(value: Value) -> bool:
-    return is_inexact(value.dtype)
 
 
 def _one(atom: Atom, value: int) -> object:

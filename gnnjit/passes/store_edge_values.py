@@ -182,7 +182,7 @@ class _Search:
         behind: set[Atom] = set()
         for eqn in on_edges:
             if _is_transcendental(eqn) or not behind.isdisjoint(eqn.inputs):
-                behind.update(o for o in eqn.outputs if o.size < widest and _is_float(o))
+                behind.update(o for o in eqn.outputs if o.size < widest and is_floating(o.dtype))
         found = {
             self.origin(o, behind): None
             for e in on_edges
@@ -204,10 +204,6 @@ class _Search:
 def _is_transcendental(eqn: Equation) -> bool:
     names = {eqn.op.name, *_compat.primitive_names(eqn.op)}
     return not _TRANSCENDENTAL.isdisjoint(names)
-
-
-def _is_float(value: Value) -> bool:
-    return is_floating(value.dtype)
 
 
 def _weighs(reader: Equation, value: Value) -> bool:

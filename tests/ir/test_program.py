@@ -38,3 +38,7 @@ def test_literals_are_told_apart_by_bits_and_dtype():
     one, zero, double_one = Literal(1.0, single), Literal(-0.0, single), Literal(1, double)
     assert len({a.key for a in (one, zero, Literal(0.0, single), double_one)}) == 4
     assert Literal(1, single).key == one.key  # the same number, however it is held
+
+
+def test_a_literal_out_of_range_has_a_key():
+    assert Literal(-1, np.dtype(np.uint32)).key == Literal(2**32 - 1, np.dtype(np.uint32)).key
