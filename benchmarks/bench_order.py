@@ -27,6 +27,7 @@ import planner_options
 import gnnjit
 import gnnjit.data
 from gnnjit.calibration_layers import Case, prepare
+from gnnjit.clock import slower
 from gnnjit.cost.model import CostModel
 from gnnjit.errors import DataError
 from gnnjit.passes.pipeline import Choices
@@ -106,13 +107,12 @@ def measure_all(
 
 def settled(found: Sequence[np.ndarray]) -> bool:
     """Whether readings (of each pass: turns x calls, the choice first) tell that the choice has
-    `LEAST` of each order's speed, or that it has not. What counts is how the medians of passes
-    scatter: turns of one are more alike."""
-    logs = [np.log(f) for f in found]
-    medians = np.array([np.median((f - f[:, :1])[:, 1:], axis=0) for f in logs])
-    mean, passes = medians.mean(axis=0), len(medians)
+    `LEAST` of each order's speed, or that it has not. What counts is how passes scatter: turns of
+    one are more alike."""
+    means = np.array([slower(f, 0)[0] for f in found])
+    mean, passes = means.mean(axis=0), len(means)
     assumed, weight = SCATTER
-    squares = weight * assumed**2 + ((medians - mean) ** 2).sum(axis=0)
+    squares = weight * assumed**2 + ((means - mean) ** 2).sum(axis=0)
     error = ERRORS * np.sqrt(squares / (weight + passes - 1) / passes)
     limit = math.log(LEAST)
     return bool(np.all(mean - error >= limit) or np.any(mean + error < limit))

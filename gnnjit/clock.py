@@ -2,9 +2,11 @@
 
 Three things make that hard for calls of less than a few milliseconds. Other jobs, and a processor
 that changes its clock, make everything slower for seconds: so all calls take turns, and are
-compared within each turn. Bursts hit single calls: so the median of these comparisons counts. And
-where arrays lie in memory makes one call up to 20 % slower than another for as long as they stay
-there (lines of a cache that collide): so they are put elsewhere for each turn.
+compared within each turn. Bursts hit single calls: so the highest and the lowest tenth of these
+comparisons count as the next one. (Their mean counts: what a loop takes is the mean, and the median
+jumps where a call has two speeds, as calls of a millisecond on several threads do.) And where
+arrays lie in memory makes one call up to 20 % slower than another for as long as they stay there
+(lines of a cache that collide): so they are put elsewhere for each turn.
 """
 
 from __future__ import annotations
@@ -35,8 +37,11 @@ MARGIN = 0.02
 """Part of its time by which a call may be slower and yet count as the fastest."""
 
 ERRORS = 4
-"""Standard errors of a median that have to be less than that. The readings of one second are more
-alike than those of another: medians of stretches scatter 1.3 to 1.6 times as much as they tell."""
+"""Standard errors of a mean that have to be less than that. The readings of one second are more
+alike than those of another: stretches scatter 1.3 to 1.6 times as much as they tell."""
+
+ENDS = 0.1
+"""Of five comparisons or more, at each end, that count as the next one."""
 
 SMALL = 16 << 20
 """Bytes of an array below which its place matters, and a copy is cheap."""
@@ -74,32 +79,45 @@ def compare(
 
 
 def decided(found: np.ndarray) -> bool:
-    """Whether readings (turns x calls) tell that the call with the least median is the fastest,
-    within `MARGIN`: none of the others is faster by more, not even by the median of its
+    """Whether readings (turns x calls) tell that the call with the least share of the turns is the
+    fastest, within `MARGIN`: none of the others is faster by more, not even by the mean of its
     comparisons less their error."""
-    logs = np.log(found)
-    fastest = int(np.argmin(np.median(logs - logs.mean(axis=1, keepdims=True), axis=0)))
-    median, error = slower(found, fastest)
-    return bool(np.all(median - error >= -MARGIN))
+    mean, error = slower(found, int(np.argmin(compared(found))))
+    return bool(np.all(mean - error >= -MARGIN))
 
 
 def slower(found: np.ndarray, than: int) -> tuple[np.ndarray, np.ndarray]:
-    """How much longer the other calls take than one, of readings (turns x calls): the medians of
-    the logarithms of these comparisons, and `ERRORS` standard errors of them (by their median
-    absolute deviation)."""
+    """How much longer the other calls take than one, of readings (turns x calls): the means of the
+    logarithms of these comparisons (see `clipped`), and `ERRORS` standard errors of them (of a
+    winsorized mean: Dixon and Tukey, Technometrics 10, 1968)."""
     logs = np.log(found)
-    others = np.delete(logs - logs[:, [than]], than, axis=1)
-    median = np.median(others, axis=0)
-    deviation = 1.4826 * np.median(np.abs(others - median), axis=0)
-    return median, ERRORS * math.sqrt(math.pi / 2 / len(found)) * deviation
+    others = clipped(np.delete(logs - logs[:, [than]], than, axis=1))
+    turns = len(others)
+    if turns == 1:
+        return others[0], np.zeros_like(others[0])
+    kept = turns - 2 * _ends(turns)
+    error = others.std(axis=0, ddof=1) / math.sqrt(turns) * (turns - 1) / (kept - 1)
+    return others.mean(axis=0), ERRORS * error
 
 
 def compared(found: np.ndarray) -> list[float]:
     """Seconds of each call, of readings (turns x calls): what the fastest turn took, shared out by
-    the medians of what each call took of its turn."""
+    the means of what each call took of its turn (see `clipped`)."""
     logs = np.log(found)
     of_turn = logs.mean(axis=1, keepdims=True)
-    return np.exp(of_turn.min() + np.median(logs - of_turn, axis=0)).tolist()
+    return np.exp(of_turn.min() + clipped(logs - of_turn).mean(axis=0)).tolist()
+
+
+def clipped(logs: np.ndarray) -> np.ndarray:
+    """Those of the highest and the lowest tenth of each column (`ENDS`) are the next one."""
+    turns, ends = len(logs), _ends(len(logs))
+    ordered = np.sort(logs, axis=0)
+    return np.clip(logs, ordered[ends], ordered[turns - 1 - ends])
+
+
+def _ends(turns: int) -> int:
+    """Rounded up, but three are kept."""
+    return max(min(math.ceil(ENDS * turns), (turns - 3) // 2), 0)
 
 
 def readings(

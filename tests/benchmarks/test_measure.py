@@ -49,7 +49,7 @@ def test_what_is_open_is_read_in_further_passes(
 
 
 def test_all_readings_of_a_group_count(measure: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([1.0, 2.0, 3.0])
+    seconds = iter([1.0, 2.0, 4.0])
     monkeypatch.setattr(
         "gnnjit.clock.readings",
         lambda *_, **__: np.array([[1.0, next(seconds)]]),

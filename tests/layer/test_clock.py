@@ -17,7 +17,7 @@ def test_what_slows_a_turn_slows_all():
     slow: the least of each would say 1.65."""
     slow = np.array([1.0, 1.5, 3.0, 2.0, 1.0])
     found = slow[:, None] * np.array([1.0, 1.1])
-    found[0, 1] = found[4, 1] = 2.2  # bursts, where the machine is fast
+    found[4, 1] = 50.0  # a burst, where the machine is fast
     first, second = clock.compared(found)
     assert second / first == pytest.approx(1.1)
 
@@ -66,15 +66,36 @@ def test_when_it_is_decided():
 
 
 def test_how_much_slower():
-    turns = np.array([1.0, 1.1, 0.9, 1.05])
-    scattered = np.array([1.6, 2.0, 2.0, 2.5])
-    found = turns[:, None] * np.stack([scattered, np.full(4, 1.0), np.full(4, 0.5)], axis=1)
-    median, error = clock.slower(found, 1)
-    np.testing.assert_allclose(np.exp(median), [2.0, 0.5], rtol=1e-12)
-    # Half of the logarithms are within log(1.25) / 2 of the median: 0, 0, log 1.25, log 1.25.
-    deviation = 1.4826 * np.log(1.25) / 2
-    wanted = clock.ERRORS * np.sqrt(np.pi / 2) * deviation / 2
+    turns = np.array([1.0, 1.1, 0.9, 1.05, 0.95])
+    scattered = np.array([0.1, 1.0, 4.0, 4.0, 50.0])
+    found = turns[:, None] * np.stack([scattered, np.full(5, 1.0), np.full(5, 0.5)], axis=1)
+    mean, error = clock.slower(found, 1)
+    np.testing.assert_allclose(np.exp(mean), [4.0**0.6, 0.5], rtol=1e-12)
+    # Of 1, 1, 4, 4, 4, of which three count.
+    deviation = np.log(4.0) * np.sqrt(5 / 4 * 0.4 * 0.6)
+    wanted = clock.ERRORS * deviation / np.sqrt(5) * 4 / 2
     np.testing.assert_allclose(error, [wanted, 0.0], rtol=1e-9, atol=1e-12)
+    mean, error = clock.slower(found[2:3], 1)
+    np.testing.assert_allclose(np.exp(mean), [4.0, 0.5], rtol=1e-12)
+    assert error.tolist() == [0.0, 0.0]
+
+
+def test_a_call_with_two_speeds():
+    """The faster one in 11 of 20 turns: its mean says which is slower, the median does not."""
+    other = np.where(np.arange(20) < 11, 0.95, 1.2)
+    first, second = clock.compared(np.stack([np.ones(20), other], axis=1))
+    assert second / first == pytest.approx(0.95**0.55 * 1.2**0.45)
+
+
+@pytest.mark.parametrize(
+    ("turns", "kept"), [(1, 1), (3, 3), (4, 4), (5, 3), (10, 8), (20, 16), (21, 15)]
+)
+def test_how_many_ends_are_clipped(turns, kept):
+    logs = np.random.default_rng(turns).permutation(turns)[:, None] * [1.0, -2.0]
+    found = clock.clipped(logs)
+    ends = (turns - kept) // 2
+    np.testing.assert_array_equal(found[:, 0], np.clip(logs[:, 0], ends, turns - 1 - ends))
+    np.testing.assert_array_equal(found[:, 1], -2.0 * found[:, 0])
 
 
 def test_nothing_to_compare():
