@@ -266,7 +266,17 @@ def _fitted_here(
             for op in operations(script, names, work.of(script))
         ]
         plan = plan_memory(rest, sizes, capacity - sum(held.values()), results, keep_order=True)
-    selected = read_in_part(pieces, graph, blocks, script, plan, names) if options.selective else ()
+    selected: frozenset[str] = frozenset()
+    if options.selective:
+        selected = frozenset(read_in_part(pieces, graph, blocks, script, plan, names))
+    padding = parts * rows - graph.num_nodes
+
+    def shown(t: Tensor) -> bool:
+        """Whether loaded rows take no memory of the budget: maps of files are the process's."""
+        behind = graph.store.rows_behind(graph.num_nodes, t.array.row_bytes)
+        reached = t.block < parts - 1 or padding <= behind
+        return work.lies(t) and reached and not options.process
+
     return Fit(
         blocks,
         rows,
@@ -274,13 +284,13 @@ def _fitted_here(
         script,
         plan,
         names,
-        frozenset(selected),
+        selected,
         frozenset(held),
         capacity,
         sum(held.values()),
         options.process,
         own,
-        rooms(work, script, plan, names),
+        rooms(work, script, plan, names, selected, shown),
     )
 
 

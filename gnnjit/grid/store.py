@@ -11,6 +11,7 @@ import abc
 import dataclasses
 import operator
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -142,6 +143,10 @@ class VertexStore(abc.ABC):
             found.flags.writeable = False
             self._count(read=found.nbytes)
         return found
+
+    def rows_behind(self, num_rows: int, row_bytes: int) -> int:
+        """Rows behind the last one of an array of such rows, up to which `view` shows zeros."""
+        return sys.maxsize
 
     def expect(self, name: str, start: int, stop: int) -> None:
         """Rows start to stop are going to be viewed: what can be done for that without memory of
@@ -306,7 +311,7 @@ class HostStore(VertexStore):
     ) -> None:
         info = self._new(name, num_rows, shape, dtype, replace)
         # What is behind the last row is seen alone, and no memory before that.
-        behind = min(BEHIND, info.bytes // 4) // max(1, info.row_bytes)
+        behind = self.rows_behind(info.rows, info.row_bytes)
         whole = aligned((info.rows + behind, *info.shape), info.dtype, np.zeros)
         self._all()[name], self._whole[name] = whole[: info.rows], whole
         self._held[name] = info
@@ -338,6 +343,9 @@ class HostStore(VertexStore):
 
     def _write(self, name: str, start: int, rows: np.ndarray) -> None:
         self._all()[name][start : start + len(rows)] = rows
+
+    def rows_behind(self, num_rows: int, row_bytes: int) -> int:
+        return min(BEHIND, num_rows * row_bytes // 4) // max(1, row_bytes)
 
     def _view(self, name: str, start: int, stop: int) -> np.ndarray | None:
         whole = self._whole[name]

@@ -292,6 +292,24 @@ OVER_ALL = Reduce("sum", SHARED)
 OUTER_SUMS = (OVER_ALL, SUM, OVER_ALL)
 
 
+def test_where_rows_are_asked_for_ahead():
+    """Rows of two lines or more, and the sums that they go on from, of parts of a graph."""
+    body = trace(lambda x, y, z: x * y + z, (SRC, (32,), F32), (DST, (32,), F32), (DST, (), F32))
+    index = (np.dtype(np.int32),) * 3
+
+    def asked(ahead, **options):
+        settings = kernel.default_config(rows_ahead=ahead)
+        code = kernel._code(Spec(body, (SUM,), DST, index, settings, **options))
+        assert isinstance(code, str)
+        return sum("call void" in line and "prefetch" in line for line in code.splitlines())
+
+    of_edges = asked(0, partial=True)
+    assert of_edges == 2
+    assert asked(3) == of_edges
+    assert asked(3, partial=True) == of_edges + 2
+    assert asked(3, partial=True, starts=(0,)) == of_edges + 4
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("sizes", [(64, 64), (20, 24), (17, 33), (128, 64), (3, 100), (100, 3)])
 def test_sums_of_outer_products(sizes, swapped):

@@ -202,6 +202,7 @@ class Traversal:
     def _row(self, part: Part, totals: Places) -> None:
         b, m = self.b, self.m
         self.row = part.row
+        self._prefetch_rows(part.row)
         self.compute(PER_ROW)
         found = self.fresh(self.of_rows)
         for acc in self.of_rows:
@@ -258,11 +259,29 @@ class Traversal:
         last = self.b.sub(self.capacity, I64(1))
         ends = self._endpoints(self.m.smaller(self.b.add(slot, I64(steps)), last))
         for position, value, found in wanted:
-            row = self._element(self.operands[position], value, ends[value.space])
-            for line in found[:16]:
-                at = self.m.offset(row, int(line) * 64, 1)
-                hint = [at, I32(0), I32(3), I32(1)]
-                self.m.call(f"llvm.prefetch.{mangle(PTR)}", ir.VoidType(), hint)
+            element = self._element(self.operands[position], value, ends[value.space])
+            self._ask_for(element, found)
+
+    def _prefetch_rows(self, row: ir.Value) -> None:
+        """Ask for what later rows read of their own, and for the sums that they go on from: what
+        edges gather in between makes processors lose these streams."""
+        ahead = self.spec.config.rows_ahead
+        if not (ahead and self.spec.partial):
+            return
+        later = self.m.smaller(self.b.add(row, I64(ahead)), self.b.sub(self.rows, I64(1)))
+        wanted = [(self.operands[k], value) for k, value in self.spec.inputs(PER_ROW)]
+        wanted += [
+            (self.starts[a.output], a.value) for a in self.of_rows if a.output in self.starts
+        ]
+        for base, value in wanted:
+            lines = np.unique(self.spec.places(value) * value.dtype.itemsize // 64)
+            if len(lines) > 1:
+                self._ask_for(self._element(base, value, later), lines)
+
+    def _ask_for(self, element: ir.Value, lines: np.ndarray) -> None:
+        for line in lines[:16]:
+            hint = [self.m.offset(element, int(line) * 64, 1), I32(0), I32(3), I32(1)]
+            self.m.call(f"llvm.prefetch.{mangle(PTR)}", ir.VoidType(), hint)
 
     # -- values -----------------------------------------------------------------------------
 
