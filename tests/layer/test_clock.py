@@ -20,6 +20,10 @@ def test_what_slows_a_turn_slows_all():
     found[4, 1] = 50.0  # a burst, where the machine is fast
     first, second = clock.compared(found)
     assert second / first == pytest.approx(1.1)
+    found = np.tile(slow, 4)[:, None] * np.array([1.0, 1.1])
+    found[0, 1] = found[4, 1] = 2.2
+    first, second = clock.compared(found)
+    assert second / first == pytest.approx(1.1)
 
 
 def test_the_fastest_turn_says_how_long():
