@@ -34,8 +34,8 @@ def scratch_of(sketch: Sketch, machine: Machine, limit: int | None, results: int
     results: how many of the outputs are results of the call; the others are gradients, which do
     not count here.
     """
-    gradients = {id(n): n for n in sketch.outputs[results:] if n.op != "leaf" and n.place > 1}
-    total = bytes_of(sketch, machine) - sum(n.place * n.bytes for n in gradients.values())
+    gradients = {n for n in sketch.outputs[results:] if n.op != "leaf" and n.place > 1}
+    total = bytes_of(sketch, machine) - sum(n.place * n.bytes for n in gradients)
     steps = 0
     for t in sketch.traversals:
         nodes = t.nodes()
@@ -57,8 +57,8 @@ def _goes_in_chunks(nodes: list[EdgeNode], machine: Machine) -> bool:
 
 def _chunk(t: Traversal, nodes: list[EdgeNode], edges: int, limit: int | None) -> tuple[float, int]:
     """Bytes of one step if nothing in it is fused, and its edges."""
-    summed = {id(n) for n, into in t.outputs if into is Space.SHARED and n.op == "dot_general"}
-    held = [n for n in nodes if n.place is not Space.SHARED and id(n) not in summed]
+    summed = {n for n, into in t.outputs if into is Space.SHARED and n.op == "dot_general"}
+    held = [n for n in nodes if n.place is not Space.SHARED and n not in summed]
     widest = max([1, *(n.width for n in held)])
     scalars = CHUNK_SCALARS if limit is None else limit
     chunk = max(1, min(scalars // widest, edges))

@@ -74,11 +74,12 @@ class Tape(Generic[P]):
         place: P | None = None,
     ) -> Node[P]:
         """The node, or the equal one that there is."""
-        key = (op, detail, width, tuple(map(id, inputs)), place)
+        operands = tuple(inputs)
+        key = (op, detail, width, operands, place)
         made = self._made.get(key)
         if made is None:
-            at = self.join([i.place for i in inputs]) if place is None else place
-            made = Node(op, cost, tuple(inputs), at, width, itemsize)
+            at = self.join([i.place for i in operands]) if place is None else place
+            made = Node(op, cost, operands, at, width, itemsize)
             made.inner = inner
             self._made[key] = made
             self.nodes.append(made)

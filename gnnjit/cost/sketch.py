@@ -62,14 +62,14 @@ class Traversal:
 
     def nodes(self) -> list[EdgeNode]:
         """Everything that the outputs are made of, leaves included."""
-        seen: dict[int, EdgeNode] = {}
+        seen: dict[EdgeNode, None] = {}
         stack = [n for n, _ in self.outputs]
         while stack:
             node = stack.pop()
-            if id(node) not in seen:
-                seen[id(node)] = node
+            if node not in seen:
+                seen[node] = None
                 stack += node.inputs
-        return list(seen.values())
+        return list(seen)
 
 
 @dataclasses.dataclass
@@ -108,7 +108,7 @@ class _Sketcher:
     def __init__(self, sizes: Sizes, online: bool):
         self.sizes, self.online = sizes, online
         self.tape: Tape[int] = Tape(max)
-        self.calls: dict[int, _Call] = {}
+        self.calls: dict[ArrayNode, _Call] = {}
         self.traversals: list[Traversal] = []
 
     def run(self, program: Program, slots: Sequence[int], moving: Sequence[bool] | None) -> Sketch:
@@ -125,11 +125,11 @@ class _Sketcher:
 
     def needed(self, outs: Sequence[ArrayNode]) -> list[ArrayNode]:
         """The operations that something is made of, in order."""
-        live = {id(o) for o in outs}
+        live = set(outs)
         found = []
         for node in reversed(self.tape.nodes):
-            if id(node) in live:
-                live.update(id(i) for i in node.inputs)
+            if node in live:
+                live.update(node.inputs)
                 found.append(node)
         return found[::-1]
 
@@ -156,34 +156,33 @@ class _Sketcher:
 
     def reverse(self, outs: Sequence[ArrayNode]) -> list[ArrayNode]:
         """The gradients of the live leaves."""
-        cts: dict[int, list[ArrayNode]] = {}
+        cts: dict[ArrayNode, list[ArrayNode]] = {}
         for k, out in enumerate(outs):
             if out.live:
                 seed = self.tape.leaf(("cotangent", k), out.place, out.width, out.itemsize)
-                cts.setdefault(id(out), []).append(seed)
+                cts.setdefault(out, []).append(seed)
         for node in reversed(list(self.tape.nodes)):
-            for to, ct in self.back(node, cts):
-                cts.setdefault(id(to), []).append(self.fit(ct, to))
-        leaves = [n for n in self.tape.nodes if n.op == "leaf" and n.live and id(n) in cts]
+            if node in cts or node in self.calls:
+                for to, ct in self.back(node, cts):
+                    cts.setdefault(to, []).append(self.fit(ct, to))
+        leaves = [n for n in self.tape.nodes if n.op == "leaf" and n in cts]
         return [self.sum_of(cts, n) for n in leaves]
 
     def back(
-        self, node: ArrayNode, cts: dict[int, list[ArrayNode]]
+        self, node: ArrayNode, cts: dict[ArrayNode, list[ArrayNode]]
     ) -> list[tuple[ArrayNode, ArrayNode]]:
-        """What the cotangent of `node` adds to those of its inputs."""
-        arrived = node.live and id(node) in cts
-        call = self.calls.get(id(node))
+        """What the cotangent of `node`, if there is one, adds to those of its inputs."""
+        call = self.calls.get(node)
         if call is None:
-            plain = arrived and node.op != "leaf"
-            return pull_back(self.tape, node, self.sum_of(cts, node)) if plain else []
-        if arrived:
+            return pull_back(self.tape, node, self.sum_of(cts, node)) if node.inputs else []
+        if node in cts:
             call.arrived(node, self.sum_of(cts, node))
         first = call.results[0] is node  # of its results, met last
         return call.transpose() if first and call.cts else []
 
-    def sum_of(self, cts: dict[int, list[ArrayNode]], node: ArrayNode) -> ArrayNode:
-        cts[id(node)] = [self.tape.total(cts[id(node)])]
-        return cts[id(node)][0]
+    def sum_of(self, cts: dict[ArrayNode, list[ArrayNode]], node: ArrayNode) -> ArrayNode:
+        cts[node] = [self.tape.total(cts[node])]
+        return cts[node][0]
 
     def fit(self, ct: ArrayNode, to: ArrayNode) -> ArrayNode:
         """A cotangent of a shared value is summed over the vertices."""
@@ -212,7 +211,7 @@ class _Call:
         self.results = [self.result(i, number) for i in range(len(op.reductions))]
         self.cts: dict[int, ArrayNode] = {}
         for node in self.results:
-            owner.calls[id(node)] = self
+            owner.calls[node] = self
         self.forward()
 
     def read(self, atom: Atom) -> EdgeNode:
@@ -262,29 +261,33 @@ class _Call:
 
     def transpose(self) -> list[tuple[ArrayNode, ArrayNode]]:
         """The backward traversals; what they add to the cotangents of the operands."""
-        cts: dict[int, list[EdgeNode]] = {}
-        given: dict[int, ArrayNode] = {}
+        cts: dict[EdgeNode, list[EdgeNode]] = {}
+        given: dict[EdgeNode, ArrayNode] = {}
         for i, array in self.cts.items():
             self.seed(i, array, cts, given)
         for node in reversed(list(self.tape.nodes)):
-            if node.live and id(node) in cts and node.op != "leaf":
-                for to, ct in pull_back(self.tape, node, self.tape.total(cts[id(node)])):
-                    cts.setdefault(id(to), []).append(ct)
+            if node in cts and node.inputs:
+                for to, ct in pull_back(self.tape, node, self.tape.total(cts[node])):
+                    cts.setdefault(to, []).append(ct)
         wanted = [
-            (self.env[v], x, self.tape.total(cts[id(self.env[v])]))
+            (self.env[v], x, self.tape.total(cts[self.env[v]]))
             for v, x in zip(self.op.body.inputs, self.inputs, strict=True)
-            if x.live and id(self.env[v]) in cts
+            if x.live and self.env[v] in cts
         ]
         return self.reduce(wanted, given)
 
     def seed(
-        self, i: int, array: ArrayNode, cts: dict[int, list[EdgeNode]], given: dict[int, ArrayNode]
+        self,
+        i: int,
+        array: ArrayNode,
+        cts: dict[EdgeNode, list[EdgeNode]],
+        given: dict[EdgeNode, ArrayNode],
     ) -> None:
         r, atom = self.op.reductions[i], self.op.body.outputs[i]
         into = Space.EDGE if r is None else r.into
         value, tape = self.read(atom), self.tape
         ct = tape.leaf(("ct", i), into, value.width, value.itemsize)
-        given[id(ct)] = array
+        given[ct] = array
         if r is not None and r.kind in ("max", "min"):
             best = tape.leaf(("best", i), into, value.width, value.itemsize)
             attained = tape.add("attains", _TIES, [value, best], value.width, value.itemsize)
@@ -297,15 +300,15 @@ class _Call:
             term = tape.binary("mul", value, weight)
             if score.live:
                 share = tape.fold(tape.binary("mul", term, ct), score.width)
-                cts.setdefault(id(score), []).append(share)
+                cts.setdefault(score, []).append(share)
             ct = tape.binary("mul", weight, ct)
         if value.live:
-            cts.setdefault(id(value), []).append(ct)
+            cts.setdefault(value, []).append(ct)
 
     def reduce(
         self,
         wanted: Sequence[tuple[EdgeNode, ArrayNode, EdgeNode]],
-        given: dict[int, ArrayNode],
+        given: dict[EdgeNode, ArrayNode],
     ) -> list[tuple[ArrayNode, ArrayNode]]:
         """Sums of the cotangents into the spaces of their operands, one traversal for each."""
         found: list[tuple[ArrayNode, ArrayNode]] = []
@@ -323,7 +326,7 @@ class _Call:
                 continue
             inside = self.tape.fold(inside, leaf.width)
             made = self.owner.tape.add("aggregate", Cost("none"), [*self.inputs, *arrays], x.width,
-                                       x.itemsize, detail=(id(leaf), len(found)),
+                                       x.itemsize, detail=(leaf, len(found)),
                                        place=n)  # fmt: skip
             if outside:
                 made = self.owner.tape.add("mul", TABLE["mul"], [made, *arrays], x.width,

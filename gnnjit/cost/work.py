@@ -11,7 +11,6 @@ import numpy as np
 from gnnjit.cost.kinds import CACHES, INDEX, NAMES
 from gnnjit.cost.machine import Machine
 from gnnjit.cost.model import Work
-from gnnjit.cost.nodes import Node
 from gnnjit.cost.sketch import ArrayNode, EdgeNode, Sketch, Traversal
 from gnnjit.ir.space import Space
 
@@ -30,7 +29,7 @@ def work_of(sketch: Sketch, machine: Machine) -> Work:
 def bytes_of(sketch: Sketch, machine: Machine) -> float:
     """Bytes of all arrays that a sketch writes, an upper bound of what is held at once."""
     kept = _materialised(sketch.operations, sketch.outputs)
-    arrays = [n for n in sketch.operations if n.op != "leaf" and id(n) in kept and n.place > 1]
+    arrays = [n for n in sketch.operations if n.op != "leaf" and n in kept and n.place > 1]
     hoisted = [n for t in sketch.traversals for n in _Edges(t, machine).hoisted]
     return sum(map(_bytes, arrays)) + sum(sketch.sizes[n.place] * n.bytes for n in hoisted)
 
@@ -40,7 +39,7 @@ class _Counter:
         self.sketch, self.machine = sketch, machine
         self.sums: collections.defaultdict[tuple[str, str], float] = collections.defaultdict(float)
         self.kept = _materialised(sketch.operations, sketch.outputs)
-        self.boundaries: dict[int, list[ArrayNode]] = {}
+        self.boundaries: dict[ArrayNode, list[ArrayNode]] = {}
 
     def add(self, kind: str, **features: float) -> None:
         for name, amount in features.items():
@@ -57,42 +56,42 @@ class _Counter:
     def fresh(self) -> None:
         """Memory that the C library asks of the system in every call, since it gives back blocks of
         that size: results each, and the one block of all temporaries. Its pages are zeroed."""
-        results = {id(o): _bytes(o) for o in self.sketch.outputs if o.op != "leaf"}
+        results = {o: _bytes(o) for o in self.sketch.outputs if o.op != "leaf"}
         blocks = [*results.values(), self.temporaries(set(results))]
         self.add("memory", fresh=sum(b for b in blocks if b > self.machine.fresh))
 
-    def temporaries(self, results: set[int]) -> float:
+    def temporaries(self, results: set[ArrayNode]) -> float:
         """Bytes of the arrays, but for results, that are alive at the same time at most. A loop
         writes over an operand of the same size that nobody reads any more."""
-        nodes = [n for n in self.sketch.operations if n.op != "leaf" and id(n) in self.kept]
-        last = {id(i): k for k, node in enumerate(nodes) for i in self.reads(node)}
+        nodes = [n for n in self.sketch.operations if n.op != "leaf" and n in self.kept]
+        last = {i: k for k, node in enumerate(nodes) for i in self.reads(node)}
         home = set(results)
         for k, node in reversed(list(enumerate(nodes))):
-            if id(node) in home and _is_loop(node):
-                home.update(id(i) for i in self.dying(node, k, last))
+            if node in home and _is_loop(node):
+                home.update(self.dying(node, k, last))
         dead: dict[int, float] = {}
         alive = peak = 0.0
         for k, node in enumerate(nodes):
-            if id(node) not in home:
+            if node not in home:
                 over = self.dying(node, k, last) if _is_loop(node) else []
-                reused = any(id(i) not in home for i in over)
+                reused = any(i not in home for i in over)
                 peak = max(peak, alive + (0.0 if reused else _bytes(node)))
                 alive += _bytes(node)
-                end = last.get(id(node), k)
+                end = last.get(node, k)
                 dead[end] = dead.get(end, 0.0) + _bytes(node)
             alive -= dead.pop(k, 0.0)
         return peak
 
-    def dying(self, node: ArrayNode, k: int, last: dict[int, int]) -> list[ArrayNode]:
+    def dying(self, node: ArrayNode, k: int, last: dict[ArrayNode, int]) -> list[ArrayNode]:
         """The first operand whose place the result of node number `k` may take."""
         same = (i for i in self.reads(node) if i.op != "leaf" and _bytes(i) == _bytes(node))
-        return [i for i in same if last.get(id(i)) == k][:1]
+        return [i for i in same if last.get(i) == k][:1]
 
     def reads(self, node: ArrayNode) -> list[ArrayNode]:
         """The written arrays that a node reads, through what is fused into it."""
-        if id(node) not in self.boundaries:
-            self.boundaries[id(node)] = _boundary(node, self.kept)
-        return self.boundaries[id(node)]
+        if node not in self.boundaries:
+            self.boundaries[node] = _boundary(node, self.kept)
+        return self.boundaries[node]
 
     # ------------------------------------------------------------------ whole arrays
 
@@ -109,7 +108,7 @@ class _Counter:
                 self.reduce(node)
             elif node.cost.rule == "sum" and node.place > 1:
                 self.reduce(node)
-            elif node.op != "aggregate" and id(node) in self.kept:
+            elif node.op != "aggregate" and node in self.kept:
                 self.elementwise(node)
 
     def matmul(self, node: ArrayNode) -> None:
@@ -241,13 +240,13 @@ class _Edges:
         self.computed: list[EdgeNode] = []
         self.read: list[EdgeNode] = []
         self.hoisted: list[EdgeNode] = []
-        seen: set[int] = set()
+        seen: set[EdgeNode] = set()
         stack = [n for n, _ in t.outputs]
         while stack:
             node = stack.pop()
-            if id(node) in seen:
+            if node in seen:
                 continue
-            seen.add(id(node))
+            seen.add(node)
             if node.op == "leaf" or node.place is Space.SHARED:
                 self.read.append(node)
             elif node.place is Space.EDGE or _is_scaled(node, machine):
@@ -331,28 +330,27 @@ def _is_matmul(node: ArrayNode) -> bool:
     return node.place > 1 and any(i.place == 1 for i in node.inputs)
 
 
-def _materialised(nodes: Sequence[ArrayNode], outputs: Iterable[ArrayNode]) -> set[int]:
+def _materialised(nodes: Sequence[ArrayNode], outputs: Iterable[ArrayNode]) -> set[ArrayNode]:
     """Arrays that are written: what XLA cannot fuse into its reader."""
-    kept = {id(o) for o in outputs}
+    kept = set(outputs)
     for node in nodes:
         own = node.op in ("aggregate", "tall") or (node.op == "dot_general" and _is_matmul(node))
         if own:
-            kept.add(id(node))
-            kept.update(id(i) for i in node.inputs)
+            kept.add(node)
+            kept.update(node.inputs)
         elif node.op in ("leaf", "total") or node.cost.rule == "sum":
-            kept.add(id(node))
+            kept.add(node)
     return kept
 
 
-def _boundary(node: ArrayNode, kept: set[int]) -> list[ArrayNode]:
+def _boundary(node: ArrayNode, kept: set[ArrayNode]) -> list[ArrayNode]:
     """The written arrays that a fused loop reads."""
-    found: dict[int, Node[int]] = {}
+    found: dict[ArrayNode, None] = {}
     stack = list(node.inputs)
     while stack:
         i = stack.pop()
-        if id(i) in found:
-            continue
-        found[id(i)] = i
-        if id(i) not in kept:
-            stack += i.inputs
-    return [i for i in found.values() if i.place > 1 and id(i) in kept]
+        if i not in found:
+            found[i] = None
+            if i not in kept:
+                stack += i.inputs
+    return [i for i in found if i.place > 1 and i in kept]

@@ -14,6 +14,8 @@ from gnnjit.ir.program import Atom, Builder, Degree, Equation, Lax, Literal, Loc
 from gnnjit.ir.space import Space, join
 
 _NUMBER: Kind = ((), np.dtype(np.float32))
+_COUNT: Kind = ((), np.dtype(np.int32))
+_TRUTH: Kind = ((), np.dtype(bool))
 
 
 def emit_op(
@@ -45,11 +47,44 @@ def elementwise(
 @functools.lru_cache(maxsize=4096)
 def traced_op(fn: Callable[..., Any], kinds: tuple[Kind, ...]) -> Lax:
     """The JAX primitive that a function is on arguments of these kinds, and no others. It is traced
-    once for equal functions: that takes half a millisecond."""
-    (eqn,) = jax.make_jaxpr(fn)(*[jax.ShapeDtypeStruct(*kind) for kind in kinds]).eqns
-    if len(eqn.invars) != len(kinds):
-        raise ValueError(f"{eqn.primitive.name} does not take exactly the inputs given")
-    return Lax(eqn.primitive, tuple(sorted(eqn.params.items())))
+    once for equal functions."""
+    found = _often().get((fn, kinds))
+    return _traced([(fn, kinds)])[0] if found is None else found
+
+
+_Call = tuple[Callable[..., Any], tuple[Kind, ...]]
+
+
+@functools.cache
+def _often() -> dict[_Call, Lax]:
+    """What most layers need, traced at once: a trace takes half a millisecond, however short."""
+    dtype = _NUMBER[1]
+    calls: list[_Call] = [
+        (jax.lax.mul, (_NUMBER, _NUMBER)),
+        (jax.lax.div, (_NUMBER, _NUMBER)),
+        (jax.lax.gt, (_COUNT, _COUNT)),
+        (jax.lax.eq, (_COUNT, _COUNT)),
+        (jax.lax.select_n_p.bind, (_TRUTH, _NUMBER, _NUMBER)),
+        (_as_vector, (_NUMBER,)),
+        (_to_vector, (_NUMBER,)),
+        (_numbers, ()),
+        (_to_number, (_COUNT,)),
+        (_dot, (((1,), dtype), ((1, 1), dtype))),
+    ]
+    return dict(zip(calls, _traced(calls), strict=True))
+
+
+def _traced(calls: Sequence[_Call]) -> list[Lax]:
+    structs = [[jax.ShapeDtypeStruct(*kind) for kind in kinds] for _, kinds in calls]
+
+    def every(args: list[list[Any]]) -> list[Any]:
+        return [fn(*xs) for (fn, _), xs in zip(calls, args, strict=True)]
+
+    eqns = jax.make_jaxpr(every)(structs).eqns
+    for eqn, (_, kinds) in zip(eqns, calls, strict=True):
+        if len(eqn.invars) != len(kinds):
+            raise ValueError(f"{eqn.primitive.name} does not take exactly the inputs given")
+    return [Lax(eqn.primitive, tuple(sorted(eqn.params.items()))) for eqn in eqns]
 
 
 def reshape_op(shape: tuple[int, ...]) -> Lax:
@@ -68,19 +103,30 @@ def slice_op(starts: tuple[int, ...], stops: tuple[int, ...]) -> Lax:
 
 def iota_op(dtype: Any, shape: tuple[int, ...], axis: int) -> Lax:
     """The numbers along an axis of an array."""
-    return _changed(_iota_op(np.dtype(dtype)), shape=shape, dimension=axis)
+    op = traced_op(_numbers, ())
+    return _changed(op, dtype=np.dtype(dtype), shape=shape, dimension=axis)
 
 
-@functools.lru_cache
-def _iota_op(dtype: Any) -> Lax:
-    return traced_op(lambda: jax.lax.broadcasted_iota(dtype, (1,), 0), ())
-
-
-@functools.lru_cache
 def convert_op(dtype: Any) -> Lax:
     """From any other dtype."""
-    other = np.dtype(np.int32 if np.dtype(dtype).kind == "b" else bool)
-    return traced_op(lambda x: jax.lax.convert_element_type(x, dtype), (((), other),))
+    return _changed(traced_op(_to_number, (_COUNT,)), new_dtype=np.dtype(dtype))
+
+
+def dot_op(dtype: Any) -> Lax:
+    """A vector times a matrix of the same dtype."""
+    return traced_op(_dot, (((1,), dtype), ((1, 1), dtype)))
+
+
+def _numbers() -> Any:
+    return jax.lax.broadcasted_iota(np.int32, (1,), 0)
+
+
+def _to_number(x: Any) -> Any:
+    return jax.lax.convert_element_type(x, np.float32)
+
+
+def _dot(x: Any, w: Any) -> Any:
+    return jax.lax.dot_general(x, w, (((0,), (0,)), ((), ())))
 
 
 def _as_vector(x: Any) -> Any:

@@ -34,7 +34,10 @@ class Space(enum.Enum):
 
 def join(*spaces: Space) -> Space:
     """The smallest space that every one of `spaces` can be read in."""
-    distinct = set(spaces) - {Space.SHARED}
-    if not distinct:
-        return Space.SHARED
-    return distinct.pop() if len(distinct) == 1 else Space.EDGE
+    found = Space.SHARED
+    for space in spaces:
+        if space is not found and space is not Space.SHARED:
+            if found is not Space.SHARED:
+                return Space.EDGE
+            found = space
+    return found

@@ -21,7 +21,7 @@ class DropDead:
         live: set[Atom] = set(program.outputs)
         kept: list[Equation] = []
         for eqn in reversed(program.equations):
-            if not live.intersection(eqn.outputs):
+            if live.isdisjoint(eqn.outputs):
                 continue
             if isinstance(eqn.op, Aggregate):
                 eqn = _drop_outputs(eqn, live)

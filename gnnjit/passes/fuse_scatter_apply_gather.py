@@ -32,6 +32,8 @@ from collections.abc import Iterable, Sequence
 from gnnjit.ir.program import Aggregate, Atom, Builder, Equation, Lax, Program, Reduce, Store, Value
 from gnnjit.ir.space import Space
 
+_STEPS = (Reduce, Store, Aggregate)
+
 
 @dataclasses.dataclass(frozen=True)
 class FuseScatterApplyGather:
@@ -54,9 +56,9 @@ def levels(inputs: Iterable[Value], equations: Iterable[Equation]) -> dict[Value
     level: dict[Value, int] = dict.fromkeys(inputs, 0)
     for eqn in equations:
         below = [level[a] for a in eqn.inputs if isinstance(a, Value)]
-        reduces = isinstance(eqn.op, Reduce | Store | Aggregate)
+        here = (max(below) if below else 0) + isinstance(eqn.op, _STEPS)
         for out in eqn.outputs:
-            level[out] = max(below, default=0) + reduces
+            level[out] = here
     return level
 
 
@@ -87,18 +89,15 @@ class _Fusion:
         fused: dict[int, list[Equation]] = collections.defaultdict(list)
         for (level, *_), outputs in groups.items():
             fused[level].append(self.aggregate(_with_maxima(outputs)))
-        kept = [e for e in self.program.equations if not self.is_edge_work(e)]
-        top = max([*fused, *(self.level[e.outputs[0]] for e in kept)], default=0)
+        kept: dict[int, list[Equation]] = collections.defaultdict(list)
+        for eqn in self.program.equations:
+            if not _is_edge_work(eqn):
+                kept[self.level[eqn.outputs[0]]].append(eqn)
         equations: list[Equation] = []
-        for level in range(top + 1):
-            equations += [e for e in kept if self.level[e.outputs[0]] == level]
-            equations += fused[level]
+        for level in sorted({*kept, *fused}):
+            equations += kept[level] + fused[level]
         outputs = tuple(self.results.get(o, o) for o in self.program.outputs)  # type: ignore[arg-type]
         return dataclasses.replace(self.program, equations=tuple(equations), outputs=outputs)
-
-    def is_edge_work(self, eqn: Equation) -> bool:
-        on_edges = isinstance(eqn.op, Lax) and eqn.space is Space.EDGE
-        return on_edges or isinstance(eqn.op, Reduce | Store)
 
     def group(self) -> dict[_Group, list[_Output]]:
         groups: dict[_Group, list[_Output]] = {}
@@ -172,11 +171,18 @@ class _Fusion:
         live = set(roots)
         needed: list[Equation] = []
         for eqn in reversed(self.program.equations):
-            edge = isinstance(eqn.op, Lax) and eqn.space is Space.EDGE
-            if edge and live.intersection(eqn.outputs):
+            if _is_on_the_edges(eqn) and not live.isdisjoint(eqn.outputs):
                 needed.append(eqn)
                 live.update(eqn.inputs)
         return needed[::-1]
+
+
+def _is_edge_work(eqn: Equation) -> bool:
+    return _is_on_the_edges(eqn) or isinstance(eqn.op, (Reduce, Store))
+
+
+def _is_on_the_edges(eqn: Equation) -> bool:
+    return isinstance(eqn.op, Lax) and eqn.space is Space.EDGE
 
 
 def _with_maxima(outputs: Sequence[_Output]) -> list[_Output]:

@@ -16,15 +16,17 @@ gradient may reach: their gradient would become a sum over edges of dot products
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from gnnjit.ir.dtypes import is_inexact
-from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce, Value
+from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce
 from gnnjit.ir.space import Space
 from gnnjit.passes.fixed import fixed_values
 from gnnjit.passes.to_the_edges import to_the_edges
 
 _VERTICES = (Space.SRC, Space.DST)
 _BROADCASTS = ("broadcast_in_dim", "reshape")
+_MOVABLE = (*_BROADCASTS, "mul")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,23 +37,22 @@ class ScaleOnTheEdges:
     name: str = "scale-on-the-edges"
 
     def __call__(self, program: Program) -> Program:
-        return to_the_edges(program, _moved(program, None if self.every else fixed_values(program)))
+        return to_the_edges(program, _moved(program, self.every))
 
 
-def _moved(program: Program, fixed: set[Value] | None) -> set[Equation]:
+def _moved(program: Program, every: bool) -> set[Equation]:
     """The products, and the broadcasts that only they read."""
-    made = {o: e for e in program.equations for o in e.outputs}
-    scalars = {v for v in program.values() if v.size == 1 and (fixed is None or v in fixed)}
     elsewhere: set[Atom] = set(program.outputs)
     read: set[Atom] = set()
     moved: set[Equation] = set()
     products: set[Equation] = set()
+    numbers = _Numbers(program, every)
     for eqn in reversed(program.equations):
-        free = not elsewhere.intersection(eqn.outputs) and bool(read.intersection(eqn.outputs))
-        if free and isinstance(eqn.op, Lax) and eqn.space in _VERTICES:
-            if eqn.op.name in _BROADCASTS and eqn.inputs[0] in scalars:
+        if isinstance(eqn.op, Lax) and eqn.space in _VERTICES and eqn.op.name in _MOVABLE:
+            free = elsewhere.isdisjoint(eqn.outputs) and not read.isdisjoint(eqn.outputs)
+            if free and eqn.op.name in _BROADCASTS and eqn.inputs[0] in numbers.scalars:
                 moved.add(eqn)
-            elif _is_scaled(eqn, made, scalars):
+            elif free and _is_scaled(eqn, numbers):
                 moved.add(eqn)
                 products.add(eqn)
         on_edges = isinstance(eqn.op, Reduce) or eqn.space is Space.EDGE or eqn in moved
@@ -59,16 +60,32 @@ def _moved(program: Program, fixed: set[Value] | None) -> set[Equation]:
     return moved if products else set()
 
 
-def _is_scaled(eqn: Equation, made: dict[Value, Equation], scalars: set[Value]) -> bool:
+class _Numbers:
+    """The values that are one number per element; of those, unless `every`, that no gradient
+    reaches."""
+
+    def __init__(self, program: Program, every: bool):
+        self.program, self.every = program, every
+
+    @functools.cached_property
+    def scalars(self) -> set[Atom]:
+        values = self.program.values() if self.every else fixed_values(self.program)
+        return {v for v in values if v.size == 1}
+
+    @functools.cached_property
+    def made(self) -> dict[Atom, Equation]:
+        return {o: e for e in self.program.equations for o in e.outputs}
+
+    def __contains__(self, atom: Atom) -> bool:
+        """Whether it is one number per vertex, or a broadcast of one."""
+        eqn = self.made.get(atom)
+        if eqn is not None and eqn.op.name in _BROADCASTS and atom not in self.scalars:
+            atom = eqn.inputs[0]
+        return atom in self.scalars and atom.space in _VERTICES
+
+
+def _is_scaled(eqn: Equation, numbers: _Numbers) -> bool:
     out = eqn.outputs[0]
     if eqn.op.name != "mul" or out.size < 2 or not is_inexact(out.dtype):
         return False
-    return sum(_is_number(a, made, scalars) for a in eqn.inputs) == 1
-
-
-def _is_number(atom: Atom, made: dict[Value, Equation], scalars: set[Value]) -> bool:
-    """Whether it is one number per vertex, or a broadcast of one."""
-    eqn = made.get(atom) if isinstance(atom, Value) else None
-    if eqn is not None and eqn.op.name in _BROADCASTS and atom not in scalars:
-        atom = eqn.inputs[0]
-    return atom in scalars and atom.space in _VERTICES
+    return sum(a in numbers for a in eqn.inputs) == 1

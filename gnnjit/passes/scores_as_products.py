@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -42,6 +41,8 @@ class ScoresAsProducts:
 
     def __call__(self, program: Program) -> Program:
         found = scores(program, self.most)
+        if not found:
+            return program
 
         def rule(builder: Builder, eqn: Equation) -> bool:
             product = found.get(eqn.outputs[0])
@@ -95,13 +96,8 @@ def _product(builder: Builder, eqn: Equation, features: Value, vector: Value) ->
         build.reshape(builder, z, (size,), where),
         build.reshape(builder, matrix, (size, heads), where),
     ]
-    dot = build.traced_op(_dot, (((1,), z.dtype), ((1, 1), matrix.dtype)))
-    out = build.emit_op(builder, dot, sides, where)
+    out = build.emit_op(builder, build.dot_op(z.dtype), sides, where)
     return build.reshape(builder, out, eqn.outputs[0].shape, where)
-
-
-def _dot(x: Any, w: Any) -> Any:
-    return lax.dot_general(x, w, (((0,), (0,)), ((), ())))
 
 
 def _blocks(builder: Builder, a: Atom, heads: int, where: Location | None) -> Atom:

@@ -45,6 +45,16 @@ WIDE, FLAT, KEYS = (2, 3), (6,), jax.random.key(0).dtype
             [],
         ),
         (
+            build.iota_op(np.float32, WIDE, 0),
+            lambda: lax.broadcasted_iota(np.float32, WIDE, 0),
+            [],
+        ),
+        (
+            build.dot_op(np.dtype(np.float16)),
+            lambda x, w: lax.dot_general(x, w, (((0,), (0,)), ((), ()))),
+            [((4,), np.float16), ((4, 2), np.float16)],
+        ),
+        (
             build.convert_op(np.dtype(np.float32)),
             lambda x: lax.convert_element_type(x, np.float32),
             [(WIDE, np.int32)],
@@ -71,6 +81,9 @@ def test_as_traced(op: Lax, fn: Callable[..., Any], kinds: list[Any]) -> None:
     [
         (lax.mul, [np.float32] * 2),
         (lax.div, [np.float16] * 2),
+        (lax.div, [np.float32] * 2),
+        (lax.eq, [np.int32] * 2),
+        (lax.select_n_p.bind, [bool, np.float32, np.float32]),
         (lax.select_n_p.bind, [bool, KEYS, KEYS]),
         (lax.is_finite, [np.float32]),
     ],

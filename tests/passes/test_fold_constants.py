@@ -1,7 +1,14 @@
 """`fold-constants` fires on identities and literals, refuses what could change a bit."""
 
-import pytest
+import itertools
 
+import jax
+import numpy as np
+import pytest
+from jax import lax
+
+from gnnjit.ir import build, evaluate
+from gnnjit.ir.program import Literal
 from gnnjit.passes.fold_constants import FoldConstants
 
 from .golden import fires, refuses
@@ -68,3 +75,21 @@ def test_refuses_an_identity_that_spreads_a_value():
           return a
         """,
     )
+
+
+WHOLE = [np.bool_(True), np.int32(0), np.int32(-3), np.int32(2**24 + 1), np.uint8(200)]
+DTYPES = ["bool", "int8", "int32", "uint32", "float16", "float32"]
+
+
+@pytest.mark.parametrize(("number", "dtype"), list(itertools.product(WHOLE, DTYPES)))
+def test_whole_numbers_become_what_jax_makes_of_them(number, dtype):
+    """Also where they do not fit."""
+    found = evaluate.folded(build.convert_op(dtype), [Literal(number, number.dtype)])
+    wanted = np.asarray(lax.convert_element_type(jax.numpy.asarray(number), dtype))
+    assert (found.dtype, found.tobytes()) == (wanted.dtype, wanted.tobytes())
+
+
+def test_whole_numbers_need_no_compiler(monkeypatch):
+    monkeypatch.setattr(evaluate, "bind", None)
+    found = evaluate.folded(build.convert_op("float32"), [Literal(np.int32(77), np.dtype("int32"))])
+    assert found == 77.0
