@@ -185,7 +185,7 @@ class DiskStore(VertexStore):
         file = self._files[name]
         expect(file, file.begin_of(start), file.begin_of(stop))
 
-    def _view(self, name: str, start: int, stop: int) -> np.ndarray | None:
+    def _view(self, name: str, start: int, stop: int, until: int) -> np.ndarray | None:
         file = self._files[name]
         shape, dtype = (stop - start, *file.info.shape), file.info.dtype
         found = mapped(file, file.begin_of(start), file.begin_of(stop))

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gnnjit.frontend.whole import Array
+from gnnjit.frontend.whole import Array, Rows
 from gnnjit.grid.blocks import EdgeBlocks
 from gnnjit.grid.fit import Fit
 from gnnjit.grid.in_place import lies, shares
@@ -143,7 +143,7 @@ class Loader:
         began = time.perf_counter()
         start, stop = self.range(t.block, t.part)
         size = self._size(t)
-        rows = None if cause == "held" else self._in_place(t.array, start, size)
+        rows = None if cause == "held" else self._in_place(t.array, start, stop, size)
         if rows is None:
             rows = aligned((size, *t.array.shape), t.array.dtype)
             self.data.store.read(self.data.names[t.array], start, stop, rows[: stop - start])
@@ -152,13 +152,13 @@ class Loader:
         self._count(cause, rows.nbytes, f"load {step}", began)
         return found
 
-    def _in_place(self, x: Array, start: int, size: int) -> np.ndarray | None:
+    def _in_place(self, x: Array, start: int, stop: int, size: int) -> np.ndarray | None:
         """Rows where they lie in the store, where the device reads the host's memory: nothing
-        writes them while an operation of this run reads them. Behind the rows of a block, those of
-        the next one stand for its padding."""
+        writes them while an operation of this run reads them. Behind the rows of a block, whatever
+        is there stands for its padding."""
         if not shares(x, size):
             return None
-        rows = self.data.store.view(self.data.names[x], start, start + size)
+        rows = self.data.store.view(self.data.names[x], start, start + size, until=stop)
         with self._counting:
             self.in_place += 0 if rows is None else rows.nbytes
         return rows
@@ -210,10 +210,13 @@ class Loader:
         return _on_device(rows)
 
     def write(self, x: Array, start: int, rows: jax.Array, count: int) -> None:
-        """Set so many rows of an array in the store, as soon as they are there."""
-        found = np.asarray(rows)[:count]
-        self.data.store.write(self.data.names[x], start, found)
-        self._count("stored", found.nbytes)
+        """Set so many rows of an array in the store, as soon as they are there: by handing them
+        over, where the store takes them and the device's memory is the host's."""
+        found, store, name = np.asarray(rows), self.data.store, self.data.names[x]
+        own = x.rows is Rows.VERTEX and shares(x, len(found))
+        if not (own and store.keep(name, start, found, count)):
+            store.write(name, start, found[:count])
+        self._count("stored", found[:count].nbytes)
 
     def _count(self, cause: str, moved: int, job: str = "", began: float = 0.0) -> None:
         with self._counting:

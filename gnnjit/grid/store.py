@@ -47,8 +47,8 @@ class VertexStore(abc.ABC):
     makes it outlive the process where the store does. Every array that is returned is a copy, but
     for what `view` gives.
 
-    `read`, `view`, `expect`, `write` and `gather` may run in several threads at once, on different
-    rows where one writes; nothing else may run beside another call.
+    `read`, `view`, `expect`, `write`, `keep` and `gather` may run in several threads at once, on
+    different rows where one writes; nothing else may run beside another call.
 
     Every method raises StoreError for a name that the store does not know, for rows that do not
     fit, and where the store is closed.
@@ -107,9 +107,12 @@ class VertexStore(abc.ABC):
     @abc.abstractmethod
     def _write(self, name: str, start: int, rows: np.ndarray) -> None: ...
 
-    def _view(self, name: str, start: int, stop: int) -> np.ndarray | None:
+    def _view(self, name: str, start: int, stop: int, until: int) -> np.ndarray | None:
         """As `view`, for a row that begins at a multiple of `ALIGNED` bytes from the first."""
         return None
+
+    def _keep(self, name: str, start: int, rows: np.ndarray, count: int) -> bool:
+        return False
 
     def _usable(self, name: str) -> ArrayInfo:
         """What `name` is, where its rows can be read."""
@@ -130,15 +133,17 @@ class VertexStore(abc.ABC):
         self._count(read=out.nbytes)
         return out
 
-    def view(self, name: str, start: int, stop: int) -> np.ndarray | None:
+    def view(self, name: str, start: int, stop: int, until: int | None = None) -> np.ndarray | None:
         """Rows start to stop where they lie, `[stop - start, *shape]`, read-only, and at a multiple
         of `ALIGNED` bytes; None where they cannot be had so. Behind the last row of the array come
-        zeros. What is written to the rows later shows in it. It may be held longer than the array
+        zeros; with `until`, rows from there on hold anything. What is written to the rows later
+        shows in it, unless an array was kept (`keep`) there. It may be held longer than the array
         is in the store."""
         info, start, stop = self._range("view", name, start, stop, behind=True)
         if start * info.row_bytes % ALIGNED:
             return None
-        found = self._view(name, start, stop)
+        until = stop if until is None else min(operator.index(until), stop)
+        found = self._view(name, start, stop, until)
         if found is not None:
             found.flags.writeable = False
             self._count(read=found.nbytes)
@@ -173,25 +178,44 @@ class VertexStore(abc.ABC):
     def write(self, name: str, start: int, rows: Any) -> None:
         """Set the rows from `start` on to `rows`, `[n, *shape]` of the array's dtype. Raises
         StoreError for a sealed array: add it anew with `replace`, or unseal it."""
+        start, rows = self._writable("write", name, start, rows, None)
+        self._write(name, start, np.ascontiguousarray(rows))
+        self._count(written=rows.nbytes)
+
+    def keep(self, name: str, start: int, rows: np.ndarray, count: int) -> bool:
+        """Set so many rows from `start` on to the first ones of `rows`, `[n, *shape]`, as `write`
+        does, but by keeping that very array, which nobody may write any more; behind `count` it
+        holds anything. False, and nothing is done, where the store cannot: use `write` then. Raises
+        StoreError as `write`."""
+        start, rows = self._writable("keep", name, start, rows, count)
+        kept = rows.flags.c_contiguous and self._keep(name, start, rows, count)
+        if kept:
+            self._count(written=rows[:count].nbytes)
+        return kept
+
+    def _writable(
+        self, call: str, name: str, start: int, rows: Any, count: int | None
+    ) -> tuple[int, np.ndarray]:
         info = self._usable(name)
         start, rows = operator.index(start), np.asarray(rows)
         if info.sealed:
             raise StoreError(
-                f"{self._where}: write({name!r}) to a sealed array: add it anew with replace=True, "
-                f"or call unseal({name!r}) to write into it"
+                f"{self._where}: {call}({name!r}) to a sealed array: add it anew with "
+                f"replace=True, or call unseal({name!r}) to write into it"
             )
         if rows.ndim == 0 or rows.shape[1:] != info.shape or rows.dtype != info.dtype:
             raise StoreError(
-                f"{self._where}: write({name!r}) of rows {typed(rows.dtype, rows.shape)}, expected "
-                f"{typed(info.dtype, ('n', *info.shape))}: nothing is cast or reshaped here"
+                f"{self._where}: {call}({name!r}) of rows {typed(rows.dtype, rows.shape)}, "
+                f"expected {typed(info.dtype, ('n', *info.shape))}: nothing is cast or reshaped "
+                "here"
             )
-        if not 0 <= start <= start + len(rows) <= info.rows:
+        count = len(rows) if count is None else operator.index(count)
+        if not (0 <= start <= start + count <= info.rows and count <= len(rows)):
             raise StoreError(
-                f"{self._where}: write({name!r}) of rows {start} to {start + len(rows)} of an "
+                f"{self._where}: {call}({name!r}) of rows {start} to {start + count} of an "
                 f"array of {info.rows} rows, expected rows of 0 to {info.rows}"
             )
-        self._write(name, start, np.ascontiguousarray(rows))
-        self._count(written=rows.nbytes)
+        return start, rows
 
     def gather(self, name: str, rows: Any) -> np.ndarray:
         """`[len(rows), *shape]`: the rows of these numbers, `int[n]`, in any order, also twice."""
@@ -295,8 +319,26 @@ class VertexStore(abc.ABC):
         self.close()
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Kept:
+    """Rows start to stop of an array; behind them, `rows` holds anything."""
+
+    start: int
+    stop: int
+    rows: np.ndarray
+
+    def shows(self, start: int, stop: int, until: int) -> bool:
+        held = self.start <= start and until <= self.stop and stop <= self.start + len(self.rows)
+        address = self.rows.ctypes.data + (start - self.start) * (self.rows[:1].nbytes)
+        return held and address % ALIGNED == 0
+
+
 class HostStore(VertexStore):
-    """Arrays in the memory of this process, and gone with it."""
+    """Arrays in the memory of this process, and gone with it.
+
+    An array that is kept stands for its rows until something but a view of it is asked of them;
+    then they are copied to where the rows of the whole array lie.
+    """
 
     shows_rows = True
 
@@ -305,6 +347,8 @@ class HostStore(VertexStore):
         self._arrays: dict[str, np.ndarray] | None = {}
         self._whole: dict[str, np.ndarray] = {}  # with zeros behind the last row
         self._held: dict[str, ArrayInfo] = {}
+        self._kept: dict[str, list[_Kept]] = {}
+        self._keeping = threading.Lock()
 
     def add(
         self, name: str, num_rows: int, shape: Sequence[int], dtype: Any, *, replace: bool = False
@@ -314,7 +358,7 @@ class HostStore(VertexStore):
         behind = self.rows_behind(info.rows, info.row_bytes)
         whole = aligned((info.rows + behind, *info.shape), info.dtype, np.zeros)
         self._all()[name], self._whole[name] = whole[: info.rows], whole
-        self._held[name] = info
+        self._held[name], self._kept[name] = info, []
 
     def seal(self, name: str) -> None:
         self._held[name] = dataclasses.replace(self.info(name), sealed=True)
@@ -324,10 +368,10 @@ class HostStore(VertexStore):
 
     def drop(self, name: str) -> None:
         self.info(name)
-        del self._held[name], self._all()[name], self._whole[name]
+        del self._held[name], self._all()[name], self._whole[name], self._kept[name]
 
     def close(self) -> None:
-        self._arrays, self._whole = None, {}
+        self._arrays, self._whole, self._kept = None, {}, {}
 
     def _all(self) -> dict[str, np.ndarray]:
         if self._arrays is None:
@@ -339,21 +383,47 @@ class HostStore(VertexStore):
         return self._held
 
     def _read(self, name: str, start: int, out: np.ndarray) -> None:
+        self._settle(name, start, start + len(out))
         out[...] = self._all()[name][start : start + len(out)]
 
     def _write(self, name: str, start: int, rows: np.ndarray) -> None:
+        self._settle(name, start, start + len(rows), instead=True)
         self._all()[name][start : start + len(rows)] = rows
+
+    def _keep(self, name: str, start: int, rows: np.ndarray, count: int) -> bool:
+        stop = start + count
+        self._settle(name, start, stop, instead=True)
+        with self._keeping:
+            self._kept[name].append(_Kept(start, stop, rows))
+        return True
+
+    def _settle(self, name: str, start: int, stop: int, *, instead: bool = False) -> None:
+        """Copy what is kept of any of these rows to the whole array, but for what is about to be
+        replaced (`instead`)."""
+        with self._keeping:
+            kept = self._kept[name]
+            for k in [k for k in kept if k.start < stop and start < k.stop]:
+                if not (instead and start <= k.start and k.stop <= stop):
+                    self._all()[name][k.start : k.stop] = k.rows[: k.stop - k.start]
+                kept.remove(k)
 
     def rows_behind(self, num_rows: int, row_bytes: int) -> int:
         return min(BEHIND, num_rows * row_bytes // 4) // max(1, row_bytes)
 
-    def _view(self, name: str, start: int, stop: int) -> np.ndarray | None:
+    def _view(self, name: str, start: int, stop: int, until: int) -> np.ndarray | None:
+        with self._keeping:
+            for kept in self._kept[name]:
+                if kept.shows(start, stop, until):
+                    return kept.rows[start - kept.start : stop - kept.start]
+        self._settle(name, start, until)
         whole = self._whole[name]
         return whole[start:stop] if stop <= len(whole) else None
 
     def _gather(self, name: str, rows: np.ndarray, out: np.ndarray) -> int:
+        array = self._all()[name]
+        self._settle(name, 0, len(array))
         # The numbers are known to be in range; "raise" would go through a second buffer.
-        np.take(self._all()[name], rows, axis=0, out=out, mode="clip")
+        np.take(array, rows, axis=0, out=out, mode="clip")
         return out.nbytes
 
 

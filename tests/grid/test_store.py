@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gnnjit.errors import GnnjitError, StoreError
 from gnnjit.grid.disk import DiskStore
 from gnnjit.grid.store import HostStore, VertexStore
-from gnnjit.grid.store_arrays import ALIGNED, DTYPES, ArrayInfo
+from gnnjit.grid.store_arrays import ALIGNED, DTYPES, ArrayInfo, aligned
 
 from .stores import ROWS, everything, file_of, put, refused
 
@@ -25,7 +25,9 @@ NAMES = st.sampled_from(["x", "h.1", "-_"])
 SHAPES = st.sampled_from([(), (1,), (3,), (2, 2), (0,)])
 CALLS = st.lists(
     st.tuples(
-        st.sampled_from(["add", "read", "view", "write", "gather", "drop", "seal", "unseal"]),
+        st.sampled_from(
+            ["add", "read", "view", "write", "keep", "gather", "drop", "seal", "unseal"]
+        ),
         NAMES,
         st.tuples(st.integers(0, 30), SHAPES, st.sampled_from(sorted(DTYPES))),
         st.integers(0, 2**32 - 1),
@@ -68,6 +70,12 @@ def apply(store: VertexStore, oracle: dict[str, np.ndarray], call) -> None:
         store.write(name, start, rows)
         array[start:stop] = rows
         rows[...] = 1
+    elif do == "keep" and not store.info(name).sealed:
+        rows = rng.integers(0, 99, size=(stop - start + count % 3, *array.shape[1:]))
+        rows = rows.astype(array.dtype)
+        if not store.keep(name, start, rows, stop - start):
+            store.write(name, start, rows[: stop - start])
+        array[start:stop] = rows[: stop - start]
     elif do == "gather":
         rows = rng.integers(0, max(1, len(array)), size=count if len(array) else 0)
         got = store.gather(name, rows)
@@ -141,6 +149,33 @@ def test_rows_are_seen_where_they_lie(store):
     np.testing.assert_array_equal(view, [*-rows[8:16], *rows[16:24]])
     store.drop("x")
     np.testing.assert_array_equal(view, [*-rows[8:16], *rows[16:24]])
+
+
+def test_arrays_that_are_kept(store):
+    """A view shows the very array, with what is behind its rows where that does not matter."""
+    store.add("x", 32, (2,), "float32")
+    rows, more, again = (aligned((20, 2), "float32") for _ in range(3))
+    rows[...], more[...], again[...] = 1, 2, 3
+    if not store.keep("x", 0, rows, 16):
+        assert isinstance(store, DiskStore)
+        return
+    assert store.bytes_written == 16 * 8
+    assert store.keep("x", 16, more, 16)
+    assert np.shares_memory(store.view("x", 0, 20, until=16), rows)
+    assert np.shares_memory(store.view("x", 8, 12), rows)
+    assert np.shares_memory(store.view("x", 16, 36, until=32), more)
+    assert store.keep("x", 16, again, 16)
+    np.testing.assert_array_equal(store.view("x", 16, 36, until=32), again)
+    np.testing.assert_array_equal(store.view("x", 16, 36), [*again[:16], *np.zeros((4, 2))])
+    np.testing.assert_array_equal(everything(store, "x"), [*rows[:16], *again[:16]])
+    store.seal("x")
+    with pytest.raises(StoreError, match=r"keep\('x'\) to a sealed array"):
+        store.keep("x", 0, rows, 16)
+    store.unseal("x")
+    with pytest.raises(StoreError, match="rows 16 to 33 of an array of 32 rows"):
+        store.keep("x", 16, rows, 17)
+    with pytest.raises(StoreError, match="rows 0 to 21 of an array of 32 rows"):
+        store.keep("x", 0, rows, 21)
 
 
 @pytest.mark.parametrize("behind", [1, 100, 500, 501, 2000])  # in a file's last page, behind it
