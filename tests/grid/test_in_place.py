@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit.grid import in_place
+from gnnjit.grid import HostStore, in_place
 from gnnjit.stream import stream
 
 from .streaming import PerVertex, assert_same, in_memory, on_graph, random_edges
@@ -71,6 +71,29 @@ def shows_rows(store: Any) -> bool:
     """Whether this system can show rows of the store."""
     store.add("probe", 16, (), "int32")
     return store.view("probe", 0, 16) is not None
+
+
+def test_a_store_in_memory_keeps_what_was_made(monkeypatch):
+    """Results that are large enough are handed over, whole blocks of them, and copied when read."""
+    copied: list[int] = []
+    write = HostStore._write
+    data = random_edges(4096, 9000)
+    graph = data.streamed(HostStore())
+    (rows,) = on_graph(graph, (PerVertex(np.ones((4096, WIDTH), np.float32)),))
+    function = stream(lambda g, x: gated(g, x, W), memory_budget=1 << 30, parts=2)
+
+    def noted(self: Any, name: str, start: int, rows: np.ndarray) -> None:
+        copied.append(len(rows))
+        write(self, name, start, rows)
+
+    function.prepare(graph, rows)  # the chunks of edges are written
+    monkeypatch.setattr(HostStore, "_write", noted)
+    got = function(graph, rows)
+    assert function.traffic is not None
+    assert function.traffic.moved["stored"] >= 4096 * 4 * WIDTH
+    assert copied == []
+    assert_same(np.asarray(got), in_memory(gated, data, np.ones((4096, WIDTH), np.float32), W),
+                atol=1e-4)  # fmt: skip
 
 
 def test_what_is_held_is_a_copy(store, monkeypatch):
