@@ -30,7 +30,7 @@ from flax import nnx
 
 from gnnjit.budget import parse_size
 from gnnjit.data import Dataset, GraphDataset, row_normalize
-from gnnjit.grid.store import HostStore
+from gnnjit.grid.host import HostStore
 from gnnjit.prepare import keep
 from gnnjit.store_dataset import store_dataset
 from gnnjit.stored_dataset import StoredDataset

@@ -19,7 +19,7 @@ from test_train import without_times
 
 from gnnjit import cli
 from gnnjit.data import communities, karate
-from gnnjit.grid.store import HostStore
+from gnnjit.grid.host import HostStore
 from gnnjit.prepare import keep
 from gnnjit.store_dataset import store_dataset
 from gnnjit.train import TrainConfig, TrainError, train

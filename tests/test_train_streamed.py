@@ -19,7 +19,7 @@ import gnnjit
 from gnnjit.data import GraphDataset, communities
 from gnnjit.errors import PlanError, StoreError, StreamError
 from gnnjit.grid.disk import DiskStore
-from gnnjit.grid.store import HostStore
+from gnnjit.grid.host import HostStore
 from gnnjit.prepare import keep
 from gnnjit.store_dataset import contents_of, store_dataset
 from gnnjit.stored_dataset import StoredDataset

@@ -2,8 +2,9 @@
 
 from gnnjit.grid.crew_store import CrewStore
 from gnnjit.grid.disk import DiskStore
+from gnnjit.grid.host import HostStore
 from gnnjit.grid.row_arrays import EdgeArray, VertexArray
-from gnnjit.grid.store import HostStore, VertexStore
+from gnnjit.grid.store import VertexStore
 from gnnjit.grid.streamed import StreamedGraph
 
 __all__ = [

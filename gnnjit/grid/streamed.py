@@ -17,10 +17,11 @@ from gnnjit.frontend.whole import Rows
 from gnnjit.graph.partition_checks import whole
 from gnnjit.grid.blocks import COMPLETE, EdgeBlocks
 from gnnjit.grid.crew import Crew, digest
+from gnnjit.grid.host import HostStore
 from gnnjit.grid.order import Ordering, order_vertices
 from gnnjit.grid.row_arrays import EdgeArray, VertexArray
 from gnnjit.grid.selective import Rates
-from gnnjit.grid.store import HostStore, VertexStore
+from gnnjit.grid.store import VertexStore
 from gnnjit.shapes import ArrayLike, HostArray
 
 PIECE = 1 << 22

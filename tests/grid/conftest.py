@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gnnjit.grid.disk import DiskStore
-from gnnjit.grid.store import HostStore
+from gnnjit.grid.host import HostStore
 
 from .stores import ROWS, put
 

@@ -17,7 +17,7 @@ from gnnjit.grid.blocks import ARRAYS, EdgeBlocks, LoadedChunk, shared_sizes
 from gnnjit.grid.blocks_build import ENDS
 from gnnjit.grid.chunks import EdgeGrid
 from gnnjit.grid.disk import DiskStore
-from gnnjit.grid.store import HostStore
+from gnnjit.grid.host import HostStore
 
 from .stores import everything
 

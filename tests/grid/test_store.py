@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from gnnjit.errors import GnnjitError, StoreError
 from gnnjit.grid.disk import DiskStore
-from gnnjit.grid.store import HostStore, VertexStore
+from gnnjit.grid.host import HostStore
+from gnnjit.grid.store import VertexStore
 from gnnjit.grid.store_arrays import ALIGNED, DTYPES, ArrayInfo, aligned
 
 from .stores import ROWS, everything, file_of, put, refused
