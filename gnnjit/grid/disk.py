@@ -20,6 +20,7 @@ from gnnjit.config import write_atomically
 from gnnjit.errors import StoreError
 from gnnjit.grid.disk_files import (
     ArrayFile,
+    cached,
     expect,
     failures,
     mapped,
@@ -180,6 +181,10 @@ class DiskStore(VertexStore):
     def _write(self, name: str, start: int, rows: np.ndarray) -> None:
         file = self._files[name]
         write_at(file, rows.reshape(-1).view(np.uint8).data, file.begin_of(start))
+
+    def _waits(self, name: str, start: int, stop: int) -> bool:
+        file = self._files[name]
+        return not cached(file, file.begin_of(start), file.begin_of(stop))
 
     def _expect(self, name: str, start: int, stop: int) -> None:
         file = self._files[name]

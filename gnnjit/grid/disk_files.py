@@ -23,6 +23,8 @@ from gnnjit.grid.store_arrays import ArrayInfo
 _CALL = 1 << 30  # Bytes of one system call: macOS refuses 2 GiB, Linux does less than asked.
 _POPULATE_READ = 22  # Linux's MADV_POPULATE_READ and MAP_FIXED: Python has no names for them.
 _MAP_FIXED = 0x10
+_LOOK = 1 << 20
+_AHEAD = 128 << 10  # Of more, Linux reads what the disk takes in one request, and forgets the rest.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,11 +126,26 @@ def maps() -> bool:
     return False
 
 
+def cached(file: ArrayFile, start: int, stop: int) -> bool:
+    """Whether the system has these bytes of a file in its cache, from a look at one in each
+    `_LOOK`; False where it does not tell."""
+    nowait = getattr(os, "RWF_NOWAIT", None)  # Linux alone
+    if nowait is None:
+        return False
+    stop = min(stop, file.info.file_bytes)
+    looks, byte = [*range(start, stop, _LOOK), stop - 1], [bytearray(1)]
+    with contextlib.suppress(OSError):
+        return start >= stop or all(os.preadv(file.fd, byte, at, nowait) for at in looks)
+    return False
+
+
 def expect(file: ArrayFile, start: int, stop: int) -> None:
     """Have the system read these bytes of a file into its cache, beside what is done here."""
-    if start < stop and hasattr(os, "posix_fadvise"):  # macOS has none; 0 bytes mean all to it
+    if hasattr(os, "posix_fadvise"):  # macOS has none
         with contextlib.suppress(OSError):  # an advice: what a disk refuses, a read will tell
-            os.posix_fadvise(file.fd, start, stop - start, os.POSIX_FADV_WILLNEED)
+            for at in range(start, stop, _AHEAD):
+                count = min(_AHEAD, stop - at)
+                os.posix_fadvise(file.fd, at, count, os.POSIX_FADV_WILLNEED)
 
 
 def _pages(fd: int, start: int, stop: int, length: int) -> mmap.mmap:

@@ -22,6 +22,15 @@ from gnnjit.grid.store import VertexStore
 from gnnjit.grid.store_arrays import aligned
 
 
+def at_once(fn: Callable[..., Any], *args: Any) -> concurrent.futures.Future[Any]:
+    done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    try:
+        done.set_result(fn(*args))
+    except BaseException as error:
+        done.set_exception(error)
+    return done
+
+
 class Mover:
     """The thread that moves data, in order; or no thread, where nothing is to overlap."""
 
@@ -31,14 +40,7 @@ class Mover:
             self._pool = concurrent.futures.ThreadPoolExecutor(1, "gnnjit-mover")
 
     def submit(self, fn: Callable[..., Any], *args: Any) -> concurrent.futures.Future[Any]:
-        if self._pool is not None:
-            return self._pool.submit(fn, *args)
-        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        try:
-            done.set_result(fn(*args))
-        except BaseException as error:
-            done.set_exception(error)
-        return done
+        return at_once(fn, *args) if self._pool is None else self._pool.submit(fn, *args)
 
     def close(self) -> None:
         if self._pool is not None:
@@ -131,15 +133,24 @@ class Loader:
         """Whether the rows of a tensor need not be loaded ahead."""
         return lies(self.data.store, t.array, self._size(t))
 
+    def waits(self, t: Tensor) -> bool:
+        """Whether such rows are better expected than waited for."""
+        return self.data.store.waits(*self._place(t))
+
     def expect(self, t: Tensor) -> None:
         """Say that such rows will be used."""
+        self.data.store.expect(*self._place(t))
+
+    def _place(self, t: Tensor) -> tuple[str, int, int]:
         start, _ = self.range(t.block, t.part)
-        self.data.store.expect(self.data.names[t.array], start, start + self._size(t))
+        return self.data.names[t.array], start, start + self._size(t)
 
     def _size(self, t: Tensor) -> int:
         return self.rows if t.part < 0 else self.slice
 
     def tensor(self, t: Tensor, cause: str, step: str) -> Any:
+        """Rows for an operation: on the device, or where they lie, which is an array of NumPy that
+        a compiled piece takes as it is."""
         began = time.perf_counter()
         start, stop = self.range(t.block, t.part)
         size = self._size(t)
@@ -148,9 +159,9 @@ class Loader:
             rows = aligned((size, *t.array.shape), t.array.dtype)
             self.data.store.read(self.data.names[t.array], start, stop, rows[: stop - start])
             rows[stop - start :] = 0
-        found = _on_device(rows)
+            rows = _on_device(rows)
         self._count(cause, rows.nbytes, f"load {step}", began)
-        return found
+        return rows
 
     def _in_place(self, x: Array, start: int, stop: int, size: int) -> np.ndarray | None:
         """Rows where they lie in the store, where the device reads the host's memory: nothing
@@ -162,6 +173,15 @@ class Loader:
         with self._counting:
             self.in_place += 0 if rows is None else rows.nbytes
         return rows
+
+    def holds(self, step: Step, selected: bool) -> bool:
+        """Whether all that a chunk needs from the host stays on the device between calls."""
+        piece = self.pieces.chunks[step.sweep][step.stage]
+        assert piece is not None
+        held = self.data.held.get(self.held_key((piece.side, *cell(self.pieces, step))))
+        if held is None or selected or piece.edge_loads:
+            return False
+        return held[2] is not None or not piece.numbered
 
     def chunk(self, step: Step, selected: bool) -> LoadedEdges:
         began = time.perf_counter()

@@ -23,7 +23,7 @@ from gnnjit.allocator import trim
 from gnnjit.frontend.whole import Array
 from gnnjit.grid.fit import Fit
 from gnnjit.grid.flights import Flights, Write
-from gnnjit.grid.loading import Data, LoadedEdges, Loader, Mover, padded
+from gnnjit.grid.loading import Data, LoadedEdges, Loader, Mover, at_once, padded
 from gnnjit.grid.script import Pieces, Step, Tensor, cell, upcoming
 from gnnjit.grid.totals import Totals
 from gnnjit.grid.traffic import Traffic
@@ -309,14 +309,17 @@ class Run:
                 self.loading[t] = self.mover.submit(
                     self.loader.tensor, t, _cause(t, step), step.name
                 )
-            elif running is not None:
+            elif running is not None and self.loader.waits(t):
                 self.mover.submit(self.loader.expect, t)
         if step.kind != "chunk" or step.name in self.chunks:
             return
         piece = self.pieces.chunks[step.sweep][step.stage]
         assert piece is not None
         if not (later and (selected or piece.edge_loads)):
-            self.chunks[step.name] = self.mover.submit(self.loader.chunk, step, selected)
+            # To wake the moving thread takes time from the operations that run meanwhile.
+            here = self.loader.holds(step, selected)
+            submit = at_once if here else self.mover.submit
+            self.chunks[step.name] = submit(self.loader.chunk, step, selected)
 
     def _settle(self, at: int) -> None:
         """Store results, and drop what the plan does not keep."""

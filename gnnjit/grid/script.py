@@ -55,7 +55,7 @@ class Step:
     outputs: tuple[Tensor, ...] = ()
     partial: tuple[Tensor, ...] = ()
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         end = f".{self.other}" if self.other >= 0 else f"/{self.part}" if self.part >= 0 else ""
         return f"{self.sweep}.{self.stage}.{self.block}{end}"

@@ -44,8 +44,8 @@ class VertexStore(abc.ABC):
     makes it outlive the process where the store does. Every array that is returned is a copy, but
     for what `view` gives.
 
-    `read`, `view`, `expect`, `write`, `keep` and `gather` may run in several threads at once, on
-    different rows where one writes; nothing else may run beside another call.
+    `read`, `view`, `waits`, `expect`, `write`, `keep` and `gather` may run in several threads at
+    once, on different rows where one writes; nothing else may run beside another call.
 
     Every method raises StoreError for a name that the store does not know, for rows that do not
     fit, and where the store is closed.
@@ -149,6 +149,14 @@ class VertexStore(abc.ABC):
     def rows_behind(self, num_rows: int, row_bytes: int) -> int:
         """Rows behind the last one of an array of such rows, up to which `view` shows zeros."""
         return sys.maxsize
+
+    def waits(self, name: str, start: int, stop: int) -> bool:
+        """Whether to view rows start to stop would wait for a disk, as far as a look tells."""
+        _, start, stop = self._range("waits", name, start, stop, behind=True)
+        return self._waits(name, start, stop)
+
+    def _waits(self, name: str, start: int, stop: int) -> bool:
+        return False
 
     def expect(self, name: str, start: int, stop: int) -> None:
         """Rows start to stop are going to be viewed: what can be done for that without memory of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import errno
 import json
 import os
 
@@ -60,6 +61,49 @@ def test_the_system_may_do_less_than_asked(tmp_path, monkeypatch):
         put(store, "x", ROWS)
         np.testing.assert_array_equal(everything(store, "x"), ROWS)
     np.testing.assert_array_equal(np.load(file_of(tmp_path / "store")), ROWS)
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="this system does not tell")
+@pytest.mark.parametrize("error", [None, errno.EAGAIN, errno.EOPNOTSUPP])
+def test_what_a_view_would_wait_for(tmp_path, monkeypatch, error):
+    """In one place of five MiB, the system answers with an error; with none, or before it or behind
+    it, nothing is to be waited for."""
+    asked = []
+
+    def look(fd, buffers, at, flags=0):
+        assert flags == os.RWF_NOWAIT
+        asked.append(at)
+        if error and 3 << 20 <= at < 4 << 20:
+            raise OSError(error, os.strerror(error))
+        return 1
+
+    rows = np.zeros((5 << 16, 4), np.float32)
+    with DiskStore.create(tmp_path / "store") as store:
+        put(store, "x", rows)
+        monkeypatch.setattr(disk.os, "preadv", look)
+        assert store.waits("x", 0, len(rows)) == (error is not None)
+        assert not store.waits("x", 0, 2 << 16)
+        assert not store.waits("x", 4 << 16, len(rows) + 9)
+        assert max(asked) == file_of(tmp_path / "store").stat().st_size - 1
+        assert not store.waits("x", len(rows), len(rows) + 9)
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="this system takes no advice")
+def test_all_that_is_expected_is_asked_for(tmp_path, monkeypatch):
+    """In pieces: of a large one, Linux reads what the disk takes at once."""
+    asked = []
+    monkeypatch.setattr(disk.os, "posix_fadvise", lambda fd, *call: asked.append(call))
+    rows = np.zeros((5 << 16, 4), np.float32)
+    with DiskStore.create(tmp_path / "store") as store:
+        put(store, "x", rows)
+        store.expect("x", 1 << 16, 4 << 16)
+        store.expect("x", 7, 7)
+    begin = file_of(tmp_path / "store").stat().st_size - rows.nbytes
+    ends = [begin + (1 << 20), *(at + count for at, count, _ in asked)]
+    assert [at for at, _, _ in asked] == ends[:-1]
+    assert ends[-1] == begin + (4 << 20)
+    assert {advice for _, _, advice in asked} == {os.POSIX_FADV_WILLNEED}
+    assert max(count for _, count, _ in asked) <= 128 << 10
 
 
 # On disk: one process, and the files of others

@@ -387,3 +387,11 @@ def test_what_is_expected_changes_nothing(store):
     assert store.bytes_read == ROWS.nbytes
     with pytest.raises(StoreError, match="of an array of 6 rows"):
         store.expect("x", 7, 9)
+
+
+def test_nothing_in_memory_is_waited_for():
+    store = HostStore()
+    put(store, "x", ROWS)
+    assert not store.waits("x", 0, 9)
+    with pytest.raises(StoreError, match="of an array of 6 rows"):
+        store.waits("x", 7, 9)
