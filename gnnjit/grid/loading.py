@@ -176,12 +176,16 @@ class Loader:
 
     def holds(self, step: Step, selected: bool) -> bool:
         """Whether all that a chunk needs from the host stays on the device between calls."""
+        return not selected and self._held(step) is not None
+
+    def _held(self, step: Step) -> tuple[Any, Any, Any] | None:
+        """Of a chunk's edges, what stays on the device, where that is all that it needs of them."""
         piece = self.pieces.chunks[step.sweep][step.stage]
         assert piece is not None
         held = self.data.held.get(self.held_key((piece.side, *cell(self.pieces, step))))
-        if held is None or selected or piece.edge_loads:
-            return False
-        return held[2] is not None or not piece.numbered
+        if held is None or piece.edge_loads or (piece.numbered and held[2] is None):
+            return None
+        return held
 
     def chunk(self, step: Step, selected: bool) -> LoadedEdges:
         began = time.perf_counter()
@@ -191,8 +195,8 @@ class Loader:
         edges, key = self.data.edges, self.held_key((side, i, j))
         count = int(edges.counts[i, j])
         slots, other, rows, position = int(edges.slots[i, j]), None, [], None
-        held = self.data.held.get(key)
-        if held is None or piece.edge_loads or (piece.numbered and held[2] is None):
+        held = self._held(step)
+        if held is None:
             wanted = side == "src" and bool(piece.edge_loads or piece.numbered)
             chunk = edges.load(i, j, side, positions=wanted, rows=self.rows, slots=slots)
             position = chunk.position
@@ -202,7 +206,8 @@ class Loader:
                 numbers = padded(numbers if position is None else numbers[position], slots)
             found = chunk.indptr, chunk.neighbor, numbers
             self._count("edges", sum(0 if x is None else x.nbytes for x in found))
-            held = tuple(None if x is None else _on_device(x) for x in found)
+            indptr, neighbor, numbers = (None if x is None else _on_device(x) for x in found)
+            held = indptr, neighbor, numbers
             if (side, i, j) in self.fit.held:
                 self.data.held[key] = held
         indptr, neighbor, numbers = held
