@@ -20,6 +20,7 @@ from gnnjit.graph.structure import Structure
 from gnnjit.grid.rules import Block, bind
 from gnnjit.grid.works import Gather, RowWise, Shared, Side, Sweep, traversals
 from gnnjit.ir.space import Space
+from gnnjit.lower import cpu
 from gnnjit.lower.accumulate import accumulate
 from gnnjit.lower.aggregate import aggregate
 from gnnjit.lower.merging import counted, finish, first, merge
@@ -52,7 +53,8 @@ class Compiled:
                 return self._fn(*args), jnp.zeros((), bool)
 
             jitted = jax.jit(once, donate_argnums=self._donate)
-            self._made[key] = jitted.lower(*jax.tree.unflatten(tree, shapes)).compile()
+            with cpu.left_to_pool():
+                self._made[key] = jitted.lower(*jax.tree.unflatten(tree, shapes)).compile()
         return self._made[key]
 
     def forget(self) -> None:

@@ -2,6 +2,7 @@
 
 from gnnjit.lower.cpu.kernel import (
     available,
+    left_to_pool,
     product,
     run,
     why_no_product,
@@ -9,4 +10,12 @@ from gnnjit.lower.cpu.kernel import (
     why_not,
 )
 
-__all__ = ["available", "product", "run", "why_no_product", "why_no_start", "why_not"]
+__all__ = [
+    "available",
+    "left_to_pool",
+    "product",
+    "run",
+    "why_no_product",
+    "why_no_start",
+    "why_not",
+]

@@ -36,6 +36,8 @@ FIELDS = {
     "XLA_FFI_Metadata_Extension": ["extension_base", "metadata"],
     "XLA_FFI_ThreadPool_Schedule_Args": ["struct_size", "extension_start", "ctx", "task", "data"],
     "XLA_FFI_Error_Destroy_Args": ["struct_size", "extension_start", "error"],
+    "XLA_FFI_Future_Create_Args": ["struct_size", "extension_start", "future"],
+    "XLA_FFI_Future_SetAvailable_Args": ["struct_size", "extension_start", "future"],
 }
 """Fields in order, of the structs whose layout the handler relies on."""
 
@@ -44,7 +46,7 @@ BASES = ("XLA_FFI_Extension_Base", "XLA_FFI_InternalExtension")
 
 # Byte offsets that follow from FIELDS on a 64-bit machine.
 FRAME_EXTENSION, FRAME_API, FRAME_CTX, FRAME_STAGE = 8, 16, 24, 32
-FRAME_ARGS, FRAME_RETS = 40 + 32, 80 + 32
+FRAME_ARGS, FRAME_RETS, FRAME_FUTURE = 40 + 32, 80 + 32, 168
 BUFFER_DATA, BUFFER_DIMS = 24, 40
 EXTENSION_TYPE, EXTENSION_METADATA = 8, 24
 METADATA_VERSION_SIZE, METADATA_MAJOR, METADATA_MINOR = 8, 24, 28
@@ -62,6 +64,8 @@ class Abi:
     minor: int
     schedule_offset: int
     destroy_offset: int
+    create_offset: int
+    available_offset: int
 
 
 @functools.cache
@@ -92,9 +96,14 @@ def parse(text: str) -> Abi | str:
             return f"XLA's FFI constant {name} is not {value}"
     version = [re.search(rf"#define XLA_FFI_API_{part} (\d+)", text) for part in ("MAJOR", "MINOR")]
     functions = re.findall(r"_XLA_FFI_API_STRUCT_FIELD\((XLA_FFI_\w+)\);", text)
-    needed = ("XLA_FFI_ThreadPool_Schedule", "XLA_FFI_Error_Destroy")
+    needed = (
+        "XLA_FFI_ThreadPool_Schedule",
+        "XLA_FFI_Error_Destroy",
+        "XLA_FFI_Future_Create",
+        "XLA_FFI_Future_SetAvailable",
+    )
     if None in version or not all(f in functions for f in needed):
-        return "XLA's FFI header names no API version, thread pool or error functions"
+        return "XLA's FFI header names no API version, thread pool, error or future functions"
     major, minor = (int(match.group(1)) for match in version if match)
     if major != 0:
         return f"XLA's FFI has major version {major}, expected 0"

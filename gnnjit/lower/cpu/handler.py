@@ -2,13 +2,15 @@
 
 The entry point cuts the work into tasks and runs them with the help of XLA's own thread pool.
 Helpers that start late find no task left; nobody ever waits for a helper that has not started,
-so a busy pool delays nothing and cannot deadlock. The job is counted by reference because such
-a helper may look at it after the call has returned.
+so a busy pool delays nothing and cannot deadlock: unless the caller may leave long work to the
+pool (`kernel.left_to_pool`). The job is counted by reference because a helper may look at it
+after the call has returned.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from llvmlite import ir
@@ -17,8 +19,10 @@ from gnnjit.lower.cpu import abi
 from gnnjit.lower.cpu.machine import Machine
 from gnnjit.lower.cpu.movement import combiner, identity
 from gnnjit.lower.cpu.traversal import (
+    API,
     CAPACITY,
     DONE,
+    FUTURE,
     MODE,
     NEXT,
     PARTIAL,
@@ -35,6 +39,12 @@ from gnnjit.lower.cpu.vectors import I8, I32, I64, PTR
 
 PARALLEL_WORK = 1 << 16
 """Vector operations below which one thread does it all."""
+
+LONG_WORK = 1 << 20
+"""Vector operations above which the caller leaves all tasks to the pool, if it may."""
+
+NULL = ir.Constant(PTR, None)
+FALSE = ir.Constant(ir.IntType(1), 0)
 
 
 class Handler(Traversal):
@@ -85,7 +95,7 @@ class Handler(Traversal):
         before = self.m.offset(self.partial, self.b.sub(task, I64(1)), self.record)
         first = self.m.offset(before, acc.trailing, 1)
         out = self.m.offset(self.outputs[acc.output], row, size * acc.value.dtype.itemsize)
-        self._combine(acc, first, task, last, out, ir.Constant(ir.IntType(1), 0))
+        self._combine(acc, first, task, last, out, FALSE)
 
     def _combine(
         self,
@@ -172,7 +182,14 @@ class Handler(Traversal):
                 self.local("task", self.job, task)
             with otherwise:
                 self.local("padding", self.job, b.sub(task, row_tasks))
-        b.atomic_rmw("add", self.place(DONE), I64(1), "seq_cst")
+        others = b.atomic_rmw("add", self.place(DONE), I64(1), "seq_cst")
+        if self.spec.config.left:
+            last = b.icmp_signed("==", others, b.sub(tasks, I64(1)))
+            future = self.word(FUTURE)
+            with self.m.when(b.and_(last, b.icmp_signed("!=", future, I64(0)))):
+                self.local("finish", self.job)
+                # XLA goes on with what comes after the kernel in here, on this thread.
+                self._call_api(self.word(API, PTR), self.layout.available_offset, [future])
         b.branch(head)
         b.position_at_end(done)
         b.ret_void()
@@ -210,19 +227,23 @@ class Handler(Traversal):
         self._answer_metadata(frame)
         stage = self.field(frame, abi.FRAME_STAGE, I32)
         with self.b.if_then(self.b.icmp_signed("!=", stage, I32(abi.STAGE_EXECUTE))):
-            self.b.ret(ir.Constant(PTR, None))
+            self.b.ret(NULL)
         self._create_job(frame)
-        self._call_helpers(frame)
+        left = self._call_helpers(frame)
+        with self.b.if_then(left):
+            self.put(frame, abi.FRAME_FUTURE, self.word(FUTURE))
+            self.release()
+            self.b.ret(NULL)
         self.local("work", self.job)
         self._wait()
         self.local("finish", self.job)
         self.release()
-        self.b.ret(ir.Constant(PTR, None))
+        self.b.ret(NULL)
 
     def _answer_metadata(self, frame: ir.Value) -> None:
-        b, null = self.b, ir.Constant(PTR, None)
+        b = self.b
         extension = self.field(frame, abi.FRAME_EXTENSION, PTR)
-        with b.if_then(b.icmp_unsigned("!=", extension, null)):
+        with b.if_then(b.icmp_unsigned("!=", extension, NULL)):
             kind = self.field(extension, abi.EXTENSION_TYPE, I32)
             with b.if_then(b.icmp_signed("==", kind, I32(abi.TYPE_METADATA))):
                 data = self.field(extension, abi.EXTENSION_METADATA, PTR)
@@ -230,7 +251,7 @@ class Handler(Traversal):
                 self.put(data, abi.METADATA_MINOR, I32(self.layout.minor))
                 self.put(data, abi.METADATA_TRAITS, I32(0))
                 self.put(data, abi.METADATA_STATE_TYPE, I64(0))
-                b.ret(null)
+                b.ret(NULL)
 
     def _create_job(self, frame: ir.Value) -> None:
         b, spec = self.b, self.spec
@@ -263,6 +284,8 @@ class Handler(Traversal):
             SLOTS: slots,
             CAPACITY: capacity,
             MODE: I64(0),
+            FUTURE: I64(0),
+            API: self.field(frame, abi.FRAME_API, PTR),
             PARTIAL: self.m.offset(self.job, head, 1),
         }
         values |= {POINTERS + i: p for i, p in enumerate([*structure, *pointers])}
@@ -281,40 +304,65 @@ class Handler(Traversal):
     def _pieces(self, keys: ir.Value) -> ir.Value:
         return self.b.sdiv(self.b.add(keys, I64(self.piece - 1)), I64(self.piece))
 
-    def _call_helpers(self, frame: ir.Value) -> None:
-        """Ask the pool for one helper per further thread."""
-        b, m = self.b, self.m
-        if self.spec.config.threads < 2:
-            return
-        limit = -(-PARALLEL_WORK // self.spec.weight)
-        wanted = m.smaller(b.sub(self.tasks, I64(1)), I64(self.spec.config.threads - 1))
-        wanted = b.select(b.icmp_signed(">", self.keys, I64(limit)), wanted, I64(0))
-        api = self.field(frame, abi.FRAME_API, PTR)
-        schedule = self.field(api, self.layout.schedule_offset, PTR)
-        args = m.stack(5)
-        words = [
-            I64(40),
-            I64(0),
-            self.field(frame, abi.FRAME_CTX, I64),
-            b.ptrtoint(self.module.get_global("helper"), I64),
-            self.job,
-        ]
-        with m.loop(I64(0), wanted):
-            for number, word in enumerate(words):
-                self.put(args, 8 * number, word)
-            b.atomic_rmw("add", self.place(REFS), I64(1), "seq_cst")
-            error = self._call_pointer(schedule, PTR, args)
-            with m.when(b.icmp_unsigned("!=", error, ir.Constant(PTR, None))):
-                b.atomic_rmw("sub", self.place(REFS), I64(1), "seq_cst")
-                for number, word in enumerate([I64(24), I64(0), error]):
-                    self.put(args, 8 * number, word)
-                destroy = self.field(api, self.layout.destroy_offset, PTR)
-                self._call_pointer(destroy, ir.VoidType(), args)
+    def _call_helpers(self, frame: ir.Value) -> ir.Value:
+        """Ask the pool for one helper per further thread or, where the caller has left the work to
+        the pool, for one per thread. Returns whether it has: then the helper that does the last
+        task completes the job's future, and the caller returns.
 
-    def _call_pointer(self, pointer: ir.Value, result: ir.Type, arg: ir.Value) -> ir.Value:
+        A caller that works beside the helpers of another operation takes turns with them, and where
+        it waits for one that is not running a core may be idle.
+        """
+        b, m, threads = self.b, self.m, self.spec.config.threads
+        if threads < 2:
+            return FALSE
+        api, context = (self.field(frame, at, PTR) for at in (abi.FRAME_API, abi.FRAME_CTX))
+        left, mine = FALSE, I64(1)
+        if self.spec.config.left:
+            with m.when(self._takes(LONG_WORK)):
+                _, future = self._call_api(api, self.layout.create_offset, [I64(0)])
+                b.store(future, self.place(FUTURE))
+            left = b.icmp_signed("!=", self.word(FUTURE), I64(0))
+            mine = b.select(left, I64(0), I64(1))
+        most = m.smaller(self.tasks, I64(threads))
+        wanted = b.select(self._takes(PARALLEL_WORK), b.sub(most, mine), I64(0))
+        pointers = (context, self.module.get_global("helper"), self.job)
+        words = [b.ptrtoint(p, I64) for p in pointers]
+        with m.loop(I64(0), wanted):
+            b.atomic_rmw("add", self.place(REFS), I64(1), "seq_cst")
+            failed, _ = self._call_api(api, self.layout.schedule_offset, words)
+            with m.when(failed):
+                b.atomic_rmw("sub", self.place(REFS), I64(1), "seq_cst")
+                with m.when(left):  # nobody else might
+                    self.local("work", self.job)
+        return left
+
+    def _takes(self, work: int) -> ir.Value:
+        """Whether there is more to do than so many vector operations."""
+        return self.b.icmp_signed(">", self.keys, I64(-(-work // self.spec.weight)))
+
+    def _call_api(
+        self, api: ir.Value, offset: int, words: Sequence[ir.Value]
+    ) -> tuple[ir.Value, ir.Value]:
+        """Call a function of XLA's with a struct of `words`: whether it failed, and the first of
+        them after the call."""
+        args = self._struct(words)
+        error = self.b.call(self._function(api, offset, PTR), [args])
+        failed = self.b.icmp_unsigned("!=", error, NULL)
+        with self.m.when(failed):
+            destroy = self._function(api, self.layout.destroy_offset, ir.VoidType())
+            self.b.call(destroy, [self._struct([self.b.ptrtoint(error, I64)])])
+        return failed, self.field(args, 16, I64)
+
+    def _struct(self, words: Sequence[ir.Value]) -> ir.Value:
+        """On the stack, with its size and no extension before them."""
+        args = self.m.stack(2 + len(words))
+        for number, word in enumerate([I64(8 * (2 + len(words))), I64(0), *words]):
+            self.put(args, 8 * number, word)
+        return args
+
+    def _function(self, api: ir.Value, offset: int, result: ir.Type) -> ir.Value:
         signature = ir.PointerType(ir.FunctionType(result, [PTR]))
-        typed = self.b.inttoptr(self.b.ptrtoint(pointer, I64), signature)
-        return self.b.call(typed, [arg])
+        return self.b.inttoptr(self.field(api, offset, I64), signature)
 
     def _wait(self) -> None:
         """Until the tasks that helpers have taken are done."""

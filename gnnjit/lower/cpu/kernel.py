@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Hashable, Mapping, Sequence
@@ -41,9 +42,24 @@ _emitted: dict[Hashable, str | list[str]] = {}
 _registered: dict[Hashable, str] = {}
 
 
+_left = jax.make_user_context(False)
+"""Part of the key of every cache of compiled code, as JAX's own settings are."""
+
+
+def left_to_pool() -> contextlib.AbstractContextManager[None]:
+    """What is compiled within it leaves kernels that take long to XLA's thread pool, so that one
+    operation after the other has all cores, whichever threads call them.
+
+    Only for programs that nothing else waits for in that pool: a kernel ends when a thread of the
+    pool has time for it, and a collective operation, or a host callback, may wait in there for
+    others.
+    """
+    return _left(True)
+
+
 def default_config(**changes: Any) -> Config:
     """The configuration for this machine."""
-    base = {"threads": cores(), "lanes_bytes": vector_bytes()}
+    base = {"threads": cores(), "lanes_bytes": vector_bytes(), "left": _left.value}
     return Config(**(base | changes))
 
 
@@ -140,7 +156,7 @@ def why_no_product(left: int, right: int, dtype: Any) -> list[str]:
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
     """`a.T @ b`, for `a: [N, F]` and `b: [N, G]` with few features."""
     (left, right), dtype = (a.shape[1], b.shape[1]), np.dtype(a.dtype)
-    name = _product_target(left, right, dtype)
+    name = _product_target(left, right, dtype, default_config())
     count = jnp.array([0, a.shape[0]], jnp.int32)
     # The kernel is a traversal without neighbours: of the first `a` it takes the length.
     (out,) = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct((left, right), dtype)])(count, a, a, b)
@@ -148,9 +164,9 @@ def product(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 @functools.cache
-def _product_target(left: int, right: int, dtype: np.dtype) -> str:
+def _product_target(left: int, right: int, dtype: np.dtype, config: Config) -> str:
     with _lock:
-        spec = tall.spec_of(left, right, dtype, default_config())
+        spec = tall.spec_of(left, right, dtype, config)
         return compiler.register(compiler.emit(spec, kind=tall.TallProduct))
 
 

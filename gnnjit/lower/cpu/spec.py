@@ -27,13 +27,14 @@ class Config:
     """Choices that change the code. `piece`: rows plus edges of one task; a row longer than this
     is a hub and is cut at multiples of it. `threads`: at most so many. `ahead`: at most so many
     edges ahead are prefetched. `rows_ahead`: so many rows ahead are, where only part of a row's
-    edges is there."""
+    edges is there. `left`: work that takes long is left to XLA's thread pool."""
 
     piece: int = 8192
     threads: int = 1
     ahead: int = 24
     rows_ahead: int = 3
     lanes_bytes: int = 64
+    left: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

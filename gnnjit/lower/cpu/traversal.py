@@ -31,11 +31,14 @@ from gnnjit.lower.cpu.products import Collector, Products
 from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Spec
 from gnnjit.lower.cpu.vectors import I32, I64, PTR, Vec, is_half, mangle
 
-NEXT, DONE, REFS, ROW_TASKS, TASKS, ROWS, SLOTS, CAPACITY, PARTIAL, MODE, POINTERS = range(11)
+NEXT, DONE, REFS, ROW_TASKS, TASKS, ROWS, SLOTS, CAPACITY, PARTIAL, MODE, FUTURE, API, POINTERS = (
+    range(13)
+)
 """Words (8 bytes each) of a job; from POINTERS on: indptr, neighbor, edge, operands, what outputs
 start with, outputs.
 
-ROWS, SLOTS: rows and edges; CAPACITY: length of the edge arrays, padding included.
+ROWS, SLOTS: rows and edges; CAPACITY: length of the edge arrays, padding included. FUTURE: what XLA
+waits for in place of the caller's return, or null.
 """
 
 LINES_IN_FLIGHT = 96
