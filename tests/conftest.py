@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator
-from typing import Any
 
 import hypothesis
 import jax
@@ -78,23 +77,3 @@ def compilation(request: pytest.FixtureRequest) -> None:
     have the values of optimised machine code, but for what says so itself."""
     if request.path.parent.name != "lower":
         request.getfixturevalue("quick_compilation")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def same_programs_once() -> Iterator[None]:
-    """What is compiled ahead (plans to see whether they fit, pieces of streamed functions) is the
-    same program in many tests of a module."""
-    made: dict[Any, jax.stages.Compiled] = {}
-    compile = jax.stages.Lowered.compile
-
-    def once(self: jax.stages.Lowered, *args: Any, **options: Any) -> jax.stages.Compiled:
-        key = self.as_text(), self.in_tree, self.out_tree, args, tuple(options.items())
-        if "callback" in key[0]:  # which one is not in the text
-            return compile(self, *args, **options)
-        if key not in made:
-            made[key] = compile(self, *args, **options)
-        return made[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax.stages.Lowered, "compile", once)
-        yield
