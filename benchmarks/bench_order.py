@@ -59,9 +59,11 @@ FURTHER = 30
 """Passes at most over points of which the others leave that open."""
 ERRORS = 3
 """Standard errors that leave it open."""
-SCATTER = (0.05, 4)
-"""Of the logarithm of a comparison from one pass to the next, seen with layers of a millisecond on
-two cores: assumed with the weight of so many passes, beside what is found."""
+SCATTER = {math.inf: 0.05, 3e-4: 0.1}
+"""Of the logarithm of a comparison from one pass to the next, seen on two cores with layers of 0.7
+ms and, for those of less than so many seconds, with layers of 0.1 ms."""
+WEIGHT = 4
+"""Passes that this assumption counts as, beside what is found."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,9 +113,10 @@ def settled(found: Sequence[np.ndarray]) -> bool:
     one are more alike."""
     means = np.array([slower(f, 0)[0] for f in found])
     mean, passes = means.mean(axis=0), len(means)
-    assumed, weight = SCATTER
-    squares = weight * assumed**2 + ((means - mean) ** 2).sum(axis=0)
-    error = ERRORS * np.sqrt(squares / (weight + passes - 1) / passes)
+    fastest = min(f.min() for f in found)
+    assumed = SCATTER[min(limit for limit in SCATTER if fastest < limit)]
+    squares = WEIGHT * assumed**2 + ((means - mean) ** 2).sum(axis=0)
+    error = ERRORS * np.sqrt(squares / (WEIGHT + passes - 1) / passes)
     limit = math.log(LEAST)
     return bool(np.all(mean - error >= limit) or np.any(mean + error < limit))
 

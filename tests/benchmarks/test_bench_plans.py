@@ -76,6 +76,11 @@ def test_when_orders_are_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not bench.settled(passes(*[0.91, 1.09] * 3))
     assert bench.settled(passes(*[0.91, 1.09] * 20))
     assert bench.settled(passes(*[0.88, 0.92] * 5))
+    # Those of short layers scatter more.
+    assert bench.settled(passes(0.82, 0.83))
+    short = [1e-4 * f for f in passes(0.82, 0.83)]
+    assert not bench.settled(short)
+    assert bench.settled(short * 5)
     slower, faster, equal = (passes(s, s) for s in (1.5, 0.5, 1.0))
     assert bench.settled(list(map(beside, slower, faster)))  # one that is far faster is enough
     assert not bench.settled(list(map(beside, slower, equal)))
