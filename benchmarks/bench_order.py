@@ -59,11 +59,13 @@ FURTHER = 30
 """Passes at most over points of which the others leave that open."""
 ERRORS = 3
 """Standard errors that leave it open."""
-SCATTER = {math.inf: 0.05, 3e-4: 0.1}
-"""Of the logarithm of a comparison from one pass to the next, seen on two cores with layers of 0.7
-ms and, for those of less than so many seconds, with layers of 0.1 ms."""
+SCATTER = 0.05
+"""Of the logarithm of a comparison from one pass to the next, seen with layers of 0.7 ms on two
+cores."""
+SHORT, SCATTER_OF_SHORT = 3e-4, 0.1
+"""That of layers of less than so many seconds, seen with one of 0.1 ms."""
 WEIGHT = 4
-"""Passes that this assumption counts as, beside what is found."""
+"""Passes that the assumed scatter counts as, beside what is found."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,8 +115,8 @@ def settled(found: Sequence[np.ndarray]) -> bool:
     one are more alike."""
     means = np.array([slower(f, 0)[0] for f in found])
     mean, passes = means.mean(axis=0), len(means)
-    fastest = min(f.min() for f in found)
-    assumed = SCATTER[min(limit for limit in SCATTER if fastest < limit)]
+    short = min(f.min() for f in found) < SHORT
+    assumed = SCATTER_OF_SHORT if short else SCATTER
     squares = WEIGHT * assumed**2 + ((means - mean) ** 2).sum(axis=0)
     error = ERRORS * np.sqrt(squares / (WEIGHT + passes - 1) / passes)
     limit = math.log(LEAST)
