@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -28,25 +27,6 @@ from .streaming import PerVertex, assert_same, in_memory, on_graph, random_edges
 
 DATA = random_edges(96, 500)
 X = PerVertex(np.random.default_rng(0).normal(size=(96, 16)).astype(np.float32))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def same_programs_once() -> Iterator[None]:
-    """Streamed functions compile their pieces ahead: here the same ones in many tests."""
-    made: dict[Any, jax.stages.Compiled] = {}
-    compile = jax.stages.Lowered.compile
-
-    def once(self: jax.stages.Lowered) -> jax.stages.Compiled:
-        # Arguments that nobody reads are not in the text.
-        given = [(x.shape, x.dtype, x.donated) for x in jax.tree.leaves(self.args_info)]
-        key = self.as_text(), self.in_tree, self.out_tree, tuple(given)
-        if key not in made:
-            made[key] = compile(self)
-        return made[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax.stages.Lowered, "compile", once)
-        yield
 
 
 class Late(concurrent.futures.Future[Any]):
