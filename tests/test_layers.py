@@ -202,9 +202,10 @@ def test_what_differs_between_releases_is_in_compat(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_modules_are_short(path: Path) -> None:
+def test_modules_hold_one_thing(path: Path) -> None:
+    """Past 400 lines, look whether a module holds two things; past 500, it surely does."""
     lines = len(path.read_text().splitlines())
-    assert lines <= 400, f"{relative(path)} has {lines} lines: split it"
+    assert lines <= 500, f"{relative(path)} has {lines} lines: split it"
 
 
 @pytest.mark.parametrize("folder", sorted({p.parent for p in MODULES}), ids=relative)
