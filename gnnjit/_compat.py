@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 from jax import core
-from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
+from jax._src import config as _config  # how arrays vary over a mesh is nowhere public
+from jax._src import core as _core
+from jax.extend import core as extend
+from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.extend.core import Literal as JaxprLiteral
 from jax.interpreters import ad, batching, mlir
 
@@ -20,18 +24,26 @@ __all__ = [
     "Primitive",
     "abstract_outputs",
     "ad",
+    "alike",
     "batching",
     "devices_in_use",
+    "cast_varying",
     "expansion",
+    "is_jaxpr",
     "like",
+    "lower_fun",
     "mlir",
     "open_jaxpr",
     "primitive_names",
     "raised_at",
+    "result_aval",
     "scan_counts",
     "shaped_array",
     "subjaxprs",
+    "unvarying",
     "user_line",
+    "varying_axes",
+    "varying_like",
     "zero_tangent",
 ]
 
@@ -42,8 +54,82 @@ def shaped_array(shape: tuple[int, ...], dtype: Any) -> Any:
     return core.ShapedArray(shape, dtype)
 
 
+# Inside `jax.shard_map`, the type of an array says over which axes of the mesh its value varies.
+
+
+class Primitive(extend.Primitive):
+    """A primitive whose operands vary over the same axes, as those of JAX's own array functions."""
+
+    def bind(self, *args: Any, **params: Any) -> Any:
+        return super().bind(*alike(args), **params)
+
+
+def alike(args: Sequence[Any]) -> Sequence[Any]:
+    """Arrays cast so that each varies over the axes over which any of them does."""
+    return _core.auto_insert_reshard(*args) if _config._check_vma.value else args
+
+
+def varying_axes(args: Sequence[Any]) -> frozenset[Any]:
+    """The axes of the mesh over which the values of some of the arrays are known to vary."""
+    if not _config._check_vma.value:
+        return frozenset()
+    avals = [jax.typeof(x) for x in args]
+    return frozenset().union(*(a.mat.varying for a in avals if isinstance(a, core.ShapedArray)))
+
+
+def result_aval(avals: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Any:
+    """The type of an array that a primitive makes of arrays of these types."""
+    over = _core.standard_vma_rule("gnnjit", *avals)
+    if not over:
+        return core.ShapedArray(shape, dtype)
+    first = next(a for a in avals if isinstance(a, core.ShapedArray))
+    everywhere = jax.sharding.PartitionSpec(*(None,) * len(shape))
+    return first.update(
+        shape=shape, dtype=dtype, weak_type=False, sharding=first.sharding.update(spec=everywhere),
+        manual_axis_type=first.manual_axis_type.update(varying=over),
+    )  # fmt: skip
+
+
+def cast_varying(x: Any, over: frozenset[Any]) -> Any:
+    """`x` varying over these axes at least."""
+    missing = over - varying_axes([x])
+    return _core.pvary(x, tuple(missing)) if missing else x
+
+
+def varying_like(kind: Any, over: frozenset[Any]) -> jax.ShapeDtypeStruct:
+    """What `jax.make_jaxpr` takes in place of an array that varies over some axes."""
+    varying = _core.ManualAxisType(varying=over)
+    return jax.ShapeDtypeStruct(kind.shape, kind.dtype, manual_axis_type=varying)
+
+
+@contextlib.contextmanager
+def unvarying() -> Iterator[None]:
+    """Within it, nothing is said or checked of how values vary over a mesh."""
+    with _config._check_vma(False):
+        yield
+
+
+def lower_fun(fn: Callable[..., Any], *, multiple_results: bool) -> Callable[..., Any]:
+    """`mlir.lower_fun` for a function that speaks to no other device: inside `jax.shard_map` it is
+    traced as anywhere else. How its results vary is said by the type of the primitive."""
+    rule = mlir.lower_fun(fn, multiple_results=multiple_results)
+
+    def lowered(ctx: Any, *args: Any, **params: Any) -> Any:
+        if not _config._check_vma.value:
+            return rule(ctx, *args, **params)
+        same = _core.ManualAxisType()
+        avals = [
+            a.update(manual_axis_type=same) if isinstance(a, core.ShapedArray) else a
+            for a in ctx.avals_in
+        ]
+        with unvarying():
+            return rule(ctx.replace(avals_in=avals), *args, **params)
+
+    return lowered
+
+
 def abstract_outputs(
-    primitive: Primitive, kinds: Sequence[tuple[tuple[int, ...], Any]], params: dict[str, Any]
+    primitive: extend.Primitive, kinds: Sequence[tuple[tuple[int, ...], Any]], params: dict[str, Any]
 ) -> list[Any] | None:
     """The shapes and dtypes that a primitive makes of others, in a tenth of the time of
     `jax.eval_shape`; None for one that does not tell by itself."""
@@ -74,8 +160,8 @@ def like(value: Any) -> jax.ShapeDtypeStruct:
 
 def subjaxprs(eqn: Any) -> Iterator[Any]:
     """The open jaxprs among an equation's parameters."""
-    for param in jax.tree.leaves(list(dict(eqn.params).values()), is_leaf=_is_jaxpr):
-        if _is_jaxpr(param):
+    for param in jax.tree.leaves(list(dict(eqn.params).values()), is_leaf=is_jaxpr):
+        if is_jaxpr(param):
             yield open_jaxpr(param)[0]
 
 
@@ -87,7 +173,7 @@ def primitive_names(eqn: Any) -> Iterator[str]:
             yield from primitive_names(inner)
 
 
-def _is_jaxpr(x: Any) -> bool:
+def is_jaxpr(x: Any) -> bool:
     return isinstance(x, (ClosedJaxpr, Jaxpr))
 
 
@@ -107,7 +193,8 @@ def expansion(eqn: Any) -> Any:
 
 def zero_tangent(aval: Any) -> Any:
     """The symbolic zero tangent of a value."""
-    return ad.Zero(core.ShapedArray(aval.shape, aval.dtype).to_tangent_aval())
+    known = isinstance(aval, core.ShapedArray)
+    return ad.Zero((aval if known else shaped_array(aval.shape, aval.dtype)).to_tangent_aval())
 
 
 _LIBRARIES = tuple(

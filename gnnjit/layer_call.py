@@ -143,7 +143,7 @@ def _run(
 def _shapes(*args: Any, call: Call, graph_def: Any) -> list[Any]:
     graph, _ = _split(args, graph_def)
     return [
-        _compat.shaped_array(x.shape, x.dtype)
+        _compat.result_aval(args, x.shape, x.dtype)
         for x in map(functools.partial(shape_of, graph), call.program.outputs, call.given)
     ]
 
@@ -168,7 +168,7 @@ def _jvp(
     outs, steps = jax.jvp(f, [arrays[i] for i in at], [given[i] for i in at])
     touched = depends(call.program, {k for k, i in enumerate(call.slots) if moving[i]})
     return outs, [
-        step if live and jnp.issubdtype(out.dtype, jnp.inexact) else _compat.zero_tangent(out)
+        step if live and jnp.issubdtype(out.dtype, jnp.inexact) else _compat.zero_tangent(jax.typeof(out))
         for out, step, live in zip(outs, steps, touched, strict=True)
     ]
 
@@ -201,7 +201,7 @@ layer_p.def_impl(lambda *args, **params: jax.jit(functools.partial(layer_p.bind,
 
 def _register(platform: str | None) -> None:
     rule = functools.partial(_lower, platform=platform or "other")
-    lowering = mlir.lower_fun(rule, multiple_results=True)
+    lowering = _compat.lower_fun(rule, multiple_results=True)
     if platform is None:
         mlir.register_lowering(layer_p, lowering)
     else:

@@ -12,13 +12,16 @@ import numpy as np
 from jax import lax
 
 from gnnjit import _compat
+from gnnjit.ir import varying
 from gnnjit.ir.program import Atom, Lax, Literal, Program, Value, op_key
 from gnnjit.ir.space import Space
 
 
 def bind(op: Lax, args: Sequence[Any]) -> list[Any]:
     """Apply the primitive to per-element arguments."""
-    prim = op.primitive
+    prim, over = op.primitive, _compat.varying_axes(args)
+    if over:
+        return varying.bind(prim, args, dict(op.params), over)
     out = prim.bind(*args, **prim.get_bind_params(dict(op.params)))
     return list(out) if prim.multiple_results else [out]
 

@@ -116,7 +116,7 @@ def _abstract(
 ) -> Any:
     graph = jax.tree.unflatten(graph_def[0], list(args[: graph_def[1]]))
     return [
-        _compat.shaped_array(out_shape(graph, atom, r), atom.dtype)
+        _compat.result_aval(args, out_shape(graph, atom, r), atom.dtype)
         for atom, r in zip(body.outputs, reductions, strict=True)
     ]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from gnnjit import _compat
 from gnnjit._compat import mlir
 from gnnjit.graph import Graph
 from gnnjit.graph.sharded import ShardedGraph
@@ -53,7 +54,7 @@ def register(primitive: Any, lower: Callable[..., list[Any]]) -> None:
     """`lower(..., platform=)` is how a primitive becomes code, on each platform."""
     for platform in (None, "cpu", "cuda", "rocm", "tpu"):
         fn = functools.partial(lower, platform=platform or "other")
-        rule = mlir.lower_fun(fn, multiple_results=True)
+        rule = _compat.lower_fun(fn, multiple_results=True)
         if platform is None:
             mlir.register_lowering(primitive, rule)
         else:

@@ -106,12 +106,12 @@ def _rows(x: Any, w: Any, *, place: Place) -> jax.Array:
 
 @rows_p.def_abstract_eval
 def _rows_shape(x: Any, w: Any, *, place: Place) -> Any:
-    return _compat.shaped_array((x.shape[0], w.shape[1]), x.dtype)
+    return _compat.result_aval((x, w), (x.shape[0], w.shape[1]), x.dtype)
 
 
 @tall_p.def_abstract_eval
 def _tall_shape(a: Any, b: Any, *, place: Place) -> Any:
-    return _compat.shaped_array((a.shape[1], b.shape[1]), a.dtype)
+    return _compat.result_aval((a, b), (a.shape[1], b.shape[1]), a.dtype)
 
 
 ad.defbilinear(
@@ -135,10 +135,10 @@ def _register(primitive: Any, run: Any) -> None:
     primitive.def_impl(
         lambda *args, **params: jax.jit(functools.partial(primitive.bind, **params))(*args)
     )
-    mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=False))
+    mlir.register_lowering(primitive, _compat.lower_fun(run, multiple_results=False))
 
 
 _register(rows_p, _rows)
 _register(tall_p, _tall)
 _on_cpu = functools.partial(_tall, on_cpu=True)
-mlir.register_lowering(tall_p, mlir.lower_fun(_on_cpu, multiple_results=False), platform="cpu")
+mlir.register_lowering(tall_p, _compat.lower_fun(_on_cpu, multiple_results=False), platform="cpu")
