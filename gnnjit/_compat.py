@@ -98,8 +98,9 @@ def cast_varying(x: Any, over: frozenset[Any]) -> Any:
 
 def varying_like(kind: Any, over: frozenset[Any]) -> jax.ShapeDtypeStruct:
     """What `jax.make_jaxpr` takes in place of an array that varies over some axes."""
+    here = jax.sharding.NamedSharding(jax.sharding.get_abstract_mesh(), jax.sharding.PartitionSpec())
     varying = _core.ManualAxisType(varying=over)
-    return jax.ShapeDtypeStruct(kind.shape, kind.dtype, manual_axis_type=varying)
+    return jax.ShapeDtypeStruct(kind.shape, kind.dtype, sharding=here, manual_axis_type=varying)
 
 
 @contextlib.contextmanager

@@ -99,6 +99,8 @@ MAY_TOUCH_JAXPRS = {
     # The parameters that a JAX function gives its primitive are read off its jaxpr.
     "ir/build.py": {"make_jaxpr"},
     "ir/show.py": {"make_jaxpr"},
+    # What is inside an equation is traced once more, for values that vary over a mesh.
+    "ir/varying.py": {"JaxprLiteral", "make_jaxpr", "open_jaxpr"},
     # The aggregates of a gradient are found by walking it.
     "explain.py": {"make_jaxpr", "open_jaxpr", "subjaxprs"},
 }
