@@ -40,10 +40,10 @@ __all__ = [
     "scan_counts",
     "shaped_array",
     "subjaxprs",
-    "unvarying",
     "user_line",
     "varying_axes",
     "varying_like",
+    "without_mesh",
     "zero_tangent",
 ]
 
@@ -104,10 +104,17 @@ def varying_like(kind: Any, over: frozenset[Any]) -> jax.ShapeDtypeStruct:
 
 
 @contextlib.contextmanager
-def unvarying() -> Iterator[None]:
-    """Within it, nothing is said or checked of how values vary over a mesh."""
-    with _config._check_vma(False):
+def without_mesh() -> Iterator[None]:
+    """Within it, functions are traced as where there is no mesh: what is found may be kept, and
+    used where there is another."""
+    if jax.sharding.get_abstract_mesh().empty:
         yield
+        return
+    with _config._check_vma(False), jax.sharding.use_abstract_mesh(_NO_MESH):
+        yield
+
+
+_NO_MESH = jax.sharding.AbstractMesh((), ())
 
 
 def lower_fun(fn: Callable[..., Any], *, multiple_results: bool) -> Callable[..., Any]:
@@ -123,7 +130,7 @@ def lower_fun(fn: Callable[..., Any], *, multiple_results: bool) -> Callable[...
             a.update(manual_axis_type=same) if isinstance(a, core.ShapedArray) else a
             for a in ctx.avals_in
         ]
-        with unvarying():
+        with _config._check_vma(False):
             return rule(ctx.replace(avals_in=avals), *args, **params)
 
     return lowered

@@ -31,6 +31,7 @@ from gnnjit.graph.sharded import AnyGraph, ShardedGraph
 from gnnjit.ir.program import Program, depends
 from gnnjit.ir.space import Space
 from gnnjit.judge import Layout
+from gnnjit.lower.explicit import gathered, on_each_device
 from gnnjit.planner import plan
 from gnnjit.plans import Problem
 from gnnjit.run_program import num_bytes, run_program, shape_of
@@ -116,6 +117,8 @@ def _sizes_here(graph: AnyGraph) -> Sizes:
 def bind(call: Call, graph: AnyGraph, arrays: Sequence[Any]) -> list[Any]:
     """The outputs of the call, as the user gets them."""
     leaves, treedef = jax.tree.flatten(graph)
+    if not isinstance(graph, ShardedGraph):
+        leaves, arrays = gathered(leaves), gathered(arrays)
     return layer_p.bind(*leaves, *arrays, call=call, graph_def=(treedef, len(leaves)))
 
 
@@ -180,8 +183,8 @@ def _batch(
         graph, arrays = _split(some, graph_def)
         return _run(call, graph, arrays, None, platform_here())
 
-    outs = jax.vmap(f, in_axes=tuple(dims))(*args)
-    return outs, [0] * len(outs)
+    outs = [0] * len(call.given)
+    return on_each_device(jax.vmap(f, in_axes=tuple(dims)), args, dims, outs), outs
 
 
 def _lower(*args: Any, call: Call, graph_def: Any, platform: str) -> list[Any]:

@@ -58,9 +58,9 @@ def capture(
     a source or an edge lands on the edges, as a vertex-by-vertex reading of the code has it, and
     so does what only edges read of the work on `v`.
     """
-    with _compat.unvarying():  # one element knows of no mesh, whatever `fn` closes over
+    with _compat.without_mesh():  # whatever one lies on that `fn` closes over
         closed = jax.make_jaxpr(fn)(*[_compat.like(v) for v in inputs])
-    return from_jaxpr(closed, inputs, name=name, edge_values=edge_values)
+        return from_jaxpr(closed, inputs, name=name, edge_values=edge_values)
 
 
 def from_jaxpr(

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from gnnjit import _compat
 from gnnjit.ir.evaluate import Kind, result_kinds
 from gnnjit.ir.program import Atom, Builder, Degree, Equation, Lax, Literal, Location, Value
 from gnnjit.ir.space import Space, join
@@ -80,7 +81,8 @@ def _traced(calls: Sequence[_Call]) -> list[Lax]:
     def every(args: list[list[Any]]) -> list[Any]:
         return [fn(*xs) for (fn, _), xs in zip(calls, args, strict=True)]
 
-    eqns = jax.make_jaxpr(every)(structs).eqns
+    with _compat.without_mesh():
+        eqns = jax.make_jaxpr(every)(structs).eqns
     for eqn, (_, kinds) in zip(eqns, calls, strict=True):
         if len(eqn.invars) != len(kinds):
             raise ValueError(f"{eqn.primitive.name} does not take exactly the inputs given")

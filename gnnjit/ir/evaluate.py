@@ -60,7 +60,8 @@ def _result_kinds(applied: _Applied, kinds: tuple[Kind, ...]) -> list[Kind]:
     outs = _compat.abstract_outputs(op.primitive, kinds, dict(op.params))
     if outs is None:
         structs = [jax.ShapeDtypeStruct(*kind) for kind in kinds]
-        outs = jax.eval_shape(lambda *xs: bind(op, xs), *structs)
+        with _compat.without_mesh():
+            outs = jax.eval_shape(lambda *xs: bind(op, xs), *structs)
     return [(tuple(o.shape), o.dtype) for o in outs]
 
 
@@ -73,7 +74,7 @@ def folded(op: Lax, literals: Sequence[Literal]) -> np.ndarray:
 def _folded(applied: _Applied) -> np.ndarray:
     if (exact := _converted(applied.op, applied.literals)) is not None:
         return exact
-    with jax.ensure_compile_time_eval():
+    with _compat.without_mesh(), jax.ensure_compile_time_eval():
         return np.asarray(bind(applied.op, list(map(literal_array, applied.literals)))[0])
 
 

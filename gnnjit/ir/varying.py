@@ -67,7 +67,7 @@ def _retraced(param: Any, over: Over) -> Any:
 
 def _traced(fn: Callable[..., Any], args: Any) -> Any:
     """The jaxpr of a function of such arrays, as if they did not vary."""
-    with _compat.unvarying():
+    with _compat.without_mesh():
         return jax.make_jaxpr(fn, return_shape=True)(*jax.tree.map(_compat.like, args))
 
 

@@ -27,6 +27,7 @@ from gnnjit.ir.evaluate import evaluate_element, finite_or_zero, times
 from gnnjit.ir.program import Atom, Program, Reduce, Value, depends
 from gnnjit.ir.space import Space
 from gnnjit.lower.execute import size
+from gnnjit.lower.explicit import on_each_device
 from gnnjit.lower.rounding import error_bounds
 from gnnjit.passes.drop_dead import DropDead
 
@@ -321,11 +322,18 @@ ad.primitive_transposes[aggregate_p] = _transpose
 # ----------------------------------------------------------------------------------- batching
 
 
-def _batch(args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[list[Any], list[Any]]:
+def _batch(args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[list[Any], list[int]]:
+    of_graphs = any(d is not None for d in dims[: params["graph_def"][1]])
+    outs = [0 if of_graphs or home(r) is Space.SHARED else 1 for r in params["reductions"]]
+    rule = _batch_of_graphs if of_graphs else _batch_of_operands
+    return on_each_device(lambda *xs: rule(xs, dims, params), args, dims, outs), outs
+
+
+def _batch_of_operands(
+    args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]
+) -> list[Any]:
     call = _Call.of(args, **params)
     n, body, reductions = len(call.leaves), call.body, call.reductions
-    if any(d is not None for d in dims[:n]):
-        return _batch_of_graphs(args, dims, params)
     (width,) = {x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None}
     operands, inputs, axes = [], [], []
     for x, d, v in zip(call.operands, dims[n:], body.inputs, strict=True):
@@ -339,15 +347,13 @@ def _batch(args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[lis
     def f(*xs: Any) -> list[Any]:
         return evaluate_element(body, xs)
 
-    outs = call.capture(
-        jax.vmap(f, in_axes=axes, out_axes=0, axis_size=width), inputs, reductions, operands
-    )
-    return outs, [0 if home(r) is Space.SHARED else 1 for r in reductions]
+    batched = jax.vmap(f, in_axes=axes, out_axes=0, axis_size=width)
+    return call.capture(batched, inputs, reductions, operands)
 
 
 def _batch_of_graphs(
     args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]
-) -> tuple[list[Any], list[Any]]:
+) -> list[Any]:
     """Each batch element has edges of its own: one after the other."""
     moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(args, dims, strict=True)]
     mapped = [x for x, d in zip(moved, dims, strict=True) if d is not None]
@@ -357,8 +363,7 @@ def _batch_of_graphs(
         full = [x if d is None else next(rest) for x, d in zip(moved, dims, strict=True)]
         return aggregate_p.bind(*full, **params)
 
-    outs = lax.map(one, mapped)
-    return list(outs), [0] * len(outs)
+    return list(lax.map(one, mapped))
 
 
 batching.primitive_batchers[aggregate_p] = _batch
