@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import PartitionSpec, reshard
+from jax.sharding import NamedSharding, PartitionSpec, reshard
 
 
 def gathered(arrays: Sequence[Any]) -> list[Any]:
     """The arrays, each whole on every device."""
-    return [reshard(x, PartitionSpec()) if any(_spec(x)) else x for x in arrays]
+    return [_placed(x, ()) if any(_spec(x)) else x for x in arrays]
 
 
 def on_each_device(
@@ -24,20 +24,29 @@ def on_each_device(
 ) -> list[Any]:
     """`fn(*args)`, where axis `dims[i]` of an argument (if any) and axis `outs[k]` of a result is a
     batch whose elements do not know of each other: those of one device are done there."""
-    axes = {a for x, d in zip(args, dims, strict=True) if d is not None for a in _names(x, d)}
-    if not axes:
+    batch = {
+        a: jax.typeof(x).sharding.mesh
+        for x, d in zip(args, dims, strict=True)
+        if d is not None
+        for a in _names(x, d)
+    }
+    if not batch:
         return fn(*args)
-    mesh = jax.sharding.get_abstract_mesh()
-    names = tuple(a for a in mesh.axis_names if a in axes)
+    mesh = next(iter(batch.values()))
+    names = tuple(a for a in mesh.axis_names if a in batch)
     placed, specs = [], []
     for x, d in zip(args, dims, strict=True):
-        elsewhere = [tuple(a for a in _names(x, i) if a not in axes) for i in range(x.ndim)]
+        elsewhere = [tuple(a for a in _names(x, i) if a not in batch) for i in range(x.ndim)]
         spec = [names if i == d else e or None for i, e in enumerate(elsewhere)]
-        placed.append(reshard(x, PartitionSpec(*spec)) if any(_spec(x)) or d is not None else x)
+        placed.append(_placed(x, spec, mesh))
         specs.append(PartitionSpec(*(names if i == d else None for i in range(x.ndim))))
     back = [PartitionSpec(*(None,) * d, names) for d in outs]
-    mapped = jax.shard_map(fn, in_specs=tuple(specs), out_specs=back, axis_names=set(names))
-    return list(mapped(*placed))
+    manual = {"axis_names": set(names), "in_specs": tuple(specs), "out_specs": back}
+    return list(jax.shard_map(fn, mesh=mesh, **manual)(*placed))
+
+
+def _placed(x: Any, spec: Sequence[Any], mesh: Any = None) -> Any:
+    return reshard(x, NamedSharding(mesh or jax.typeof(x).sharding.mesh, PartitionSpec(*spec)))
 
 
 def _spec(x: Any) -> tuple[Any, ...]:
