@@ -15,18 +15,21 @@ from jax.extend import core as extend
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.extend.core import Literal as JaxprLiteral
 from jax.interpreters import ad, batching, mlir
+from jax.interpreters import partial_eval as pe
 
 __all__ = [
     "JAX_VERSION",
     "ClosedJaxpr",
     "Jaxpr",
     "JaxprLiteral",
+    "Kept",
     "Primitive",
     "abstract_outputs",
     "ad",
     "alike",
     "batching",
     "devices_in_use",
+    "drop_unused",
     "cast_varying",
     "expansion",
     "is_jaxpr",
@@ -146,6 +149,28 @@ def abstract_outputs(
     except NotImplementedError:
         return None
     return list(outs) if primitive.multiple_results else [outs]
+
+
+Kept = tuple[Sequence[int], Sequence[int], dict[str, Any]]
+"""Of an equation: the inputs and outputs that stay, by number, and its parameters then."""
+
+
+def drop_unused(primitive: Primitive, rule: Callable[[tuple[int, ...], dict[str, Any]], Kept]) -> None:
+    """Let JAX leave out what is not read of an equation: `rule` is told which outputs are."""
+
+    def dce(used: Sequence[bool], *rest: Any) -> tuple[list[bool], Any]:
+        eqn = rest[-1]  # from JAX 0.12, which inputs are live comes before it
+        read = tuple(k for k, is_used in enumerate(used) if is_used)
+        if not read:
+            return [False] * len(eqn.invars), None
+        ins, outs, params = rule(read, dict(eqn.params))
+        left = eqn.replace(
+            invars=[eqn.invars[i] for i in ins], outvars=[eqn.outvars[k] for k in outs],
+            params=params,
+        )  # fmt: skip
+        return [i in set(ins) for i in range(len(eqn.invars))], left
+
+    pe.dce_rules[primitive] = dce
 
 
 def devices_in_use() -> bool:

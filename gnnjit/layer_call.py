@@ -7,7 +7,9 @@
   forward and backward together and for these gradients (GraphTensor V-A has this for the first
   layer, whose features need none), and runs as plain JAX around `aggregate`, which is closed under
   differentiation;
-- batched: the plan of inference, batched.
+- transposed, where it is linear: the plan that is fastest for its gradients, transposed;
+- batched: the plan of inference, batched;
+- read in part: the program without the outputs that nobody reads, before any plan is made.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from gnnjit.ir.program import Program, depends
 from gnnjit.ir.space import Space
 from gnnjit.judge import Layout
 from gnnjit.lower.explicit import gathered, on_each_device
+from gnnjit.passes.drop_dead import reading
 from gnnjit.planner import plan
 from gnnjit.plans import Problem
 from gnnjit.run_program import num_bytes, run_program, shape_of
@@ -187,6 +190,18 @@ def _batch(
     return on_each_device(jax.vmap(f, in_axes=tuple(dims)), args, dims, outs), outs
 
 
+def _drop(read: tuple[int, ...], params: dict[str, Any]) -> _compat.Kept:
+    call, n = params["call"], params["graph_def"][1]
+    program, inputs = reading(call.program, read)
+    slots = [call.slots[i] for i in inputs]
+    arrays = sorted(set(slots))
+    left = dataclasses.replace(
+        call, program=program, given=tuple(call.given[k] for k in read),
+        slots=tuple(arrays.index(i) for i in slots),
+    )  # fmt: skip
+    return [*range(n), *(n + i for i in arrays)], read, {**params, "call": left}
+
+
 def _lower(*args: Any, call: Call, graph_def: Any, platform: str) -> list[Any]:
     graph, arrays = _split(args, graph_def)
     return _run(call, graph, arrays, None, platform)
@@ -199,6 +214,7 @@ def written_out(params: Mapping[str, Any]) -> Callable[..., list[Any]]:
 
 ad.primitive_jvps[layer_p] = _jvp
 batching.primitive_batchers[layer_p] = _batch
+_compat.drop_unused(layer_p, _drop)
 layer_p.def_impl(lambda *args, **params: jax.jit(functools.partial(layer_p.bind, **params))(*args))
 
 

@@ -24,12 +24,12 @@ from gnnjit.errors import LayerError
 from gnnjit.frontend.capture import capture
 from gnnjit.graph.sharded import AnyGraph
 from gnnjit.ir.evaluate import evaluate_element, finite_or_zero, times
-from gnnjit.ir.program import Atom, Program, Reduce, Value, depends
+from gnnjit.ir.program import Aggregate, Atom, Program, Reduce, Value, depends
 from gnnjit.ir.space import Space
 from gnnjit.lower.execute import size
 from gnnjit.lower.explicit import on_each_device
 from gnnjit.lower.rounding import error_bounds
-from gnnjit.passes.drop_dead import DropDead
+from gnnjit.passes.drop_dead import reading, smaller
 
 aggregate_p = _compat.Primitive("aggregate")
 aggregate_p.multiple_results = True
@@ -94,10 +94,8 @@ class _Call:
         """Bind the aggregate whose per-edge function is `fn`, with the operands that it reads:
         an operand nobody reads would be kept for the backward all the same."""
         found = capture(fn, inputs)
-        body, every = DropDead()(found.program), [*operands, *found.constants]
-        read = {a for e in body.equations for a in e.inputs} | set(body.outputs)
-        slots = [i for i, v in enumerate(body.inputs) if v in read]
-        body = dataclasses.replace(body, inputs=tuple(body.inputs[i] for i in slots))
+        every = [*operands, *found.constants]
+        body, slots = reading(found.program, range(len(found.program.outputs)))
         return self.bind(body, reductions, [every[i] for i in slots])
 
 
@@ -367,3 +365,16 @@ def _batch_of_graphs(
 
 
 batching.primitive_batchers[aggregate_p] = _batch
+
+
+# ------------------------------------------------------------------------------- dead outputs
+
+
+def _drop(read: tuple[int, ...], params: dict[str, Any]) -> _compat.Kept:
+    op, keep, slots = smaller(Aggregate(params["body"], params["reductions"]), read)
+    n = params["graph_def"][1]
+    left = {**params, "body": op.body, "reductions": op.reductions}
+    return [*range(n), *(n + i for i in slots)], keep, left
+
+
+_compat.drop_unused(aggregate_p, _drop)
