@@ -236,7 +236,7 @@ _LIBRARIES = tuple(
 )
 _CALLS = tuple(
     os.path.join("gnnjit", f"{name}.py")
-    for name in ("layer", "layer_call", "run_program", "stage", "stream")
+    for name in ("_compat", "layer", "layer_call", "run_program", "stage", "stream")
 )
 
 

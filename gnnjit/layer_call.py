@@ -27,13 +27,15 @@ from gnnjit import _compat, tuning
 from gnnjit._compat import ad, batching, mlir
 from gnnjit.cost.machine import platform_here
 from gnnjit.cost.sketch import Sizes
-from gnnjit.errors import PlanError
+from gnnjit.errors import LayerError, PlanError
 from gnnjit.graph import Graph
 from gnnjit.graph.sharded import AnyGraph, ShardedGraph
-from gnnjit.ir.program import Program, depends
+from gnnjit.ir.linear import nonlinear
+from gnnjit.ir.program import Equation, Program, depends
 from gnnjit.ir.space import Space
 from gnnjit.judge import Layout
 from gnnjit.lower.explicit import gathered, on_each_device
+from gnnjit.passes.apart import apart
 from gnnjit.passes.drop_dead import reading
 from gnnjit.planner import plan
 from gnnjit.plans import Problem
@@ -136,13 +138,16 @@ def _run(
     arrays: Sequence[Any],
     moving: tuple[bool, ...] | None,
     platform: str,
+    linear: set[int] | None = None,
 ) -> list[Any]:
+    """`linear`: the inputs that the result is transposed for."""
     try:
         chosen = plan(call.problem(graph, arrays, moving, platform))
     except PlanError as error:
         raise PlanError(f"{call.label}: {error}") from None
     operands = [arrays[i] for i in call.slots]
-    return run_program(chosen.program, call.given, graph, operands, chosen.chosen.choices.limit)
+    program = chosen.program if linear is None else apart(chosen.program, linear)
+    return run_program(program, call.given, graph, operands, chosen.chosen.choices.limit)
 
 
 @layer_p.def_abstract_eval
@@ -179,6 +184,41 @@ def _jvp(
     ]
 
 
+def _transpose(cts: Sequence[Any], *args: Any, call: Call, graph_def: Any) -> list[Any]:
+    graph, arrays = _split(args, graph_def)
+    given = [k for k, ct in enumerate(cts) if type(ct) is not ad.Zero]
+    linear = [i for i, x in enumerate(arrays) if ad.is_undefined_primal(x)]
+    call, inputs = _reading(call, given)
+    at = {number: i for number, i in enumerate(inputs) if i in linear}
+    roots = {k for k, slot in enumerate(call.slots) if slot in at}
+    if (eqn := nonlinear(call.program, roots)) is not None:
+        raise LayerError(_not_linear(call, eqn))
+    moving = tuple(number in at for number in range(len(inputs)))
+
+    def f(*some: Any) -> list[Any]:
+        rest = iter(some)
+        every = [next(rest) if i in linear else arrays[i] for i in inputs]
+        return _run(call, graph, every, moving, platform_here(), roots)
+
+    result: list[Any] = [None] * len(args)
+    for i in linear:
+        result[graph_def[1] + i] = ad.Zero(arrays[i].aval)
+    if given and at:
+        transposed = jax.linear_transpose(f, *(arrays[i].aval for i in at.values()))
+        for i, ct in zip(at.values(), transposed([cts[k] for k in given]), strict=True):
+            result[graph_def[1] + i] = ct
+    return result
+
+
+def _not_linear(call: Call, eqn: Equation) -> str:
+    where = f" at {eqn.location}" if eqn.location else ""
+    return (
+        f"{call.label}: the layer is transposed (by jax.linear_transpose or a linear solver), but "
+        f"it is not linear in what it is transposed for: {eqn.op.name}{where}. Solvers take a "
+        "layer that is linear in its unknowns; of any other, jax.vjp transposes the derivative"
+    )
+
+
 def _batch(
     args: Sequence[Any], dims: Sequence[Any], *, call: Call, graph_def: Any
 ) -> tuple[list[Any], list[int]]:
@@ -191,15 +231,19 @@ def _batch(
 
 
 def _drop(read: tuple[int, ...], params: dict[str, Any]) -> _compat.Kept:
-    call, n = params["call"], params["graph_def"][1]
-    program, inputs = reading(call.program, read)
+    call, arrays = _reading(params["call"], read)
+    n = params["graph_def"][1]
+    return [*range(n), *(n + i for i in arrays)], read, {**params, "call": call}
+
+
+def _reading(call: Call, outputs: Sequence[int]) -> tuple[Call, list[int]]:
+    """A call for some of its outputs, and the arrays that it reads for them, by number."""
+    program, inputs = reading(call.program, outputs)
     slots = [call.slots[i] for i in inputs]
     arrays = sorted(set(slots))
-    left = dataclasses.replace(
-        call, program=program, given=tuple(call.given[k] for k in read),
-        slots=tuple(arrays.index(i) for i in slots),
-    )  # fmt: skip
-    return [*range(n), *(n + i for i in arrays)], read, {**params, "call": left}
+    given = tuple(call.given[k] for k in outputs)
+    slots = tuple(arrays.index(i) for i in slots)
+    return dataclasses.replace(call, program=program, given=given, slots=slots), arrays
 
 
 def _lower(*args: Any, call: Call, graph_def: Any, platform: str) -> list[Any]:
@@ -213,6 +257,7 @@ def written_out(params: Mapping[str, Any]) -> Callable[..., list[Any]]:
 
 
 ad.primitive_jvps[layer_p] = _jvp
+ad.primitive_transposes[layer_p] = _transpose
 batching.primitive_batchers[layer_p] = _batch
 _compat.drop_unused(layer_p, _drop)
 layer_p.def_impl(lambda *args, **params: jax.jit(functools.partial(layer_p.bind, **params))(*args))

@@ -182,11 +182,7 @@ def _tangents(
             full = list(primals)
             for i, x in zip(moving, some, strict=True):
                 full[i] = x
-            every = evaluate_element(body, full)
-            weight = {k: jnp.exp(every[k] - shift[k]) for k in scores}
-            return [
-                times(weight[score_of[k]], every[k]) if k in score_of else every[k] for k in live
-            ]
+            return _terms(evaluate_element(body, full), live, score_of, shift)
 
         values, steps = jax.jvp(f, [primals[i] for i in moving], list(moved))
         slack = _slack(call, primals, ties)
@@ -203,6 +199,15 @@ def _tangents(
         at = live.index(k)
         found[at] = found[at] * weight[j]
     return found
+
+
+def _terms(
+    every: Sequence[Any], wanted: Sequence[int], score_of: dict[int, int], shift: dict[int, Any]
+) -> list[Any]:
+    """What is summed for the outputs `wanted`, given all values of an edge: an `exp_sum`'s values
+    times their weights."""
+    weight = {k: jnp.exp(every[k] - top) for k, top in shift.items()}
+    return [times(weight[score_of[k]], every[k]) if k in score_of else every[k] for k in wanted]
 
 
 def _scores(reductions: Reductions) -> dict[int, int]:
@@ -272,27 +277,32 @@ def _transpose(cts: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
     call = _Call.of(args, **params)
     body, reductions = call.body, call.reductions
     linear = [i for i, x in enumerate(call.operands) if ad.is_undefined_primal(x)]
-    given = [k for k, ct in enumerate(cts) if type(ct) is not ad.Zero]
     known = [i for i in range(len(call.operands)) if i not in linear]
+    depend = depends(body, set(linear))
+    given = [k for k, ct in enumerate(cts) if type(ct) is not ad.Zero and depend[k]]
     if any(_is_extreme(reductions[k]) for k in given):
         raise LayerError("a maximum or minimum is not linear and cannot be transposed")
     reach = _reached(body, linear, given)
+    score_of = {k: score for k, score in _scores(reductions).items() if k in given}
+    scores = sorted(set(score_of.values()))
     inputs = _fresh([body.inputs[i] for i in known])
-    for k in given:
+    for k in [*given, *scores]:
         atom = body.outputs[k]
         inputs.append(Value(atom.shape, atom.dtype, home(reductions[k])))
+    n, m = len(known), len(given)
 
     def backward(*xs: Any) -> list[Any]:
-        fixed = dict(zip(known, xs[: len(known)], strict=True))
+        fixed = dict(zip(known, xs[:n], strict=True))
+        shift = dict(zip(scores, xs[n + m :], strict=True))
 
         def f(*some: Any) -> list[Any]:
             full = {**fixed, **dict(zip(reach, some, strict=True))}
             zeros = {i: jnp.zeros(body.inputs[i].shape, body.inputs[i].dtype) for i in linear}
             every = evaluate_element(body, [{**zeros, **full}[i] for i in range(len(body.inputs))])
-            return [every[k] for k in given]
+            return _terms(every, given, score_of, shift)
 
         avals = [body.inputs[i].aval for i in reach]
-        return list(jax.linear_transpose(f, *avals)(list(xs[len(known) :])))
+        return list(jax.linear_transpose(f, *avals)(list(xs[n : n + m])))
 
     result: list[Any] = [None] * len(call.operands)
     for i in linear:
@@ -300,9 +310,21 @@ def _transpose(cts: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
     if reach:
         into = tuple(_into(body.inputs[i].space) for i in reach)
         operands = [call.operands[i] for i in known] + [cts[k] for k in given]
+        operands += _shifts(call, scores, linear)
         for i, ct in zip(reach, call.capture(backward, inputs, into, operands), strict=True):
             result[i] = ct
     return [None] * len(call.leaves) + result
+
+
+def _shifts(call: _Call, scores: list[int], linear: list[int]) -> list[Any]:
+    """What the scores of a softmax are shifted by, where only what they weigh is transposed."""
+    if not scores:
+        return []
+    op, _, slots = smaller(Aggregate(call.body, call.reductions), scores)
+    if set(slots) & set(linear):
+        raise LayerError("a softmax is not linear in its scores and cannot be transposed")
+    tops = call.bind(op.body, op.reductions, [call.operands[i] for i in slots])
+    return [finite_or_zero(top) for top in tops]
 
 
 def _into(space: Space) -> Reduce | None:

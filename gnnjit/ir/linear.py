@@ -1,0 +1,72 @@
+"""Whether a program is linear in some of its inputs, and if not, where."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable
+from typing import Any
+
+import jax
+
+from gnnjit import _compat
+from gnnjit.ir.evaluate import bind
+from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce, op_key
+
+
+def nonlinear(program: Program, roots: set[int]) -> Equation | None:
+    """The first equation that is not linear in what depends on the inputs numbered `roots`."""
+    moving: set[Atom] = {v for i, v in enumerate(program.inputs) if i in roots}
+    for eqn in program.equations:
+        at = tuple(i for i, a in enumerate(eqn.inputs) if a in moving)
+        if not at:
+            continue
+        if not _is_linear(eqn, at):
+            return eqn
+        moving.update(eqn.outputs)
+    return None
+
+
+def _is_linear(eqn: Equation, at: tuple[int, ...]) -> bool:
+    match eqn.op:
+        case Reduce(kind):
+            return kind == "sum" or (kind == "exp_sum" and at == (1,))
+        case Lax():
+            return _transposes(_Question(eqn, at))
+    return True
+
+
+class _Question:
+    """Equal for equal operations on operands of the same shapes, of which the same ones move."""
+
+    def __init__(self, eqn: Equation, at: tuple[int, ...]):
+        self.eqn, self.at = eqn, at
+        kinds = tuple((tuple(a.shape), a.dtype) for a in eqn.inputs)
+        self.key: Hashable = (op_key(eqn.op), kinds, at)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Question) and self.key == other.key
+
+
+@functools.lru_cache(maxsize=1024)
+def _transposes(question: _Question) -> bool:
+    """Whether JAX can transpose the operation: that is what it says of linear ones."""
+    op, at, inputs = question.eqn.op, question.at, question.eqn.inputs
+    assert isinstance(op, Lax)
+
+    def backward(fixed: dict[int, Any], cotangents: list[Any]) -> Any:
+        def f(*some: Any) -> list[Any]:
+            every = {**fixed, **dict(zip(at, some, strict=True))}
+            return bind(op, [every[i] for i in range(len(inputs))])
+
+        return jax.linear_transpose(f, *(inputs[i].aval for i in at))(cotangents)
+
+    fixed = {i: a.aval for i, a in enumerate(inputs) if i not in at}
+    with _compat.without_mesh():
+        try:
+            jax.eval_shape(backward, fixed, [o.aval for o in question.eqn.outputs])
+        except (NotImplementedError, AssertionError, TypeError, ValueError):
+            return False
+    return True

@@ -1,0 +1,41 @@
+"""Traversals cut in two, for what is linear in some of the inputs to be transposed by itself.
+
+before:  a, b = aggregate(x, y)        after:  a = aggregate(x, y); b = aggregate(y)
+
+where `x` is transposed: JAX takes every result of an equation that reads `x` for linear in it, and
+the weights of a softmax, summed beside what they weigh, are not.
+"""
+
+from __future__ import annotations
+
+from gnnjit.ir.program import Aggregate, Atom, Builder, Equation, Program, Value, depends, rewrite
+from gnnjit.passes.drop_dead import smaller
+
+
+def apart(program: Program, roots: set[int]) -> Program:
+    """`program` without traversals of which only some outputs depend on the inputs `roots`."""
+    moving: set[Atom] = {v for i, v in enumerate(program.inputs) if i in roots}
+
+    def rule(builder: Builder, eqn: Equation) -> bool:
+        at = {i for i, a in enumerate(eqn.inputs) if a in moving}
+        if not isinstance(eqn.op, Aggregate):
+            moving.update(eqn.outputs if at else ())
+            return False
+        touched = depends(eqn.op.body, at)
+        moving.update(o for o, moves in zip(eqn.outputs, touched, strict=True) if moves)
+        if all(touched) or not any(touched):
+            return False
+        for wanted in (False, True):
+            part = [k for k, moves in enumerate(touched) if moves is wanted]
+            op, keep, slots = smaller(eqn.op, part)
+            outs = [eqn.outputs[k] for k in keep]
+            fresh = [o if k in part else _again(o) for o, k in zip(outs, keep, strict=True)]
+            inputs = [builder[eqn.inputs[i]] for i in slots]
+            builder.emit(op, inputs, fresh, eqn.location)
+        return True
+
+    return rewrite(program, rule)
+
+
+def _again(value: Value) -> Value:
+    return Value(value.shape, value.dtype, value.space, value.name)
