@@ -11,6 +11,7 @@ import jax
 from jax import core
 from jax._src import config as _config  # how arrays vary over a mesh is nowhere public
 from jax._src import core as _core
+from jax.experimental import jet
 from jax.extend import core as extend
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.extend.core import Literal as JaxprLiteral
@@ -28,9 +29,9 @@ __all__ = [
     "ad",
     "alike",
     "batching",
+    "cast_varying",
     "devices_in_use",
     "drop_unused",
-    "cast_varying",
     "expansion",
     "is_jaxpr",
     "like",
@@ -39,6 +40,7 @@ __all__ = [
     "open_jaxpr",
     "primitive_names",
     "raised_at",
+    "refuse_jet",
     "result_aval",
     "scan_counts",
     "shaped_array",
@@ -101,7 +103,9 @@ def cast_varying(x: Any, over: frozenset[Any]) -> Any:
 
 def varying_like(kind: Any, over: frozenset[Any]) -> jax.ShapeDtypeStruct:
     """What `jax.make_jaxpr` takes in place of an array that varies over some axes."""
-    here = jax.sharding.NamedSharding(jax.sharding.get_abstract_mesh(), jax.sharding.PartitionSpec())
+    here = jax.sharding.NamedSharding(
+        jax.sharding.get_abstract_mesh(), jax.sharding.PartitionSpec()
+    )
     varying = _core.ManualAxisType(varying=over)
     return jax.ShapeDtypeStruct(kind.shape, kind.dtype, sharding=here, manual_axis_type=varying)
 
@@ -140,7 +144,9 @@ def lower_fun(fn: Callable[..., Any], *, multiple_results: bool) -> Callable[...
 
 
 def abstract_outputs(
-    primitive: extend.Primitive, kinds: Sequence[tuple[tuple[int, ...], Any]], params: dict[str, Any]
+    primitive: extend.Primitive,
+    kinds: Sequence[tuple[tuple[int, ...], Any]],
+    params: dict[str, Any],
 ) -> list[Any] | None:
     """The shapes and dtypes that a primitive makes of others, in a tenth of the time of
     `jax.eval_shape`; None for one that does not tell by itself."""
@@ -155,7 +161,9 @@ Kept = tuple[Sequence[int], Sequence[int], dict[str, Any]]
 """Of an equation: the inputs and outputs that stay, by number, and its parameters then."""
 
 
-def drop_unused(primitive: Primitive, rule: Callable[[tuple[int, ...], dict[str, Any]], Kept]) -> None:
+def drop_unused(
+    primitive: Primitive, rule: Callable[[tuple[int, ...], dict[str, Any]], Kept]
+) -> None:
     """Let JAX leave out what is not read of an equation: `rule` is told which outputs are."""
 
     def dce(used: Sequence[bool], *rest: Any) -> tuple[list[bool], Any]:
@@ -171,6 +179,11 @@ def drop_unused(primitive: Primitive, rule: Callable[[tuple[int, ...], dict[str,
         return [i in set(ins) for i in range(len(eqn.invars))], left
 
     pe.dce_rules[primitive] = dce
+
+
+def refuse_jet(primitive: Primitive, refuse: Callable[..., Any]) -> None:
+    """Let `jax.experimental.jet` call `refuse(**params)`, where a rule is missing."""
+    jet.jet_rules[primitive] = lambda primals, series, **params: refuse(**params)
 
 
 def devices_in_use() -> bool:

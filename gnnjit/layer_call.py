@@ -179,7 +179,9 @@ def _jvp(
     outs, steps = jax.jvp(f, [arrays[i] for i in at], [given[i] for i in at])
     touched = depends(call.program, {k for k, i in enumerate(call.slots) if moving[i]})
     return outs, [
-        step if live and jnp.issubdtype(out.dtype, jnp.inexact) else _compat.zero_tangent(jax.typeof(out))
+        step
+        if live and jnp.issubdtype(out.dtype, jnp.inexact)
+        else _compat.zero_tangent(jax.typeof(out))
         for out, step, live in zip(outs, steps, touched, strict=True)
     ]
 
@@ -230,6 +232,13 @@ def _batch(
     return on_each_device(jax.vmap(f, in_axes=tuple(dims)), args, dims, outs), outs
 
 
+def _no_jet(call: Call, graph_def: Any) -> Any:
+    raise LayerError(
+        f"{call.label}: jax.experimental.jet has no rule for a layer; nest jax.jvp, once for each "
+        "order, which layers take"
+    )
+
+
 def _drop(read: tuple[int, ...], params: dict[str, Any]) -> _compat.Kept:
     call, arrays = _reading(params["call"], read)
     n = params["graph_def"][1]
@@ -260,6 +269,7 @@ ad.primitive_jvps[layer_p] = _jvp
 ad.primitive_transposes[layer_p] = _transpose
 batching.primitive_batchers[layer_p] = _batch
 _compat.drop_unused(layer_p, _drop)
+_compat.refuse_jet(layer_p, _no_jet)
 layer_p.def_impl(lambda *args, **params: jax.jit(functools.partial(layer_p.bind, **params))(*args))
 
 

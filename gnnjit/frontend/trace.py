@@ -238,7 +238,12 @@ def _array(leaf: Any, what: str) -> Any:
     if isinstance(leaf, (bool, int, float, complex, np.ndarray, np.generic, list)):
         return jnp.asarray(leaf)
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-        return leaf
+        if all(isinstance(n, (int, np.integer)) for n in leaf.shape):
+            return leaf
+        raise LayerError(
+            f"{what} has the symbolic shape {leaf.shape}, but a layer is planned for sizes that "
+            "are known: export one program for each size, or for the largest one and pad to it"
+        )
     raise LayerError(
         f"{what} is a {type(leaf).__name__}, not an array. Capture it by closure, or name it in "
         "@gnnjit.layer(static_argnames=...)"

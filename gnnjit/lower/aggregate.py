@@ -371,9 +371,7 @@ def _batch_of_operands(
     return call.capture(batched, inputs, reductions, operands)
 
 
-def _batch_of_graphs(
-    args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]
-) -> list[Any]:
+def _batch_of_graphs(args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> list[Any]:
     """Each batch element has edges of its own: one after the other."""
     moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(args, dims, strict=True)]
     mapped = [x for x, d in zip(moved, dims, strict=True) if d is not None]

@@ -1,0 +1,140 @@
+"""Layers that are linear, transposed: `jax.linear_transpose` and the linear solvers of JAX."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from jax.experimental.jet import jet
+from jax.scipy.sparse.linalg import bicgstab, gmres
+
+import gnnjit
+from gnnjit.errors import LayerError
+
+RANDOM = np.random.default_rng(7)
+G = gnnjit.Graph.from_edges(*RANDOM.integers(0, 5, size=(2, 12)), num_nodes=5)
+
+
+def array(*shape: int) -> jax.Array:
+    return jnp.asarray(RANDOM.normal(size=shape), jnp.float32)
+
+
+X, W, S = array(5, 3), array(3, 3), array(12)
+
+
+def layer(fn: Any) -> Any:
+    return gnnjit.layer(fn)
+
+
+attend = layer(lambda v, e, w: gnnjit.sum(gnnjit.softmax(e.data) * (e.src @ w)) - v)
+by_features = layer(
+    lambda v, e: gnnjit.sum(gnnjit.softmax(jnp.sum(e.src["k"] * v["k"])) * e.src["x"])
+)
+mixed = layer(lambda v, e: {"e": e.src - v, "v": gnnjit.mean(e.src), "d": gnnjit.degree() / 2})
+scaled = layer(lambda v, e, w: gnnjit.sum(e.data * jnp.tanh(e.src @ w)))
+product = layer(lambda v, e, w: gnnjit.sum(jnp.sum(e.src) * e.src @ w) + v @ w)
+LINEAR = {
+    "features": (lambda x: attend(G, x, W, edges=S), X),
+    "some features": (lambda x: by_features(G, {"k": X, "x": x}), X),
+    "several outputs": (lambda x: mixed(G, x), X),
+    "edges": (lambda s: scaled(G, X, W, edges=s), S),
+    "parameters": (lambda w: product(G, X, w), W),
+}
+
+
+def close(a: Any, b: Any, rtol: float = 1e-4) -> None:
+    for have, want in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(have, want, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_transposed(name):
+    """The transpose is the gradient at any point."""
+    f, x = LINEAR[name]
+    ct = jax.tree.map(lambda y: array(*y.shape).astype(y.dtype), jax.eval_shape(f, x))
+    have = jax.jit(lambda ct: jax.linear_transpose(f, x)(ct))(ct)
+    close(have, jax.vjp(f, -x)[1](ct))
+
+
+def test_a_batch_inside_what_is_transposed():
+    f = jax.vmap(lambda x: mixed(G, x)["v"])
+    xs = jnp.stack([X, 2 * X])
+    ct = array(2, 5, 3)
+    close(jax.linear_transpose(f, xs)(ct), jax.vjp(f, xs)[1](ct))
+
+
+NOT_LINEAR = {
+    "tanh": lambda v, e: gnnjit.sum(jnp.tanh(e.src)),
+    "max": lambda v, e: gnnjit.max(e.src),
+    "mul": lambda v, e: gnnjit.sum(e.src * v),
+    "gt": lambda v, e: gnnjit.sum(jnp.where(e.src > 0, 1.0, 0.0)),
+    "custom_jvp_call": lambda v, e: jax.nn.relu(v),
+}
+
+
+@pytest.mark.parametrize("name", NOT_LINEAR)
+def test_what_is_not_linear(name):
+    f = layer(NOT_LINEAR[name])
+    said = (
+        "the layer is transposed (by jax.linear_transpose or a linear solver), but it is not "
+        f"linear in what it is transposed for: {name} at test_linear.py:"
+    )
+    with pytest.raises(LayerError, match=re.escape(said)):
+        jax.linear_transpose(lambda x: f(G, x), X)(X)
+
+
+spread = layer(lambda v, e: gnnjit.sum(e.src * e.data / (1 + gnnjit.degree())))
+
+
+def operator(s: Any) -> Any:
+    return lambda x: x - 0.4 * spread(G, x, edges=s[:, None])
+
+
+def dense(s: Any, b: Any) -> Any:
+    matrix = jax.jacobian(operator(s))(b).reshape(b.size, b.size)
+    return jnp.linalg.solve(matrix, b.reshape(-1)).reshape(b.shape)
+
+
+@pytest.mark.parametrize("solver", [gmres, bicgstab], ids=lambda f: f.__name__)
+def test_solvers(solver):
+    """The solution, and its gradient with respect to the operator and the right-hand side."""
+
+    def solve(s: Any, b: Any) -> Any:
+        return solver(operator(s), b, tol=1e-7)[0]
+
+    def loss(f: Any) -> Any:
+        return jax.jit(jax.value_and_grad(lambda s, b: jnp.sum(jnp.sin(f(s, b))), (0, 1)))
+
+    close(loss(solve)(S, X), loss(dense)(S, X), 1e-3)
+
+
+def test_custom_linear_solve():
+    def solve(matvec: Any, b: Any) -> Any:
+        return bicgstab(matvec, b, tol=1e-7)[0]
+
+    def found(s: Any, b: Any) -> Any:
+        return jax.lax.custom_linear_solve(operator(s), b, solve, transpose_solve=solve)
+
+    derived = [
+        jax.jit(jax.jacrev(lambda s, f=f: jnp.sum(jnp.sin(f(s, X)), axis=0)))(S)
+        for f in (found, dense)
+    ]
+    close(*derived, 1e-3)
+
+
+def test_jet_is_refused_by_name():
+    said = "jax.experimental.jet has no rule for a layer; nest jax.jvp, once for each order"
+    with pytest.raises(LayerError, match=re.escape(said)):
+        jet(lambda x: mixed(G, x), (X,), ((X,),))
+
+
+def test_symbolic_shapes_are_refused_by_name():
+    (width,) = export.symbolic_shape("width")
+    said = "has the symbolic shape (5, width), but a layer is planned for sizes that are known"
+    with pytest.raises(LayerError, match=re.escape(said)):
+        jax.eval_shape(lambda x: mixed(G, x), jax.ShapeDtypeStruct((5, width), jnp.float32))
