@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ __all__ = [
     "JaxprLiteral",
     "Primitive",
     "abstract_outputs",
+    "current_trace",
     "ad",
     "batching",
     "devices_in_use",
@@ -28,10 +30,12 @@ __all__ = [
     "open_jaxpr",
     "primitive_names",
     "raised_at",
+    "run_compiled",
     "scan_counts",
     "shaped_array",
     "subjaxprs",
     "user_line",
+    "value_of",
     "zero_tangent",
 ]
 
@@ -108,6 +112,24 @@ def expansion(eqn: Any) -> Any:
 def zero_tangent(aval: Any) -> Any:
     """The symbolic zero tangent of a value."""
     return ad.Zero(core.ShapedArray(aval.shape, aval.dtype).to_tangent_aval())
+
+
+def run_compiled(primitive: Primitive, *args: Any, **params: Any) -> Any:
+    """A primitive of ours on arrays: compiled, under `jax.disable_jit` too, as JAX's own are."""
+    with jax.disable_jit(False):
+        return jax.jit(functools.partial(primitive.bind, **params))(*args)
+
+
+def value_of(x: Any) -> Any:
+    """The array that a tracer stands for (in `jax.grad`), or None where it is not known."""
+    return x.to_concrete_value() if isinstance(x, core.Tracer) else x
+
+
+def current_trace() -> Any:
+    """Which transformation runs just now: another object inside each `jax.vmap` or `jax.grad`."""
+    from jax._src import core as inner  # no public name on any supported release
+
+    return inner.trace_ctx.trace
 
 
 _LIBRARIES = tuple(

@@ -196,7 +196,7 @@ def written_out(params: Mapping[str, Any]) -> Callable[..., list[Any]]:
 
 ad.primitive_jvps[layer_p] = _jvp
 batching.primitive_batchers[layer_p] = _batch
-layer_p.def_impl(lambda *args, **params: jax.jit(functools.partial(layer_p.bind, **params))(*args))
+layer_p.def_impl(functools.partial(_compat.run_compiled, layer_p))
 
 
 def _register(platform: str | None) -> None:

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from gnnjit.budget import default_budget
 from gnnjit.cost.machine import platform_here
-from gnnjit.errors import LayerError
+from gnnjit.errors import GnnjitError, LayerError, shortened
+from gnnjit.frontend.by_hand import by_hand, muted
 from gnnjit.frontend.trace import Arguments, Traced, call_once, leak_message, trace
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.graph.sharded import AnyGraph, ShardedGraph
@@ -55,6 +57,7 @@ class Staged:
     """One call of a layer, traced: everything that running or explaining it needs."""
 
     definition: Definition
+    fn: Callable[..., Any]
     graph: AnyGraph
     arguments: Arguments
     traced: Traced
@@ -79,10 +82,22 @@ class Staged:
         if getattr(_state, "reference", False):
             shield = ShieldUnreadVertices(self.padded)
             outs = self.interpret(PlaceInSmallestSpace()(shield(self.program)))
+        elif (outs := self.by_hand()) is not None:
+            pass
         else:
             arrays, call = self.call()
             outs = _run(call, self.graph, arrays)
         return jax.tree.unflatten(self.traced.out_tree, outs)
+
+    def by_hand(self) -> list[Any] | None:
+        """The outputs of running the function itself, edge after edge; None unless
+        `jax.disable_jit` asks for it and the numbers are known."""
+        if not jax.config.jax_disable_jit:
+            return None
+        own = self.definition
+        return by_hand(
+            self.fn, self.arguments, self.traced, self.graph, name=own.name, where=own.where
+        )
 
     def call(self) -> tuple[list[Any], Call]:
         """The distinct arrays of the call, and what is known of it."""
@@ -109,6 +124,29 @@ class Staged:
             ids = {id(x) for x in jax.tree.leaves(moving)}
             wanted = tuple(id(x) in ids for x in arrays)
         return call.problem(self.graph, arrays, wanted, platform_here())
+
+    def why_no_gradient(self, moving: Sequence[int]) -> str | None:
+        """What JAX says if plain JAX has no gradient of the outputs with respect to these operands
+        (a loop of unknown length has none), else None."""
+
+        def loss(some: Sequence[Any]) -> Any:
+            every = list(self.traced.operands)
+            for i, x in zip(moving, some, strict=True):
+                every[i] = x
+            outs = self.interpret(self.program, every)
+            return [o for o in outs if jnp.issubdtype(o.dtype, jnp.inexact)]
+
+        def gradient(some: Sequence[Any]) -> Any:
+            outs, back = jax.vjp(loss, some)
+            return back(outs)
+
+        try:
+            jax.eval_shape(gradient, [self.traced.operands[i] for i in moving])
+        except (NotImplementedError, TypeError, ValueError) as error:
+            if isinstance(error, GnnjitError):
+                raise
+            return shortened(str(error).partition("\n")[0], 300)
+        return None
 
     def run_recorded(self) -> Any:
         """`run`, seen by `recording`, with the error of a leaked tracer in the user's terms."""
@@ -175,8 +213,20 @@ def stage(definition: Definition, args: Any, edges: Any, keywords: dict[str, Any
     fn = functools.partial(definition.fn, *owner, **static)
     if owner and _is_initialising(owner[0]):
         call_once(fn, arguments, owner[0], name=definition.name, where=definition.where)
-    traced = trace(fn, arguments, graph, name=definition.name, where=definition.where)
-    return Staged(definition, graph, arguments, traced)
+    traced = _trace(definition, fn, arguments, graph)
+    return Staged(definition, fn, graph, arguments, traced)
+
+
+def _trace(
+    definition: Definition, fn: Callable[..., Any], arguments: Arguments, graph: AnyGraph
+) -> Traced:
+    called = functools.partial(
+        trace, fn, arguments, graph, name=definition.name, where=definition.where
+    )
+    if not jax.config.jax_disable_jit:
+        return called()
+    with jax.disable_jit(False), muted():  # what it prints here, it prints again by hand
+        return called(effects=True)
 
 
 def _is_initialising(owner: Any) -> bool:

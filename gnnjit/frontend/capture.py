@@ -51,19 +51,26 @@ def capture(
     *,
     name: str = "body",
     edge_values: bool = False,
+    effects: bool = False,
 ) -> Captured:
     """Trace `fn(*per-element arrays) -> flat list` once.
 
     Each equation lands in the join of its operands' spaces; with `edge_values`, whatever touches
     a source or an edge lands on the edges, as a vertex-by-vertex reading of the code has it, and
-    so does what only edges read of the work on `v`.
+    so does what only edges read of the work on `v`. `effects`: whether what has an effect and no
+    result is left out, instead of an error.
     """
     closed = jax.make_jaxpr(fn)(*[_compat.like(v) for v in inputs])
-    return from_jaxpr(closed, inputs, name=name, edge_values=edge_values)
+    return from_jaxpr(closed, inputs, name=name, edge_values=edge_values, effects=effects)
 
 
 def from_jaxpr(
-    closed: Any, inputs: Sequence[Value], *, name: str, edge_values: bool = False
+    closed: Any,
+    inputs: Sequence[Value],
+    *,
+    name: str,
+    edge_values: bool = False,
+    effects: bool = False,
 ) -> Captured:
     """The program of a jaxpr whose inputs are `inputs`; constants become shared inputs."""
     jaxpr, consts = _compat.open_jaxpr(closed)
@@ -72,7 +79,7 @@ def from_jaxpr(
         Value(tuple(v.aval.shape), v.aval.dtype, Space.SHARED, n)
         for v, n in zip(jaxpr.constvars, names, strict=True)
     ]
-    walker = _Walker(Builder([*inputs, *lifted]), edge_values)
+    walker = _Walker(Builder([*inputs, *lifted]), edge_values, effects)
     outputs = walker.run(jaxpr, lifted, list(inputs))
     program = Program((*inputs, *lifted), tuple(walker.builder.equations), tuple(outputs), name)
     return Captured(_on_the_edges(program) if edge_values else program, tuple(consts))
@@ -106,9 +113,10 @@ def _on_the_edges(program: Program) -> Program:
 class _Walker:
     """Appends the equations of a jaxpr, nested calls inlined."""
 
-    def __init__(self, builder: Builder, edge_values: bool):
+    def __init__(self, builder: Builder, edge_values: bool, effects: bool = False):
         self.builder = builder
         self.edge_values = edge_values
+        self.effects = effects
         self.called_at: Location | None = None
 
     def run(self, jaxpr: Any, consts: Sequence[Atom], args: Sequence[Atom]) -> list[Atom]:
@@ -156,6 +164,8 @@ class _Walker:
 
     def equation(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         where = self.called_at or _location(eqn)
+        if self.effects and not eqn.outvars:
+            return []
         _refuse(eqn, ins, where)
         op, space = self.operation(eqn, ins)
         if op.name == "index":
@@ -222,7 +232,8 @@ def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None) -> None:
     if not eqn.outvars:
         raise LayerError(
             f"{at}{eqn.primitive.name} has an effect and no result, so it cannot run once per edge "
-            "in a compiled traversal. Print or store what the layer returns instead"
+            "in a compiled traversal. Under `with jax.disable_jit():` it does, edge after edge; or "
+            "print what the layer returns"
         )
     if eqn.primitive is reduce_p and ins[0].space is Space.SHARED:
         raise LayerError(at + _shared_message(eqn.params["said"], ins[0]))

@@ -81,8 +81,19 @@ class Traced:
     out_tree: Any
 
 
-def trace(fn: Callable[..., Any], args: Arguments, graph: Any, *, name: str, where: str) -> Traced:
-    """Trace `fn(v, e, *params, **keywords)` once, per element."""
+def trace(
+    fn: Callable[..., Any],
+    args: Arguments,
+    graph: Any,
+    *,
+    name: str,
+    where: str,
+    effects: bool = False,
+) -> Traced:
+    """Trace `fn(v, e, *params, **keywords)` once, per element.
+
+    effects: whether what has an effect and no result is left out, instead of an error.
+    """
     parts = {
         Space.SRC: ("e.src", args.src),
         Space.DST: ("v", args.dst),
@@ -114,7 +125,7 @@ def trace(fn: Callable[..., Any], args: Arguments, graph: Any, *, name: str, whe
         return [_output(leaf, f"{where}: {name}") for leaf in leaves]
 
     try:
-        captured = capture(flat, values, name=name, edge_values=True)
+        captured = capture(flat, values, name=name, edge_values=True, effects=effects)
     except LayerError as error:
         if _PLACE.match(str(error)):
             raise
@@ -148,6 +159,16 @@ def _user_place(error: BaseException) -> str | None:
         and not file.startswith("<")
     ]
     return own[-1] if own else None
+
+
+def call_element(
+    fn: Callable[..., Any], args: Arguments, src: Any, dst: Any, data: Any, name: str, where: str
+) -> list[Any]:
+    """The leaves of what `fn` returns for one vertex and one incoming edge."""
+    shared = jax.tree.map(jnp.asarray, (args.params, args.keywords))
+    groups = {Space.SRC: src, Space.DST: dst, Space.EDGE: data, Space.SHARED: shared}
+    out = _call(fn, args, groups, name, where)
+    return [_output(leaf, f"{where}: {name}") for leaf in jax.tree.leaves(out)]
 
 
 def call_once(

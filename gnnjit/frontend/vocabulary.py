@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,31 @@ def layer_scope(name: str) -> Iterator[None]:
         yield
     finally:
         _state.layer = outer
+
+
+class Runner(Protocol):
+    """Answers the vocabulary with numbers, while a layer function runs as plain Python."""
+
+    def reduce(self, kind: str, x: jax.Array) -> jax.Array: ...
+
+    def degree(self) -> jax.Array: ...
+
+    def index(self) -> jax.Array: ...
+
+
+@contextlib.contextmanager
+def answered_by(runner: Runner) -> Iterator[None]:
+    """Within it, reductions are not traced: `runner` gives their results."""
+    outer = _runner()
+    _state.runner = runner
+    try:
+        yield
+    finally:
+        _state.runner = outer
+
+
+def _runner() -> Runner | None:
+    return getattr(_state, "runner", None)
 
 
 def _inside(what: str) -> None:
@@ -108,6 +133,8 @@ def _reduce(kind: str, x: Any) -> jax.Array:
     x = jnp.asarray(x)
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.int32)
+    if (runner := _runner()) is not None:
+        return runner.reduce(kind, x)
     return reduce_p.bind(x, kind=kind, said=getattr(_state, "said", kind))
 
 
@@ -237,7 +264,8 @@ def softmax(value: Any) -> Any:
 def degree() -> jax.Array:
     """Number of incoming edges of this vertex, `int32[]`."""
     _inside("degree")
-    return degree_p.bind()
+    runner = _runner()
+    return degree_p.bind() if runner is None else runner.degree()
 
 
 def _mix(h: jax.Array) -> jax.Array:
@@ -261,8 +289,9 @@ def random_uniform(key: Any, like: Any) -> jax.Array:
     """
     _inside("random_uniform")
     like = jnp.asarray(like)
-    element = index_p.bind(like).astype(jnp.uint32)
-    h = element
+    runner = _runner()
+    element = index_p.bind(like) if runner is None else runner.index()
+    h = element.astype(jnp.uint32)
     for word in _key_words(key):
         h = _mix(h ^ word)
     feature = lax.iota(jnp.uint32, int(np.prod(like.shape, dtype=np.int64))).reshape(like.shape)

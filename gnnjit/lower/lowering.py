@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from gnnjit import _compat
 from gnnjit._compat import mlir
 from gnnjit.graph import Graph
 from gnnjit.graph.sharded import ShardedGraph
@@ -44,9 +45,7 @@ def lower(
     ]
 
 
-aggregate_p.def_impl(
-    lambda *args, **params: jax.jit(functools.partial(aggregate_p.bind, **params))(*args)
-)
+aggregate_p.def_impl(functools.partial(_compat.run_compiled, aggregate_p))
 
 
 def register(primitive: Any, lower: Callable[..., list[Any]]) -> None:

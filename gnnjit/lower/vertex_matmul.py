@@ -132,9 +132,7 @@ def _register(primitive: Any, run: Any) -> None:
         return jax.vmap(functools.partial(_dot, axis), in_axes=tuple(dims))(*args), 0
 
     batching.primitive_batchers[primitive] = batch
-    primitive.def_impl(
-        lambda *args, **params: jax.jit(functools.partial(primitive.bind, **params))(*args)
-    )
+    primitive.def_impl(functools.partial(_compat.run_compiled, primitive))
     mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=False))
 
 
