@@ -3,7 +3,6 @@ expected and what to do."""
 
 from __future__ import annotations
 
-
 LONGEST = 1000
 """Characters of a message."""
 

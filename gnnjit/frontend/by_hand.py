@@ -4,7 +4,8 @@ The function is called once for each edge with that edge's own arrays, so that `
 and an error see numbers. A reduction needs all edges of its vertex: the call of the first edge waits
 in it, while the other edges are called up to the same point, for their operands. A later reduction,
 and values returned for the edges, need the other calls again from the start; what these print a
-second time is left out.
+second time is left out. A vertex without edges is called with an edge of made-up numbers, which no
+reduction sees, and is silent up to its last reduction.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 
 from gnnjit import _compat
 from gnnjit.errors import GnnjitWarning
-from gnnjit.frontend.trace import Arguments, Traced, call_element
+from gnnjit.frontend.trace import Arguments, Traced, call_element, fresh_names
 from gnnjit.frontend.vocabulary import answered_by
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Index, Reduce
@@ -98,6 +99,7 @@ class _Layer:
         self, fn: Any, args: Arguments, traced: Traced, graph: Graph, name: str, where: str
     ):
         self.fn, self.args, self.name, self.where = fn, args, name, where
+        self.owner = next(iter(getattr(fn, "args", ())), None)  # of a method
         self.outs = traced.program.outputs
         self.drawn_in = [
             e.outputs[0].space for e in traced.program.equations if isinstance(e.op, Index)
@@ -178,10 +180,8 @@ class _Vertex:
         dst = layer.element(Space.DST, self.vertex)
         self.calls.append(call)
         try:
-            with call.silence, answered_by(self):
-                return call_element(
-                    layer.fn, layer.args, src, dst, data, layer.name, layer.where
-                )
+            with call.silence, answered_by(self), fresh_names(layer.owner):
+                return call_element(layer.fn, layer.args, src, dst, data, layer.name, layer.where)
         except _Operand as found:
             return found.value
         except Exception as error:

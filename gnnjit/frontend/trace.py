@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import os
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -169,6 +170,24 @@ def call_element(
     groups = {Space.SRC: src, Space.DST: dst, Space.EDGE: data, Space.SHARED: shared}
     out = _call(fn, args, groups, name, where)
     return [_output(leaf, f"{where}: {name}") for leaf in jax.tree.leaves(out)]
+
+
+@contextlib.contextmanager
+def fresh_names(owner: Any) -> Iterator[None]:
+    """Within it, a linen module names its submodules from the start, as in a call of its own."""
+    state = getattr(owner, "_state", None)
+    names, scope = getattr(state, "autoname_cursor", None), getattr(owner, "scope", None)
+    if state is None or names is None or scope is None:
+        yield
+        return
+    compact = state.in_compact_method
+    state.autoname_cursor = {}
+    object.__setattr__(owner, "scope", scope.rewound())
+    try:
+        yield
+    finally:
+        state.autoname_cursor, state.in_compact_method = names, compact
+        object.__setattr__(owner, "scope", scope)
 
 
 def call_once(
