@@ -74,7 +74,8 @@ def check(
     """Compare `target(*args, **keywords)` with the program as written, run edge by edge.
 
     Values, and gradients of a random linear function of the outputs with respect to every
-    floating-point input; of a layer that has no gradient (`while_loop`), values alone. An entry may differ by `rtol` times the largest magnitude in its array,
+    floating-point input; of a layer that has no gradient (`while_loop`), values alone. An entry
+    may differ by `rtol` times the largest magnitude in its array,
     or a hundredth of that in the largest gradient: one that cancels to nothing is all rounding
     (default: 2e-4 in float32, 1e-9 in float64, 5e-2 in half precision).
 

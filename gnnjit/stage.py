@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from gnnjit.budget import default_budget
 from gnnjit.cost.machine import platform_here
 from gnnjit.errors import GnnjitError, LayerError, shortened
+from gnnjit.frontend.arguments import checked
 from gnnjit.frontend.by_hand import by_hand, muted
 from gnnjit.frontend.trace import Arguments, Traced, call_once, leak_message, trace
 from gnnjit.graph import Bipartite, Graph
@@ -203,6 +204,12 @@ def recording() -> Iterator[list[Staged]]:
 def stage(definition: Definition, args: Any, edges: Any, keywords: dict[str, Any]) -> Staged:
     """Check the arguments of one call, and trace the function."""
     owner, graph, x, params = _split(definition, args)
+    where = f"{definition.where}: {definition.name}"
+    if isinstance(x, Bipartite):
+        x = Bipartite(checked(x.src, "x.src", where), checked(x.dst, "x.dst", where))
+    else:
+        x = checked(x, "x", where)
+    edges = checked(edges, "edges", where)
     _check_sizes(definition, graph, x, edges)
     if isinstance(graph, ShardedGraph):
         _check_mesh(definition)

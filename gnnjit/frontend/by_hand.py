@@ -1,8 +1,8 @@
 """A layer run as plain Python, edge after edge: what `jax.disable_jit()` asks for.
 
 The function is called once for each edge with that edge's own arrays, so that `print`, a debugger
-and an error see numbers. A reduction needs all edges of its vertex: the call of the first edge waits
-in it, while the other edges are called up to the same point, for their operands. A later reduction,
+and an error see numbers. A reduction needs all edges of its vertex: the call of the first edge
+waits in it, while the other edges are called up to the same point, for their operands. A later reduction,
 and values returned for the edges, need the other calls again from the start; what these print a
 second time is left out. A vertex without edges is called with an edge of made-up numbers, which no
 reduction sees, and is silent up to its last reduction.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -112,7 +113,7 @@ class _Layer:
         order = np.flatnonzero(real)
         order = order[np.argsort(self.dst[order], kind="stable")]
         ends = np.searchsorted(self.dst[order], np.arange(graph.num_dst + 1))
-        self.edges_of = [order[a:b].tolist() for a, b in zip(ends, ends[1:], strict=False)]
+        self.edges_of = [order[a:b].tolist() for a, b in itertools.pairwise(ends)]
         self.arrays = {
             Space.SRC: jax.tree.map(jnp.asarray, args.src),
             Space.DST: jax.tree.map(jnp.asarray, args.dst),

@@ -12,6 +12,7 @@ import numpy as np
 
 from gnnjit import _compat
 from gnnjit.errors import LayerError
+from gnnjit.frontend import suspicions
 from gnnjit.frontend.vocabulary import degree_p, index_p, reduce_p
 from gnnjit.ir.evaluate import bind
 from gnnjit.ir.program import (
@@ -117,6 +118,7 @@ class _Walker:
         self.builder = builder
         self.edge_values = edge_values
         self.effects = effects
+        self.warned: set[Any] = set()
         self.called_at: Location | None = None
 
     def run(self, jaxpr: Any, consts: Sequence[Atom], args: Sequence[Atom]) -> list[Atom]:
@@ -175,6 +177,8 @@ class _Walker:
 
     def operation(self, eqn: Any, ins: list[Atom]) -> tuple[Op, Space]:
         if eqn.primitive is reduce_p:
+            if self.edge_values and ins[0].space is Space.DST:
+                self.warn_of_vertex_value(eqn, ins[0])
             return Reduce(eqn.params["kind"], Space.DST), Space.DST
         if eqn.primitive is degree_p:
             return Degree(), Space.DST
@@ -185,6 +189,14 @@ class _Walker:
             space = Space.EDGE
         op = Lax(eqn.primitive, tuple(sorted(eqn.params.items())))
         return (_interned(op, ins, eqn.outvars) if op.name in _CUSTOM else op), space
+
+    def warn_of_vertex_value(self, eqn: Any, value: Atom) -> None:
+        where, said = self.called_at or _location(eqn), eqn.params["said"]
+        if (where, said) in self.warned:  # a word may reduce twice
+            return
+        self.warned.add((where, said))
+        reduced = any(isinstance(e.op, (Reduce, Degree)) for e in self.builder.equations)
+        suspicions.warn(where, suspicions.reduced_vertex_value(said, value, reduced))
 
 
 _INTERNED: dict[Hashable, Lax] = {}
@@ -234,6 +246,12 @@ def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None) -> None:
             f"{at}{eqn.primitive.name} has an effect and no result, so it cannot run once per edge "
             "in a compiled traversal. Under `with jax.disable_jit():` it does, edge after edge; or "
             "print what the layer returns"
+        )
+    if eqn.primitive is index_p and ins[0].space is Space.SHARED:
+        raise LayerError(
+            f"{at}random numbers for a shared value ({ins[0].dtype.name}{list(ins[0].shape)}), the "
+            "same for the whole graph, expected like= (or what gnnjit.dropout is given) on edges or "
+            "vertices: draw for a parameter with jax.random, outside the layer"
         )
     if eqn.primitive is reduce_p and ins[0].space is Space.SHARED:
         raise LayerError(at + _shared_message(eqn.params["said"], ins[0]))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-import os
 import re
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import LayerError
+from gnnjit.frontend import mistakes, suspicions
 from gnnjit.frontend.capture import capture
 from gnnjit.frontend.vocabulary import layer_scope
 from gnnjit.ir.program import Program, Value
@@ -37,7 +36,23 @@ class Edge:
             return self._fields[name]
         if name in self._missing:
             raise LayerError(self._missing[name])
+        if name in _OF_ARRAYS:
+            return self._fail()
         raise LayerError(f"an edge has src, dst and data; it has no {name!r}")
+
+    def _fail(self, *_: Any, **__: Any) -> Any:
+        raise LayerError(
+            "an edge was used as an array; its arrays are e.src and e.dst (features of its ends) and "
+            "e.data (its own). Write e.src for the neighbour's features"
+        )
+
+    __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _fail
+    __matmul__ = __rmatmul__ = __truediv__ = __rtruediv__ = __neg__ = __iter__ = _fail
+    __pow__ = __rpow__ = __abs__ = __len__ = __bool__ = __jax_array__ = _fail
+    __lt__ = __le__ = __gt__ = __ge__ = __array__ = _fail
+
+
+_OF_ARRAYS = frozenset("T aval dtype shape ndim size sum mean max min astype reshape at".split())
 
 
 class _Missing:
@@ -101,6 +116,7 @@ def trace(
         Space.EDGE: ("e.data", args.edges),
         Space.SHARED: ("", (args.params, args.keywords)),
     }
+    mistakes.check_call(fn, args.params, list(args.keywords), name, where)
     names = _parameter_names(fn)
     values, operands, trees = [], [], {}
     arrays: dict[int, Any] = {}  # a leaf given twice (e.src and v) stays one array
@@ -122,6 +138,8 @@ def trace(
             groups[space], rest = jax.tree.unflatten(treedef, rest[:n]), rest[n:]
         out = _call(fn, args, groups, name, where)
         leaves, treedef = jax.tree.flatten(out)
+        if not leaves:
+            raise LayerError(_nothing(out, name, where))
         out_trees.append(treedef)
         return [_output(leaf, f"{where}: {name}") for leaf in leaves]
 
@@ -130,36 +148,23 @@ def trace(
     except LayerError as error:
         if _PLACE.match(str(error)):
             raise
-        raise LayerError(f"{_user_place(error) or where}: {error}") from error
+        raise LayerError(f"{mistakes.user_place(error) or where}: {error}") from error
     except jax.errors.UnexpectedTracerError as error:
         raise LayerError(leak_message(name, where)) from error
-    except (TypeError, ValueError) as error:
+    except Exception as error:
         if args.dst is None and ("_Missing" in str(error) or "__jax_array__" in str(error)):
             raise LayerError(_no_destination(name, where)) from error
-        at = _user_place(error) or where
-        raise LayerError(_shape_message(error, values, name, at)) from error
+        said = mistakes.in_words(error, values, name, where)
+        if said is None:
+            raise
+        raise said from error
     refuse_batched_constants(captured, graph, f"{where}: {name}")
+    if not getattr(fn, "args", ()):  # a module's parameters are captured too
+        suspicions.look_through(captured.program, len(captured.constants), graph)
     return Traced(captured.program, (*operands, *captured.constants), out_trees[-1])
 
 
 _PLACE = re.compile(r"\S+:\d+: ")
-_LIBRARIES = ("jax", "flax", "numpy", "gnnjit/frontend", "gnnjit/lower", "gnnjit/ir")
-
-
-def _user_place(error: BaseException) -> str | None:
-    """`file:line` of the innermost line outside libraries that `error` passed through."""
-    frames = [
-        (frame.f_code.co_filename.replace(os.sep, "/"), line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-    ]
-    own = [
-        f"{file.rsplit('/', 1)[-1]}:{line}"
-        for file, line in frames
-        if not any(f"/{library}/" in file for library in _LIBRARIES)
-        and not file.endswith("gnnjit/layer.py")
-        and not file.startswith("<")
-    ]
-    return own[-1] if own else None
 
 
 def call_element(
@@ -317,8 +322,16 @@ def _call(fn: Any, args: Arguments, groups: dict[Space, Any], name: str, where: 
         return fn(v, Edge(fields, missing), *params, **keywords)
 
 
+def _nothing(out: Any, name: str, where: str) -> str:
+    what = "None" if out is None else f"{type(out).__name__} without arrays"
+    return (
+        f"{where}: {name} returned {what}, expected arrays: does it end with `return`? Reductions "
+        "give their results back, they store nothing"
+    )
+
+
 def _output(leaf: Any, what: str) -> Any:
-    if isinstance(leaf, _Missing):
+    if isinstance(leaf, (_Missing, Edge)):
         leaf._fail()
     if isinstance(leaf, (bool, int, float, complex, np.ndarray, np.generic)):
         return jnp.asarray(leaf)
@@ -334,13 +347,4 @@ def leak_message(name: str, where: str) -> str:
         f"{where}: {name} used a value that was kept from an earlier trace (a tracer that left the "
         "function in which it lived, through a global, an attribute or a list). A layer must not "
         "store e.src, v or anything computed from them; return it instead"
-    )
-
-
-def _shape_message(error: Exception, values: list[Value], name: str, where: str) -> str:
-    given = ", ".join(f"{v.name}: {v.dtype.name}{list(v.shape)}" for v in values[:8])
-    more = f" and {len(values) - 8} more" if len(values) > 8 else ""
-    return (
-        f"{where}: {name} cannot be traced for one element: {error}\n"
-        f"  per element: {given}{more}. A feature vector is [F] here, never [N, F] or [E, F]"
     )

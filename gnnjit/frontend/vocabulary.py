@@ -7,6 +7,7 @@ Everything here acts on *per-element* values and has meaning only inside `@gnnji
 from __future__ import annotations
 
 import contextlib
+import numbers
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from gnnjit import _compat
-from gnnjit.errors import LayerError
+from gnnjit.errors import LayerError, shortened
 
 _state = threading.local()
 
@@ -306,8 +307,9 @@ def dropout(value: Any, rate: float, key: Any) -> Any:
     vertex. `key`: a JAX random key; leaves of a pytree draw independently.
     """
     _inside("dropout")
-    if not isinstance(rate, (int, float)) or not 0 <= rate < 1:
-        raise LayerError(f"gnnjit.dropout: rate must be a number in [0, 1), got {rate!r}")
+    if not isinstance(rate, numbers.Real) or not 0 <= rate < 1:
+        came = shortened(repr(rate), 100)
+        raise LayerError(f"gnnjit.dropout: rate must be a number in [0, 1), got {came}")
     if rate == 0:
         return value
     leaves, tree = jax.tree.flatten(value)

@@ -9,8 +9,11 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from gnnjit.errors import GraphError
+from gnnjit.errors import GraphError, shortened
 from gnnjit.shapes import ArrayLike, HostArray, PyTree
+
+SHOWN = 4
+"""Arrays that an error lists."""
 
 INT32_MAX = int(np.iinfo(np.int32).max)
 
@@ -180,16 +183,19 @@ def room_for_padding(num_edges: int, num_src: int, num_dst: int) -> None:
 def check_leading(what: str, tree: PyTree, count: int, kind: str, hint: str) -> None:
     """Raises GraphError unless every array in `tree` has `count` rows.
 
-    The message lists every leaf that does not fit. `kind` names what there are `count` of.
+    The message lists the first leaves that do not fit. `kind` names what there are `count` of.
     """
     wrong = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         shape = np.shape(leaf)
         if shape[:1] != (count,):
-            name = what + jax.tree_util.keystr(path)
-            wrong.append(f"{name} has {_rows(shape)}")
-    if wrong:
-        raise GraphError(f"{'; '.join(wrong)}, but the graph has {count} {kind}: {hint}")
+            wrong.append((jax.tree_util.keystr(path), shape))
+    if not wrong:
+        return
+    said = [f"{shortened(what + path, 150)} has {_rows(shape)}" for path, shape in wrong[:SHOWN]]
+    if len(wrong) > SHOWN:
+        said.append(f"and {len(wrong) - SHOWN} more")
+    raise GraphError(f"{'; '.join(said)}, but the graph has {count} {kind}: {hint}")
 
 
 def _rows(shape: tuple[int, ...]) -> str:
