@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnnjit.errors import CheckError, LayerError
+from gnnjit.errors import CheckError, LayerError, shortened
 from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
@@ -84,6 +85,11 @@ def check(
     Raises:
         CheckError: something differs; the message names the array, the entry and the pass.
     """
+    if rtol is not None and not (isinstance(rtol, numbers.Real) and rtol >= 0):
+        came = shortened(repr(rtol), 100)
+        raise LayerError(f"check: rtol is {came}, expected a number, 0 or more")
+    if not callable(target):
+        raise LayerError(f"check: got {type(target).__name__}, expected a layer or a function")
     definition = getattr(target, "__gnnjit_layer__", None)
     if definition is not None:
         owner = getattr(target, "__self__", None)

@@ -168,6 +168,8 @@ def explain(
         args = args if owner is None else (owner, *args)
         edges = keywords.pop("edges", None)
         return explain_call(stage(definition, args, edges, keywords), **options)
+    if not callable(target):
+        raise LayerError(f"explain: got {type(target).__name__}, expected a layer or a function")
     with recording() as calls:
         target(*args, **keywords)
     if not calls:

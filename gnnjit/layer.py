@@ -8,6 +8,7 @@ from typing import Any
 
 from gnnjit.budget import parse_size
 from gnnjit.check import check
+from gnnjit.errors import LayerError
 from gnnjit.explain import explain
 from gnnjit.stage import Definition, location, reference, stage
 
@@ -56,6 +57,11 @@ def layer(
     if fn is None:
         return functools.partial(
             layer, static_argnames=static_argnames, memory_budget=memory_budget
+        )
+    if not callable(fn):
+        raise LayerError(
+            f"gnnjit.layer decorates a function of (v, e, *params), got {type(fn).__name__}; "
+            "options are keywords, as in @gnnjit.layer(memory_budget=...)"
         )
     statics = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     budget = None if memory_budget is None else parse_size(memory_budget)

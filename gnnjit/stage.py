@@ -50,7 +50,10 @@ class Definition:
 
     @property
     def is_method(self) -> bool:
-        return next(iter(inspect.signature(self.fn).parameters), "") == "self"
+        try:
+            return next(iter(inspect.signature(self.fn).parameters), "") == "self"
+        except (TypeError, ValueError):  # of a builtin
+            return False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,12 +50,12 @@ def _leaf(x: Any, what: str, where: str) -> Any:
         )
     if isinstance(x, np.ma.MaskedArray):
         raise LayerError(
-            f"{where}: {what} is a masked array, of which JAX has no kind: pass its .filled(0), and "
-            "its mask as a feature"
+            f"{where}: {what} is a masked array, of which JAX has no kind: pass its .filled(0), "
+            "and its mask as a feature"
         )
     if isinstance(x, (np.ndarray, np.generic)):
-        return _numpy(x, what, where)
-    if isinstance(x, (bool, int, float, complex)) or _is_array(x):
+        return numbers(x, f"{where}: {what}")
+    if isinstance(x, (bool, int, float, complex)) or is_array(x):
         return x
     kind = f"{type(x).__module__}.{type(x).__name__}".removeprefix("builtins.")
     convertible = hasattr(x, "__array__") and not isinstance(x, Mapping)
@@ -67,7 +67,7 @@ def _leaf(x: Any, what: str, where: str) -> Any:
     raise LayerError(f"{where}: {what} is a {kind}, expected an array of numbers: {advice}")
 
 
-def _is_array(x: Any) -> bool:
+def is_array(x: Any) -> bool:
     """JAX's arrays, tracers, references and descriptions of arrays."""
     if isinstance(x, (jax.Array, jax.ShapeDtypeStruct)):
         return True
@@ -75,11 +75,12 @@ def _is_array(x: Any) -> bool:
     return shaped and type(x).__module__.partition(".")[0] in ("jax", "jaxlib", "flax")
 
 
-def _numpy(x: Any, what: str, where: str) -> Any:
+def numbers(x: Any, what: str) -> Any:
+    """An array of NumPy in the byte order of this machine, if it holds numbers."""
     if x.dtype.kind in "biufc" or jnp.issubdtype(x.dtype, np.number):
         return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
     advice = {
-        "O": f"make numbers of it, as in {what}.astype('float32')",
+        "O": "make numbers of it, as in x.astype('float32')",
         "U": "give each text a number, as in np.unique(..., return_inverse=True)[1]",
         "S": "give each text a number, as in np.unique(..., return_inverse=True)[1]",
         "M": "subtract a date and divide by a unit, as in (t - t[0]) / np.timedelta64(1, 's')",
@@ -87,4 +88,4 @@ def _numpy(x: Any, what: str, where: str) -> Any:
         "V": "pass its fields as a dict of arrays",
     }.get(x.dtype.kind, "pass numbers")
     dtype = shortened(str(x.dtype), 60)
-    raise LayerError(f"{where}: {what} has dtype {dtype}, expected numbers: {advice}")
+    raise LayerError(f"{what} has dtype {dtype}, expected numbers: {advice}")

@@ -2,10 +2,10 @@
 
 The function is called once for each edge with that edge's own arrays, so that `print`, a debugger
 and an error see numbers. A reduction needs all edges of its vertex: the call of the first edge
-waits in it, while the other edges are called up to the same point, for their operands. A later reduction,
-and values returned for the edges, need the other calls again from the start; what these print a
-second time is left out. A vertex without edges is called with an edge of made-up numbers, which no
-reduction sees, and is silent up to its last reduction.
+waits in it, while the other edges are called up to the same point, for their operands. A later
+reduction, and values returned for the edges, need the other calls again from the start; what these
+print a second time is left out. A vertex without edges is called with an edge of made-up numbers,
+which no reduction sees, and is silent up to its last reduction.
 """
 
 from __future__ import annotations

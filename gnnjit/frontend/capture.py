@@ -250,8 +250,8 @@ def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None) -> None:
     if eqn.primitive is index_p and ins[0].space is Space.SHARED:
         raise LayerError(
             f"{at}random numbers for a shared value ({ins[0].dtype.name}{list(ins[0].shape)}), the "
-            "same for the whole graph, expected like= (or what gnnjit.dropout is given) on edges or "
-            "vertices: draw for a parameter with jax.random, outside the layer"
+            "same for the whole graph, expected like= (or what gnnjit.dropout is given) on edges "
+            "or vertices: draw for a parameter with jax.random, outside the layer"
         )
     if eqn.primitive is reduce_p and ins[0].space is Space.SHARED:
         raise LayerError(at + _shared_message(eqn.params["said"], ins[0]))

@@ -18,8 +18,8 @@ _LIBRARIES = ("jax", "jaxlib", "flax", "numpy", "gnnjit/frontend", "gnnjit/lower
 _RAISE = dis.opmap["RAISE_VARARGS"]
 
 _PICK = (
-    "A layer is traced once, for all vertices and edges, so Python sees no numbers. Write {}; under "
-    "`with jax.disable_jit():` print shows the numbers"
+    "A layer is traced once, for all vertices and edges, so Python sees no numbers. Write {}; "
+    "under `with jax.disable_jit():` print shows the numbers"
 )
 _CONCRETE: tuple[tuple[type[Exception], str], ...] = (
     (
@@ -73,8 +73,9 @@ def _attribute(error: AttributeError, name: str, at: str) -> LayerError | None:
     if error.name not in ("src", "dst", "data") or not isinstance(error.obj, jax.core.Tracer):
         return None
     return LayerError(
-        f"{at}: {name} asked an array for .{error.name}, which an edge has: v are this vertex's own "
-        f"features, and those of an incoming edge are e.src, e.dst and e.data. Write e.{error.name}"
+        f"{at}: {name} asked an array for .{error.name}, which an edge has: v are this vertex's "
+        "own features, and those of an incoming edge are e.src, e.dst and e.data. Write "
+        f"e.{error.name}"
     )
 
 
@@ -86,9 +87,7 @@ def _is_of_tracing(error: Exception) -> bool:
         at = at.tb_next
     if at is None or _is_library(frame.f_code.co_filename):
         return True
-    if frame.f_code.co_code[at.tb_lasti] == _RAISE:
-        return False
-    return True
+    return frame.f_code.co_code[at.tb_lasti] != _RAISE
 
 
 def _is_library(file: str) -> bool:
@@ -117,8 +116,8 @@ def per_element(values: Sequence[Value]) -> str:
     given = [f"{shortened(v.name, 60)}: {v.dtype.name}{list(v.shape)}" for v in values[:6]]
     more = f" and {len(values) - 6} more" if len(values) > 6 else ""
     return (
-        f"per element: {shortened(', '.join(given), 330)}{more}. A feature vector is [F] here, never "
-        "[N, F] or [E, F]"
+        f"per element: {shortened(', '.join(given), 330)}{more}. A feature vector is [F] here, "
+        "never [N, F] or [E, F]"
     )
 
 
@@ -133,7 +132,8 @@ def check_call(
     try:
         signature.bind(None, None, *params, **dict.fromkeys(keywords))
     except TypeError as error:
-        said = ", ".join([f"{len(params)} parameters", *(f"{k}=" for k in keywords)][:8])
+        count = f"{len(params)} parameter{'' if len(params) == 1 else 's'}"
+        said = ", ".join([count, *(f"{k}=" for k in keywords)][:8])
         raise LayerError(
             f"{where}: {name}{shortened(str(signature), 200)} was called with {said} after the "
             f"graph and x: {shortened(str(error), 200)}. A layer's function takes (v, e, *params); "

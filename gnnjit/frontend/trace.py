@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import LayerError
-from gnnjit.frontend import mistakes, suspicions
+from gnnjit.frontend import arguments, mistakes, suspicions
 from gnnjit.frontend.capture import capture
 from gnnjit.frontend.vocabulary import layer_scope
 from gnnjit.ir.program import Program, Value
@@ -41,10 +41,7 @@ class Edge:
         raise LayerError(f"an edge has src, dst and data; it has no {name!r}")
 
     def _fail(self, *_: Any, **__: Any) -> Any:
-        raise LayerError(
-            "an edge was used as an array; its arrays are e.src and e.dst (features of its ends) and "
-            "e.data (its own). Write e.src for the neighbour's features"
-        )
+        raise LayerError(_AS_ARRAY)
 
     __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _fail
     __matmul__ = __rmatmul__ = __truediv__ = __rtruediv__ = __neg__ = __iter__ = _fail
@@ -52,6 +49,10 @@ class Edge:
     __lt__ = __le__ = __gt__ = __ge__ = __array__ = _fail
 
 
+_AS_ARRAY = (
+    "an edge was used as an array; its arrays are e.src and e.dst (features of its ends) and "
+    "e.data (its own). Write e.src for the neighbour's features"
+)
 _OF_ARRAYS = frozenset("T aval dtype shape ndim size sum mean max min astype reshape at".split())
 
 
@@ -145,23 +146,31 @@ def trace(
 
     try:
         captured = capture(flat, values, name=name, edge_values=True, effects=effects)
-    except LayerError as error:
-        if _PLACE.match(str(error)):
-            raise
-        raise LayerError(f"{mistakes.user_place(error) or where}: {error}") from error
-    except jax.errors.UnexpectedTracerError as error:
-        raise LayerError(leak_message(name, where)) from error
     except Exception as error:
-        if args.dst is None and ("_Missing" in str(error) or "__jax_array__" in str(error)):
-            raise LayerError(_no_destination(name, where)) from error
-        said = mistakes.in_words(error, values, name, where)
-        if said is None:
+        if (said := _in_words(error, args, values, name, where)) is None:
             raise
         raise said from error
     refuse_batched_constants(captured, graph, f"{where}: {name}")
     if not getattr(fn, "args", ()):  # a module's parameters are captured too
         suspicions.look_through(captured.program, len(captured.constants), graph)
     return Traced(captured.program, (*operands, *captured.constants), out_trees[-1])
+
+
+def _in_words(
+    error: Exception, args: Arguments, values: list[Value], name: str, where: str
+) -> LayerError | None:
+    """The error to raise instead, or None where it says itself what is wrong, and where."""
+    if isinstance(error, LayerError):
+        if _PLACE.match(str(error)):
+            return None
+        return LayerError(f"{mistakes.user_place(error) or where}: {error}")
+    if isinstance(error, jax.errors.UnexpectedTracerError):
+        return LayerError(leak_message(name, where))
+    if args.dst is None and ("_Missing" in str(error) or "__jax_array__" in str(error)):
+        return LayerError(_no_destination(name, where))
+    if isinstance(error, (TypeError, ValueError)) and "__jax_array__" in str(error):
+        return LayerError(f"{mistakes.user_place(error) or where}: {_AS_ARRAY}")
+    return mistakes.in_words(error, values, name, where)
 
 
 _PLACE = re.compile(r"\S+:\d+: ")
@@ -280,9 +289,11 @@ def _parameter_names(fn: Callable[..., Any]) -> list[str]:
 
 
 def _array(leaf: Any, what: str) -> Any:
-    if isinstance(leaf, (bool, int, float, complex, np.ndarray, np.generic, list)):
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return jnp.asarray(arguments.numbers(leaf, what))
+    if isinstance(leaf, (bool, int, float, complex)):
         return jnp.asarray(leaf)
-    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+    if arguments.is_array(leaf):
         return leaf
     raise LayerError(
         f"{what} is a {type(leaf).__name__}, not an array. Capture it by closure, or name it in "
