@@ -35,6 +35,11 @@ def layer(
         x: a pytree of `[num_nodes, ...]`, or `Bipartite(src=..., dst=...)`.
         edges: a pytree of `[num_edges, ...]`, read as `e.data`.
 
+    What stands in the padding of `edges`, NaN included, reaches no result and no gradient; nor do
+    rows of `x` that no edge reads, through what edges compute of them. A vertex value that is
+    returned is computed for every row, as in plain JAX: NaN in a padded row is in that row of the
+    result, and 0 times NaN in the gradient of a weight that it meets. Fill padded rows with zeros.
+
     It composes with `jit`, `grad`, `vmap`, `scan` and the rest of JAX. On a method, `self` counts
     as captured. `layer.explain(...)` and `layer.check(...)` take the same arguments.
 

@@ -29,7 +29,7 @@ from gnnjit.lower import lowering  # noqa: F401  (registers the lowerings of agg
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.plans import Problem
-from gnnjit.run_program import incidence, outputs
+from gnnjit.run_program import incidence, outputs, real_edges
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +165,11 @@ class Staged:
     def interpret(self, program: Program, operands: Sequence[Any] | None = None) -> list[Any]:
         """The outputs of `program` (this one, after any pass), edge by edge."""
         edges = incidence(self.graph)
-        outs = interpret(program, edges, operands or self.traced.operands)
+        arrays = [
+            real_edges(self.graph, x) if v.space is Space.EDGE else x
+            for v, x in zip(program.inputs, operands or self.traced.operands, strict=True)
+        ]
+        outs = interpret(program, edges, arrays)
         return outputs(self.graph, program, self.given, outs)
 
 
