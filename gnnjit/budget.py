@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from gnnjit.errors import PlanError
+from gnnjit.errors import PlanError, shortened
 
 _UNITS = {
     "": 1,
@@ -55,8 +55,8 @@ def parse_size(size: Any) -> int:
         count = int(size)
     if count is None or count <= 0:
         raise PlanError(
-            f"memory_budget={size!r} is no size. Give a positive number of bytes, or text such as "
-            '"256MiB", "1GiB" or "500MB"'
+            f"memory_budget={shortened(repr(size), 100)} is no size. Give a positive number of "
+            'bytes, or text such as "256MiB", "1GiB" or "500MB"'
         )
     return count
 
