@@ -25,6 +25,8 @@ __all__ = [
     "current_trace",
     "devices_in_use",
     "expansion",
+    "is_tracer",
+    "jit_is_disabled",
     "like",
     "mlir",
     "open_jaxpr",
@@ -122,7 +124,16 @@ def run_compiled(primitive: Primitive, *args: Any, **params: Any) -> Any:
 
 def value_of(x: Any) -> Any:
     """The array that a tracer stands for (in `jax.grad`), or None where it is not known."""
-    return x.to_concrete_value() if isinstance(x, core.Tracer) else x
+    return x.to_concrete_value() if is_tracer(x) else x
+
+
+def jit_is_disabled() -> bool:
+    """Whether `jax.disable_jit` is on."""
+    return bool(getattr(jax.config, "jax_disable_jit"))  # noqa: B009  (it has no type)
+
+
+def is_tracer(x: Any) -> bool:
+    return isinstance(x, core.Tracer)
 
 
 def current_trace() -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from gnnjit import _compat
 from gnnjit.budget import default_budget
 from gnnjit.cost.machine import platform_here
 from gnnjit.errors import GnnjitError, LayerError, shortened
@@ -96,7 +97,7 @@ class Staged:
     def by_hand(self) -> list[Any] | None:
         """The outputs of running the function itself, edge after edge; None unless
         `jax.disable_jit` asks for it and the numbers are known."""
-        if not jax.config.jax_disable_jit:
+        if not _compat.jit_is_disabled():
             return None
         own = self.definition
         return by_hand(
@@ -237,7 +238,7 @@ def _trace(
     called = functools.partial(
         trace, fn, arguments, graph, name=definition.name, where=definition.where
     )
-    if not jax.config.jax_disable_jit:
+    if not _compat.jit_is_disabled():
         return called()
     with jax.disable_jit(False), muted():  # what it prints here, it prints again by hand
         return called(effects=True)

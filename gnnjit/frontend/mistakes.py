@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from gnnjit import _compat
 from gnnjit.errors import GnnjitError, LayerError, shortened
 from gnnjit.ir.program import Value
 
@@ -70,7 +71,7 @@ def in_words(error: Exception, values: Sequence[Value], name: str, where: str) -
 
 
 def _attribute(error: AttributeError, name: str, at: str) -> LayerError | None:
-    if error.name not in ("src", "dst", "data") or not isinstance(error.obj, jax.core.Tracer):
+    if error.name not in ("src", "dst", "data") or not _compat.is_tracer(error.obj):
         return None
     return LayerError(
         f"{at}: {name} asked an array for .{error.name}, which an edge has: v are this vertex's "

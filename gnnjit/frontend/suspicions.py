@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from gnnjit.errors import GnnjitWarning
-from gnnjit.ir.program import Degree, Equation, Location, Program, Reduce, Value
+from gnnjit.ir.program import Degree, Equation, Lax, Location, Program, Reduce, Value
 from gnnjit.ir.space import Space
 
 _seen: dict[Any, Any] = {}
@@ -90,8 +90,9 @@ def _warn_of_own_features(program: Program) -> None:
 def _collapse(program: Program, v: Value) -> Equation | None:
     """The equation that reduces the first axis of `v`, if nothing else reads it."""
     readers = [e for e in program.equations if v in e.inputs]
-    if len(readers) == 1 and readers[0].op.name in _COLLAPSES:
-        return readers[0] if 0 in readers[0].op["axes"] else None
+    op = readers[0].op if len(readers) == 1 else None
+    if isinstance(op, Lax) and op.name in _COLLAPSES:
+        return readers[0] if 0 in op["axes"] else None
     if v.shape[0] < 2 or any(e.op.name not in _CUTS for e in readers):
         return None
     parts = {

@@ -144,7 +144,7 @@ def _map(f: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _where_edges(x: jax.Array, initial: Any) -> jax.Array:
-    return x if initial is None else jnp.where(degree() > 0, x, jnp.asarray(initial, x.dtype))
+    return x if initial is None else jnp.where(_degree() > 0, x, jnp.asarray(initial, x.dtype))
 
 
 def sum(value: Any, *, initial: Any = None) -> Any:
@@ -187,7 +187,7 @@ def _wide(x: Any) -> jax.Array:
 
 def _mean(x: Any) -> jax.Array:
     x = _wide(x)
-    return _reduce("sum", x) / jnp.maximum(degree(), 1).astype(x.dtype)
+    return _reduce("sum", x) / jnp.maximum(_degree(), 1).astype(x.dtype)
 
 
 def mean(value: Any, *, initial: Any = None) -> Any:
@@ -233,7 +233,7 @@ def _logsumexp(x: Any) -> jax.Array:
     top = _shift(x)
     total = _reduce("sum", jnp.exp(x - top))
     some = total > 0
-    nothing = jnp.where(degree() > 0, -jnp.inf, 0).astype(x.dtype)
+    nothing = jnp.where(_degree() > 0, -jnp.inf, 0).astype(x.dtype)
     return jnp.where(some, jnp.log(jnp.where(some, total, 1)) + top, nothing)
 
 
@@ -265,6 +265,10 @@ def softmax(value: Any) -> Any:
 def degree() -> jax.Array:
     """Number of incoming edges of this vertex, `int32[]`."""
     _inside("degree")
+    return _degree()
+
+
+def _degree() -> jax.Array:
     runner = _runner()
     return degree_p.bind() if runner is None else runner.degree()
 
