@@ -95,7 +95,32 @@ def test_compare_times_the_reference(gnnjit, tmp_path):
     ("options", "message"),
     [
         (["karate", "--hidden", "0"], "hidden is 0, expected at least 1"),
-        (["karate", "--seeds", "0"], "seeds is 0, expected at least 1"),
+        (["karate", "--seeds", "0"], "seeds is 0, expected 1 to 2**31"),
+        (
+            ["karate", "--seeds", "99999999999999999999", "--seed", "7"],
+            "seeds is 99999999999999999999, expected 1 to 2**31 - 7",
+        ),
+        (
+            ["karate", "--halve-every", "12345678901234567890"],
+            "halve_every is 12345678901234567890, expected a whole number below 2**31",
+        ),
+        (["karate", "--log-every", "-1"], "--log-every is -1, expected at least 0 (0: a bar)"),
+        (
+            ["communities", "--option", "seed=-2"],
+            "communities: got seed=-2, expected a whole number, 0 or more.",
+        ),
+        (
+            ["communities", "--option", "num_features=7.5"],
+            "communities: got num_features=7.5, expected a whole number.",
+        ),
+        (
+            ["communities", "--option", "num_nodes=[40"],
+            "communities: got num_nodes='[40', expected a whole number.",
+        ),
+        (
+            ["communities", "--option", "avg_degree=inf"],
+            "communities: got avg_degree='inf', expected a finite number.",
+        ),
         (
             ["karate", "--folds", "3"],
             "--folds is for datasets of many graphs, karate is one graph with a fixed split: "
@@ -137,7 +162,14 @@ def test_absent_data_tells_of_data_dir(gnnjit, tmp_path, name):
 def test_wrong_type_of_an_option(gnnjit):
     code, _, err = gnnjit("train", "communities", "--option", "num_nodes=many")
     assert code == 2
-    assert err.startswith("gnnjit: error: communities: an --option has a value of the wrong type")
+    assert err == error("communities: got num_nodes='many', expected a whole number.")
+
+
+def test_a_whole_number_may_be_written_as_a_power(gnnjit, tmp_path):
+    target = tmp_path / "result.json"
+    options = ("--option", "num_nodes=2e2", "--option", "avg_degree=4", "--json", str(target))
+    code, _, err = gnnjit("train", "communities", "--epochs", "1", "--no-compare", *options)
+    assert (code, json.loads(target.read_text())["dataset"]["vertices"]) == (0, 200), err
 
 
 def test_json_target_is_checked_before_training(gnnjit, tmp_path):

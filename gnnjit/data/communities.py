@@ -141,6 +141,8 @@ def draw(
     """What `communities` makes of the same arguments, before the graph's two sorted structures and
     the features. Raises DataError as it does."""
     _check(num_nodes, num_classes, num_features, avg_degree, homophily, exponent, separation)
+    if seed < 0:
+        raise DataError(f"communities: got seed={seed}, expected at least 0.")
     if max_degree is None:
         max_degree = math.isqrt(int(num_nodes * avg_degree)) + 1
     elif max_degree < 1:

@@ -215,6 +215,8 @@ class GraphDataset:
             raise DataError(
                 f"{self.name}: folds() got k={k}, expected 2 to {len(self)}, the number of graphs."
             )
+        if seed < 0:
+            raise DataError(f"{self.name}: folds() got seed={seed}, expected at least 0.")
         rng = np.random.Generator(np.random.PCG64(seed))
         shuffled = rng.permutation(len(self))
         by_class = shuffled[np.argsort(self.y[shuffled], kind="stable")]

@@ -21,7 +21,7 @@ from gnnjit.grid.loading import Data
 from gnnjit.grid.row_arrays import EdgeArray, RowArray, VertexArray
 from gnnjit.grid.run import Run
 from gnnjit.grid.script import Pieces
-from gnnjit.grid.stand_in import stand_in
+from gnnjit.grid.stand_in import no_edges_in, stand_in
 from gnnjit.grid.streamed import StreamedGraph, fresh_name
 from gnnjit.grid.sweeps import described, plan_sweeps
 from gnnjit.grid.traffic import Traffic, refined_order
@@ -175,7 +175,7 @@ class StreamedFunction:
             def at(k: int) -> Any:
                 def fn(*values: Any) -> Any:
                     args, kwargs = arguments.unflatten(values, sizes.vertices[k], sizes.edges[k])
-                    return self.fn(*args, **kwargs)
+                    return no_edges_in(self.fn(*args, **kwargs))
 
                 return fn, arguments.shapes(sizes.vertices[k], sizes.edges[k])
 

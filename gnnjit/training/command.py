@@ -260,6 +260,8 @@ def _run(args: argparse.Namespace) -> int:
     name = args.dataset.lower()
     task = DATASETS[name].task if name in DATASETS else "vertex"
     config = resolve(name, task, given)
+    if args.log_every < 0:
+        raise TrainError(f"--log-every is {args.log_every}, expected at least 0 (0: a bar)")
     provide(args.devices)
     plain = args.memory_budget is None and args.devices is None and processes() == 1
     compare = plain if args.compare is None else args.compare

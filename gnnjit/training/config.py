@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from gnnjit.nn.recipes import MODELS, RECIPES, Recipe, recipe_for
 from gnnjit.training.errors import TrainError
 
@@ -62,6 +64,13 @@ class TrainConfig:
     normalize_features: bool = False
 
     def __post_init__(self) -> None:
+        wrong = [
+            f"{field.name} is {getattr(self, field.name)!r}, expected {_KINDS[field.type][1]}"
+            for field in dataclasses.fields(self)
+            if not _is_a(str(field.type), getattr(self, field.name))
+        ]
+        if wrong:
+            raise TrainError("; ".join(wrong))
         rules = (
             ("model", self.model in MODELS, f"one of {', '.join(MODELS)}"),
             ("layers", self.layers >= 1, "at least 1"),
@@ -103,6 +112,20 @@ class TrainConfig:
         same["batch_size"] = self.batch_size or None
         same["halve_every"] = self.halve_every or None
         return Recipe(**same, task=task, learning_rate=self.lr)
+
+
+_KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
+    "int": ((int, np.integer), "a whole number below 2**31"),
+    "float": ((int, float, np.integer, np.floating), "a number"),
+    "bool": ((bool, np.bool_), "True or False"),
+    "str": ((str,), "text"),
+}
+
+
+def _is_a(kind: str, value: Any) -> bool:
+    if (kind == "bool") != isinstance(value, bool | np.bool_):
+        return False
+    return isinstance(value, _KINDS[kind][0]) and not (kind == "int" and abs(value) >= 2**31)
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(TrainConfig))

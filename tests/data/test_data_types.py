@@ -238,3 +238,11 @@ def test_features_are_finite(make, value):
     )
     with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
         make(x=x)
+
+
+def test_seeds_are_not_negative():
+    message = r"^toy: (folds\(\)|the split) got seed=-3, expected at least 0\.$"
+    with pytest.raises(DataError, match=message):
+        _graphs().folds(2, seed=-3)
+    with pytest.raises(DataError, match=message):
+        per_class_split("toy", np.zeros(9, np.int32), 1, train=1, val=1, seed=-3)
