@@ -36,6 +36,10 @@ class StreamError(GnnjitError, ValueError):
     """A function cannot be run chunk by chunk, or not within its memory budget."""
 
 
+class OutputError(GnnjitError, ValueError):
+    """A file that a command was told to write cannot be written."""
+
+
 class VerifyError(GnnjitError, AssertionError):
     """A program of the IR is ill-formed: a bug in a pass, not in the user's code."""
 

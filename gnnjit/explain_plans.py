@@ -90,6 +90,17 @@ class PlanExplanation:
     why: str = ""
     by_clock: bool = False
 
+    def to_dict(self) -> dict[str, Any]:
+        """What JSON holds of it; seconds and bytes."""
+        names = ("words", "predicted", "measured", "peak", "chosen")
+        return {
+            "direction": self.direction,
+            "wrt": self.wrt,
+            "model": self.model,
+            "why": self.why,
+            "alternatives": [{n: getattr(a, n) for n in names} for a in self.alternatives],
+        }
+
     @property
     def title(self) -> str:
         of = {"all": ", gradients of all inputs", "params": ", gradients of the parameters"}

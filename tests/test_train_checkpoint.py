@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import jax
+import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 from test_train import Tiny, without_times
@@ -292,6 +293,40 @@ def test_a_damaged_note_of_the_blocks(tmp_path, text):
         CheckpointError, match=r"streamed\.json .*: delete it, which may change the"
     ):
         saved.recall()
+
+
+def test_an_interrupt_that_a_library_turns_into_an_error(monkeypatch, tmp_path):
+    """As where it comes while Orbax writes: what it closes then fails."""
+
+    def interrupted(*args, **keywords):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise OSError(9, "Bad file descriptor")
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Checkpoints.open(tmp_path, {}, resume=False).run("seed-0").save(1, {}, {})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="uses a limit of Linux")
+def test_a_full_disk_prints_one_line(tmp_path):
+    """Without what Orbax logs, and what its threads and TensorStore's callbacks raise."""
+    code = (
+        "import resource, signal, sys; from gnnjit import cli; "
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
+        "sys.exit(cli.main(sys.argv[1:]))"
+    )
+    options = f"train karate --model gcn --hidden 400 --no-compare --checkpoint {tmp_path}"
+    found = subprocess.run(
+        [sys.executable, "-c", code, *options.split(), "--quiet", "--checkpoint-every", "1"],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert found.returncode == 2
+    (line,) = found.stderr.splitlines()
+    assert line.startswith(f"gnnjit: error: {tmp_path}/seed-0/1 cannot be written (")
+    assert line.endswith("check the disk, and continue from the checkpoint before it with --resume")
 
 
 def test_a_file_in_the_way(go, tmp_path):

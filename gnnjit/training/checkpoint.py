@@ -12,11 +12,15 @@ itself, and of the identity.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
-from collections.abc import Mapping
+import sys
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +35,34 @@ _IDENTITY = "identity.json"
 _STREAMED = "streamed.json"
 _MISSING = "nothing"
 _DIGEST = "sha256"
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Within it, Orbax tells of nothing by itself: neither in its log, nor by the exceptions of its
+    threads and of TensorStore's callbacks, which it raises in the thread that asked as well."""
+    logger, unraisable, threads = (
+        logging.getLogger("absl"),
+        sys.unraisablehook,
+        threading.excepthook,
+    )
+    level = logger.level
+
+    def unraised(found: Any) -> None:
+        if not (isinstance(found.exc_value, RuntimeError) and "Event loop" in str(found.exc_value)):
+            unraisable(found)
+
+    def in_thread(found: Any) -> None:
+        if not (found.thread and type(found.thread).__module__.startswith("orbax.")):
+            threads(found)
+
+    logger.setLevel(logging.CRITICAL + 1)
+    sys.unraisablehook, threading.excepthook = unraised, in_thread
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        sys.unraisablehook, threading.excepthook = unraisable, threads
 
 
 class Checkpoints:
@@ -162,9 +194,10 @@ class RunCheckpoint:
             arrays=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(stored)
         )
         try:
-            with _manager(self.path) as manager:
+            with quiet(), _manager(self.path) as manager:
                 manager.save(epoch, args=args, force=True)
         except Exception as error:  # Orbax and TensorStore raise dozens of types
+            _raise_interrupt(error)
             raise CheckpointError(
                 f"{self.path / str(epoch)} cannot be written ({_first_line(error)}): check the "
                 f"disk, and continue from the checkpoint before it with --resume"
@@ -181,7 +214,7 @@ class RunCheckpoint:
         """
         if not self.path.is_dir():
             return {}, {}
-        with _manager(self.path) as manager:
+        with quiet(), _manager(self.path) as manager:
             epoch = manager.latest_step()
             if epoch is None:
                 return {}, {}
@@ -193,6 +226,7 @@ class RunCheckpoint:
             try:
                 restored = manager.restore(epoch, args=args)
             except Exception as error:  # Orbax and TensorStore raise dozens of types
+                _raise_interrupt(error)
                 raise _damaged(where, _first_line(error)) from error
         arrays = {name: np.asarray(value) for name, value in restored["arrays"].items()}
         record = dict(restored["record"])
@@ -216,6 +250,15 @@ def _manager(path: Path) -> ocp.CheckpointManager:
         given = {"create": False, "multiprocessing_options": alone}
     options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False, **given)
     return ocp.CheckpointManager(path, options=options)
+
+
+def _raise_interrupt(error: BaseException) -> None:
+    """Raises KeyboardInterrupt if the user's began what ended in `error`."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        found = found.__cause__ or found.__context__
 
 
 def _damaged(where: Path, why: str) -> CheckpointError:
