@@ -17,10 +17,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
-
 from gnnjit import judge, plan_times, tuning
 from gnnjit.budget import human
+from gnnjit.contexts import Context, cached
 from gnnjit.cost.current import current
 from gnnjit.cost.machine import Machine, machine_of
 from gnnjit.cost.memory import scratch_of
@@ -32,7 +31,6 @@ from gnnjit.errors import PlanError
 from gnnjit.ir.program import Aggregate, Program
 from gnnjit.ir.space import Space
 from gnnjit.ir.verify import verify
-from gnnjit.lower.choose import preferred
 from gnnjit.passes.pipeline import (
     AS_WRITTEN,
     NOWHERE,
@@ -63,7 +61,7 @@ EXHAUSTIVE = 16
 
 _OTHER = {"aggregate-first": "combine-first", "combine-first": "aggregate-first"}
 
-_forced = jax.make_user_context(None)
+_forced: Context[Choices | None] = Context(None)
 
 
 @contextlib.contextmanager
@@ -125,7 +123,7 @@ def plan(problem: Problem) -> Plan:
         PlanError: none fits; the message names the smallest budget that would do.
     """
     machine, model = machine_of(problem.platform), current(problem.platform)
-    return _plan(problem, machine, model, _forced.value, preferred(), tuning.stretches())
+    return _plan(problem, machine, model)
 
 
 def weigh(problem: Problem, model: CostModel | None = None) -> tuple[Alternative, ...]:
@@ -138,18 +136,9 @@ def weigh(problem: Problem, model: CostModel | None = None) -> tuple[Alternative
     return tuple(_Planner(problem, machine, model or current(problem.platform)).ranked())
 
 
-@functools.lru_cache(maxsize=8192)
-def _plan(
-    problem: Problem,
-    machine: Machine,
-    model: CostModel,
-    forced: Choices | None,
-    lowering: str | None,
-    stretches: int,
-) -> Plan:
-    """`lowering`: what measured plans are compiled with; `stretches`: of time, in which close ones
-    are."""
-    planner = _Planner(problem, machine, model, stretches)
+@cached(maxsize=8192)
+def _plan(problem: Problem, machine: Machine, model: CostModel) -> Plan:
+    planner, forced = _Planner(problem, machine, model, tuning.stretches()), _forced.value
     try:
         every, why = planner.fitting(forced), ""
     except UnknownOperation as error:
