@@ -15,6 +15,7 @@ from gnnjit import contexts
 from gnnjit.errors import StreamError
 from gnnjit.frontend import whole
 from gnnjit.frontend.whole import Array, Constant, Rows
+from gnnjit.graph.validate import is_traced
 from gnnjit.grid.crew import digest, hashed
 from gnnjit.grid.explanation import GridExplanation, explain
 from gnnjit.grid.fit import Fit, Options, fit, reordered
@@ -60,6 +61,13 @@ class Arguments:
             raise StreamError(
                 f"a streamed function got {len(graphs)} streamed graphs among its arguments, "
                 "expected one: make it with StreamedGraph.from_edges"
+            )
+        if is_traced(self.leaves):
+            raise StreamError(
+                "a streamed function was called while JAX traces (inside jax.jit, jax.grad, "
+                "jax.vmap or jax.export), expected arrays: it moves blocks of data while it runs. "
+                "Call it directly, and put jax.grad and the like inside the function that "
+                "gnnjit.stream gets"
             )
         (self.graph,) = graphs.values()
         self.graph.check()

@@ -77,7 +77,7 @@ def test_nothing_is_compiled_again(name):
 
 
 def test_hessian():
-    layer = gnnjit.layer(lambda v, e, w: gnnjit.sum(jnp.tanh(w @ e.src) * v))
+    layer = gnnjit.layer(lambda v, e, w: gnnjit.sum(w * e.src))
 
     def f() -> Any:
         return jax.hessian(lambda w: jnp.sum(layer(GRAPH, X, w) ** 2))(W[0])
@@ -87,7 +87,7 @@ def test_hessian():
 
 
 def test_modules():
-    model = gnnjit.nn.GAT(5, 3, rngs=nnx.Rngs(0))
+    model = gnnjit.nn.GCN(5, 3, rngs=nnx.Rngs(0))
 
     def f() -> Any:
         return nnx.grad(lambda m: jnp.sum(m(GRAPH, X) ** 2))(model)
