@@ -44,8 +44,10 @@ _every: list[Context[Any]] = []
 
 
 def values() -> tuple[Hashable, ...]:
-    """Of all contexts, here and now: equal where a trace gives the same."""
-    return tuple(context.value for context in _every)
+    """Of all contexts, and of JAX's settings that decide what our passes trace: equal where a trace
+    gives the same."""
+    settings = jax.config.jax_default_matmul_precision, jax.config.jax_enable_x64
+    return (*settings, *(context.value for context in _every))
 
 
 def cached(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:

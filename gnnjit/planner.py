@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -71,19 +70,19 @@ def force(choices: Choices) -> Iterator[None]:
         yield
 
 
-@functools.lru_cache(maxsize=4096)
+@cached(maxsize=4096)
 def _prefix(program: Program, padded: bool, on_edges: frozenset[Space]) -> Program:
     return run(program, layer_prefix(padded, on_edges))
 
 
-@functools.lru_cache(maxsize=8192)
+@cached(maxsize=8192)
 def _middle(program: Program, padded: bool, choices: Choices) -> Program:
     """As far as the choice of what to store, which does not count here; not checked, since most of
     these never run."""
     return run(_prefix(program, padded, choices.on_edges), layer_middle(choices), verified=False)
 
 
-@functools.lru_cache(maxsize=8192)
+@cached(maxsize=8192)
 def optimise(program: Program, padded: bool, choices: Choices = AS_WRITTEN) -> Program:
     """The program that runs, with these choices. What was weighed before is checked now."""
     middle = _middle(program, padded, _before_storing(choices))
@@ -91,7 +90,7 @@ def optimise(program: Program, padded: bool, choices: Choices = AS_WRITTEN) -> P
     return run(middle, layer_suffix(choices))
 
 
-@functools.lru_cache(maxsize=8192)
+@cached(maxsize=8192)
 def _weighed(program: Program, padded: bool, choices: Choices, online: bool) -> Program:
     """As `optimise`, without checking what mostly never runs. Not `online`: as it is lowered where
     no kernel does a softmax in one traversal."""
@@ -104,7 +103,7 @@ def _before_storing(choices: Choices) -> Choices:
     return dataclasses.replace(choices, stored=(), split=False, limit=None)
 
 
-@functools.lru_cache(maxsize=4096)
+@cached(maxsize=4096)
 def _options(
     program: Program, padded: bool, on_edges: frozenset[Space], slots: tuple[int, ...]
 ) -> dict[str, tuple[Any, ...]]:

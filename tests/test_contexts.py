@@ -261,6 +261,19 @@ def test_a_context_is_that_of_its_thread():
     assert len(traces) == 2
 
 
+@pytest.mark.parametrize("order", [(None, "highest"), ("highest", None)])
+def test_products_of_passes_have_the_precision_that_is_set(order):
+    """The scores of GAT become products with matrices, which no user wrote."""
+    module = gnnjit.nn.GAT(6, 4, rngs=nnx.Rngs(0))
+    f = jax.jit(lambda x: module(GRAPH, x))
+    for _ in range(2):
+        for precision in order:
+            with jax.default_matmul_precision(precision):
+                dots = [line for line in program(f, X).splitlines() if "dot_general" in line]
+            exact = ["HIGHEST" in line for line in dots]
+            assert exact == [precision == "highest"] * len(dots) != []
+
+
 def test_after_an_error_the_context_is_left():
     with pytest.raises(KeyError), gnnjit.reference(), choose.prefer("segment"):
         raise KeyError

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gnnjit.contexts import Context
+from gnnjit.contexts import Context, cached
 from gnnjit.frontend.capture import inline_custom_calls
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Atom, Program, Reduce
@@ -96,7 +95,7 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
     raise AssertionError(f"no lowering takes this traversal: {refused}")
 
 
-@functools.lru_cache(maxsize=1024)
+@cached(maxsize=1024)
 def optimised(
     body: Program,
     reductions: Reductions,
