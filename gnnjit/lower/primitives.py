@@ -43,7 +43,7 @@ def lowers_to(
     for platform in platforms:
         traced = functools.partial(fn, platform=platform or "other")
         rule = _portable_in_exports(_compat.mlir.lower_fun(traced, multiple_results))
-        where = {} if platform is None else {"platform": platform}
+        where: dict[str, Any] = {} if platform is None else {"platform": platform}
         _compat.mlir.register_lowering(primitive, rule, **where)
 
 
