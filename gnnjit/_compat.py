@@ -23,6 +23,8 @@ __all__ = [
     "batching",
     "devices_in_use",
     "expansion",
+    "holds_arrays",
+    "is_exported",
     "like",
     "mlir",
     "open_jaxpr",
@@ -87,6 +89,16 @@ def primitive_names(eqn: Any) -> Iterator[str]:
             yield from primitive_names(inner)
 
 
+def holds_arrays(eqn: Any) -> bool:
+    """Whether some jaxpr in an equation's parameters has constants, at whatever depth."""
+    for param in jax.tree.leaves(list(dict(eqn.params).values()), is_leaf=_is_jaxpr):
+        if _is_jaxpr(param):
+            inner, consts = open_jaxpr(param)
+            if consts or any(holds_arrays(e) for e in inner.eqns):
+                return True
+    return False
+
+
 def _is_jaxpr(x: Any) -> bool:
     return isinstance(x, (ClosedJaxpr, Jaxpr))
 
@@ -103,6 +115,12 @@ def expansion(eqn: Any) -> Any:
     """The function that a primitive of a higher level stands for (from JAX 0.12), or None."""
     found = dict(eqn.params).get("_prim")
     return getattr(found, "expand", None)
+
+
+def is_exported(ctx: Any) -> bool:
+    """Whether a lowering rule's context is that of `jax.export`."""
+    asked = getattr(ctx.module_context, "lowering_parameters", None)
+    return bool(getattr(asked, "for_export", False))
 
 
 def zero_tangent(aval: Any) -> Any:

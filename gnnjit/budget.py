@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import jax
-
+from gnnjit.contexts import Context
 from gnnjit.errors import PlanError
 
 _UNITS = {
@@ -20,8 +19,7 @@ _UNITS = {
 }
 _SIZE = re.compile(r"\s*(\d+\.?\d*(?:e\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
-_default = jax.make_user_context(None)
-"""Part of the key of every cache of compiled code: the budget decides what is compiled."""
+_default: Context[int | None] = Context(None)
 
 
 def default_budget() -> int | None:

@@ -31,6 +31,7 @@ from gnnjit.judge import Candidate
 from gnnjit.lower.choose import preferred
 from gnnjit.passes.pipeline import Choices
 from gnnjit.plans import Alternative, Problem
+from gnnjit.portable import is_portable
 from gnnjit.tuning import Table
 
 CLOSE = 1.5
@@ -111,9 +112,13 @@ def key_of(problem: Problem) -> str:
     ]
     parts = (
         show(p.program, locations=False), p.slots, p.padded, sizes, p.moving, p.platform,
-        preferred(), keeps_memory(), Key.here(),
+        _lowering(), keeps_memory(), Key.here(),
     )  # fmt: skip
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def _lowering() -> str | None:
+    return f"portable, {preferred()}" if is_portable() else preferred()
 
 
 def name_of(choices: Choices) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from gnnjit.budget import default_budget
+from gnnjit.contexts import Context
 from gnnjit.cost.machine import platform_here
 from gnnjit.errors import LayerError
 from gnnjit.frontend.trace import Arguments, Traced, call_once, leak_message, trace
@@ -76,7 +77,7 @@ class Staged:
         return not isinstance(self.graph, ShardedGraph) and self.graph.mask is not None
 
     def run(self) -> Any:
-        if getattr(_state, "reference", False):
+        if _reference.value:
             shield = ShieldUnreadVertices(self.padded)
             outs = self.interpret(PlaceInSmallestSpace()(shield(self.program)))
         else:
@@ -128,6 +129,7 @@ class Staged:
 
 
 _state = threading.local()
+_reference = Context(False)
 
 
 def location(fn: Callable[..., Any]) -> str:
@@ -139,15 +141,13 @@ def location(fn: Callable[..., Any]) -> str:
 def reference() -> Iterator[None]:
     """Within it, layers run on plain gathers and `jax.ops.segment_sum`, edge by edge.
 
-    Work on one endpoint is still done once per vertex, as a careful user writes it by hand. Acts
-    while a function is traced: a function that `jax.jit` has compiled before keeps what it has.
+    Work on one endpoint is still done once per vertex, as a careful user writes it by hand. A
+    function that `jax.jit` has compiled outside is compiled anew within it, and the other way
+    round. It acts in this thread, and decides while a function is traced: what was lowered or
+    compiled ahead of time stays as it is.
     """
-    outer = getattr(_state, "reference", False)
-    _state.reference = True
-    try:
+    with _reference(True):
         yield
-    finally:
-        _state.reference = outer
 
 
 @contextlib.contextmanager

@@ -14,11 +14,11 @@ from typing import Any, Generic, TypeVar
 import jax
 
 from gnnjit import config
+from gnnjit.contexts import Context
 
 T = TypeVar("T")
 
-_tuning = jax.make_user_context(None)
-"""Part of the key of every cache of compiled code."""
+_tuning: Context[int | None] = Context(None)
 
 
 @contextlib.contextmanager

@@ -32,8 +32,8 @@ def signature(fn: Any) -> str:
 def test_names() -> None:
     assert names(gnnjit) == [
         "Bipartite", "Graph", "autotuning", "check", "degree", "dropout", "explain", "keep_memory",
-        "layer", "logsumexp", "max", "mean", "memory_budget", "min", "random_uniform", "rebalance",
-        "reference", "shard", "softmax", "std", "stream", "sum", "var",
+        "layer", "logsumexp", "max", "mean", "memory_budget", "min", "portable", "random_uniform",
+        "rebalance", "reference", "shard", "softmax", "std", "stream", "sum", "var",
     ]  # fmt: skip
 
 
@@ -87,6 +87,7 @@ FUNCTIONS = {
     "mean": "(value, *, initial=None)",
     "memory_budget": "(size)",
     "min": "(value, *, initial=None)",
+    "portable": "()",
     "random_uniform": "(key, like)",
     "rebalance": (
         "(graph, sharded, fn, *args, threshold=1.1, cost=None, plans=8, seed=0, repeats=3)"

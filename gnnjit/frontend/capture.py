@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gnnjit import _compat
 from gnnjit.errors import LayerError
+from gnnjit.frontend.interned import CUSTOM, interned
 from gnnjit.frontend.vocabulary import degree_p, index_p, reduce_p
-from gnnjit.ir.evaluate import bind
 from gnnjit.ir.program import (
     Aggregate,
     Atom,
@@ -33,7 +32,6 @@ from gnnjit.ir.program import (
 from gnnjit.ir.space import Space, join
 
 _INLINED = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
-_CUSTOM = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
 _OURS = (reduce_p, degree_p, index_p)
 
 
@@ -173,36 +171,7 @@ class _Walker:
             return Index(), space
         if self.edge_values and space is Space.SRC:
             space = Space.EDGE
-        op = Lax(eqn.primitive, tuple(sorted(eqn.params.items())))
-        return (_interned(op, ins, eqn.outvars) if op.name in _CUSTOM else op), space
-
-
-_INTERNED: dict[Hashable, Lax] = {}
-
-
-def _interned(op: Lax, ins: Sequence[Atom], outs: Sequence[Any]) -> Lax:
-    """The first operation seen with the same value and the same derivative.
-
-    `jax.nn.relu` and its like are another object in each trace; programs that use them would
-    never be equal, and each call outside `jax.jit` would compile anew.
-    """
-    avals = [_compat.like(a) for a in ins]
-    if not all(jnp.issubdtype(a.dtype, jnp.inexact) for a in [*avals, *(v.aval for v in outs)]):
-        return op
-
-    def with_derivative(*xs: Any) -> Any:
-        if op.name == "custom_jvp_call":
-            return jax.jvp(lambda *ys: bind(op, ys), xs, xs)
-        values, transpose = jax.vjp(lambda *ys: bind(op, ys), *xs)
-        return values, transpose(values)
-
-    closed = jax.make_jaxpr(with_derivative)(*avals)
-    if _compat.open_jaxpr(closed)[1]:  # arrays that the text does not show
-        return op
-    key = (op.name, str(op["call_jaxpr"]), str(closed))
-    if any(" at 0x" in text for text in key):  # functions, of which it shows only where they lie
-        return op
-    return _INTERNED.setdefault(key, op)
+        return interned(Lax(eqn.primitive, tuple(sorted(eqn.params.items()))), eqn, ins), space
 
 
 def _location(eqn: Any) -> Location | None:
@@ -226,7 +195,7 @@ def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None) -> None:
         )
     if eqn.primitive is reduce_p and ins[0].space is Space.SHARED:
         raise LayerError(at + _shared_message(eqn.params["said"], ins[0]))
-    if eqn.primitive.name in _CUSTOM or any(True for _ in _compat.subjaxprs(eqn)):
+    if eqn.primitive.name in CUSTOM or any(True for _ in _compat.subjaxprs(eqn)):
         inner = next((e for e in _nested(eqn) if e.primitive in _OURS), None)
         if inner is not None:
             raise LayerError(
@@ -264,9 +233,9 @@ def inline_custom_calls(program: Program) -> Program:
             op = Aggregate(inline_custom_calls(eqn.op.body), eqn.op.reductions)
             builder.emit(op, [builder[a] for a in eqn.inputs], eqn.outputs, eqn.location)
             continue
-        if not isinstance(eqn.op, Lax) or eqn.op.name not in _CUSTOM:
+        if not isinstance(eqn.op, Lax) or eqn.op.name not in CUSTOM:
             builder.copy(eqn)
             continue
-        outs = walker.call(eqn.op[_CUSTOM[eqn.op.name]], [builder[a] for a in eqn.inputs])
+        outs = walker.call(eqn.op[CUSTOM[eqn.op.name]], [builder[a] for a in eqn.inputs])
         builder.env.update(zip(eqn.outputs, outs, strict=True))
     return builder.finish(program)

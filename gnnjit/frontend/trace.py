@@ -273,7 +273,7 @@ def _call(fn: Any, args: Arguments, groups: dict[Space, Any], name: str, where: 
         fields["data"] = groups[Space.EDGE]
     v = groups[Space.DST] if args.dst is not None else _Missing(no_dst)
     params, keywords = groups[Space.SHARED]
-    with layer_scope(name):
+    with layer_scope():
         return fn(v, Edge(fields, missing), *params, **keywords)
 
 

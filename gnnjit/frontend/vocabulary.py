@@ -17,25 +17,24 @@ import numpy as np
 from jax import lax
 
 from gnnjit import _compat
+from gnnjit.contexts import Context
 from gnnjit.errors import LayerError
 
 _state = threading.local()
+_in_layer = Context(False)
+"""A helper that is compiled by `jax.jit` and was traced inside a layer is traced anew outside."""
 
 
 @contextlib.contextmanager
-def layer_scope(name: str) -> Iterator[None]:
+def layer_scope() -> Iterator[None]:
     """Marks that a layer function is being traced; reductions outside are errors."""
-    outer = getattr(_state, "layer", None)
-    _state.layer = name
-    try:
+    with _in_layer(True):
         yield
-    finally:
-        _state.layer = outer
 
 
 def _inside(what: str) -> None:
     _state.said = what
-    if getattr(_state, "layer", None) is None:
+    if not _in_layer.value:
         raise LayerError(
             f"gnnjit.{what}() was called outside a layer: it reads the edges of one vertex, so it "
             "has meaning only in a function decorated with @gnnjit.layer"

@@ -21,10 +21,11 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 from gnnjit import _compat
-from gnnjit._compat import ad, batching, mlir
+from gnnjit._compat import ad, batching
 from gnnjit.ir.program import Equation, Lax
 from gnnjit.ir.space import Space
 from gnnjit.lower import cpu
+from gnnjit.lower.primitives import lowers_to, runs_alone
 
 rows_p = _compat.Primitive("rows_matmul")
 tall_p = _compat.Primitive("tall_matmul")
@@ -84,23 +85,23 @@ def _dot(axis: int, a: Any, b: Any) -> jax.Array:
     return lax.dot_general(a, b, (((axis,), (0,)), ((), ())))
 
 
-def _tall(a: Any, b: Any, *, place: Place, on_cpu: bool = False) -> jax.Array:
+def _tall(a: Any, b: Any, *, place: Place, platform: str) -> jax.Array:
     if place is None:
-        off = not on_cpu or cpu.why_no_product(a.shape[1], b.shape[1], a.dtype)
+        off = platform != "cpu" or cpu.why_no_product(a.shape[1], b.shape[1], a.dtype)
         return _dot(0, a, b) if off else cpu.product(a, b)
     mesh, axis, features = place
     if features is not None:  # XLA knows how its own product is cut both ways
         return _dot(0, a, b)
 
     def on_each(a: Any, b: Any) -> jax.Array:
-        return lax.psum(_tall(a, b, place=None, on_cpu=on_cpu), axis)
+        return lax.psum(_tall(a, b, place=None, platform=platform), axis)
 
     rows = PartitionSpec(axis)
     specs = {"in_specs": (rows, rows), "out_specs": PartitionSpec()}
     return jax.shard_map(on_each, mesh=mesh, check_vma=False, **specs)(a, b)
 
 
-def _rows(x: Any, w: Any, *, place: Place) -> jax.Array:
+def _rows(x: Any, w: Any, *, place: Place, platform: str) -> jax.Array:
     return _dot(1, x, w)
 
 
@@ -126,19 +127,16 @@ ad.defbilinear(
 )
 
 
-def _register(primitive: Any, run: Any) -> None:
+def _register(primitive: Any) -> None:
     def batch(args: Sequence[Any], dims: Sequence[Any], *, place: Place) -> tuple[Any, int]:
         axis = 1 if primitive is rows_p else 0
         return jax.vmap(functools.partial(_dot, axis), in_axes=tuple(dims))(*args), 0
 
     batching.primitive_batchers[primitive] = batch
-    primitive.def_impl(
-        lambda *args, **params: jax.jit(functools.partial(primitive.bind, **params))(*args)
-    )
-    mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=False))
+    runs_alone(primitive)
 
 
-_register(rows_p, _rows)
-_register(tall_p, _tall)
-_on_cpu = functools.partial(_tall, on_cpu=True)
-mlir.register_lowering(tall_p, mlir.lower_fun(_on_cpu, multiple_results=False), platform="cpu")
+_register(rows_p)
+_register(tall_p)
+lowers_to(rows_p, _rows, [None], multiple_results=False)
+lowers_to(tall_p, _tall, [None, "cpu"], multiple_results=False)

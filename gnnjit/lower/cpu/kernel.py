@@ -13,9 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.config import cores
+from gnnjit.contexts import Context
 from gnnjit.host import features, is_x86, vector_bytes
 from gnnjit.ir.program import Lax, Program, Reduce, Value
 from gnnjit.ir.space import Space
+from gnnjit.portable import PORTABLE, is_portable
 
 try:
     import llvmlite  # noqa: F401
@@ -42,8 +44,7 @@ _emitted: dict[Hashable, str | list[str]] = {}
 _registered: dict[Hashable, str] = {}
 
 
-_left = jax.make_user_context(False)
-"""Part of the key of every cache of compiled code, as JAX's own settings are."""
+_left = Context(False)
 
 
 def left_to_pool() -> contextlib.AbstractContextManager[None]:
@@ -226,9 +227,14 @@ def _target(spec: Spec) -> str:
         return _registered[key]
 
 
-@functools.cache
 def _unavailable() -> list[str]:
-    """Reasons that hold for every program; runs a tiny kernel once."""
+    """Reasons that hold for every program."""
+    return [PORTABLE] if is_portable() else _broken()
+
+
+@functools.cache
+def _broken() -> list[str]:
+    """Reasons that hold in this process; runs a tiny kernel once."""
     if not HAVE_LLVM:
         return ["llvmlite is not installed"]
     return compiler.why_not_here() or _self_test()
