@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse
 
 from gnnjit.graph.buckets import make_buckets
+from gnnjit.graph.sorting import sort_edges
 from gnnjit.graph.tasks import make_tasks
 from gnnjit.shapes import EdgeIndex, HostArray, RowPointer, SlotIndex
 
@@ -88,13 +89,15 @@ def counting_sort(
     return rows.indptr, rows.data, rows.indices
 
 
-def sort_traced(row: EdgeIndex, neighbor: EdgeIndex, mask: jax.Array, num_rows: int) -> Structure:
-    """The structure of traced edges, by a stable sort on the device; no buckets or tasks."""
+def sort_traced(
+    row: EdgeIndex, neighbor: EdgeIndex, mask: jax.Array, num_rows: int, rises: bool = False
+) -> Structure:
+    """The structure of traced edges, sorted on the device; no buckets or tasks.
+
+    rises: the rows of real edges are said to rise.
+    """
     key = jnp.where(mask, row, num_rows).astype(row.dtype)
-    order = jnp.argsort(key, stable=True).astype(row.dtype)
-    rows = jnp.arange(num_rows + 1, dtype=row.dtype)
-    indptr = jnp.searchsorted(key[order], rows, side="left").astype(row.dtype)
-    return Structure(indptr, jnp.where(mask, neighbor, 0)[order], order, None)
+    return Structure(*sort_edges(key, jnp.where(mask, neighbor, 0), num_rows, rises), None)
 
 
 def append_padding(structure: Structure, num_rows: int, num_edges: int) -> Structure:
