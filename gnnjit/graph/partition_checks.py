@@ -9,6 +9,7 @@ import numpy as np
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import validate
+from gnnjit.graph.reading import as_indices
 from gnnjit.shapes import ArrayLike, HostArray
 
 
@@ -67,7 +68,7 @@ def _as_whole(name: str, array: HostArray, what: str) -> HostArray:
 def endpoints(src: ArrayLike, dst: ArrayLike, num_nodes: int) -> tuple[HostArray, HostArray]:
     """Both as int32 or int64 arrays of NumPy. Raises GraphError unless they are `int[E]` of one
     length with entries from 0 to `num_nodes - 1`."""
-    src, dst = validate.as_indices("src", src), validate.as_indices("dst", dst)
+    src, dst = as_indices("src", src), as_indices("dst", dst)
     validate.same_length(src, dst)
     src, dst = np.asarray(src), np.asarray(dst)
     validate.in_range("src", src, None, num_nodes, "num_nodes")

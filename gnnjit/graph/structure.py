@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
+from gnnjit.graph import hosting
 from gnnjit.graph.buckets import make_buckets
 from gnnjit.graph.sorting import sort_edges
 from gnnjit.graph.tasks import make_tasks
@@ -24,7 +25,8 @@ from gnnjit.shapes import EdgeIndex, HostArray, RowPointer, SlotIndex
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Structure:
-    """The edges of a graph in slots, sorted by row, in the original order within a row.
+    """The edges of a graph in slots, sorted by row, in the original order within a row (except for
+    the second structure of traced edges said to be symmetric: in the order of the first).
 
     Rows are the destinations (or, in the transposed structure, the sources). Row `r` owns the
     slots `indptr[r]` to `indptr[r + 1] - 1`. The slots from `indptr[-1]` on hold padding edges.
@@ -51,6 +53,8 @@ class Structure:
 
     def degree(self) -> jax.Array:
         """`int[rows]`: the edges of each row, padding not counted."""
+        if hosting.on_host(self.indptr):
+            return hosting.to_device(np.diff(np.asarray(self.indptr)), self.indptr)
         return jnp.diff(self.indptr)
 
 
@@ -59,7 +63,7 @@ def sort_on_host(
 ) -> Structure:
     """The structure of concrete edges `row[i] - neighbor[i]`, by a counting sort: O(E + rows).
 
-    Indices must be in range; those under a False `mask` are padding.
+    Indices must be in range; those under a False `mask` are padding. Its arrays are NumPy's.
     """
     dtype = row.dtype
     key, keys = row, num_rows
@@ -68,9 +72,9 @@ def sort_on_host(
     indptr, neighbor, edge = counting_sort(key, neighbor, keys)
     indptr = indptr[: num_rows + 1].astype(dtype, copy=False)
     return Structure(
-        jnp.asarray(indptr),
-        jnp.asarray(neighbor),
-        jnp.asarray(edge.astype(dtype, copy=False)),
+        indptr,  # type: ignore[arg-type]
+        neighbor,  # type: ignore[arg-type]
+        edge.astype(dtype, copy=False),  # type: ignore[arg-type]
         make_buckets(indptr),
         make_tasks(indptr),
     )
@@ -106,10 +110,11 @@ def append_padding(structure: Structure, num_rows: int, num_edges: int) -> Struc
     The result has no buckets and tasks: their shapes follow the degrees, and padding is for fixed
     shapes.
     """
-    indptr, edge = structure.indptr, structure.edge
+    indptr, neighbor, edge = structure.indptr, structure.neighbor, structure.edge
+    xp: Any = np if isinstance(indptr, np.ndarray) else jnp
     new_rows = num_rows - structure.num_rows
     new_edges = num_edges - edge.shape[-1]
-    indptr = jnp.concatenate([indptr, jnp.broadcast_to(indptr[-1:], (new_rows,))])
-    neighbor = jnp.pad(structure.neighbor, (0, new_edges))
-    edge = jnp.concatenate([edge, jnp.arange(edge.shape[-1], num_edges, dtype=edge.dtype)])
+    indptr = xp.concatenate([indptr, xp.broadcast_to(indptr[-1:], (new_rows,))])
+    neighbor = xp.pad(neighbor, (0, new_edges))
+    edge = xp.concatenate([edge, xp.arange(edge.shape[-1], num_edges, dtype=edge.dtype)])
     return Structure(indptr, neighbor, edge, None)
