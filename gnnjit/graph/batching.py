@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -27,7 +27,17 @@ def batch(graphs: Sequence[Graph]) -> tuple[Graph, Any]:
     Raises:
         GraphError: if there are no graphs, or bipartite and other graphs are mixed.
     """
+    if isinstance(graphs, Graph) or not isinstance(graphs, Iterable):
+        raise GraphError(
+            f"batch() got {validate.shown(graphs)}, expected several graphs: pass a list of them"
+        )
     graphs = list(graphs)
+    for i, graph in enumerate(graphs):
+        if not isinstance(graph, Graph):
+            raise GraphError(
+                f"batch() got {validate.shown(graph)} as graph {i}, expected a gnnjit.Graph: pass "
+                f"a list of graphs"
+            )
     if not graphs:
         raise GraphError("batch() got no graphs, expected at least one: pass a non-empty list")
     if len({g.bipartite for g in graphs}) > 1:

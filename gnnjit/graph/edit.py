@@ -10,7 +10,7 @@ import numpy as np
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import hosting, validate
-from gnnjit.graph.reading import as_indices, is_integer, read_array, shown_shape
+from gnnjit.graph.reading import as_indices, is_integer, is_number, read_array, shown_shape
 from gnnjit.graph.structure import counting_sort
 from gnnjit.graph.validate import cut, shown
 from gnnjit.shapes import ArrayLike, HostArray, PyTree
@@ -74,6 +74,8 @@ def _host_edges(src: ArrayLike, dst: ArrayLike) -> tuple[HostArray, HostArray]:
     src, dst = np.asarray(src), np.asarray(dst)
     validate.not_negative("src", src)
     validate.not_negative("dst", dst)
+    for name, index in (("src", src), ("dst", dst)):
+        validate.plausible_count(name, index, None)
     largest = max(2 * len(src), int(max(src.max(), dst.max())) + 1 if src.size else 0)
     dtype = np.int32 if largest < validate.INT32_MAX else np.int64
     return src.astype(dtype, copy=False), dst.astype(dtype, copy=False)
@@ -143,8 +145,8 @@ def append_rows(tree: PyTree, graph: Graph, vertices: Any, fill: Any) -> PyTree:
 def _constant(name: str, leaf: Any, count: int, fill: Any) -> Any:
     """`count` rows of `fill`."""
     filled, dtype = read_array("fill", fill), leaf.dtype
-    if not (_is_number(filled.dtype) and _is_number(dtype)):
-        odd, what = (name, dtype) if _is_number(filled.dtype) else ("fill", filled.dtype)
+    if not (is_number(filled.dtype) and is_number(dtype)):
+        odd, what = (name, dtype) if is_number(filled.dtype) else ("fill", filled.dtype)
         raise GraphError(
             f"{odd} has dtype {cut(str(what))}, expected numbers: pass what a new edge holds"
         )
@@ -157,10 +159,6 @@ def _constant(name: str, leaf: Any, count: int, fill: Any) -> Any:
             f"fill has shape {shown_shape(filled)}, expected one that broadcasts to a row of "
             f"{name}, shape {cut(str(shape[1:]))}: pass a number, or one row"
         ) from error
-
-
-def _is_number(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_)
 
 
 def check_fill(fill: Any) -> None:

@@ -306,6 +306,11 @@ class Graph:
             what: the name of `x` in the message.
         """
         space = getattr(space, "value", space)
+        if space not in ("src", "dst", "edge"):
+            raise GraphError(
+                f"check() got the space {validate.shown(space)}, expected 'src', 'dst' or 'edge': "
+                f"name what there is a row for"
+            )
         if space == "edge":
             count, kind = self.num_edges, "edges"
         else:
@@ -340,7 +345,8 @@ def _from_concrete(
     num_dst = _infer(dst, mask) if num_dst is None else num_dst
     validate.in_range("src", src, mask, num_src, "num_src" if bipartite else "num_nodes")
     validate.in_range("dst", dst, mask, num_dst, "num_dst" if bipartite else "num_nodes")
-    dtype = validate.index_dtype(num_edges=len(src), num_src=num_src, num_dst=num_dst)
+    sizes = {"num_src": num_src, "num_dst": num_dst} if bipartite else {"num_nodes": num_dst}
+    dtype = validate.index_dtype(num_edges=len(src), **sizes)
     if mask is not None:
         validate.room_for_padding(len(src), num_src, num_dst)
         src, dst = np.where(mask, src, 0), np.where(mask, dst, 0)

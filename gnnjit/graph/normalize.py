@@ -10,7 +10,8 @@ import numpy as np
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import hosting
-from gnnjit.graph.reading import read_array, shown_shape
+from gnnjit.graph.reading import is_number, read_array, shown_shape
+from gnnjit.graph.validate import cut
 from gnnjit.shapes import ArrayLike, EdgeWeight, HostArray, VertexWeight
 
 if TYPE_CHECKING:
@@ -81,6 +82,10 @@ def _as_weights(graph: Graph, weights: Any) -> Any:
         raise GraphError(
             f"weights has shape {shown_shape(weights)}, expected ({graph.num_edges},), one number "
             f"per edge: pass one column of the edge data"
+        )
+    if not is_number(weights.dtype) or jnp.issubdtype(weights.dtype, np.complexfloating):
+        raise GraphError(
+            f"weights has dtype {cut(str(weights.dtype))}, expected real numbers: pass one per edge"
         )
     return weights.astype(np.float32)
 

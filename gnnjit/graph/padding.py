@@ -11,7 +11,7 @@ import numpy as np
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import hosting, validate
-from gnnjit.graph.reading import read_array, shown_shape
+from gnnjit.graph.reading import is_number, read_array, shown_shape
 from gnnjit.graph.structure import append_padding
 from gnnjit.shapes import PyTree
 
@@ -101,10 +101,16 @@ def pad_rows(tree: PyTree, count: int, what: str) -> PyTree:
         leaf = read_array(what + jax.tree_util.keystr(path), leaf)
         rows = leaf.shape[0] if leaf.ndim else 0
         if not leaf.ndim or rows > count:
-            name = what + jax.tree_util.keystr(path)
+            name = what + validate.cut(jax.tree_util.keystr(path))
             raise GraphError(
                 f"{name} has shape {shown_shape(leaf)}, expected at most {count} rows: pad the "
                 f"features of the graph that was padded, [rows, ...]"
+            )
+        if not is_number(leaf.dtype):
+            name = what + validate.cut(jax.tree_util.keystr(path))
+            raise GraphError(
+                f"{name} has dtype {validate.cut(str(leaf.dtype))}, expected numbers: padding is "
+                f"rows of zeros"
             )
         widths = [(0, count - rows)] + [(0, 0)] * (leaf.ndim - 1)
         if isinstance(leaf, np.ndarray):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import validate
-from gnnjit.graph.reading import as_indices
+from gnnjit.graph.reading import as_indices, is_integer, is_number, read_array
 from gnnjit.shapes import ArrayLike, HostArray
 
 
@@ -21,7 +22,8 @@ def whole(name: str, value: Any, least: int) -> int:
         number = None
     if number is None or number < least:
         raise GraphError(
-            f"{name} is {value!r}, expected a whole number, {least} or more: pass such an int"
+            f"{name} is {validate.shown(value)}, expected a whole number, {least} or more: pass "
+            f"such an int"
         )
     return number
 
@@ -33,7 +35,7 @@ def along(order: ArrayLike | None, num_nodes: int) -> HostArray:
 
 def permutation(order: ArrayLike, num_nodes: int | None = None) -> HostArray:
     """`int64[N]`. Raises GraphError unless each vertex is in it once."""
-    vertex = np.asarray(order)
+    vertex = np.asarray(read_array("order", order))
     expected = len(vertex) if num_nodes is None and vertex.ndim == 1 else num_nodes
     if vertex.shape != (expected,):
         raise GraphError(
@@ -60,8 +62,10 @@ def permutation(order: ArrayLike, num_nodes: int | None = None) -> HostArray:
 
 
 def _as_whole(name: str, array: HostArray, what: str) -> HostArray:
-    if array.size and not np.issubdtype(array.dtype, np.integer):
-        raise GraphError(f"{name} has dtype {array.dtype}, expected integers: pass {what}")
+    if array.size and not is_integer(array.dtype):
+        raise GraphError(
+            f"{name} has dtype {validate.cut(str(array.dtype))}, expected integers: pass {what}"
+        )
     return array.astype(np.int64, copy=False)
 
 
@@ -83,7 +87,7 @@ def as_costs(
 ) -> HostArray:
     """`float64[N]`. Raises GraphError unless all are finite and >= 0, and as many as `count` where
     that is given. `kind`: what each belongs to."""
-    out = np.asarray(cost, np.float64)
+    out = as_reals(name, cost)
     if out.ndim != 1 or (count is not None and len(out) != count):
         expected = "(num_nodes,)" if count is None else f"({count},)"
         raise GraphError(
@@ -100,9 +104,21 @@ def as_costs(
     return out
 
 
+def as_reals(name: str, values: ArrayLike) -> HostArray:
+    """`float64`. Raises GraphError unless all are real numbers."""
+    array = read_array(name, values)
+    dtype = array.dtype
+    if array.size and (not is_number(dtype) or jnp.issubdtype(dtype, np.complexfloating)):
+        raise GraphError(
+            f"{name} has dtype {validate.cut(str(dtype))}, expected real numbers: pass an array of "
+            f"them"
+        )
+    return np.asarray(array).astype(np.float64)
+
+
 def as_bounds(bounds: ArrayLike, num_nodes: int) -> HostArray:
     """`int64[P + 1]`. Raises GraphError unless they rise from 0 to `num_nodes`."""
-    out = np.asarray(bounds)
+    out = np.asarray(read_array("bounds", bounds))
     if out.ndim != 1 or len(out) < 2:
         raise GraphError(
             f"bounds has shape {out.shape}, expected (num_shards + 1,), with one shard or more: "
@@ -111,15 +127,15 @@ def as_bounds(bounds: ArrayLike, num_nodes: int) -> HostArray:
     out = _as_whole("bounds", out, "positions")
     if out[0] != 0 or out[-1] != num_nodes or (np.diff(out) < 0).any():
         raise GraphError(
-            f"bounds is {out.tolist()}, expected numbers that rise from 0 to {num_nodes}: pass "
-            "where each shard begins, and the number of vertices"
+            f"bounds is {validate.shown(out.tolist())}, expected numbers that rise from 0 to "
+            f"{num_nodes}: pass where each shard begins, and the number of vertices"
         )
     return out
 
 
 def as_shards(shard: ArrayLike, num_shards: int) -> HostArray:
     """`int64[N]`. Raises GraphError unless each is from 0 to `num_shards - 1`."""
-    out = np.asarray(shard)
+    out = np.asarray(read_array("shard", shard))
     if out.ndim != 1:
         raise GraphError(
             f"shard has shape {out.shape}, expected (num_nodes,): pass the shard of each vertex"

@@ -63,7 +63,13 @@ def as_indices(name: str, value: ArrayLike) -> Any:
 
 def is_integer(dtype: Any) -> bool:
     """Whether a type holds integers; spans of time, which are integers to NumPy, do not."""
-    return jnp.issubdtype(dtype, np.integer) and getattr(dtype, "kind", "") != "m"
+    return jnp.issubdtype(dtype, np.integer) and not jnp.issubdtype(dtype, np.timedelta64)
+
+
+def is_number(dtype: Any) -> bool:
+    """Whether a type holds numbers or booleans."""
+    spans = jnp.issubdtype(dtype, np.timedelta64)
+    return jnp.issubdtype(dtype, np.bool_) or (jnp.issubdtype(dtype, np.number) and not spans)
 
 
 def shown_shape(array: Any) -> str:
@@ -78,7 +84,7 @@ def _not_numbers(name: str, array: Any) -> str:
             f"{name} has dtype bool, expected integers: pass vertex numbers, and what marks "
             f"padding as edge_mask="
         )
-    kind = getattr(array.dtype, "kind", "")
+    kind = array.dtype.kind if isinstance(array.dtype, np.dtype) else ""
     if kind == "f" and not is_traced(array):
         odd = _first_odd(np.asarray(array))
         if odd is not None:
@@ -87,7 +93,7 @@ def _not_numbers(name: str, array: Any) -> str:
                 f"{name}[{at}] is {entry}, expected vertex numbers: leave edges without an "
                 f"endpoint out, then {RENUMBER}"
             )
-    if kind in "USOMm":
+    if kind in tuple("USOMm"):
         first = shown(array[0].item() if hasattr(array[0], "item") else array[0])
         return f"{name} has dtype {dtype} ({name}[0] is {first}), expected integers: {RENUMBER}"
     return (

@@ -152,7 +152,7 @@ def plausible_count(name: str, index: HostArray, mask: HostArray | None) -> None
     at = int(np.argmax(index if mask is None else np.where(mask, index, 0)))
     raise GraphError(
         f"{name}[{at}] is {index[at]}, of {len(index)} edges, which would be a graph of "
-        f"{int(index[at]) + 1} vertices: {RENUMBER}; or pass the number of vertices"
+        f"{int(index[at]) + 1} vertices: {RENUMBER}"
     )
 
 

@@ -159,8 +159,8 @@ def _in_range(name: str, index: HostArray, num_nodes: int) -> None:
 def _unknown(method: Any) -> GraphError:
     names = ", ".join(f'"{name}"' for name in METHODS)
     return GraphError(
-        f"method is {method!r}, expected one of {names}, or an integer array (the old number of "
-        "each new vertex): pass one of these"
+        f"method is {validate.shown(method)}, expected one of {names}, or an integer array (the "
+        "old number of each new vertex): pass one of these"
     )
 
 
