@@ -56,8 +56,8 @@ def parse_size(size: Any) -> int:
         count = int(size)
     if count is None or count <= 0:
         raise PlanError(
-            f"memory_budget={reprlib.repr(size)} is no size. Give a positive number of bytes, or text such as "
-            '"256MiB", "1GiB" or "500MB"'
+            f"memory_budget={reprlib.repr(size)} is no size. Give a positive number of bytes, or "
+            'text such as "256MiB", "1GiB" or "500MB"'
         )
     return count
 
