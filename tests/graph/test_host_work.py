@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilations import compilations
 
 from gnnjit.graph import Bipartite, Graph, batch, coalesce, symmetrize
-
-COMPILED = "/jax/core/compile/backend_compile_duration"
-
-
-@contextlib.contextmanager
-def compilations() -> Iterator[list[str]]:
-    """What XLA compiles within it."""
-    found: list[str] = []
-
-    def listen(event: str, duration: float, **_: Any) -> None:
-        if event == COMPILED:
-            found.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield found
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def drawn(seed: int, masked: bool = False) -> Graph:
