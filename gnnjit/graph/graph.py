@@ -154,7 +154,7 @@ class Graph:
         Raises:
             GraphError: on any other `space`.
         """
-        name = getattr(space, "value", space)
+        name = validate.space_name(space)
         if name in ("in", "dst"):
             return self.in_structure.degree()
         if name in ("out", "src"):
@@ -305,10 +305,10 @@ class Graph:
             space: "src", "dst" or "edge" (or an enumeration member with such a value).
             what: the name of `x` in the message.
         """
-        space = getattr(space, "value", space)
+        given, space = space, validate.space_name(space)
         if space not in ("src", "dst", "edge"):
             raise GraphError(
-                f"check() got the space {validate.shown(space)}, expected 'src', 'dst' or 'edge': "
+                f"check() got the space {validate.shown(given)}, expected 'src', 'dst' or 'edge': "
                 f"name what there is a row for"
             )
         if space == "edge":

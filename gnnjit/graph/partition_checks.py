@@ -13,6 +13,9 @@ from gnnjit.graph import validate
 from gnnjit.graph.reading import as_indices, is_integer, is_number, read_array
 from gnnjit.shapes import ArrayLike, HostArray
 
+MOST = 1 << 36
+"""Vertices, shards and the like, of each of which something is held."""
+
 
 def whole(name: str, value: Any, least: int) -> int:
     """`value` as an int. Raises GraphError unless it is a whole number >= `least`."""
@@ -24,6 +27,11 @@ def whole(name: str, value: Any, least: int) -> int:
         raise GraphError(
             f"{name} is {validate.shown(value)}, expected a whole number, {least} or more: pass "
             f"such an int"
+        )
+    if number > MOST:
+        raise GraphError(
+            f"{name} is {validate.shown(value)}, expected a whole number, {least} to {MOST}: no "
+            f"memory holds an entry for each"
         )
     return number
 

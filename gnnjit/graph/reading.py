@@ -20,7 +20,7 @@ def read_array(name: str, value: ArrayLike) -> Any:
     """
     if isinstance(value, jax.Array):
         return value
-    if is_traced(value):
+    if isinstance(value, list | tuple) and is_traced(value):
         return jnp.asarray(value)
     if np.ma.is_masked(value):
         raise GraphError(
@@ -133,7 +133,7 @@ def endpoints(src: ArrayLike, dst: ArrayLike | None) -> tuple[Any, Any]:
     """
     if dst is None:
         src, dst = _halves(src)
-    elif np.ndim(dst) == 0 and _rank(src) == 2 and not isinstance(dst, str):
+    elif isinstance(dst, int | float | np.number) and _rank(src) == 2:
         raise GraphError(
             f"dst is {shown(dst)} beside an edge list of shape {cut(str(np.shape(src)))}, "
             f"expected the number of vertices by its name: pass from_edges(edge_index, "

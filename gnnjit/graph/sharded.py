@@ -147,7 +147,7 @@ class ShardedGraph:
 
         Raises GraphError on any other `space`.
         """
-        name = getattr(space, "value", space)
+        name = validate.space_name(space)
         if name in ("out", "src"):
             return self.out_degree
         if name not in ("in", "dst"):

@@ -51,6 +51,12 @@ def cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
+def space_name(space: Any) -> str:
+    """The name of a space, or of a member of an enumeration of them; "" of anything else."""
+    name = getattr(space, "value", space)
+    return name if isinstance(name, str) else ""
+
+
 def same_length(src: Any, dst: Any) -> None:
     """Raises GraphError unless there are as many sources as destinations."""
     if src.shape != dst.shape:
