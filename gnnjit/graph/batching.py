@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -27,11 +27,12 @@ def batch(graphs: Sequence[Graph]) -> tuple[Graph, Any]:
     Raises:
         GraphError: if there are no graphs, or bipartite and other graphs are mixed.
     """
-    if isinstance(graphs, Graph) or not isinstance(graphs, Iterable):
+    try:
+        graphs = list(graphs)
+    except TypeError as error:
         raise GraphError(
             f"batch() got {validate.shown(graphs)}, expected several graphs: pass a list of them"
-        )
-    graphs = list(graphs)
+        ) from error
     for i, graph in enumerate(graphs):
         if not isinstance(graph, Graph):
             raise GraphError(

@@ -131,7 +131,7 @@ def append_rows(tree: PyTree, graph: Graph, vertices: Any, fill: Any) -> PyTree:
 
     def append(path: Any, leaf: Any) -> Any:
         name = "edges" + jax.tree_util.keystr(path)
-        leaf = read_array(name, leaf)
+        leaf = _as_jax_holds(name, read_array(name, leaf))
         if isinstance(fill, str):
             rows = reduced_into(name, leaf, graph, fill)[vertices]
         else:
@@ -145,11 +145,12 @@ def append_rows(tree: PyTree, graph: Graph, vertices: Any, fill: Any) -> PyTree:
 def _constant(name: str, leaf: Any, count: int, fill: Any) -> Any:
     """`count` rows of `fill`."""
     filled, dtype = read_array("fill", fill), leaf.dtype
-    if not (is_number(filled.dtype) and is_number(dtype)):
-        odd, what = (name, dtype) if is_number(filled.dtype) else ("fill", filled.dtype)
+    if not is_number(filled.dtype):
         raise GraphError(
-            f"{odd} has dtype {cut(str(what))}, expected numbers: pass what a new edge holds"
+            f"fill has dtype {cut(str(filled.dtype))}, expected numbers: pass what a new edge holds"
         )
+    if hosting.on_host(filled):
+        filled = _converted(name, np.asarray(filled), dtype)
     shape = (count, *leaf.shape[1:])
     xp: Any = np if hosting.on_host(filled) else jnp
     try:
@@ -159,6 +160,37 @@ def _constant(name: str, leaf: Any, count: int, fill: Any) -> Any:
             f"fill has shape {shown_shape(filled)}, expected one that broadcasts to a row of "
             f"{name}, shape {cut(str(shape[1:]))}: pass a number, or one row"
         ) from error
+
+
+def _as_jax_holds(name: str, array: Any) -> Any:
+    """An array of numbers, in 32 bits unless 64-bit types are on."""
+    if not is_number(array.dtype):
+        raise GraphError(
+            f"{name} has dtype {cut(str(array.dtype))}, expected numbers: pass what an edge holds"
+        )
+    if isinstance(array, jax.Array):
+        return array
+    with np.errstate(over="ignore"):
+        return array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
+
+
+def _converted(name: str, fill: HostArray, dtype: Any) -> HostArray:
+    """`fill` in the type of the edges; fractions are cut off integers."""
+    real = not jnp.issubdtype(dtype, np.complexfloating)
+    if not (real and jnp.issubdtype(fill.dtype, np.complexfloating)):
+        with np.errstate(all="ignore"):
+            found = fill.astype(dtype)
+            wide = np.float64 if real else np.complex128
+            was, now = fill.astype(wide), found.astype(wide)
+            kept = np.isfinite(was) == np.isfinite(now)
+            if is_integer(dtype):
+                kept &= np.abs(was - now) < 1
+        if kept.all():
+            return found
+    raise GraphError(
+        f"fill is {shown(fill if fill.ndim else fill.item())}, which {name} of type {dtype} cannot "
+        f"hold: pass a number of that type"
+    )
 
 
 def check_fill(fill: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import validate
-from gnnjit.graph.reading import as_indices, is_integer, is_number, read_array
+from gnnjit.graph.reading import as_indices, is_integer, is_number, read_on_host
 from gnnjit.shapes import ArrayLike, HostArray
 
 MOST = 1 << 36
@@ -43,7 +43,7 @@ def along(order: ArrayLike | None, num_nodes: int) -> HostArray:
 
 def permutation(order: ArrayLike, num_nodes: int | None = None) -> HostArray:
     """`int64[N]`. Raises GraphError unless each vertex is in it once."""
-    vertex = np.asarray(read_array("order", order))
+    vertex = read_on_host("order", order)
     expected = len(vertex) if num_nodes is None and vertex.ndim == 1 else num_nodes
     if vertex.shape != (expected,):
         raise GraphError(
@@ -114,19 +114,19 @@ def as_costs(
 
 def as_reals(name: str, values: ArrayLike) -> HostArray:
     """`float64`. Raises GraphError unless all are real numbers."""
-    array = read_array(name, values)
+    array = read_on_host(name, values)
     dtype = array.dtype
     if array.size and (not is_number(dtype) or jnp.issubdtype(dtype, np.complexfloating)):
         raise GraphError(
             f"{name} has dtype {validate.cut(str(dtype))}, expected real numbers: pass an array of "
             f"them"
         )
-    return np.asarray(array).astype(np.float64)
+    return array.astype(np.float64)
 
 
 def as_bounds(bounds: ArrayLike, num_nodes: int) -> HostArray:
     """`int64[P + 1]`. Raises GraphError unless they rise from 0 to `num_nodes`."""
-    out = np.asarray(read_array("bounds", bounds))
+    out = read_on_host("bounds", bounds)
     if out.ndim != 1 or len(out) < 2:
         raise GraphError(
             f"bounds has shape {out.shape}, expected (num_shards + 1,), with one shard or more: "
@@ -143,7 +143,7 @@ def as_bounds(bounds: ArrayLike, num_nodes: int) -> HostArray:
 
 def as_shards(shard: ArrayLike, num_shards: int) -> HostArray:
     """`int64[N]`. Raises GraphError unless each is from 0 to `num_shards - 1`."""
-    out = np.asarray(read_array("shard", shard))
+    out = read_on_host("shard", shard)
     if out.ndim != 1:
         raise GraphError(
             f"shard has shape {out.shape}, expected (num_nodes,): pass the shard of each vertex"

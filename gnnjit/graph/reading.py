@@ -38,6 +38,15 @@ def read_array(name: str, value: ArrayLike) -> Any:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
+def read_on_host(name: str, value: ArrayLike) -> HostArray:
+    """`value` in NumPy. Raises GraphError if it is traced, or NumPy cannot read it."""
+    array = read_array(name, value)
+    if is_traced(array) or not isinstance(array.dtype, np.dtype):
+        got = "traced" if is_traced(array) else f"of type {cut(str(array.dtype))}"
+        raise GraphError(f"{name} is {got}, expected numbers that are known: pass a NumPy array")
+    return np.asarray(array)
+
+
 def as_indices(name: str, value: ArrayLike) -> Any:
     """`value` as a 1-D integer array: NumPy, or as it came if it is a JAX array.
 

@@ -15,7 +15,7 @@ import scipy.sparse
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import Graph, hosting
-from gnnjit.graph.reading import is_number, read_array
+from gnnjit.graph.reading import is_number, read_on_host
 from gnnjit.graph.validate import cut, is_traced
 from gnnjit.interop.scipy_entries import entries
 from gnnjit.shapes import ArrayLike, EdgeWeight, HostArray
@@ -94,7 +94,7 @@ def to_scipy(graph: Graph, weights: ArrayLike | None = None) -> scipy.sparse.csr
     if weights is None:
         data = np.ones(graph.num_edges, np.float32)
     else:
-        data = np.asarray(read_array("weights", weights))
+        data = read_on_host("weights", weights)
     if not is_number(data.dtype):
         raise GraphError(
             f"weights has dtype {cut(str(data.dtype))}, expected numbers: pass one per edge"

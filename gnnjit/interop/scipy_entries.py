@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gnnjit.errors import GraphError
-from gnnjit.graph.reading import is_integer, is_number, read_array
+from gnnjit.graph.reading import is_integer, is_number, read_on_host
 from gnnjit.graph.validate import cut
 from gnnjit.shapes import HostArray
 
@@ -50,7 +50,7 @@ def _array(matrix: Any, name: str, ndim: int) -> HostArray:
         value = getattr(matrix, name)
     except Exception as error:  # of a property that SciPy computes of others
         raise _error(matrix, f"no {name}", "one") from error
-    array = np.asarray(read_array(f"the matrix's {name}", value))
+    array = read_on_host(f"the matrix's {name}", value)
     if array.ndim != ndim:
         raise _error(matrix, f"{name} of shape {cut(str(array.shape))}", f"{ndim} dimensions")
     return array
@@ -154,7 +154,7 @@ def _dia(matrix: Any) -> Entries:
 
 def _dok(matrix: Any) -> Entries:
     keys = list(matrix.keys())
-    pairs = np.asarray(read_array("the matrix's keys", keys)).reshape(len(keys), -1)
+    pairs = read_on_host("the matrix's keys", keys).reshape(len(keys), -1)
     if keys and pairs.shape[1] != 2:
         raise _error(matrix, f"keys of {pairs.shape[1]} numbers", "(row, column)")
     pairs = _as_integers(matrix, "keys", pairs.reshape(-1, 2))
@@ -174,7 +174,7 @@ def _lil(matrix: Any) -> Entries:
             got = f"{len(indices)} columns and {len(values)} values in row {i}"
             raise _error(matrix, got, "as many")
     lengths = [len(indices) for indices in rows]
-    column = np.asarray(read_array("the matrix's rows", [c for indices in rows for c in indices]))
+    column = read_on_host("the matrix's rows", [c for indices in rows for c in indices])
     column = _as_integers(matrix, "rows", column)
     if column.ndim != 1:
         raise _error(matrix, "rows of lists", "column numbers")
@@ -185,7 +185,7 @@ def _lil(matrix: Any) -> Entries:
 
 def _values(matrix: Any, values: list[Any]) -> HostArray:
     """Of the type of the matrix."""
-    array = read_array("the matrix's values", values)
+    array = read_on_host("the matrix's values", values)
     if values and (array.ndim != 1 or not is_number(array.dtype)):
         raise _error(matrix, f"values of type {cut(str(array.dtype))}", "numbers")
     return array.astype(matrix.dtype)

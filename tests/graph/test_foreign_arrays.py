@@ -277,6 +277,14 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: small().with_self_loops(np.ones(3), fill=None),
         "fill has dtype object, expected numbers: pass what a new edge holds",
     ),
+    "a complex fill": (
+        lambda: small().with_self_loops(np.ones(3), fill=1j),
+        "fill is 1j, which edges of type float32 cannot hold: pass a number of that type",
+    ),
+    "a fill out of range": (
+        lambda: small().with_self_loops({"kind": np.ones(3, np.int8)}, fill=200),
+        "fill is 200, which edges['kind'] of type int8 cannot hold: pass a number of that type",
+    ),
     "a fill of another shape": (
         lambda: small().with_self_loops({"w": np.ones((3, 2))}, fill=np.ones(3)),
         "fill has shape (3,), expected one that broadcasts to a row of edges['w'], shape (2,): "
@@ -284,7 +292,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "the mean of types": (
         lambda: small().with_self_loops(np.arange(3), fill="mean"),
-        "edges has dtype int64, which has no mean: pass a value as fill=, or convert it to numbers "
+        "edges has dtype int32, which has no mean: pass a value as fill=, or convert it to numbers "
         "of floating point",
     ),
     "an order of text": (
