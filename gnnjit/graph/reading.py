@@ -113,7 +113,8 @@ def _not_numbers(name: str, array: Any) -> str:
 
 def _first_odd(array: HostArray) -> tuple[int, Any] | None:
     """The first entry that is no vertex number even as an integer."""
-    odd = ~((array == np.floor(array)) & (np.abs(array) < 2.0**31))
+    wide = array.astype(np.float64)
+    odd = ~((wide == np.floor(wide)) & (np.abs(wide) < 2.0**31))
     return (int(odd.argmax()), array[odd.argmax()]) if odd.any() else None
 
 

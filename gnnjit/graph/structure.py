@@ -98,10 +98,11 @@ def sort_traced(
 ) -> Structure:
     """The structure of traced edges, sorted on the device; no buckets or tasks.
 
+    neighbor: 0 in padding.
     rises: the rows of real edges are said to rise.
     """
     key = jnp.where(mask, row, num_rows).astype(row.dtype)
-    return Structure(*sort_edges(key, jnp.where(mask, neighbor, 0), num_rows, rises), None)
+    return Structure(*sort_edges(key, neighbor, num_rows, rises), None)
 
 
 def append_padding(structure: Structure, num_rows: int, num_edges: int) -> Structure:
