@@ -53,7 +53,7 @@ def batch(graphs: Sequence[Graph]) -> tuple[Graph, Any]:
     src = _shifted([g.src for g in graphs], num_src)
     dst = _shifted([g.dst for g in graphs], num_dst)
     if graphs[0].bipartite:
-        sizes = {"num_src": sum(num_src), "num_dst": sum(num_dst)}
+        sizes: Any = {"num_src": sum(num_src), "num_dst": sum(num_dst)}
         index = Bipartite(_owner(num_src), _owner(num_dst))
     else:
         sizes, index = {"num_nodes": sum(num_dst)}, _owner(num_dst)

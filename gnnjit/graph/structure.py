@@ -102,7 +102,8 @@ def sort_traced(
     rises: the rows of real edges are said to rise.
     """
     key = jnp.where(mask, row, num_rows).astype(row.dtype)
-    return Structure(*sort_edges(key, neighbor, num_rows, rises), None)
+    indptr, neighbor, edge = sort_edges(key, neighbor, num_rows, rises)
+    return Structure(indptr, neighbor, edge, None)
 
 
 def append_padding(structure: Structure, num_rows: int, num_edges: int) -> Structure:

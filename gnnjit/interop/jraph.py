@@ -74,7 +74,7 @@ def from_graphs_tuple(graphs: Any, *, padded: bool = False) -> FromGraphsTuple:
         owner = np.repeat(index, np.asarray(n_node))
     else:
         owner = jnp.repeat(index, n_node, total_repeat_length=num_nodes)
-    placed = (n_node, n_edge, owner, graph_mask)
+    placed: Any = (n_node, n_edge, owner, graph_mask)
     n_node, n_edge, owner, graph_mask = hosting.to_device(placed) if on_host else placed
     return FromGraphsTuple(
         graph=Graph.from_edges(senders, receivers, num_nodes, edge_mask=edge_mask),
@@ -122,7 +122,7 @@ def to_graphs_tuple(
     n_node = _as_counts("n_node", [num_nodes] if n_node is None else n_node)
     n_edge = _as_counts("n_edge", [num_edges] if n_edge is None else n_edge)
     _check_counts(n_node, n_edge, num_nodes, num_edges)
-    check_leading("globals", globals, len(n_node), "graphs", "pass one row per graph")
+    check_leading("globals", globals, n_node.shape[0], "graphs", "pass one row per graph")
     src, dst = _endpoints(graph, n_node, n_edge)
     if hosting.on_host(src, dst, n_node, n_edge):
         counts = np.asarray(n_node).astype(np.int32), np.asarray(n_edge).astype(np.int32)

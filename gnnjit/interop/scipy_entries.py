@@ -31,10 +31,7 @@ def entries(matrix: Any) -> Entries:
     read = _FORMATS.get(matrix.format)
     if read is None:
         raise _error(matrix, f"the format {cut(str(matrix.format))}", "one of SciPy's own")
-    row, column, value = read(matrix)
-    if not is_number(value.dtype):
-        raise _error(matrix, f"values of type {cut(str(value.dtype))}", "numbers")
-    return row, column, value
+    return read(matrix)
 
 
 def _error(matrix: Any, got: str, expected: str) -> GraphError:
@@ -53,6 +50,14 @@ def _array(matrix: Any, name: str, ndim: int) -> HostArray:
     array = read_on_host(f"the matrix's {name}", value)
     if array.ndim != ndim:
         raise _error(matrix, f"{name} of shape {cut(str(array.shape))}", f"{ndim} dimensions")
+    return array
+
+
+def _data(matrix: Any, ndim: int) -> HostArray:
+    """The values, which are numbers."""
+    array = _array(matrix, "data", ndim)
+    if not is_number(array.dtype):
+        raise _error(matrix, f"values of type {cut(str(array.dtype))}", "numbers")
     return array
 
 
@@ -106,16 +111,18 @@ def _compressed(matrix: Any, major: int, minor: int, data: HostArray) -> Entries
 
 
 def _csr(matrix: Any) -> Entries:
-    return _compressed(matrix, *matrix.shape, _array(matrix, "data", 1))
+    major, minor = matrix.shape
+    return _compressed(matrix, major, minor, _data(matrix, 1))
 
 
 def _csc(matrix: Any) -> Entries:
-    columns, rows, values = _compressed(matrix, *matrix.shape[::-1], _array(matrix, "data", 1))
+    minor, major = matrix.shape
+    columns, rows, values = _compressed(matrix, major, minor, _data(matrix, 1))
     return rows, columns, values
 
 
 def _bsr(matrix: Any) -> Entries:
-    data = _array(matrix, "data", 3)
+    data = _data(matrix, 3)
     high, wide = data.shape[1:]
     if not (high and wide) or matrix.shape[0] % high or matrix.shape[1] % wide:
         raise _error(matrix, f"blocks of {high} x {wide}", "blocks that divide its shape")
@@ -131,7 +138,7 @@ def _bsr(matrix: Any) -> Entries:
 
 def _coo(matrix: Any) -> Entries:
     row, column = _integers(matrix, "row"), _integers(matrix, "col")
-    data = _array(matrix, "data", 1)
+    data = _data(matrix, 1)
     _same_length(matrix, row=len(row), col=len(column), data=len(data))
     _in_range(matrix, "row", row, matrix.shape[0])
     _in_range(matrix, "col", column, matrix.shape[1])
@@ -140,7 +147,7 @@ def _coo(matrix: Any) -> Entries:
 
 def _dia(matrix: Any) -> Entries:
     """By row, then column. SciPy takes a zero on a diagonal for an entry that is not stored."""
-    data, offsets = _array(matrix, "data", 2), _integers(matrix, "offsets")
+    data, offsets = _data(matrix, 2), _integers(matrix, "offsets")
     _same_length(matrix, data=len(data), offsets=len(offsets))
     if len(np.unique(offsets)) != len(offsets):
         raise _error(matrix, "a diagonal that is there twice", "each offset once")
