@@ -11,6 +11,7 @@ import numpy as np
 from gnnjit.errors import GraphError
 from gnnjit.graph import hosting
 from gnnjit.graph.reading import is_number, read_array, shown_shape
+from gnnjit.graph.structure import Structure
 from gnnjit.graph.validate import cut
 from gnnjit.shapes import ArrayLike, EdgeWeight, HostArray, VertexWeight
 
@@ -37,15 +38,20 @@ def gcn_factors(
 def _on_host(graph: Graph, weights: ArrayLike | None) -> tuple[HostArray, HostArray]:
     """`gcn_factors` in NumPy."""
 
-    def factor(end: Any, count: int) -> HostArray:
-        real = slice(None) if graph.mask is None else np.asarray(graph.mask)
-        parts = None if weights is None else np.asarray(_as_weights(graph, weights))[real]
-        degree = np.bincount(np.asarray(end)[real], parts, minlength=count)
+    def factor(end: Any, structure: Structure) -> HostArray:
+        if weights is None:
+            degree = np.diff(np.asarray(structure.indptr))
+        else:
+            real = slice(None) if graph.mask is None else np.asarray(graph.mask)
+            parts = np.asarray(_as_weights(graph, weights))[real]
+            degree = np.bincount(np.asarray(end)[real], parts, minlength=structure.num_rows)
         some = degree > 0
         return np.where(some, np.where(some, degree, 1) ** -0.5, 0).astype(np.float32)
 
-    into_dst = factor(graph.dst, graph.num_dst)
-    return (factor(graph.src, graph.num_src) if graph.bipartite else into_dst), into_dst
+    into_dst = factor(graph.dst, graph.in_structure)
+    if not graph.bipartite:
+        return into_dst, into_dst
+    return factor(graph.src, graph.out_structure), into_dst
 
 
 def gcn_norm(graph: Graph, weights: ArrayLike | None = None) -> EdgeWeight:

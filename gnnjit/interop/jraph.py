@@ -122,7 +122,7 @@ def to_graphs_tuple(
     n_node = _as_counts("n_node", [num_nodes] if n_node is None else n_node)
     n_edge = _as_counts("n_edge", [num_edges] if n_edge is None else n_edge)
     _check_counts(n_node, n_edge, num_nodes, num_edges)
-    check_leading("globals", globals, n_node.shape[0], "graphs", "pass one row per graph")
+    check_leading("globals", globals, np.shape(n_node)[0], "graphs", "pass one row per graph")
     src, dst = _endpoints(graph, n_node, n_edge)
     if hosting.on_host(src, dst, n_node, n_edge):
         counts = np.asarray(n_node).astype(np.int32), np.asarray(n_edge).astype(np.int32)
