@@ -30,6 +30,7 @@ __all__ = [
     "open_jaxpr",
     "primitive_names",
     "raised_at",
+    "result_aval",
     "scan_counts",
     "shaped_array",
     "subjaxprs",
@@ -42,6 +43,22 @@ JAX_VERSION: tuple[int, ...] = tuple(int(p) for p in jax.__version__.split(".")[
 
 def shaped_array(shape: tuple[int, ...], dtype: Any) -> Any:
     return core.ShapedArray(shape, dtype)
+
+
+def result_aval(avals: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Any:
+    """The type of an array that a primitive makes of arrays of these types, which all vary over the
+    same axes of the mesh in a `jax.shard_map`."""
+    from jax._src import core as inner  # how arrays vary over a mesh is nowhere public
+
+    over = inner.standard_vma_rule("gnnjit", *avals)
+    if not over:
+        return core.ShapedArray(shape, dtype)
+    first = next(a for a in avals if isinstance(a, core.ShapedArray))
+    everywhere = jax.sharding.PartitionSpec(*(None,) * len(shape))
+    return first.update(
+        shape=shape, dtype=dtype, weak_type=False, sharding=first.sharding.update(spec=everywhere),
+        manual_axis_type=first.manual_axis_type.update(varying=over),
+    )  # fmt: skip
 
 
 def abstract_outputs(

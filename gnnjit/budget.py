@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import reprlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,8 +54,8 @@ def parse_size(size: Any) -> int:
         count = int(size)
     if count is None or count <= 0:
         raise PlanError(
-            f"memory_budget={size!r} is no size. Give a positive number of bytes, or text such as "
-            '"256MiB", "1GiB" or "500MB"'
+            f"memory_budget={reprlib.repr(size)} is no size. Give a positive number of bytes, or "
+            'text such as "256MiB", "1GiB" or "500MB"'
         )
     return count
 

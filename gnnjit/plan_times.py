@@ -196,7 +196,7 @@ def _graph_like(graph: Graph, rng: np.random.Generator) -> Graph:
     """As many vertices and edges, with random ends."""
     src = rng.integers(0, max(graph.num_src, 1), graph.num_edges)
     dst = rng.integers(0, max(graph.num_dst, 1), graph.num_edges)
-    sizes = {"num_nodes": graph.num_dst}
+    sizes: Any = {"num_nodes": graph.num_dst}
     if graph.bipartite:
         sizes = {"num_src": graph.num_src, "num_dst": graph.num_dst}
     mask = None if graph.mask is None else np.ones(graph.num_edges, bool)

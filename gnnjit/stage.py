@@ -23,7 +23,7 @@ from gnnjit.ir.interpret import interpret
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
 from gnnjit.layer_call import Call, bind
-from gnnjit.lower import lowering  # noqa: F401  (registers the lowerings of aggregate)
+from gnnjit.lower import lowering, sort_edges  # noqa: F401  (they register lowerings)
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.plans import Problem

@@ -97,7 +97,10 @@ FUNCTIONS = {
     "std": "(value, *, initial=None)",
     "sum": "(value, *, initial=None)",
     "var": "(value, *, initial=None)",
-    "Graph.from_edges": "(src, dst, num_nodes=None, *, num_src=None, num_dst=None, edge_mask=None)",
+    "Graph.from_edges": (
+        "(src, dst=None, num_nodes=None, *, num_src=None, num_dst=None, edge_mask=None, "
+        "sorted_by=None, symmetric=False)"
+    ),
     "Graph.degree": "(self, space='in')",
     "Graph.gcn_norm": "(self, weights=None)",
     "Graph.gcn_factors": "(self, weights=None)",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -169,6 +170,21 @@ def _check(
     exponent: float,
     separation: float,
 ) -> None:
+    for argument, value in (
+        ("num_nodes", num_nodes), ("num_classes", num_classes), ("num_features", num_features),
+    ):  # fmt: skip
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise DataError(
+                f"communities: got {argument}={reprlib.repr(value)}, expected a whole number."
+            )
+    for argument, value in (
+        ("avg_degree", avg_degree), ("homophily", homophily), ("exponent", exponent),
+        ("separation", separation),
+    ):  # fmt: skip
+        if not hasattr(value, "__float__"):
+            raise DataError(
+                f"communities: got {argument}={reprlib.repr(value)}, expected a number."
+            )
     rules = (
         ("num_nodes", num_nodes, 1 <= num_nodes < 2**31, "1 to 2**31 - 1"),
         ("num_classes", num_classes, 1 <= num_classes <= num_nodes, "1 to num_nodes"),

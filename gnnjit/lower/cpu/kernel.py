@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import threading
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
@@ -162,6 +163,32 @@ def product(a: jax.Array, b: jax.Array) -> jax.Array:
     # The kernel is a traversal without neighbours: of the first `a` it takes the length.
     (out,) = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct((left, right), dtype)])(count, a, a, b)
     return out
+
+
+def why_no_sort(dtype: Any) -> list[str]:
+    """Reasons why `sort` cannot be used; none means that it can."""
+    if _unavailable():
+        return _unavailable()
+    return [] if dtype in (np.int32, np.int64) else [f"no CPU kernel code for indices of {dtype}"]
+
+
+def sort(key: jax.Array, payload: jax.Array, num_rows: int) -> list[jax.Array]:
+    """`(indptr[..., rows + 1], payload by slot, position by slot)`, edges sorted by key, stable.
+
+    key: `int[..., E]`, the row of each edge; `num_rows` on padding, which comes last.
+    """
+    lead, length, dtype = key.shape[:-1], key.shape[-1], np.dtype(key.dtype)
+    flat = math.prod(lead)
+    rows, edges = (jax.ShapeDtypeStruct((flat, n), dtype) for n in (num_rows + 1, length))
+    call = jax.ffi.ffi_call(_sort_target(dtype), [rows, edges, edges, rows])
+    outs = call(key.reshape(flat, length), payload.reshape(flat, length))
+    return [x.reshape(*lead, x.shape[1]) for x in outs[:3]]
+
+
+@functools.cache
+def _sort_target(dtype: np.dtype) -> str:
+    with _lock:
+        return compiler.register(compiler.emit_sort(dtype))
 
 
 @functools.cache
