@@ -39,10 +39,14 @@ _OURS = (reduce_p, degree_p, index_p)
 
 @dataclasses.dataclass(frozen=True)
 class Captured:
-    """A traced function: `program`'s last inputs are `constants`, arrays it closed over."""
+    """A traced function: `program`'s last inputs are `constants`, arrays it closed over.
+
+    unread: the inputs that no output depends on, as the function was written.
+    """
 
     program: Program
     constants: tuple[Any, ...]
+    unread: frozenset[Value] = frozenset()
 
 
 def capture(
@@ -75,7 +79,18 @@ def from_jaxpr(
     walker = _Walker(Builder([*inputs, *lifted]), edge_values)
     outputs = walker.run(jaxpr, lifted, list(inputs))
     program = Program((*inputs, *lifted), tuple(walker.builder.equations), tuple(outputs), name)
-    return Captured(_on_the_edges(program) if edge_values else program, tuple(consts))
+    live = _live(jaxpr)
+    unread = frozenset(v for v, x in zip(inputs, jaxpr.invars, strict=True) if x not in live)
+    return Captured(_on_the_edges(program) if edge_values else program, tuple(consts), unread)
+
+
+def _live(jaxpr: Any) -> set[Any]:
+    """The variables of a jaxpr that its outputs depend on."""
+    live = {v for v in jaxpr.outvars if not isinstance(v, _compat.JaxprLiteral)}
+    for eqn in reversed(jaxpr.eqns):
+        if not live.isdisjoint(eqn.outvars):
+            live.update(v for v in eqn.invars if not isinstance(v, _compat.JaxprLiteral))
+    return live
 
 
 def _on_the_edges(program: Program) -> Program:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import LayerError
-from gnnjit.frontend.capture import capture
+from gnnjit.frontend.capture import Captured, capture
 from gnnjit.frontend.vocabulary import layer_scope
 from gnnjit.ir.program import Program, Value
 from gnnjit.ir.space import Space
@@ -127,6 +127,7 @@ def trace(fn: Callable[..., Any], args: Arguments, graph: Any, *, name: str, whe
         at = _user_place(error) or where
         raise LayerError(_shape_message(error, values, name, at)) from error
     refuse_batched_constants(captured, graph, f"{where}: {name}")
+    _refuse_unread_edges(captured, f"{where}: {name}")
     return Traced(captured.program, (*operands, *captured.constants), out_trees[-1])
 
 
@@ -199,6 +200,24 @@ def refuse_batched_constants(captured: Any, graph: Any, what: str) -> None:
                 f"{counts[array.shape[0]]}. Inside a layer everything is per element: pass the "
                 "array in x (or edges) and read it through v, e.src or e.data"
             )
+
+
+def _refuse_unread_edges(captured: Captured, what: str) -> None:
+    """Error where a call brought edge features and the layer's results depend on none of them.
+
+    A layer that reads some leaves of a pytree is no mistake: layers of a model may share one.
+    """
+    given = [v for v in captured.program.inputs if v.space is Space.EDGE]
+    if not given or not captured.unread.issuperset(given):
+        return
+    shown = ", ".join(f"{v.name}: {v.dtype.name}{list(v.shape)}" for v in given[:8])
+    more = f" and {len(given) - 8} more" if len(given) > 8 else ""
+    raise LayerError(
+        f"{what} was given edges=, and its results depend on none of it (per edge: {shown}{more}). "
+        "Read it in the layer as e.data, as in gnnjit.sum(e.data * e.src); of a module of "
+        "gnnjit.nn, ask for it where the module is made (edge_features=...) or take one that has "
+        "edge features; or leave edges= out"
+    )
 
 
 def _is_spread(atom: Any, made: dict[Any, Any]) -> bool:
