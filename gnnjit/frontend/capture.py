@@ -234,6 +234,12 @@ def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None) -> None:
             "so every edge and vertex would get the same numbers. Use gnnjit.dropout(value, rate, "
             "key) or gnnjit.random_uniform(key, like=value), which draw once per element"
         )
+    if eqn.primitive.name.startswith(("bcoo_", "bcsr_")):
+        raise LayerError(
+            f"{at}{eqn.primitive.name} computes with a sparse array inside a layer, expected dense "
+            "ones: multiply by it outside the layer, on arrays of all vertices, or make it dense "
+            "(todense)"
+        )
     if not eqn.outvars:
         raise LayerError(
             f"{at}{eqn.primitive.name} has an effect and no result, so it cannot run once per edge "

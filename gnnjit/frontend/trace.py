@@ -93,7 +93,7 @@ def trace(fn: Callable[..., Any], args: Arguments, graph: Any, *, name: str, whe
     values, operands, trees = [], [], {}
     arrays: dict[int, Any] = {}  # a leaf given twice (e.src and v) stays one array
     for space, (label, tree) in parts.items():
-        leaves, treedef = jax.tree.flatten_with_path(tree)
+        leaves, treedef = jax.tree.flatten_with_path(tree, is_leaf=_is_sparse)
         trees[space] = (treedef, len(leaves))
         for path, leaf in leaves:
             title = _title(label, path, names)
@@ -254,6 +254,11 @@ def _parameter_names(fn: Callable[..., Any]) -> list[str]:
 
 
 def _array(leaf: Any, what: str) -> Any:
+    if _is_sparse(leaf):
+        raise LayerError(
+            f"{what} is a sparse array ({type(leaf).__name__}), expected a dense one: multiply by "
+            "it outside the layer, on arrays of all vertices, or pass it dense (todense, toarray)"
+        )
     if isinstance(leaf, (bool, int, float, complex, np.ndarray, np.generic, list)):
         return jnp.asarray(leaf)
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
@@ -262,6 +267,11 @@ def _array(leaf: Any, what: str) -> Any:
         f"{what} is a {type(leaf).__name__}, not an array. Capture it by closure, or name it in "
         "@gnnjit.layer(static_argnames=...)"
     )
+
+
+def _is_sparse(x: Any) -> bool:
+    """JAX's sparse arrays are pytrees, of numbers that mean nothing one by one."""
+    return hasattr(x, "todense")
 
 
 _ABSENT = "{}: {} reads {}, but no {} were given: call it with {}"

@@ -106,9 +106,28 @@ def _no_inner_transpose() -> Any:
 
 def _reduce(kind: str, x: Any) -> jax.Array:
     x = jnp.asarray(x)
+    said = getattr(_state, "said", kind)
+    if kind != "sum" and jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise LayerError(_no_order(said, x))
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        raise LayerError(
+            f"{said}() got random keys ({x.dtype.name}), which are no numbers: draw from them first"
+        )
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.int32)
-    return reduce_p.bind(x, kind=kind, said=getattr(_state, "said", kind))
+    return reduce_p.bind(x, kind=kind, said=said)
+
+
+def _no_order(said: str, x: jax.Array) -> str:
+    """Why a reduction that compares its values refuses complex ones."""
+    instead = {
+        "softmax": "gnnjit.softmax(jnp.real(z)) for weights",
+        "logsumexp": "jnp.log(gnnjit.sum(jnp.exp(z)))",
+    }.get(said, f"gnnjit.{said}(jnp.abs(z)), or {said} of jnp.real(z) and of jnp.imag(z)")
+    return (
+        f"{said}() got {x.dtype.name}{list(x.shape)}, expected real numbers: complex ones have no "
+        f"order, so there is no largest of them. Write {instead}"
+    )
 
 
 def _map(f: Callable[[Any], Any], value: Any) -> Any:
@@ -151,6 +170,11 @@ def _float(x: Any) -> jax.Array:
     return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
 
 
+def _real(x: Any) -> Any:
+    """The dtype of a spread of `x`."""
+    return jnp.finfo(_float(x).dtype).dtype
+
+
 def _wide(x: Any) -> jax.Array:
     """Half precision as float32: a sum or a square of it may not fit, where a mean does."""
     x = _float(x)
@@ -170,16 +194,20 @@ def mean(value: Any, *, initial: Any = None) -> Any:
 
 def _var(x: Any) -> jax.Array:
     x = _wide(x)
-    return _mean(jnp.square(x - _mean(x)))
+    off = x - _mean(x)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return _mean(jnp.square(off.real) + jnp.square(off.imag))
+    return _mean(jnp.square(off))
 
 
 def var(value: Any, *, initial: Any = None) -> Any:
-    """Population variance over the incoming edges, in two traversals (no cancellation).
+    """Population variance over the incoming edges, in two traversals (no cancellation); of complex
+    values, real: the mean of `|x - mean|^2`.
 
     Over no edges: 0, or `initial`.
     """
     _inside("var")
-    return _map(lambda x: _where_edges(_var(x).astype(_float(x).dtype), initial), value)
+    return _map(lambda x: _where_edges(_var(x).astype(_real(x)), initial), value)
 
 
 def _std(x: Any) -> jax.Array:
@@ -191,7 +219,7 @@ def _std(x: Any) -> jax.Array:
 def std(value: Any, *, initial: Any = None) -> Any:
     """Population standard deviation over the incoming edges; gradient 0 where it is 0."""
     _inside("std")
-    return _map(lambda x: _where_edges(_std(x).astype(_float(x).dtype), initial), value)
+    return _map(lambda x: _where_edges(_std(x).astype(_real(x)), initial), value)
 
 
 def _shift(x: jax.Array) -> jax.Array:

@@ -12,6 +12,7 @@ from flax import nnx
 import gnnjit
 from gnnjit.errors import LayerError
 from gnnjit.graph import Graph
+from gnnjit.graph.validate import refuse_sparse
 from gnnjit.nn.edge_features import check_one_set
 from gnnjit.nn.init import glorot
 
@@ -47,6 +48,7 @@ class GGNN(nnx.Module):
         needed where there are several types, and must be below their number.
         """
         check_one_set(graph, x, "GGNN")
+        refuse_sparse("GGNN: x", x)
         if np.ndim(x) != 2 or x.shape[1] > self.features:
             raise LayerError(
                 f"GGNN was given x of shape {list(np.shape(x))}, expected [num_nodes, F] with F at "
