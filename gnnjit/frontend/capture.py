@@ -34,6 +34,11 @@ from gnnjit.ir.space import Space, join
 
 _INLINED = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
 _CUSTOM = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
+MUTABLE = (
+    "the layer reads or writes a mutable array (jax.Ref), and is traced once for all vertices and "
+    "edges: read it before the layer and pass the array; return what should be stored, and store it "
+    "where the layer is called"
+)
 _OURS = (reduce_p, degree_p, index_p)
 
 
@@ -71,6 +76,8 @@ def from_jaxpr(
 ) -> Captured:
     """The program of a jaxpr whose inputs are `inputs`; constants become shared inputs."""
     jaxpr, consts = _compat.open_jaxpr(closed)
+    if not all(hasattr(v.aval, "shape") for v in jaxpr.constvars):  # Variables of Flax, as hijax
+        raise LayerError(MUTABLE)
     names = [f"c{i}" for i in range(len(consts))]
     lifted = [
         Value(tuple(v.aval.shape), v.aval.dtype, Space.SHARED, n)
@@ -125,6 +132,7 @@ class _Walker:
         self.builder = builder
         self.edge_values = edge_values
         self.called_at: Location | None = None
+        self.made_at: Any = None
 
     def run(self, jaxpr: Any, consts: Sequence[Atom], args: Sequence[Atom]) -> list[Atom]:
         env: dict[Any, Atom] = dict(zip(jaxpr.constvars, consts, strict=True))
@@ -147,10 +155,11 @@ class _Walker:
     def inline(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         """A nested call's equations, at the line of the outermost call: JAX traces a `jit` once,
         so that its own lines are those of whoever called it first."""
-        outer = self.called_at
-        self.called_at = outer or _location(eqn)
+        outer = self.called_at, self.made_at
+        self.called_at = self.called_at or _location(eqn)
+        self.made_at = self.made_at or eqn.source_info
         outs = self.call(eqn.params.get("jaxpr", eqn.params.get("call_jaxpr")), ins)
-        self.called_at = outer
+        self.called_at, self.made_at = outer
         return outs
 
     def call(self, closed: Any, args: Sequence[Atom]) -> list[Atom]:
@@ -171,7 +180,7 @@ class _Walker:
 
     def equation(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         where = self.called_at or _location(eqn)
-        _refuse(eqn, ins, where)
+        _refuse(eqn, ins, where, self.made_at or eqn.source_info)
         op, space = self.operation(eqn, ins)
         if op.name == "index":
             ins = []
@@ -225,15 +234,19 @@ def _location(eqn: Any) -> Location | None:
     return Location(*found) if found else None
 
 
-def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None) -> None:
-    """Errors for what cannot mean anything per element."""
+def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None, made_at: Any) -> None:
+    """Errors for what cannot mean anything per element. `made_at`: JAX's account of the code that
+    made the equation, or the outermost call that it is a part of."""
     at = f"{where}: " if where else ""
-    if eqn.primitive.name in ("random_bits", "threefry2x32"):
+    if eqn.primitive.name in ("random_bits", "threefry2x32") and ins[0].space is Space.SHARED:
+        drew = _compat.dropout_of(made_at) or "jax.random"
         raise LayerError(
-            f"{at}jax.random drew from a key inside a layer. The key is shared by the whole graph, "
+            f"{at}{drew} drew from a key inside a layer. The key is shared by the whole graph, "
             "so every edge and vertex would get the same numbers. Use gnnjit.dropout(value, rate, "
             "key) or gnnjit.random_uniform(key, like=value), which draw once per element"
         )
+    if eqn.primitive.name in ("get", "swap", "addupdate"):
+        raise LayerError(at + MUTABLE)
     if eqn.primitive.name.startswith(("bcoo_", "bcsr_")):
         raise LayerError(
             f"{at}{eqn.primitive.name} computes with a sparse array inside a layer, expected dense "

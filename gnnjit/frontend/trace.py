@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import LayerError
-from gnnjit.frontend.capture import Captured, capture
+from gnnjit.frontend.capture import MUTABLE, Captured, capture
+from gnnjit.frontend.state import library_message
 from gnnjit.frontend.vocabulary import layer_scope
 from gnnjit.ir.program import Program, Value
 from gnnjit.ir.space import Space
@@ -114,7 +115,7 @@ def trace(fn: Callable[..., Any], args: Arguments, graph: Any, *, name: str, whe
         return [_output(leaf, f"{where}: {name}") for leaf in leaves]
 
     try:
-        captured = capture(flat, values, name=name, edge_values=True)
+        captured = _capture(flat, values, name, where)
     except LayerError as error:
         if _PLACE.match(str(error)):
             raise
@@ -129,6 +130,17 @@ def trace(fn: Callable[..., Any], args: Arguments, graph: Any, *, name: str, whe
     refuse_batched_constants(captured, graph, f"{where}: {name}")
     _refuse_unread_edges(captured, f"{where}: {name}")
     return Traced(captured.program, (*operands, *captured.constants), out_trees[-1])
+
+
+def _capture(flat: Any, values: list[Value], name: str, where: str) -> Captured:
+    """`capture`, with the errors of Flax about its state in the user's terms."""
+    try:
+        return capture(flat, values, name=name, edge_values=True)
+    except Exception as error:
+        said = library_message(error)
+        if said is None:
+            raise
+        raise LayerError(f"{_user_place(error) or where}: {name} {said}") from error
 
 
 _PLACE = re.compile(r"\S+:\d+: ")
@@ -261,6 +273,8 @@ def _array(leaf: Any, what: str) -> Any:
         )
     if isinstance(leaf, (bool, int, float, complex, np.ndarray, np.generic, list)):
         return jnp.asarray(leaf)
+    if isinstance(leaf, jax.Ref):
+        raise LayerError(f"{what}: {MUTABLE}")
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         return leaf
     raise LayerError(

@@ -276,7 +276,17 @@ def _mix(h: jax.Array) -> jax.Array:
 
 
 def _key_words(key: Any) -> list[jax.Array]:
-    data = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    """The words of one key: JAX's typed one, or an old one of two or four 32-bit words."""
+    dtype, shape = getattr(key, "dtype", None), tuple(getattr(key, "shape", ()))
+    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if not (shape == () if typed else dtype == jnp.uint32 and shape in ((2,), (4,))):
+        came = type(key).__name__ if dtype is None else f"{dtype.name}{list(shape)}"
+        keys = "; a key of each vertex or edge is given in x or edges" if shape else ""
+        raise LayerError(
+            f"gnnjit.{_state.said}() got {came} as its key, expected one random key: pass "
+            f"jax.random.key(seed){keys}"
+        )
+    data = jax.random.key_data(key) if typed else key
     return [word.astype(jnp.uint32) for word in jnp.ravel(data)]
 
 
@@ -284,14 +294,19 @@ def random_uniform(key: Any, like: Any) -> jax.Array:
     """Numbers in [0, 1), one for each element of `like`'s space and each of its features.
 
     `like`: any per-element value; the result has its shape, float32 (float64 values too).
+    `key`: one JAX random key, of the whole graph or (from `x` or `edges`) of this element.
     A counter-based hash of key, element and feature: nothing is stored for the backward, and
     the numbers do not depend on the order in which the edges are visited.
     """
     _inside("random_uniform")
-    like = jnp.asarray(like)
+    return _uniform(key, jnp.asarray(like))
+
+
+def _uniform(key: Any, like: jax.Array) -> jax.Array:
+    words = _key_words(key)
     element = index_p.bind(like).astype(jnp.uint32)
     h = element
-    for word in _key_words(key):
+    for word in words:
         h = _mix(h ^ word)
     feature = lax.iota(jnp.uint32, int(np.prod(like.shape, dtype=np.int64))).reshape(like.shape)
     h = _mix(h + feature * np.uint32(0x9E3779B9))
@@ -302,7 +317,8 @@ def dropout(value: Any, rate: float, key: Any) -> Any:
     """Set each entry to 0 with probability `rate`, and scale the others by `1 / (1 - rate)`.
 
     One draw per element *of the value's space*: on an edge value per edge, on a vertex value per
-    vertex. `key`: a JAX random key; leaves of a pytree draw independently.
+    vertex. `key`: a JAX random key, of the whole graph or of this element; leaves of a pytree draw
+    independently.
     """
     _inside("dropout")
     if not isinstance(rate, (int, float)) or not 0 <= rate < 1:
@@ -313,6 +329,6 @@ def dropout(value: Any, rate: float, key: Any) -> Any:
     kept = []
     for i, leaf in enumerate(leaves):
         x = jnp.asarray(leaf)
-        draw = random_uniform(key if i == 0 else jax.random.fold_in(key, i), x)
+        draw = _uniform(key if i == 0 else jax.random.fold_in(key, i), x)
         kept.append(jnp.where(draw >= rate, x / (1 - rate), jnp.zeros_like(x)))
     return jax.tree.unflatten(tree, kept)
