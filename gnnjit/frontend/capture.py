@@ -36,8 +36,8 @@ _INLINED = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "check
 _CUSTOM = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
 MUTABLE = (
     "the layer reads or writes a mutable array (jax.Ref), and is traced once for all vertices and "
-    "edges: read it before the layer and pass the array; return what should be stored, and store it "
-    "where the layer is called"
+    "edges: read it before the layer and pass the array; return what should be stored, and store "
+    "it where the layer is called"
 )
 _OURS = (reduce_p, degree_p, index_p)
 

@@ -62,6 +62,8 @@ def library_message(error: Exception) -> str | None:
         found = re.search(r'variable "(.*?)" in "/?(.*?)" because collection "(.*?)"', text)
         return None if found is None else _of_linen(found[3], f"{found[2]}/{found[1]}".strip("/"))
     found = re.search(r"Cannot mutate '?(\w+)'?", text)
+    if kind == "ImmutableVariableError":
+        return _STORED.format("a Variable of nnx")
     if kind != "TraceContextError" or found is None:
         return None
     if found[1] == "BatchStat":
