@@ -222,10 +222,16 @@ def _refuse_unread_edges(captured: Captured, what: str) -> None:
     given = [v for v in captured.program.inputs if v.space is Space.EDGE]
     if not given or not captured.unread.issuperset(given):
         return
-    shown = ", ".join(f"{v.name}: {v.dtype.name}{list(v.shape)}" for v in given[:8])
-    more = f" and {len(given) - 8} more" if len(given) > 8 else ""
+    shown: list[str] = []
+    for v in given:
+        name = v.name if len(v.name) <= 120 else v.name[:117] + "..."
+        shown.append(f"{name}: {v.dtype.name}{list(v.shape)}")
+        if sum(map(len, shown)) > 300:
+            break
+    more = f" and {len(given) - len(shown)} more" if len(given) > len(shown) else ""
     raise LayerError(
-        f"{what} was given edges=, and its results depend on none of it (per edge: {shown}{more}). "
+        f"{what} was given edges=, and its results depend on none of it (per edge: "
+        f"{', '.join(shown)}{more}). "
         "Read it in the layer as e.data, as in gnnjit.sum(e.data * e.src); of a module of "
         "gnnjit.nn, ask for it where the module is made (edge_features=...) or take one that has "
         "edge features; or leave edges= out"
