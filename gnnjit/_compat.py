@@ -22,6 +22,7 @@ __all__ = [
     "ad",
     "batching",
     "devices_in_use",
+    "dropout_of",
     "expansion",
     "holds_arrays",
     "is_exported",
@@ -164,6 +165,18 @@ def user_line(source_info: Any) -> tuple[str, int] | None:
     own = [f for f in frames if not any(lib in f.file_name for lib in _LIBRARIES)]
     own = [f for f in own if not f.file_name.endswith(_CALLS)]
     return (own[0].file_name, own[0].start_line) if own else None
+
+
+def dropout_of(source_info: Any) -> str | None:
+    """The module of Flax that drew random numbers in an equation: "linen.Dropout", or None."""
+    from jax._src import source_info_util  # as in `user_line`
+
+    frames = source_info_util.user_frames(getattr(source_info, "traceback", source_info))
+    files = [frame.file_name.replace(os.sep, "/") for frame in frames]
+    for library, file in (("linen", "flax/linen/stochastic.py"), ("nnx", "nnx/nn/stochastic.py")):
+        if any(name.endswith(file) for name in files):
+            return f"{library}.Dropout"
+    return None
 
 
 def raised_at(error: BaseException) -> str | None:

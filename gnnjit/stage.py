@@ -16,6 +16,7 @@ from gnnjit.budget import default_budget
 from gnnjit.contexts import Context
 from gnnjit.cost.machine import platform_here
 from gnnjit.errors import LayerError
+from gnnjit.frontend.state import active_linen, unchanged
 from gnnjit.frontend.trace import Arguments, Traced, call_once, leak_message, trace
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.graph.sharded import AnyGraph, ShardedGraph
@@ -173,9 +174,12 @@ def stage(definition: Definition, args: Any, edges: Any, keywords: dict[str, Any
     shared = {k: v for k, v in keywords.items() if k not in static}
     arguments = Arguments(src, dst, edges, params, shared)
     fn = functools.partial(definition.fn, *owner, **static)
-    if owner and _is_initialising(owner[0]):
-        call_once(fn, arguments, owner[0], name=definition.name, where=definition.where)
-    traced = trace(fn, arguments, graph, name=definition.name, where=definition.where)
+    own = owner[0] if owner else None
+    linen = active_linen(own)
+    if _is_initialising(linen):
+        call_once(fn, arguments, linen, name=definition.name, where=definition.where)
+    with unchanged(own, f"{definition.where}: {definition.name}"):
+        traced = trace(fn, arguments, graph, name=definition.name, where=definition.where)
     return Staged(definition, graph, arguments, traced)
 
 

@@ -159,12 +159,12 @@ FUNCTIONS = {
     "nn.EdgeConv.__call__": "(self, v, e)",
     "nn.GAT.__init__": (
         "(self, in_features, out_features, *, heads=1, concat=True, dropout=0.0, "
-        "negative_slope=0.2, self_loops=True, rngs)"
+        "negative_slope=0.2, self_loops=True, edge_features=None, rngs)"
     ),
     "nn.GAT.__call__": "(self, v, e, *, key=None)",
     "nn.GATv2.__init__": (
         "(self, in_features, out_features, *, heads=1, concat=True, dropout=0.0, "
-        "negative_slope=0.2, self_loops=True, rngs)"
+        "negative_slope=0.2, self_loops=True, edge_features=None, rngs)"
     ),
     "nn.GATv2.__call__": "(self, v, e, *, key=None)",
     "nn.GCN.__init__": "(self, in_features, out_features, *, self_loops=True, use_bias=True, rngs)",
@@ -173,15 +173,15 @@ FUNCTIONS = {
     "nn.GGNN.__call__": "(self, graph, x, *, edges=None)",
     "nn.GIN.__init__": (
         "(self, in_features, hidden, out_features, *, eps=0.0, train_eps=False, "
-        "batch_norm=False, rngs)"
+        "batch_norm=False, edge_features=None, rngs)"
     ),
-    "nn.GIN.__call__": "(self, graph, x, *, train=False, mask=None)",
-    "nn.GatedGCN.__init__": "(self, in_features, out_features, *, rngs)",
+    "nn.GIN.__call__": "(self, graph, x, *, edges=None, train=False, mask=None)",
+    "nn.GatedGCN.__init__": "(self, in_features, out_features, *, edge_features=None, rngs)",
     "nn.GatedGCN.__call__": "(self, v, e)",
     "nn.SAGE.__init__": (
         "(self, in_features, out_features, *, aggregator='mean', normalize=False, rngs)"
     ),
-    "nn.SAGE.__call__": "(self, v, e)",
+    "nn.SAGE.__call__": "(self, graph, x, *, edges=None)",
 }
 
 

@@ -32,15 +32,24 @@ from gnnjit.ir.program import (
 from gnnjit.ir.space import Space, join
 
 _INLINED = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
+MUTABLE = (
+    "the layer reads or writes a mutable array (jax.Ref), and is traced once for all vertices and "
+    "edges: read it before the layer and pass the array; return what should be stored, and store "
+    "it where the layer is called"
+)
 _OURS = (reduce_p, degree_p, index_p)
 
 
 @dataclasses.dataclass(frozen=True)
 class Captured:
-    """A traced function: `program`'s last inputs are `constants`, arrays it closed over."""
+    """A traced function: `program`'s last inputs are `constants`, arrays it closed over.
+
+    unread: the inputs that no output depends on, as the function was written.
+    """
 
     program: Program
     constants: tuple[Any, ...]
+    unread: frozenset[Value] = frozenset()
 
 
 def capture(
@@ -65,6 +74,8 @@ def from_jaxpr(
 ) -> Captured:
     """The program of a jaxpr whose inputs are `inputs`; constants become shared inputs."""
     jaxpr, consts = _compat.open_jaxpr(closed)
+    if not all(hasattr(v.aval, "shape") for v in jaxpr.constvars):  # Variables of Flax, as hijax
+        raise LayerError(MUTABLE)
     names = [f"c{i}" for i in range(len(consts))]
     lifted = [
         Value(tuple(v.aval.shape), v.aval.dtype, Space.SHARED, n)
@@ -73,7 +84,18 @@ def from_jaxpr(
     walker = _Walker(Builder([*inputs, *lifted]), edge_values)
     outputs = walker.run(jaxpr, lifted, list(inputs))
     program = Program((*inputs, *lifted), tuple(walker.builder.equations), tuple(outputs), name)
-    return Captured(_on_the_edges(program) if edge_values else program, tuple(consts))
+    live = _live(jaxpr)
+    unread = frozenset(v for v, x in zip(inputs, jaxpr.invars, strict=True) if x not in live)
+    return Captured(_on_the_edges(program) if edge_values else program, tuple(consts), unread)
+
+
+def _live(jaxpr: Any) -> set[Any]:
+    """The variables of a jaxpr that its outputs depend on."""
+    live = {v for v in jaxpr.outvars if not isinstance(v, _compat.JaxprLiteral)}
+    for eqn in reversed(jaxpr.eqns):
+        if not live.isdisjoint(eqn.outvars):
+            live.update(v for v in eqn.invars if not isinstance(v, _compat.JaxprLiteral))
+    return live
 
 
 def _on_the_edges(program: Program) -> Program:
@@ -108,6 +130,7 @@ class _Walker:
         self.builder = builder
         self.edge_values = edge_values
         self.called_at: Location | None = None
+        self.made_at: Any = None
 
     def run(self, jaxpr: Any, consts: Sequence[Atom], args: Sequence[Atom]) -> list[Atom]:
         env: dict[Any, Atom] = dict(zip(jaxpr.constvars, consts, strict=True))
@@ -130,10 +153,11 @@ class _Walker:
     def inline(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         """A nested call's equations, at the line of the outermost call: JAX traces a `jit` once,
         so that its own lines are those of whoever called it first."""
-        outer = self.called_at
-        self.called_at = outer or _location(eqn)
+        outer = self.called_at, self.made_at
+        self.called_at = self.called_at or _location(eqn)
+        self.made_at = self.made_at or eqn.source_info
         outs = self.call(eqn.params.get("jaxpr", eqn.params.get("call_jaxpr")), ins)
-        self.called_at = outer
+        self.called_at, self.made_at = outer
         return outs
 
     def call(self, closed: Any, args: Sequence[Atom]) -> list[Atom]:
@@ -154,7 +178,7 @@ class _Walker:
 
     def equation(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         where = self.called_at or _location(eqn)
-        _refuse(eqn, ins, where)
+        _refuse(eqn, ins, where, self.made_at or eqn.source_info)
         op, space = self.operation(eqn, ins)
         if op.name == "index":
             ins = []
@@ -179,14 +203,24 @@ def _location(eqn: Any) -> Location | None:
     return Location(*found) if found else None
 
 
-def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None) -> None:
-    """Errors for what cannot mean anything per element."""
+def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None, made_at: Any) -> None:
+    """Errors for what cannot mean anything per element. `made_at`: JAX's account of the code that
+    made the equation, or the outermost call that it is a part of."""
     at = f"{where}: " if where else ""
-    if eqn.primitive.name in ("random_bits", "threefry2x32"):
+    if eqn.primitive.name in ("random_bits", "threefry2x32") and ins[0].space is Space.SHARED:
+        drew = _compat.dropout_of(made_at) or "jax.random"
         raise LayerError(
-            f"{at}jax.random drew from a key inside a layer. The key is shared by the whole graph, "
+            f"{at}{drew} drew from a key inside a layer. The key is shared by the whole graph, "
             "so every edge and vertex would get the same numbers. Use gnnjit.dropout(value, rate, "
             "key) or gnnjit.random_uniform(key, like=value), which draw once per element"
+        )
+    if eqn.primitive.name in ("get", "swap", "addupdate"):
+        raise LayerError(at + MUTABLE)
+    if eqn.primitive.name.startswith(("bcoo_", "bcsr_")):
+        raise LayerError(
+            f"{at}{eqn.primitive.name} computes with a sparse array inside a layer, expected dense "
+            "ones: multiply by it outside the layer, on arrays of all vertices, or make it dense "
+            "(todense)"
         )
     if not eqn.outvars:
         raise LayerError(

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import LayerError
-from gnnjit.frontend.capture import capture
+from gnnjit.frontend.capture import MUTABLE, Captured, capture
+from gnnjit.frontend.state import library_message
 from gnnjit.frontend.vocabulary import layer_scope
 from gnnjit.ir.program import Program, Value
 from gnnjit.ir.space import Space
@@ -93,7 +94,7 @@ def trace(fn: Callable[..., Any], args: Arguments, graph: Any, *, name: str, whe
     values, operands, trees = [], [], {}
     arrays: dict[int, Any] = {}  # a leaf given twice (e.src and v) stays one array
     for space, (label, tree) in parts.items():
-        leaves, treedef = jax.tree.flatten_with_path(tree)
+        leaves, treedef = jax.tree.flatten_with_path(tree, is_leaf=_is_sparse)
         trees[space] = (treedef, len(leaves))
         for path, leaf in leaves:
             title = _title(label, path, names)
@@ -114,7 +115,7 @@ def trace(fn: Callable[..., Any], args: Arguments, graph: Any, *, name: str, whe
         return [_output(leaf, f"{where}: {name}") for leaf in leaves]
 
     try:
-        captured = capture(flat, values, name=name, edge_values=True)
+        captured = _capture(flat, values, name, where)
     except LayerError as error:
         if _PLACE.match(str(error)):
             raise
@@ -127,7 +128,19 @@ def trace(fn: Callable[..., Any], args: Arguments, graph: Any, *, name: str, whe
         at = _user_place(error) or where
         raise LayerError(_shape_message(error, values, name, at)) from error
     refuse_batched_constants(captured, graph, f"{where}: {name}")
+    _refuse_unread_edges(captured, f"{where}: {name}")
     return Traced(captured.program, (*operands, *captured.constants), out_trees[-1])
+
+
+def _capture(flat: Any, values: list[Value], name: str, where: str) -> Captured:
+    """`capture`, with the errors of Flax about its state in the user's terms."""
+    try:
+        return capture(flat, values, name=name, edge_values=True)
+    except Exception as error:
+        said = library_message(error)
+        if said is None:
+            raise
+        raise LayerError(f"{_user_place(error) or where}: {name} {said}") from error
 
 
 _PLACE = re.compile(r"\S+:\d+: ")
@@ -201,6 +214,30 @@ def refuse_batched_constants(captured: Any, graph: Any, what: str) -> None:
             )
 
 
+def _refuse_unread_edges(captured: Captured, what: str) -> None:
+    """Error where a call brought edge features and the layer's results depend on none of them.
+
+    A layer that reads some leaves of a pytree is no mistake: layers of a model may share one.
+    """
+    given = [v for v in captured.program.inputs if v.space is Space.EDGE]
+    if not given or not captured.unread.issuperset(given):
+        return
+    shown: list[str] = []
+    for v in given:
+        name = v.name if len(v.name) <= 120 else v.name[:117] + "..."
+        shown.append(f"{name}: {v.dtype.name}{list(v.shape)}")
+        if sum(map(len, shown)) > 300:
+            break
+    more = f" and {len(given) - len(shown)} more" if len(given) > len(shown) else ""
+    raise LayerError(
+        f"{what} was given edges=, and its results depend on none of it (per edge: "
+        f"{', '.join(shown)}{more}). "
+        "Read it in the layer as e.data, as in gnnjit.sum(e.data * e.src); of a module of "
+        "gnnjit.nn, ask for it where the module is made (edge_features=...) or take one that has "
+        "edge features; or leave edges= out"
+    )
+
+
 def _is_spread(atom: Any, made: dict[Any, Any]) -> bool:
     """Whether a value is repeated along its first axis: a weight meets a value that has the axis,
     an array of the whole graph one that lacks it."""
@@ -235,14 +272,26 @@ def _parameter_names(fn: Callable[..., Any]) -> list[str]:
 
 
 def _array(leaf: Any, what: str) -> Any:
+    if _is_sparse(leaf):
+        raise LayerError(
+            f"{what} is a sparse array ({type(leaf).__name__}), expected a dense one: multiply by "
+            "it outside the layer, on arrays of all vertices, or pass it dense (todense, toarray)"
+        )
     if isinstance(leaf, (bool, int, float, complex, np.ndarray, np.generic, list)):
         return jnp.asarray(leaf)
+    if isinstance(leaf, jax.Ref):
+        raise LayerError(f"{what}: {MUTABLE}")
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         return leaf
     raise LayerError(
         f"{what} is a {type(leaf).__name__}, not an array. Capture it by closure, or name it in "
         "@gnnjit.layer(static_argnames=...)"
     )
+
+
+def _is_sparse(x: Any) -> bool:
+    """JAX's sparse arrays are pytrees, of numbers that mean nothing one by one."""
+    return hasattr(x, "todense")
 
 
 _ABSENT = "{}: {} reads {}, but no {} were given: call it with {}"

@@ -105,9 +105,28 @@ def _no_inner_transpose() -> Any:
 
 def _reduce(kind: str, x: Any) -> jax.Array:
     x = jnp.asarray(x)
+    said = getattr(_state, "said", kind)
+    if kind != "sum" and jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise LayerError(_no_order(said, x))
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        raise LayerError(
+            f"{said}() got random keys ({x.dtype.name}), which are no numbers: draw from them first"
+        )
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.int32)
-    return reduce_p.bind(x, kind=kind, said=getattr(_state, "said", kind))
+    return reduce_p.bind(x, kind=kind, said=said)
+
+
+def _no_order(said: str, x: jax.Array) -> str:
+    """Why a reduction that compares its values refuses complex ones."""
+    instead = {
+        "softmax": "gnnjit.softmax(jnp.real(z)) for weights",
+        "logsumexp": "jnp.log(gnnjit.sum(jnp.exp(z)))",
+    }.get(said, f"gnnjit.{said}(jnp.abs(z)), or {said} of jnp.real(z) and of jnp.imag(z)")
+    return (
+        f"{said}() got {x.dtype.name}{list(x.shape)}, expected real numbers: complex ones have no "
+        f"order, so there is no largest of them. Write {instead}"
+    )
 
 
 def _map(f: Callable[[Any], Any], value: Any) -> Any:
@@ -150,6 +169,11 @@ def _float(x: Any) -> jax.Array:
     return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
 
 
+def _real(x: Any) -> Any:
+    """The dtype of a spread of `x`."""
+    return jnp.finfo(_float(x).dtype).dtype
+
+
 def _wide(x: Any) -> jax.Array:
     """Half precision as float32: a sum or a square of it may not fit, where a mean does."""
     x = _float(x)
@@ -169,16 +193,20 @@ def mean(value: Any, *, initial: Any = None) -> Any:
 
 def _var(x: Any) -> jax.Array:
     x = _wide(x)
-    return _mean(jnp.square(x - _mean(x)))
+    off = x - _mean(x)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return _mean(jnp.square(off.real) + jnp.square(off.imag))
+    return _mean(jnp.square(off))
 
 
 def var(value: Any, *, initial: Any = None) -> Any:
-    """Population variance over the incoming edges, in two traversals (no cancellation).
+    """Population variance over the incoming edges, in two traversals (no cancellation); of complex
+    values, real: the mean of `|x - mean|^2`.
 
     Over no edges: 0, or `initial`.
     """
     _inside("var")
-    return _map(lambda x: _where_edges(_var(x).astype(_float(x).dtype), initial), value)
+    return _map(lambda x: _where_edges(_var(x).astype(_real(x)), initial), value)
 
 
 def _std(x: Any) -> jax.Array:
@@ -190,7 +218,7 @@ def _std(x: Any) -> jax.Array:
 def std(value: Any, *, initial: Any = None) -> Any:
     """Population standard deviation over the incoming edges; gradient 0 where it is 0."""
     _inside("std")
-    return _map(lambda x: _where_edges(_std(x).astype(_float(x).dtype), initial), value)
+    return _map(lambda x: _where_edges(_std(x).astype(_real(x)), initial), value)
 
 
 def _shift(x: jax.Array) -> jax.Array:
@@ -247,7 +275,17 @@ def _mix(h: jax.Array) -> jax.Array:
 
 
 def _key_words(key: Any) -> list[jax.Array]:
-    data = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    """The words of one key: JAX's typed one, or an old one of two or four 32-bit words."""
+    dtype, shape = getattr(key, "dtype", None), tuple(getattr(key, "shape", ()))
+    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if not (shape == () if typed else dtype == jnp.uint32 and shape in ((2,), (4,))):
+        came = type(key).__name__ if dtype is None else f"{dtype.name}{list(shape)}"
+        keys = "; a key of each vertex or edge is given in x or edges" if shape else ""
+        raise LayerError(
+            f"gnnjit.{_state.said}() got {came} as its key, expected one random key: pass "
+            f"jax.random.key(seed){keys}"
+        )
+    data = jax.random.key_data(key) if typed else key
     return [word.astype(jnp.uint32) for word in jnp.ravel(data)]
 
 
@@ -255,14 +293,19 @@ def random_uniform(key: Any, like: Any) -> jax.Array:
     """Numbers in [0, 1), one for each element of `like`'s space and each of its features.
 
     `like`: any per-element value; the result has its shape, float32 (float64 values too).
+    `key`: one JAX random key, of the whole graph or (from `x` or `edges`) of this element.
     A counter-based hash of key, element and feature: nothing is stored for the backward, and
     the numbers do not depend on the order in which the edges are visited.
     """
     _inside("random_uniform")
-    like = jnp.asarray(like)
+    return _uniform(key, jnp.asarray(like))
+
+
+def _uniform(key: Any, like: jax.Array) -> jax.Array:
+    words = _key_words(key)
     element = index_p.bind(like).astype(jnp.uint32)
     h = element
-    for word in _key_words(key):
+    for word in words:
         h = _mix(h ^ word)
     feature = lax.iota(jnp.uint32, int(np.prod(like.shape, dtype=np.int64))).reshape(like.shape)
     h = _mix(h + feature * np.uint32(0x9E3779B9))
@@ -273,7 +316,8 @@ def dropout(value: Any, rate: float, key: Any) -> Any:
     """Set each entry to 0 with probability `rate`, and scale the others by `1 / (1 - rate)`.
 
     One draw per element *of the value's space*: on an edge value per edge, on a vertex value per
-    vertex. `key`: a JAX random key; leaves of a pytree draw independently.
+    vertex. `key`: a JAX random key, of the whole graph or of this element; leaves of a pytree draw
+    independently.
     """
     _inside("dropout")
     if not isinstance(rate, (int, float)) or not 0 <= rate < 1:
@@ -284,6 +328,6 @@ def dropout(value: Any, rate: float, key: Any) -> Any:
     kept = []
     for i, leaf in enumerate(leaves):
         x = jnp.asarray(leaf)
-        draw = random_uniform(key if i == 0 else jax.random.fold_in(key, i), x)
+        draw = _uniform(key if i == 0 else jax.random.fold_in(key, i), x)
         kept.append(jnp.where(draw >= rate, x / (1 - rate), jnp.zeros_like(x)))
     return jax.tree.unflatten(tree, kept)

@@ -197,6 +197,7 @@ def check_leading(what: str, tree: PyTree, count: int, kind: str, hint: str) -> 
 
     The message lists the first leaves that do not fit. `kind` names what there are `count` of.
     """
+    refuse_sparse(what, tree)
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     wrong = [(path, np.shape(leaf)) for path, leaf in leaves if np.shape(leaf)[:1] != (count,)]
     if not wrong:
@@ -217,6 +218,31 @@ def check_leading(what: str, tree: PyTree, count: int, kind: str, hint: str) -> 
     if len(wrong) > MOST_LISTED:
         listed.append(f"{len(wrong) - MOST_LISTED} more do not fit either")
     raise GraphError(f"{'; '.join(listed)}, but the graph has {count} {kind}: {hint}")
+
+
+def refuse_sparse(what: str, tree: PyTree) -> None:
+    """Raises GraphError on a sparse array in `tree`, of JAX, SciPy or another library.
+
+    JAX's are pytrees of their entries and indices, which must not be taken for rows.
+    """
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_sparse)[0]:
+        if not _is_sparse(leaf):
+            continue
+        kind = type(leaf)
+        package = kind.__module__.split(".")[0]
+        matrix, dense = ("x", "x.todense()") if package == "jax" else (
+            "jax.experimental.sparse.BCOO.from_scipy_sparse(x)", "x.toarray()"
+        )  # fmt: skip
+        raise GraphError(
+            f"{what}{jax.tree_util.keystr(path)} is a sparse array ({package}'s {kind.__name__} of "
+            f"shape {tuple(leaf.shape)}), expected a dense one: a layer computes with the "
+            f"row of one element. Multiply before the layer, h = {matrix} @ w, and pass h; or pass "
+            f"{dense}"
+        )
+
+
+def _is_sparse(x: Any) -> bool:
+    return hasattr(x, "todense")
 
 
 def _rows(shape: tuple[int, ...]) -> str:

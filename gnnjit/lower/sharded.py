@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
@@ -377,7 +376,7 @@ def _zeros(rows: int, like: Any) -> Any:
 
 
 def _bytes(atom: Any) -> int:
-    return math.prod(atom.shape) * np.dtype(atom.dtype).itemsize
+    return math.prod(atom.shape) * atom.dtype.itemsize
 
 
 def _only(op: Aggregate, outputs: Sequence[int]) -> Aggregate:

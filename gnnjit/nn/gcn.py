@@ -10,6 +10,7 @@ from flax import nnx
 
 import gnnjit
 from gnnjit.graph import Bipartite, Graph
+from gnnjit.nn.edge_features import check_weights
 from gnnjit.nn.init import glorot
 
 
@@ -44,6 +45,7 @@ class GCN(nnx.Module):
 
     def __call__(self, graph: Graph, x: Any, *, edges: jax.Array | None = None) -> jax.Array:
         """`x: [N, F]`, or a `Bipartite` of two; `edges: [E]`, weights, 1 if left out; `[N, F']`."""
+        check_weights(edges, "GCN")
         scaled = with_degree_factors(graph, x, edges, own=1 if self.self_loops else 0)
         return self.propagate(graph, scaled, edges=edges, weighted=edges is not None)
 

@@ -16,6 +16,7 @@ import numpy as np
 from gnnjit.config import cores
 from gnnjit.contexts import Context
 from gnnjit.host import features, is_x86, vector_bytes
+from gnnjit.ir.dtypes import is_extended
 from gnnjit.ir.program import Lax, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.portable import PORTABLE, is_portable
@@ -217,7 +218,7 @@ def _unsupported(body: Program, reductions: Sequence[Reduce | None], rows: Space
 
 
 def _unsupported_value(value: Value) -> list[str]:
-    if np.dtype(value.dtype) not in DTYPES:
+    if is_extended(value.dtype) or np.dtype(value.dtype) not in DTYPES:
         return [f"no CPU kernel code for values of type {value.dtype}"]
     if value.dtype == np.float16 and is_x86() and "f16c" not in features():
         return ["this CPU cannot convert float16"]

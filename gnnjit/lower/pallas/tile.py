@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from gnnjit.ir.dtypes import is_extended
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Value
 from gnnjit.ir.space import Space
 from gnnjit.pallas_kernels.traversal import accumulator_dtype, padded
@@ -111,7 +112,10 @@ def reasons(body: Program, wanted: Sequence[Atom]) -> list[str]:
     names = {op.name for op in ops if not isinstance(op, Lax) or op.name not in RULES}
     out = [f"no GPU kernel code for the primitive {name}" for name in sorted(names)]
     for v in (*body.inputs, *(o for e in equations for o in e.outputs)):
-        if np.dtype(v.dtype).kind not in "fiub" and accumulator_dtype(v.dtype) is v.dtype:
+        number = not is_extended(v.dtype) and (
+            np.dtype(v.dtype).kind in "fiub" or accumulator_dtype(v.dtype) is not v.dtype
+        )
+        if not number:
             out.append(f"no GPU kernel code for values of type {v.dtype}")
         if v.size == 0:
             out.append("a value without scalars")
