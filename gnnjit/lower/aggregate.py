@@ -253,14 +253,15 @@ def _slack(call: _Call, primals: Sequence[Any], ties: list[int]) -> list[Any]:
 
 
 def _attains(value: Any, best: Any, slack: Any, reduction: Reduce | None) -> Any:
-    """Whether an edge attains the extreme."""
-    exact = value == best
-    if slack is None:
-        return exact
+    """Whether an edge attains the extreme; where that is NaN, every edge does, so that gradients
+    are NaN too."""
     assert reduction is not None
+    largest = reduction.kind == "max"
+    if slack is None:
+        return ~(value < best if largest else value > best)
     slack = 2 * slack.astype(best.dtype) + jnp.finfo(best.dtype).eps * jnp.abs(best)
-    near = value >= best - slack if reduction.kind == "max" else value <= best + slack
-    return exact | near
+    near = value >= best - slack if largest else value <= best + slack
+    return (value == best) | near | (best != best)
 
 
 ad.primitive_jvps[aggregate_p] = _jvp

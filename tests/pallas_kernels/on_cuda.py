@@ -23,10 +23,13 @@ from gnnjit._compat import JaxprLiteral, open_jaxpr, subjaxprs
 from gnnjit.layer_call import layer_p
 from gnnjit.lower import lowering
 from gnnjit.lower.aggregate import aggregate_p
+
 from . import ttir
+from .memory import Buffer, Fault, poison
+from .module import Module, decode
 
 CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "remat2")
-Change = Callable[[ttir.Module], ttir.Module]
+Change = Callable[[Module], Module]
 
 
 @dataclasses.dataclass
@@ -143,7 +146,7 @@ class _Machine:
         mask = None if isinstance(atom, JaxprLiteral) else self.unwritten.get(atom)
         if mask is not None and mask.any():
             at = tuple(int(k[0]) for k in np.nonzero(mask))
-            raise ttir.Fault(f"{what} has {int(mask.sum())} elements that no program wrote: {at}")
+            raise Fault(f"{what} has {int(mask.sum())} elements that no program wrote: {at}")
 
     def _between(self, eqns: list[Any], after: list[Any], outputs: list[Any]) -> None:
         made = {v for e in eqns for v in e.outvars}
@@ -176,17 +179,17 @@ class _Machine:
             unwritten = None if isinstance(a, JaxprLiteral) else self.unwritten.get(a)
             name = f"{kernel.name}, operand {i}"
             if i in onto:
-                of_outputs[onto[i]] = ttir.Buffer(name, data, True, unwritten)
+                of_outputs[onto[i]] = Buffer(name, data, True, unwritten)
             elif unwritten is not None and unwritten.any():
-                of_outputs[("read", i)] = ttir.Buffer(name, data, True, unwritten)
-            buffers.append(of_outputs.get(onto.get(i, ("read", i))) or ttir.Buffer(name, data, False))
+                of_outputs[("read", i)] = Buffer(name, data, True, unwritten)
+            buffers.append(of_outputs.get(onto.get(i, ("read", i))) or Buffer(name, data, False))
         for o, v in enumerate(eqn.outvars):
             if o not in of_outputs:
-                data = np.full(v.aval.shape, ttir.poison(v.aval.dtype), v.aval.dtype)
+                data = np.full(v.aval.shape, poison(v.aval.dtype), v.aval.dtype)
                 name = f"{kernel.name}, output {o}"
-                of_outputs[o] = ttir.Buffer(name, data, True, np.ones(data.shape, bool))
+                of_outputs[o] = Buffer(name, data, True, np.ones(data.shape, bool))
             buffers.append(of_outputs[o])
-        module = self.change(ttir.decode(kernel.code))
+        module = self.change(decode(kernel.code))
         ttir.launch(module, buffers, np.arange(kernel.programs), tf32=self.tf32)
         for o, v in enumerate(eqn.outvars):
             self.env[v] = of_outputs[o].data.reshape(v.aval.shape)

@@ -17,105 +17,19 @@ round their float32 operands to 10 bits of mantissa where the IR allows it.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
+
+from .memory import SEVERAL, Buffer, Fault, poison
+from .module import Module, Op
 
 SCALARS = 1 << 20
 """Of the widest value, in the programs that are run at once."""
 
 
-class Fault(Exception):
-    """What no kernel may do."""
-
-
-# --------------------------------------------------------------------------------------- memory
-
-
-class Buffer:
-    """An array in the device's memory.
-
-    unwritten: `bool[size]`, the elements of an output that no launch has written yet.
-    """
-
-    def __init__(self, name: str, data: np.ndarray, output: bool, unwritten: Any = None):
-        self.name, self.output, self.dtype, self.size = name, output, data.dtype, data.size
-        self.data = data.reshape(-1)
-        self.unwritten = np.zeros(self.size if output else 0, bool)
-        if unwritten is not None:
-            self.unwritten = unwritten.reshape(-1).copy()
-        self.writer = np.full(self.size if output else 0, NOBODY, np.int64)
-        self.reader = self.writer.copy()
-
-    def load(self, at: np.ndarray, program: np.ndarray) -> np.ndarray:
-        self._inside(at, program, "loads")
-        if self.output:
-            self._deny(self.unwritten[at], at, program, "loads, before anything wrote it,")
-            foreign = (self.writer[at] != NOBODY) & (self.writer[at] != program)
-            self._deny(foreign, at, program, "loads, while another program writes it,")
-            mixed = (self.reader[at] != NOBODY) & (self.reader[at] != program)
-            self.reader[at] = np.where(mixed, SEVERAL, program)
-        return self.data[at]
-
-    def store(self, at: np.ndarray, program: np.ndarray, value: np.ndarray) -> None:
-        self._inside(at, program, "stores")
-        self._deny(np.full(at.shape, not self.output), at, program, "stores into an operand:")
-        order = np.argsort(at, kind="stable")
-        twice = np.zeros(at.shape, bool)
-        twice[order[1:]] = at[order[1:]] == at[order[:-1]]
-        twice |= self.writer[at] != NOBODY
-        self._deny(twice, at, program, "stores, as another program or lane does,")
-        foreign = (self.reader[at] != NOBODY) & (self.reader[at] != program)
-        self._deny(foreign, at, program, "stores, while another program reads it,")
-        self.writer[at] = program
-        self.unwritten[at] = False
-        self.data[at] = value
-
-    def _inside(self, at: np.ndarray, program: np.ndarray, does: str) -> None:
-        self._deny((at < 0) | (at >= self.size), at, program, f"{does} outside its {self.size}:")
-
-    def _deny(self, wrong: np.ndarray, at: np.ndarray, program: np.ndarray, does: str) -> None:
-        if wrong.any():
-            k = int(np.argmax(wrong))
-            raise Fault(f"{self.name}: program {program[k]} {does} element {at[k]}")
-
-
-NOBODY, SEVERAL = -1, -2
-
-
-class Virtual(Buffer):
-    """An array that is not held: its elements are computed where they are read, and those that are
-    written are kept."""
-
-    def __init__(self, name: str, size: int, dtype: Any, content: Callable[..., Any] | None):
-        super().__init__(name, np.zeros(0, dtype), False)
-        self.size, self.content, self.output = size, content, content is None
-        self.stored: dict[int, Any] = {}
-
-    def load(self, at: np.ndarray, program: np.ndarray) -> np.ndarray:
-        self._inside(at, program, "loads")
-        assert self.content is not None, f"{self.name} is read"
-        return np.asarray(self.content(at)).astype(self.dtype)
-
-    def store(self, at: np.ndarray, program: np.ndarray, value: np.ndarray) -> None:
-        self._inside(at, program, "stores")
-        twice = np.array([k in self.stored for k in at.tolist()], bool)
-        twice |= len(np.unique(at)) != at.size
-        self._deny(twice, at, program, "stores, as another program or lane does,")
-        self.stored.update(zip(at.tolist(), value.tolist(), strict=True))
-
-
-def poison(dtype: Any) -> Any:
-    """What unwritten memory holds: NaN, or a number far from all others."""
-    dtype = np.dtype(dtype)
-    if dtype.kind in "iu":
-        return np.asarray(np.iinfo(dtype).max // 3, dtype)
-    return np.asarray(True, dtype) if dtype.kind == "b" else np.asarray(np.nan, dtype)
+# ------------------------------------------------------------------------------------- execution
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,166 +50,6 @@ class Pointers:
 
 def _map(x: Any, fn: Callable[[np.ndarray], np.ndarray]) -> Any:
     return x.map(fn) if isinstance(x, Pointers) else fn(x)
-
-
-# ------------------------------------------------------------------------------------ the module
-
-
-@dataclasses.dataclass(frozen=True)
-class Type:
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-
-@dataclasses.dataclass(frozen=True)
-class Op:
-    """An operation; values are numbered.
-
-    blocks: for each region, the values that it is given and its operations. fixed: of a loop, the
-        operations of its body that give the same in each step.
-    """
-
-    name: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    types: tuple[Type, ...]
-    attributes: dict[str, Any]
-    blocks: tuple[tuple[tuple[int, ...], tuple[Op, ...]], ...]
-    fixed: tuple[Op, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Module:
-    """One kernel: the values that its arguments are, and its operations."""
-
-    name: str
-    arguments: tuple[int, ...]
-    body: tuple[Op, ...]
-
-    def operations(self) -> Iterator[Op]:
-        return _walk(self.body)
-
-    @functools.cached_property
-    def widest(self) -> int:
-        return max((math.prod(t.shape) for op in self.operations() for t in op.types), default=1)
-
-
-def _walk(ops: Sequence[Op]) -> Iterator[Op]:
-    for op in ops:
-        yield op
-        yield from _walk(op.fixed)
-        for _, body in op.blocks:
-            yield from _walk(body)
-
-
-def rewritten(module: Module, fn: Callable[[Op], Op]) -> Module:
-    """Every operation replaced by what `fn` makes of it."""
-
-    def each(ops: Sequence[Op]) -> tuple[Op, ...]:
-        return tuple(one(op) for op in ops)
-
-    def one(op: Op) -> Op:
-        blocks = tuple((given, each(body)) for given, body in op.blocks)
-        return fn(dataclasses.replace(op, blocks=blocks, fixed=each(op.fixed)))
-
-    return dataclasses.replace(module, body=each(module.body))
-
-
-_TYPES = {
-    "i1": np.bool_, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
-    "bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "f64": np.float64,
-}  # fmt: skip
-
-
-@functools.cache
-def _type(text: str) -> Type:
-    """Of a value, or of what it points to."""
-    sizes, element = re.fullmatch(r"(?:tensor<((?:\d+x)*))?(?:!tt\.ptr<)?(\w+)>*", text).groups()
-    shape = tuple(int(n) for n in (sizes or "").split("x") if n)
-    return Type(shape, np.dtype(_TYPES[element]))
-
-
-@functools.lru_cache(maxsize=256)
-def decode(code: bytes | str) -> Module:
-    """Triton IR, as bytes or as text."""
-    from jaxlib.mlir import ir
-    from jaxlib.triton import dialect
-
-    with ir.Context() as context:
-        dialect.register_dialect(context)
-        module = ir.Module.parse(code)
-        (function,) = module.body.operations
-        numbers: dict[Any, int] = {}
-        ((arguments, body),) = _blocks(function.operation, numbers)
-        return Module(function.attributes["sym_name"].value, arguments, _alive(body, set()))
-
-
-def _blocks(operation: Any, numbers: dict[Any, int]) -> tuple[Any, ...]:
-    found = []
-    for region in operation.regions:
-        (block,) = region.blocks
-        given = tuple(numbers.setdefault(a, len(numbers)) for a in block.arguments)
-        found.append((given, tuple(_decode(o.operation, numbers) for o in block.operations)))
-    return tuple(found)
-
-
-def _decode(operation: Any, numbers: dict[Any, int]) -> Op:
-    inputs = tuple(numbers[x] for x in operation.operands)
-    attributes = {}
-    for named in operation.attributes:
-        name, value = (named.name, named.attr) if hasattr(named, "attr") else (
-            named, operation.attributes[named])  # fmt: skip
-        attributes[name] = _attribute(value)
-    blocks = _blocks(operation, numbers)
-    outputs = tuple(numbers.setdefault(x, len(numbers)) for x in operation.results)
-    types = tuple(_type(str(x.type)) for x in operation.results)
-    return Op(operation.name, inputs, outputs, types, attributes, blocks)
-
-
-KEPT = ("tt.return", "scf.yield", "tt.reduce.return", "tt.scan.return", "tt.store", "tt.atomic_rmw",
-        "tt.atomic_cas")  # fmt: skip
-
-
-def _alive(ops: Sequence[Op], read: set[int]) -> tuple[Op, ...]:
-    """Without what nobody reads, as Triton compiles it: Pallas has each store load what was there
-    before. `read` is what later operations read, and is added to."""
-    kept = []
-    for op in reversed(ops):
-        if op.name not in KEPT and not op.blocks and not read.intersection(op.outputs):
-            continue
-        read.update(op.inputs)
-        blocks = tuple((given, _alive(body, read)) for given, body in op.blocks)
-        op = dataclasses.replace(op, blocks=blocks)
-        kept.append(_hoisted(op) if op.name == "scf.for" else op)
-    return tuple(kept[::-1])
-
-
-def _attribute(value: Any) -> Any:
-    text = str(value)
-    if hasattr(value, "value"):
-        return value.value
-    if text.startswith("array<"):
-        return [int(n) for n in text[text.index(":") + 1 : -1].split(",")]
-    number = re.match(r"-?\d+", text)
-    return int(number[0]) if number else text
-
-
-def _hoisted(op: Op) -> Op:
-    """A loop with `fixed` set apart."""
-    (given, body), *_ = op.blocks
-    moving, fixed, rest = set(given), [], []
-    for inner in body:
-        pure = inner.name in ELEMENTWISE or inner.name in ("arith.constant", "tt.splat")
-        pure |= inner.name in ("tt.make_range", "tt.expand_dims", "tt.broadcast", "tt.addptr")
-        if pure and not moving.intersection(inner.inputs):
-            fixed.append(inner)
-            continue
-        moving.update(inner.outputs)
-        rest.append(inner)
-    return dataclasses.replace(op, blocks=((given, tuple(rest)),), fixed=tuple(fixed))
-
-
-# ------------------------------------------------------------------------------------- execution
 
 
 class _Frame:
@@ -334,9 +88,7 @@ Rule = Callable[..., Sequence[Any]]
 RULES: dict[str, Rule] = {}
 
 
-def launch(
-    module: Module, buffers: Sequence[Buffer], programs: Any, *, tf32: bool = False
-) -> None:
+def launch(module: Module, buffers: Sequence[Buffer], programs: Any, *, tf32: bool = False) -> None:
     """Run the programs of these numbers; the buffers are the arguments, in order."""
     assert len(buffers) == len(module.arguments), (len(buffers), len(module.arguments))
     programs = np.asarray(programs)
