@@ -35,12 +35,17 @@ class ExtremesInFullPrecision:
             if eqn not in deciding:
                 return False
             assert isinstance(eqn.op, Lax)
-            params = tuple((k, FULL if k == "precision" else p) for k, p in eqn.op.params)
-            op = dataclasses.replace(eqn.op, params=params)
+            op = in_full_precision(eqn.op)
             builder.emit(op, [builder[a] for a in eqn.inputs], eqn.outputs, eqn.location)
             return True
 
         return rewrite(program, rule) if deciding else program
+
+
+def in_full_precision(op: Lax) -> Lax:
+    """The same product."""
+    params = tuple((k, FULL if k == "precision" else p) for k, p in op.params)
+    return dataclasses.replace(op, params=params)
 
 
 def _deciding(program: Program) -> set[Equation]:
