@@ -23,6 +23,7 @@ from gnnjit._compat import ad, batching
 from gnnjit.errors import LayerError
 from gnnjit.frontend.capture import capture
 from gnnjit.graph.sharded import AnyGraph
+from gnnjit.ir.at_most import at_most
 from gnnjit.ir.evaluate import evaluate_element, finite_or_zero, times
 from gnnjit.ir.program import Atom, Program, Reduce, Value, depends
 from gnnjit.ir.space import Space
@@ -170,21 +171,23 @@ def _tangents(
     ties = [k for k in live if _is_extreme(call.reductions[k])]
     best, weight = _tie_operands(call, outs, ties)
     scores = sorted({score_of[k] for k in live if k in score_of})
-    shifts = [finite_or_zero(lax.stop_gradient(outs[k])) for k in scores]
+    tops = [lax.stop_gradient(outs[k]) for k in scores]
     for k in [*ties, *scores]:
         atom, into = body.outputs[k], home(call.reductions[k])
         inputs.append(Value(atom.shape, atom.dtype, into))
 
     def tangent(*xs: Any) -> list[Any]:
         primals, moved, rest = xs[:n], xs[n : n + m], xs[n + m :]
-        shift = dict(zip(scores, rest[len(ties) :], strict=True))
+        top = dict(zip(scores, rest[len(ties) :], strict=True))
 
         def f(*some: Any) -> list[Any]:
             full = list(primals)
             for i, x in zip(moving, some, strict=True):
                 full[i] = x
             every = evaluate_element(body, full)
-            weight = {k: jnp.exp(every[k] - shift[k]) for k in scores}
+            weight = {
+                k: jnp.exp(at_most(every[k], top[k]) - finite_or_zero(top[k])) for k in scores
+            }
             return [
                 times(weight[score_of[k]], every[k]) if k in score_of else every[k] for k in live
             ]
@@ -198,7 +201,7 @@ def _tangents(
         return steps
 
     into = tuple(_as_sum(call.reductions[k]) for k in live)
-    found = call.capture(tangent, inputs, into, [*call.operands, *given, *best, *shifts])
+    found = call.capture(tangent, inputs, into, [*call.operands, *given, *best, *tops])
     # Here, not on the edges: transposed, the weights multiply the cotangents of rows.
     for j, k in enumerate(ties):
         at = live.index(k)
