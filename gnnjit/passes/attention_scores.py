@@ -60,9 +60,7 @@ class Score:
         return dot(builder, like, c, x, (((1,), (0,)), ((), ())), self.eqn.space)
 
 
-def by_head(
-    builder: Builder, matmul: Matmul, heads: int, dtype: Any
-) -> tuple[Atom, int, int]:
+def by_head(builder: Builder, matmul: Matmul, heads: int, dtype: Any) -> tuple[Atom, int, int]:
     """The matrix with an axis of heads, and which axes are those of the features and the heads."""
     inner = matmul.features.size, heads, matmul.width // heads
     shape, axes = (inner, (0, 1)) if matmul.axis == 0 else ((*inner[1:], inner[0]), (2, 0))

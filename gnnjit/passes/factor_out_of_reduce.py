@@ -13,10 +13,11 @@ and attention); half precision is computed in float32. A factor of a vertex is r
 the vertex has no edges, so that `0 * inf` cannot arise there.
 
 Refuses sums into another space than the factor's, sums over all edges, maxima and minima, integers,
-denominators that live on the edges, and constants below 1 that are alone. With `keep_fixed`, refuses single numbers that no gradient reaches: they stay in the sum, so that its gradient
+denominators that live on the edges, and constants below 1 that are alone. With `keep_fixed`,
+refuses single numbers that no gradient reaches: they stay in the sum, so that its gradient
 multiplies by them in the traversal. Refuses what a matmul gave vertices in `keep` too: their work
-shall be done on the edges. Without `rows`, where nothing is differentiated any more, refuses all but
-constants: in a kernel, a factor of the row is at hand.
+shall be done on the edges. Without `rows`, where nothing is differentiated any more, refuses all
+but constants: in a kernel, a factor of the row is at hand.
 """
 
 from __future__ import annotations
@@ -93,13 +94,13 @@ class _Sum:
         inside = [f for f in factors if f not in outside]
         if not outside or not inside or all(f.inverse for f in inside):
             return False
-        product = self.product(inside, operand.shape, safe=None, averages=averages)
         where = self.eqn.location
+        count = edge_count(self.builder, op.into, self.dtype, where) if averages else None
+        product = self.product(inside, operand.shape, safe=None, count=count)
         summed = Value(out.shape, self.dtype, op.into)
         self.builder.emit(op, [product], [summed], where)
         result = self.apply(summed, outside)
-        if averages:
-            count = edge_count(self.builder, op.into, self.dtype, where)
+        if count is not None:
             count = build.broadcast(self.builder, count, out.shape, where)
             result = build.mul(self.builder, result, count, where)
         self.builder.env[out] = widened(self.builder, result, out.dtype, where)
@@ -148,16 +149,17 @@ class _Sum:
         factors: list[_Factor],
         shape: tuple[int, ...],
         safe: Space | None,
-        averages: bool = False,
+        count: Value | None = None,
     ) -> Atom:
-        """The product of the factors as one value of `shape`; quotients last. `averages`: over the
-        number of edges, by which the smallest factor is divided."""
+        """The product of the factors as one value of `shape`; quotients last. `count`: the smallest
+        factor is divided by it."""
         total: Atom | None = None
         ordered = sorted(factors, key=lambda f: f.inverse)
         above = [f for f in ordered if not f.inverse]
-        smallest = min(above, key=lambda f: f.atom.size) if averages else None
+        smallest = min(above, key=lambda f: f.atom.size) if count is not None else None
         for factor in ordered:
-            value = self.materialise(factor, shape, safe, averages=factor is smallest)
+            over = count if factor is smallest else None
+            value = self.materialise(factor, shape, safe, over)
             if total is None and factor.inverse:
                 one = build.constant(self.builder, 1, shape, value.dtype)
                 total = build.combine(self.builder, lax.div, one, value, self.eqn.location)
@@ -181,12 +183,13 @@ class _Sum:
         factor: _Factor,
         shape: tuple[int, ...],
         safe: Space | None,
-        averages: bool = False,
+        over: Value | None = None,
     ) -> Atom:
         where = self.eqn.location
         atom = widened(self.builder, self.builder[factor.atom], self.dtype, where)
-        if averages:
-            atom = self.averaged(atom)
+        if over is not None:
+            part = share(self.builder, over, where)
+            atom = build.mul(self.builder, build.broadcast(self.builder, part, atom.shape), atom)
         if isinstance(atom, Literal):
             return build.constant(self.builder, atom.value, shape, atom.dtype)
         if safe is not None and atom.space is safe and safe is not Space.SHARED:
@@ -197,14 +200,6 @@ class _Sum:
         for op in reversed(factor.broadcasts):
             atom = build.emit_op(self.builder, op, [atom], where)
         return atom
-
-
-    def averaged(self, atom: Atom) -> Atom:
-        """A factor over the number of edges."""
-        where, into = self.eqn.location, self.eqn.op.into  # type: ignore[union-attr]
-        part = share(self.builder, into, self.dtype, where)
-        part = build.broadcast(self.builder, part, tuple(atom.shape), where)
-        return build.mul(self.builder, part, atom, where)
 
 
 def _is_safe(factor: _Factor) -> bool:

@@ -5,9 +5,9 @@ before:  h: f32[edge, 8] = ((x[u] + b) + y[v]) + c        after:  h = (x + (b + 
 Such sums are what biases of several linear maps leave behind. Without the pass their gradients
 would be summed over all edges, too.
 
-Legal: sums are re-associated, those of half precision in float32. Shared terms join those of one endpoint. Refuses sums with at most
-one term in each of source, destination and edge and none shared, integers (nothing to gain), and
-terms that are broadcast.
+Legal: sums are re-associated, those of half precision in float32. Shared terms join those of one
+endpoint. Refuses sums with at most one term in each of source, destination and edge and none
+shared, integers (nothing to gain), and terms that are broadcast.
 """
 
 from __future__ import annotations

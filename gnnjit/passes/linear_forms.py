@@ -28,7 +28,7 @@ from gnnjit.ir.program import (
     Value,
 )
 from gnnjit.ir.space import Space
-from gnnjit.passes.wide import in_float32, rounds_only, share, widened
+from gnnjit.passes.wide import in_float32, rounds_only, widened
 
 VERTICES = (Space.SRC, Space.DST)
 ADD = ("add", "add_any", "sub")
@@ -199,8 +199,8 @@ class Rebuild:
     `tree` gives, for each value that is to be written again, the operands in which it is linear;
     what is none of its keys is a leaf, and `leaf(value, on_edges)` is what stands for it: features
     of the new `width`, with heads before them or not. `on_edges`: only edges read it.
-    `averages`: of this space, sums are taken as means, and what is added to them is divided by the
-    number of edges likewise.
+    `share`: one over the number of edges; sums are taken as means with it, and what is added to
+    them is divided likewise.
     """
 
     algebra: Algebra
@@ -208,7 +208,7 @@ class Rebuild:
     tree: Mapping[Value, tuple[int, ...]]
     width: int
     leaf: Callable[[Value, bool], Atom]
-    averages: Space | None = None
+    share: Value | None = None
     done: dict[tuple[Value, bool], Atom] = dataclasses.field(default_factory=dict)
 
     def __call__(self, value: Atom, on_edges: bool = False) -> Atom:
@@ -217,23 +217,22 @@ class Rebuild:
         if key not in self.done:
             node = value in self.tree
             found = self.node(value, on_edges) if node else self.leaf(value, on_edges)
-            if not node and self.averages is not None and not on_edges:
+            if not node and not on_edges:
                 found = self.averaged(found)
             self.done[key] = found
         return self.done[key]
 
     def averaged(self, x: Atom) -> Atom:
-        assert self.averages is not None
-        part = share(self.builder, self.averages, x.dtype, None)
-        part = fill(self.builder, part, tuple(x.shape), (), self.averages)
+        if self.share is None:
+            return x
+        part = fill(self.builder, self.share, tuple(x.shape), (), self.share.space)
         return build.mul(self.builder, part, x)
 
     def node(self, value: Value, on_edges: bool) -> Atom:
         eqn, where = self.algebra.made[value], self.algebra.made[value].location
         if isinstance(eqn.op, Reduce):
             x = self(eqn.inputs[0], True)
-            if self.averages is not None and not on_edges:
-                x = self.averaged(x)
+            x = x if on_edges else self.averaged(x)
             out = Value(x.shape, x.dtype, value.space)
             return self.builder.emit(eqn.op, [x], [out], where)[0]
         if eqn.op.name == "reshape" or rounds_only(eqn):  # the heads are those of the features now

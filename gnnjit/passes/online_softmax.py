@@ -141,8 +141,11 @@ class _Sums:
         factor = _Factor(builder, weight, self.made, self.reach)
         operand, merged = self.before_merging_axes(eqn.inputs[0], weight)
         value, score = factor.without(operand), factor.score()
+        count = None
+        if value is not None and factor.divisors:
+            count = edge_count(builder, weight.into, working(operand.dtype), eqn.location)
         if value is not None:
-            value = factor.in_range(value, operand.shape)
+            value = factor.in_range(value, operand.shape, count)
         level = levels(self.program.inputs, builder.equations)
         if value is None or level.get(value, 0) > level[score]:  # type: ignore[arg-type]
             del builder.equations[before:]
@@ -152,8 +155,7 @@ class _Sums:
         builder.emit(Reduce("exp_sum", weight.into), [score, value], [summed], eqn.location)
         for divisor in factor.divisors:
             summed = factor.divide(summed, divisor)
-        if factor.divisors:
-            count = edge_count(builder, weight.into, summed.dtype, eqn.location)
+        if count is not None:
             summed = build.mul(builder, summed, build.broadcast(builder, count, summed.shape))
         summed = widened(builder, summed, out.dtype)
         if merged is not None:
@@ -306,14 +308,13 @@ class _Factor:
         (made,) = self.builder.emit(op, wide, [Value(out.shape, dtype, space)], eqn.location)
         return made
 
-    def in_range(self, value: Atom, shape: tuple[int, ...]) -> Atom:
-        """What is summed, in float32 if it was of half precision; where the division is left to
-        the sum, over the number of edges, so that the sum is not larger than its terms."""
+    def in_range(self, value: Atom, shape: tuple[int, ...], count: Value | None) -> Atom:
+        """What is summed, in float32 if it was of half precision; over the number of edges where it
+        is divided afterwards, so that the sum is not larger than its terms."""
         value = widened(self.builder, value, working(value.dtype))
-        if not self.divisors:
+        if count is None:
             return value
-        part = share(self.builder, self.weight.into, value.dtype, None)
-        part = build.broadcast(self.builder, part, shape)
+        part = build.broadcast(self.builder, share(self.builder, count, None), shape)
         return build.mul(self.builder, part, value)
 
     def divide(self, summed: Value, divisor: Value) -> Value:

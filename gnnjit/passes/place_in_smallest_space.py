@@ -4,10 +4,10 @@ before:  h: f32[edge, 8] = x[u] @ w        after:  h: f32[src, 8] = x @ w
 
 Every value moves to the join of its operands' spaces; that inference is NeuGraph's elimination of
 redundant computation (section 3.4). A reduction of a value that is the same on all edges of an
-element becomes a product with the degree (sum), or the value itself where there are edges
-(max, min); of half precision, the product is taken in float32, as the sum is. A `store` of what leaves the edges is dropped. Always legal. Refuses `exp_sum`, which is
-made after this pass; what truly depends on both endpoints stays on the edges, and so does work of
-the vertices in `keep` (that `place-on-the-edges` put there).
+element becomes a product with the degree (sum; of half precision, in float32), or the value itself
+where there are edges (max, min). A `store` of what leaves the edges is dropped. Always legal.
+Refuses `exp_sum`, which is made after this pass; what truly depends on both endpoints stays on the
+edges, and so does work of the vertices in `keep` (that `place-on-the-edges` put there).
 """
 
 from __future__ import annotations

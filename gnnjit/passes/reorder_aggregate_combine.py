@@ -22,11 +22,12 @@ below both: the inner one's order then holds for its other readers alone.
 
 Legal: matmul is linear; sums are re-associated. Aggregated first, features are averaged, and their
 product is multiplied by the number of edges last, where the program does not do so itself: a sum of
-features may be too large for a number. Half precision is multiplied and summed in float32. A product that moves from the edges
-to a vertex space reads 0 at vertices without edges, so that a NaN which nobody read stays out of
-the gradient of W. Refuses maxima and minima, factors that vary along the features (gates), what
-has another dtype than the matrix or another precision than the default, matrices that are not
-shared, and more than 64 values between a matrix and its features.
+features may be too large for a number. Half precision is multiplied and summed in float32. A
+product that moves from the edges to a vertex space reads 0 at vertices without edges, so that a NaN
+which nobody read stays out of the gradient of W. Refuses maxima and minima, factors that vary along
+the features (gates), what has another dtype than the matrix (but for float32 and half precision) or
+another precision than the default, matrices that are not shared, and more than 64 values between a
+matrix and its features.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from gnnjit.passes.drop_dead import DropDead
 from gnnjit.passes.linear_forms import VERTICES, Rebuild, fill, reshape, where_edges
 from gnnjit.passes.store_edge_values import parameter_name
 from gnnjit.passes.weight_sites import Analysis, Found, Order, Tree, analysis
-from gnnjit.passes.wide import edge_count, has_share, widened, working
+from gnnjit.passes.wide import edge_count, has_share, share, widened, working
 
 __all__ = ["Order", "ReorderAggregateCombine", "Site", "sites"]
 
@@ -178,29 +179,30 @@ class _Rule:
 
     def aggregate_first(self, builder: Builder, site: Found) -> Atom:
         matmul, root = site.matmul, site.root
-        where, averages = matmul.eqn.location, self.averages(site)
-        width, dtype = matmul.features.size, working(root.dtype)
-        x = self.rebuilt(builder, site.tree, width, dtype, averages)(root)
+        where, width, dtype = matmul.eqn.location, matmul.features.size, working(root.dtype)
+        averages = self.averages(site)
+        count = edge_count(builder, root.space, dtype, where) if averages else None
+        part = share(builder, count, where) if count else None
+        x = self.rebuilt(builder, site.tree, width, dtype, part)(root)
         if len(x.shape) == 2 and x.shape[0] > 1:
             y: Atom = product_per_head(builder, matmul, x, root.space)
         else:
             x = reshape(builder, x, x.shape[-1:], where)
             y = matmul.applied(builder, x, root.space)
         y = reshape(builder, y, root.shape, where)
-        if averages is not None:
-            count = edge_count(builder, averages, dtype, where)
-            y = build.mul(builder, y, fill(builder, count, root.shape, (), averages, where), where)
+        if count is not None:
+            times = fill(builder, count, root.shape, (), root.space, where)
+            y = build.mul(builder, y, times, where)
         return widened(builder, y, root.dtype, where)
 
-    def averages(self, site: Found) -> Space | None:
-        """The space whose sums are taken as means, if they are not yet: sums of features may be
-        too large for a number where those of the products are not. In half precision float32 is
-        large enough."""
+    def averages(self, site: Found) -> bool:
+        """Whether sums are taken as means, which are not yet: sums of features may be too large
+        for a number where those of the products are not. To float16, float32 is large enough."""
         sums = [self.made[v] for v in site.tree if isinstance(self.made[v].op, Reduce)]
         spaces = {e.outputs[0].space for e in sums}
         done = all(has_share(e.inputs[0], self.made) for e in sums)
         half = site.root.dtype == np.float16
-        return None if done or half or spaces != {site.root.space} else site.root.space
+        return not done and not half and spaces == {site.root.space}
 
     def features(self, builder: Builder, score: Value) -> Atom:
         found = self.scores[score]
@@ -214,7 +216,7 @@ class _Rule:
         tree: Tree,
         width: int,
         dtype: Any,
-        averages: Space | None = None,
+        part: Value | None = None,
     ) -> Rebuild:
         """On the features that were multiplied."""
 
@@ -222,4 +224,4 @@ class _Rule:
             matmul = self.analysis.forms[h].matmul
             return widened(builder, builder[matmul.features], dtype, matmul.eqn.location)
 
-        return Rebuild(self.analysis.algebra, builder, tree, width, features, averages)
+        return Rebuild(self.analysis.algebra, builder, tree, width, features, part)

@@ -7,9 +7,9 @@ and `(x[v] - x[u]) @ W` likewise, through sums, differences, negations, concaten
 by one number per edge. W is sliced, so the parameter keeps its shape and checkpoints stay valid.
 This is the split that GraphCast's newest code makes by hand, and what GNS and EdgeConv need.
 
-Legal: matmul is linear; sums are re-associated, those of half precision in float32. Refuses unless fewer columns are left to multiply
-on the edges than before (work of the vertices in `keep` counts as being on the edges); with a
-`score(program) -> float`, unless the score falls.
+Legal: matmul is linear; sums are re-associated, those of half precision in float32. Refuses unless
+fewer columns are left to multiply on the edges than before (work of the vertices in `keep` counts
+as being on the edges); with a `score(program) -> float`, unless the score falls.
 """
 
 from __future__ import annotations

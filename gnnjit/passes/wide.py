@@ -55,13 +55,14 @@ def edge_count(builder: Builder, space: Space, dtype: Any, where: Location | Non
     """The edges of each element of `space`, at least 1, as a number of `dtype`."""
     (count,) = builder.emit(Degree(), [], [Value((), np.dtype(np.int32), space)], where)
     one = Literal(np.int32(1), np.dtype(np.int32))
-    return build.convert(builder, build.combine(builder, jax.lax.max, count, one, where), dtype)
+    some = build.combine(builder, jax.lax.max, count, one, where)
+    return build.convert(builder, some, dtype, where)
 
 
-def share(builder: Builder, space: Space, dtype: Any, where: Location | None) -> Value:
-    """One over `edge_count`: what each edge has in a mean."""
-    one = Literal(np.asarray(1, dtype)[()], np.dtype(dtype))
-    return build.combine(builder, jax.lax.div, one, edge_count(builder, space, dtype, where), where)
+def share(builder: Builder, count: Value, where: Location | None) -> Value:
+    """One over the number of edges: what each of them has in a mean."""
+    one = Literal(np.asarray(1, count.dtype)[()], np.dtype(count.dtype))
+    return build.combine(builder, jax.lax.div, one, count, where)
 
 
 def has_share(atom: Atom, made: Mapping[Any, Equation], depth: int = 16) -> bool:
@@ -79,4 +80,3 @@ def has_share(atom: Atom, made: Mapping[Any, Equation], depth: int = 16) -> bool
             return False
     below = made.get(eqn.inputs[0])
     return below is not None and isinstance(below.op, Degree)
-
