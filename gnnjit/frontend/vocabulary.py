@@ -7,6 +7,7 @@ Everything here acts on *per-element* values and has meaning only inside `@gnnji
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from jax import lax
 from gnnjit import _compat
 from gnnjit.contexts import Context
 from gnnjit.errors import LayerError
+from gnnjit.ir.at_most import at_most
 
 _state = threading.local()
 _in_layer = Context(False)
@@ -112,8 +114,6 @@ def _reduce(kind: str, x: Any) -> jax.Array:
         raise LayerError(
             f"{said}() got random keys ({x.dtype.name}), which are no numbers: draw from them first"
         )
-    if x.dtype == jnp.bool_:
-        x = x.astype(jnp.int32)
     return reduce_p.bind(x, kind=kind, said=said)
 
 
@@ -129,6 +129,27 @@ def _no_order(said: str, x: jax.Array) -> str:
     )
 
 
+def _sum(x: Any) -> jax.Array:
+    """In the dtype of `jnp.sum`: of integers and truth values, the widest that there is."""
+    x = jnp.asarray(x)
+    return _reduce("sum", x.astype(_summed_dtype(x.dtype, bool(jax.config.jax_enable_x64))))
+
+
+@functools.cache
+def _summed_dtype(dtype: Any, x64: bool) -> Any:
+    if jnp.issubdtype(dtype, jnp.inexact) or jnp.issubdtype(dtype, jax.dtypes.extended):
+        return dtype  # keys are refused by name
+    return jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), dtype)).dtype
+
+
+def _extreme(kind: str, x: Any) -> jax.Array:
+    """Of truth values too, which the compiler reduces as integers."""
+    x = jnp.asarray(x)
+    if x.dtype == jnp.bool_:
+        return _reduce(kind, x.astype(jnp.int32)) > 0
+    return _reduce(kind, x)
+
+
 def _map(f: Callable[[Any], Any], value: Any) -> Any:
     return jax.tree.map(f, value)
 
@@ -140,10 +161,12 @@ def _where_edges(x: jax.Array, initial: Any) -> jax.Array:
 def sum(value: Any, *, initial: Any = None) -> Any:
     """Sum of `value` (a pytree of any shapes) over this vertex's incoming edges.
 
-    Over no edges: 0, or `initial`.
+    Half precision is summed in float32. Integers and truth values are summed in the widest integer
+    that JAX has, as by `jnp.sum`: of int8 and bool the result is int32. Over no edges: 0, or
+    `initial`.
     """
     _inside("sum")
-    return _map(lambda x: _where_edges(_reduce("sum", x), initial), value)
+    return _map(lambda x: _where_edges(_sum(x), initial), value)
 
 
 def max(value: Any, *, initial: Any = None) -> Any:
@@ -152,7 +175,7 @@ def max(value: Any, *, initial: Any = None) -> Any:
     Over no edges: 0 with a zero gradient, or `initial`.
     """
     _inside("max")
-    return _map(lambda x: _where_edges(_reduce("max", x), initial), value)
+    return _map(lambda x: _where_edges(_extreme("max", x), initial), value)
 
 
 def min(value: Any, *, initial: Any = None) -> Any:
@@ -161,7 +184,7 @@ def min(value: Any, *, initial: Any = None) -> Any:
     Over no edges: 0 with a zero gradient, or `initial`.
     """
     _inside("min")
-    return _map(lambda x: _where_edges(_reduce("min", x), initial), value)
+    return _map(lambda x: _where_edges(_extreme("min", x), initial), value)
 
 
 def _float(x: Any) -> jax.Array:
@@ -191,17 +214,44 @@ def mean(value: Any, *, initial: Any = None) -> Any:
     return _map(lambda x: _where_edges(_mean(x).astype(_float(x).dtype), initial), value)
 
 
-def _var(x: Any) -> jax.Array:
+def _spread(x: Any) -> tuple[jax.Array, jax.Array]:
+    """The variance, and how large a standard deviation rounding alone may give.
+
+    The mean is off by rounding, in a long row by many units, and the values may be rounded
+    otherwise where they are computed again. The mean of the deviations is what it is off by, the
+    same for all edges; its square leaves the variance (the corrected two-pass algorithm). What is
+    left may be the rounding of that square, or of each value by itself.
+    """
     x = _wide(x)
-    off = x - _mean(x)
+    middle = _mean(x)
+    away = x - middle
+    off = _squared(lax.stop_gradient(_mean(away)))
+    variance = _mean(_squared(away)) - off
+    eps = jnp.finfo(x.dtype).eps
+    count = degree().astype(off.dtype)
+    least = _ROUNDINGS * eps * jnp.abs(middle) + jnp.sqrt(_ROUNDINGS * eps * count * off)
+    return variance, lax.stop_gradient(least)
+
+
+def _squared(x: jax.Array) -> jax.Array:
+    """`|x|^2`, real for complex numbers too."""
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        return _mean(jnp.square(off.real) + jnp.square(off.imag))
-    return _mean(jnp.square(off))
+        return jnp.square(x.real) + jnp.square(x.imag)
+    return jnp.square(x)
+
+
+_ROUNDINGS = 4
+"""Units in the last place by which two evaluations of one value may differ."""
+
+
+def _var(x: Any) -> jax.Array:
+    variance, _ = _spread(x)
+    return jnp.where(variance <= 0, jnp.zeros_like(variance), variance)
 
 
 def var(value: Any, *, initial: Any = None) -> Any:
-    """Population variance over the incoming edges, in two traversals (no cancellation); of complex
-    values, real: the mean of `|x - mean|^2`.
+    """Population variance over the incoming edges, in two traversals (no cancellation); never
+    negative. That of complex values is real: the mean of `|x - mean|^2`.
 
     Over no edges: 0, or `initial`.
     """
@@ -210,30 +260,38 @@ def var(value: Any, *, initial: Any = None) -> Any:
 
 
 def _std(x: Any) -> jax.Array:
-    variance = _var(x)
-    some = variance > 0
-    return jnp.where(some, jnp.sqrt(jnp.where(some, variance, 1)), 0)
+    variance, least = _spread(x)
+    none = variance <= 0
+    found = jnp.sqrt(jnp.where(none, jnp.ones_like(variance), variance))
+    return jnp.where(none | (found <= least), jnp.zeros_like(found), found)
 
 
 def std(value: Any, *, initial: Any = None) -> Any:
-    """Population standard deviation over the incoming edges; gradient 0 where it is 0."""
+    """Population standard deviation over the incoming edges.
+
+    What rounding alone may have made is 0, with gradient 0: the spread of equal values, however
+    they were computed, and one that is below 4 units in the last place of the mean. Over no edges:
+    0, or `initial`.
+    """
     _inside("std")
     return _map(lambda x: _where_edges(_std(x).astype(_real(x)), initial), value)
 
 
-def _shift(x: jax.Array) -> jax.Array:
-    """The maximum, as a constant, or 0 where it is not finite."""
+def _shifted(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`x` less its maximum, never positive, and the maximum, a constant; where that is not finite,
+    0 stands for it."""
     top = lax.stop_gradient(_reduce("max", x))
-    return jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))
+    shift = jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))
+    return at_most(x, top) - shift, shift
 
 
 def _logsumexp(x: Any) -> jax.Array:
-    x = _float(x)
-    top = _shift(x)
-    total = _reduce("sum", jnp.exp(x - top))
-    some = total > 0
+    x = _wide(x)
+    below, shift = _shifted(x)
+    total = _reduce("sum", jnp.exp(below))
     nothing = jnp.where(degree() > 0, -jnp.inf, 0).astype(x.dtype)
-    return jnp.where(some, jnp.log(jnp.where(some, total, 1)) + top, nothing)
+    none = total == 0
+    return jnp.where(none, nothing, jnp.log(jnp.where(none, 1, total)) + shift)
 
 
 def logsumexp(value: Any, *, initial: Any = None) -> Any:
@@ -242,14 +300,14 @@ def logsumexp(value: Any, *, initial: Any = None) -> Any:
     Over no edges: 0, or `initial`.
     """
     _inside("logsumexp")
-    return _map(lambda x: _where_edges(_logsumexp(x), initial), value)
+    return _map(lambda x: _where_edges(_logsumexp(x).astype(_float(x).dtype), initial), value)
 
 
 def _softmax(x: Any) -> jax.Array:
-    x = _float(x)
-    weight = jnp.exp(x - _shift(x))
+    dtype = _float(x).dtype
+    weight = jnp.exp(_shifted(_wide(x))[0])
     total = _reduce("sum", weight)
-    return weight / jnp.where(total > 0, total, jnp.ones_like(total))
+    return (weight / jnp.where(total == 0, jnp.ones_like(total), total)).astype(dtype)
 
 
 def softmax(value: Any) -> Any:

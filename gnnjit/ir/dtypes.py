@@ -29,5 +29,5 @@ def is_extended(dtype: Any) -> bool:
 
 @functools.cache
 def is_half(dtype: Any) -> bool:
-    """A floating-point type of 16 bits."""
-    return dtype in (jnp.bfloat16, jnp.float16)
+    """Floating-point numbers of 16 bits."""
+    return dtype in (jnp.float16, jnp.bfloat16)

@@ -23,6 +23,7 @@ from gnnjit._compat import ad, batching
 from gnnjit.errors import LayerError
 from gnnjit.frontend.capture import capture
 from gnnjit.graph.sharded import AnyGraph
+from gnnjit.ir.at_most import at_most
 from gnnjit.ir.dtypes import is_half
 from gnnjit.ir.evaluate import evaluate_element, finite_or_zero, times
 from gnnjit.ir.program import Atom, Program, Reduce, Value, depends
@@ -181,20 +182,22 @@ def _tangents(
     tops = [best[k] for k in ties.numbers]
     weight = ties.weights(call, tops)
     scores = sorted({score_of[k] for k in live if k in score_of})
-    shifts = [finite_or_zero(lax.stop_gradient(outs[k])) for k in scores]
+    shifts = [lax.stop_gradient(outs[k]) for k in scores]
     for k, x in zip([*ties.numbers, *scores], [*tops, *shifts], strict=True):
         inputs.append(Value(body.outputs[k].shape, x.dtype, home(call.reductions[k])))
 
     def tangent(*xs: Any) -> list[Any]:
         primals, moved, rest = xs[:n], xs[n : n + m], xs[n + m :]
-        shift = dict(zip(scores, rest[len(tops) :], strict=True))
+        top = dict(zip(scores, rest[len(tops) :], strict=True))
 
         def f(*some: Any) -> list[Any]:
             full = list(primals)
             for i, x in zip(moving, some, strict=True):
                 full[i] = x
             every = evaluate_element(body, full)
-            weight = {k: jnp.exp(every[k] - shift[k]) for k in scores}
+            weight = {
+                k: jnp.exp(at_most(every[k], top[k]) - finite_or_zero(top[k])) for k in scores
+            }
             return [
                 times(weight[score_of[k]], every[k]) if k in score_of else every[k] for k in live
             ]

@@ -77,10 +77,11 @@ def _degree(graph: Graph, weights: jax.Array | None) -> jax.Array:
 
 @gnnjit.layer
 def _total(v: Any, e: Any) -> jax.Array:
-    return gnnjit.sum(e.data)
+    return gnnjit.sum(e.data.astype(jnp.promote_types(e.data.dtype, jnp.float32)))
 
 
 def _inverse_root(degree: jax.Array, own: int, dtype: Any) -> jax.Array:
-    degree = degree.astype(dtype) + own
+    """In float32 for half precision, in which a degree may be no number."""
+    degree = degree.astype(jnp.promote_types(dtype, jnp.float32)) + own
     some = degree > 0
-    return jnp.where(some, jax.lax.rsqrt(jnp.where(some, degree, 1)), 0)
+    return jnp.where(some, jax.lax.rsqrt(jnp.where(some, degree, 1)), 0).astype(dtype)

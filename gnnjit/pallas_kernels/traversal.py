@@ -235,8 +235,11 @@ def _finite(x: jax.Array) -> jax.Array:
 
 
 def _scale(x: jax.Array, score: jax.Array, shift: jax.Array) -> jax.Array:
-    """`exp(score - shift) * x`; the score may lack trailing axes."""
-    factor = jnp.exp(score - shift)
+    """`exp(score - shift) * x`; the score may lack trailing axes. No finite score is above the
+    shift, except that a compiler may round it otherwise in the difference."""
+    gap = score - shift
+    above = (gap > 0) & (score < np.inf)
+    factor = jnp.exp(jnp.where(above, jnp.zeros_like(gap), gap))
     factor = factor.reshape(*factor.shape, *(1,) * (x.ndim - factor.ndim))
     return jnp.broadcast_to(factor, x.shape) * x
 

@@ -116,7 +116,7 @@ def lowering_passes(
     scale = (ScaleOnTheEdges(every=True), ArithmeticOnOwnRows()) if scale_on_edges else ()
     back = (PlaceOnTheEdges(keep),) if keep else ()
     matmuls = SplitConcatMatmul(None, keep)
-    simplify = _simplify(PlaceInSmallestSpace(keep), matmuls, FactorOutOfReduce())
+    simplify = _simplify(PlaceInSmallestSpace(keep), matmuls, FactorOutOfReduce(rows=False))
     return (*simplify, *back, *softmax, RepeatOnTheEdges(), *scale, FuseScatterApplyGather())
 
 

@@ -185,6 +185,12 @@ def _min(site: Site) -> Sequence[Any]:
     return [triton.minimum(*aligned(site))]
 
 
+@rule("at_most")
+def _at_most(site: Site) -> Sequence[Any]:
+    x, top = aligned(site)
+    return [jnp.where(x > top, top, x)]
+
+
 @rule("clamp")
 def _clamp(site: Site) -> Sequence[Any]:
     low, x, high = aligned(site)
