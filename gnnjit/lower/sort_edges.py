@@ -6,7 +6,7 @@ from typing import Any
 
 from gnnjit.graph.sorting import sort_by_xla, sort_edges_p
 from gnnjit.lower import choose, cpu
-from gnnjit.lower.lowering import register
+from gnnjit.lower.primitives import lowers_to
 
 
 def why_not(platform: str, dtype: Any) -> list[str]:
@@ -25,4 +25,4 @@ def lower(key: Any, payload: Any, *, num_rows: int, rises: bool, platform: str) 
     return cpu.sort(key, payload, num_rows)
 
 
-register(sort_edges_p, lower)
+lowers_to(sort_edges_p, lower)

@@ -1,4 +1,4 @@
-"""NaN, infinities and the ends of erf and erfc, in GPU kernels as emitted: what a CPU makes of them.
+"""NaN, infinities and the ends of erf and erfc in emitted GPU kernels: what a CPU makes of them.
 
 The reference is XLA's CPU code, where NaN wins every comparison.
 """
