@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,7 +23,10 @@ __all__ = [
     "batching",
     "current_trace",
     "devices_in_use",
+    "dropout_of",
     "expansion",
+    "holds_arrays",
+    "is_exported",
     "is_tracer",
     "jit_is_disabled",
     "like",
@@ -32,7 +34,7 @@ __all__ = [
     "open_jaxpr",
     "primitive_names",
     "raised_at",
-    "run_compiled",
+    "result_aval",
     "scan_counts",
     "shaped_array",
     "subjaxprs",
@@ -46,6 +48,22 @@ JAX_VERSION: tuple[int, ...] = tuple(int(p) for p in jax.__version__.split(".")[
 
 def shaped_array(shape: tuple[int, ...], dtype: Any) -> Any:
     return core.ShapedArray(shape, dtype)
+
+
+def result_aval(avals: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Any:
+    """The type of an array that a primitive makes of arrays of these types, which all vary over the
+    same axes of the mesh in a `jax.shard_map`."""
+    from jax._src import core as inner  # how arrays vary over a mesh is nowhere public
+
+    over = inner.standard_vma_rule("gnnjit", *avals)
+    if not over:
+        return core.ShapedArray(shape, dtype)
+    first = next(a for a in avals if isinstance(a, core.ShapedArray))
+    everywhere = jax.sharding.PartitionSpec(*(None,) * len(shape))
+    return first.update(
+        shape=shape, dtype=dtype, weak_type=False, sharding=first.sharding.update(spec=everywhere),
+        manual_axis_type=first.manual_axis_type.update(varying=over),
+    )  # fmt: skip
 
 
 def abstract_outputs(
@@ -93,6 +111,16 @@ def primitive_names(eqn: Any) -> Iterator[str]:
             yield from primitive_names(inner)
 
 
+def holds_arrays(eqn: Any) -> bool:
+    """Whether some jaxpr in an equation's parameters has constants, at whatever depth."""
+    for param in jax.tree.leaves(list(dict(eqn.params).values()), is_leaf=_is_jaxpr):
+        if _is_jaxpr(param):
+            inner, consts = open_jaxpr(param)
+            if consts or any(holds_arrays(e) for e in inner.eqns):
+                return True
+    return False
+
+
 def _is_jaxpr(x: Any) -> bool:
     return isinstance(x, (ClosedJaxpr, Jaxpr))
 
@@ -111,15 +139,15 @@ def expansion(eqn: Any) -> Any:
     return getattr(found, "expand", None)
 
 
+def is_exported(ctx: Any) -> bool:
+    """Whether a lowering rule's context is that of `jax.export`."""
+    asked = getattr(ctx.module_context, "lowering_parameters", None)
+    return bool(getattr(asked, "for_export", False))
+
+
 def zero_tangent(aval: Any) -> Any:
     """The symbolic zero tangent of a value."""
     return ad.Zero(core.ShapedArray(aval.shape, aval.dtype).to_tangent_aval())
-
-
-def run_compiled(primitive: Primitive, *args: Any, **params: Any) -> Any:
-    """A primitive of ours on arrays: compiled, under `jax.disable_jit` too, as JAX's own are."""
-    with jax.disable_jit(False):
-        return jax.jit(functools.partial(primitive.bind, **params))(*args)
 
 
 def value_of(x: Any) -> Any:
@@ -162,6 +190,18 @@ def user_line(source_info: Any) -> tuple[str, int] | None:
     own = [f for f in frames if not any(lib in f.file_name for lib in _LIBRARIES)]
     own = [f for f in own if not f.file_name.endswith(_CALLS)]
     return (own[0].file_name, own[0].start_line) if own else None
+
+
+def dropout_of(source_info: Any) -> str | None:
+    """The module of Flax that drew random numbers in an equation: "linen.Dropout", or None."""
+    from jax._src import source_info_util  # as in `user_line`
+
+    frames = source_info_util.user_frames(getattr(source_info, "traceback", source_info))
+    files = [frame.file_name.replace(os.sep, "/") for frame in frames]
+    for library, file in (("linen", "flax/linen/stochastic.py"), ("nnx", "nnx/nn/stochastic.py")):
+        if any(name.endswith(file) for name in files):
+            return f"{library}.Dropout"
+    return None
 
 
 def raised_at(error: BaseException) -> str | None:

@@ -51,6 +51,10 @@ class GnnjitWarning(UserWarning):
     """What gnnjit runs as it is written, and what was probably not meant."""
 
 
+class OutputError(GnnjitError, ValueError):
+    """A file that a command was told to write cannot be written."""
+
+
 class VerifyError(GnnjitError, AssertionError):
     """A program of the IR is ill-formed: a bug in a pass, not in the user's code."""
 

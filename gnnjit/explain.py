@@ -83,6 +83,15 @@ class LayerExplanation:
     plans: tuple[PlanExplanation, ...] = ()
     no_gradient: str | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """What JSON holds of it."""
+        found = {name: getattr(self, name) for name in ("name", "where", "graph", "written")}
+        found["plans"] = [plan.to_dict() for plan in self.plans]
+        found["program"] = self.program
+        for name in ("steps", "buffers", "kernels"):
+            found[name] = [dataclasses.asdict(x) for x in getattr(self, name)]
+        return found | {"products": list(self.products)}
+
     def sections(self) -> list[tuple[str, str]]:
         """Title and text of each part, in order."""
         parts = [("as written", self.written)]
@@ -117,6 +126,10 @@ class Explanation:
     """The explanations of every layer that a call ran, in order."""
 
     layers: tuple[LayerExplanation, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What JSON holds of it."""
+        return {"layers": [layer.to_dict() for layer in self.layers]}
 
     def __str__(self) -> str:
         return ("\n\n" + "=" * 80 + "\n\n").join(map(str, self.layers))

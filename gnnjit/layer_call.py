@@ -22,7 +22,8 @@ import jax
 import jax.numpy as jnp
 
 from gnnjit import _compat, tuning
-from gnnjit._compat import ad, batching, mlir
+from gnnjit._compat import ad, batching
+from gnnjit.contexts import Context
 from gnnjit.cost.machine import platform_here
 from gnnjit.cost.sketch import Sizes
 from gnnjit.errors import PlanError
@@ -31,6 +32,7 @@ from gnnjit.graph.sharded import AnyGraph, ShardedGraph
 from gnnjit.ir.program import Program, depends
 from gnnjit.ir.space import Space
 from gnnjit.judge import Layout
+from gnnjit.lower.primitives import lowers_to, runs_alone
 from gnnjit.planner import plan
 from gnnjit.plans import Problem
 from gnnjit.run_program import num_bytes, run_program, shape_of
@@ -38,7 +40,7 @@ from gnnjit.run_program import num_bytes, run_program, shape_of
 layer_p = _compat.Primitive("layer_call")
 layer_p.multiple_results = True
 
-_sizes = jax.make_user_context(None)
+_sizes: Context[Sizes | None] = Context(None)
 
 
 @contextlib.contextmanager
@@ -196,17 +198,5 @@ def written_out(params: Mapping[str, Any]) -> Callable[..., list[Any]]:
 
 ad.primitive_jvps[layer_p] = _jvp
 batching.primitive_batchers[layer_p] = _batch
-layer_p.def_impl(functools.partial(_compat.run_compiled, layer_p))
-
-
-def _register(platform: str | None) -> None:
-    rule = functools.partial(_lower, platform=platform or "other")
-    lowering = mlir.lower_fun(rule, multiple_results=True)
-    if platform is None:
-        mlir.register_lowering(layer_p, lowering)
-    else:
-        mlir.register_lowering(layer_p, lowering, platform=platform)
-
-
-for _platform in (None, "cpu", "cuda", "rocm", "tpu"):
-    _register(_platform)
+runs_alone(layer_p)
+lowers_to(layer_p, _lower)

@@ -15,10 +15,12 @@ import jax.numpy as jnp
 
 from gnnjit import _compat
 from gnnjit.budget import default_budget
+from gnnjit.contexts import Context
 from gnnjit.cost.machine import platform_here
 from gnnjit.errors import GnnjitError, LayerError, shortened
 from gnnjit.frontend.arguments import checked
 from gnnjit.frontend.by_hand import by_hand, muted
+from gnnjit.frontend.state import active_linen, unchanged
 from gnnjit.frontend.trace import Arguments, Traced, call_once, leak_message, trace
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.graph.sharded import AnyGraph, ShardedGraph
@@ -26,7 +28,7 @@ from gnnjit.ir.interpret import interpret
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
 from gnnjit.layer_call import Call, bind
-from gnnjit.lower import lowering  # noqa: F401  (registers the lowerings of aggregate)
+from gnnjit.lower import lowering, sort_edges  # noqa: F401  (they register lowerings)
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.plans import Problem
@@ -84,7 +86,7 @@ class Staged:
         return not isinstance(self.graph, ShardedGraph) and self.graph.mask is not None
 
     def run(self) -> Any:
-        if getattr(_state, "reference", False):
+        if _reference.value:
             shield = ShieldUnreadVertices(self.padded)
             outs = self.interpret(PlaceInSmallestSpace()(shield(self.program)))
         elif (outs := self.by_hand()) is not None:
@@ -175,6 +177,7 @@ class Staged:
 
 
 _state = threading.local()
+_reference = Context(False)
 
 
 def location(fn: Callable[..., Any]) -> str:
@@ -186,15 +189,13 @@ def location(fn: Callable[..., Any]) -> str:
 def reference() -> Iterator[None]:
     """Within it, layers run on plain gathers and `jax.ops.segment_sum`, edge by edge.
 
-    Work on one endpoint is still done once per vertex, as a careful user writes it by hand. Acts
-    while a function is traced: a function that `jax.jit` has compiled before keeps what it has.
+    Work on one endpoint is still done once per vertex, as a careful user writes it by hand. A
+    function that `jax.jit` has compiled outside is compiled anew within it, and the other way
+    round. It acts in this thread, and decides while a function is traced: what was lowered or
+    compiled ahead of time stays as it is.
     """
-    outer = getattr(_state, "reference", False)
-    _state.reference = True
-    try:
+    with _reference(True):
         yield
-    finally:
-        _state.reference = outer
 
 
 @contextlib.contextmanager
@@ -226,9 +227,12 @@ def stage(definition: Definition, args: Any, edges: Any, keywords: dict[str, Any
     shared = {k: v for k, v in keywords.items() if k not in static}
     arguments = Arguments(src, dst, edges, params, shared)
     fn = functools.partial(definition.fn, *owner, **static)
-    if owner and _is_initialising(owner[0]):
-        call_once(fn, arguments, owner[0], name=definition.name, where=definition.where)
-    traced = _trace(definition, fn, arguments, graph)
+    own = owner[0] if owner else None
+    linen = active_linen(own)
+    if _is_initialising(linen):
+        call_once(fn, arguments, linen, name=definition.name, where=definition.where)
+    with unchanged(own, f"{definition.where}: {definition.name}"):
+        traced = _trace(definition, fn, arguments, graph)
     return Staged(definition, fn, graph, arguments, traced)
 
 

@@ -207,6 +207,8 @@ def layer_call(pick: Pick) -> Call:
     def oracle() -> Any:
         if said in NEEDS_TRACE:
             raise Nonsense(said)
+        if "data" not in said and jax.tree.leaves(edges):
+            raise Nonsense("edges that nothing reads")
         return longhand(graph, x, edges, params, message, word)
 
     return Call("layer", lambda: layer(graph, x, *params, edges=edges), oracle, values)

@@ -40,7 +40,12 @@ def _is_of_scalars(tree: Any) -> bool:
 
 
 def _is_foreign(x: Any) -> bool:
-    return isinstance(x, Graph)
+    return isinstance(x, Graph) or is_sparse(x)
+
+
+def is_sparse(x: Any) -> bool:
+    """JAX's sparse arrays are pytrees, of numbers that mean nothing one by one."""
+    return hasattr(x, "todense")
 
 
 def _leaf(x: Any, what: str, where: str) -> Any:
@@ -48,6 +53,8 @@ def _leaf(x: Any, what: str, where: str) -> Any:
         raise LayerError(
             f"{where}: {what} is a Graph, expected features: a layer is called as layer(graph, x)"
         )
+    if is_sparse(x):
+        return x  # refused by name where rows are counted
     if isinstance(x, np.ma.MaskedArray):
         raise LayerError(
             f"{where}: {what} is a masked array, of which JAX has no kind: pass its .filled(0), "

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gnnjit import _compat
 from gnnjit.errors import LayerError
 from gnnjit.frontend import suspicions
+from gnnjit.frontend.interned import CUSTOM, interned
 from gnnjit.frontend.vocabulary import degree_p, index_p, reduce_p
-from gnnjit.ir.evaluate import bind
 from gnnjit.ir.program import (
     Aggregate,
     Atom,
@@ -34,16 +33,24 @@ from gnnjit.ir.program import (
 from gnnjit.ir.space import Space, join
 
 _INLINED = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
-_CUSTOM = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
+MUTABLE = (
+    "the layer reads or writes a mutable array (jax.Ref), and is traced once for all vertices and "
+    "edges: read it before the layer and pass the array; return what should be stored, and store "
+    "it where the layer is called"
+)
 _OURS = (reduce_p, degree_p, index_p)
 
 
 @dataclasses.dataclass(frozen=True)
 class Captured:
-    """A traced function: `program`'s last inputs are `constants`, arrays it closed over."""
+    """A traced function: `program`'s last inputs are `constants`, arrays it closed over.
+
+    unread: the inputs that no output depends on, as the function was written.
+    """
 
     program: Program
     constants: tuple[Any, ...]
+    unread: frozenset[Value] = frozenset()
 
 
 def capture(
@@ -75,6 +82,8 @@ def from_jaxpr(
 ) -> Captured:
     """The program of a jaxpr whose inputs are `inputs`; constants become shared inputs."""
     jaxpr, consts = _compat.open_jaxpr(closed)
+    if not all(hasattr(v.aval, "shape") for v in jaxpr.constvars):  # Variables of Flax, as hijax
+        raise LayerError(MUTABLE)
     names = [f"c{i}" for i in range(len(consts))]
     lifted = [
         Value(tuple(v.aval.shape), v.aval.dtype, Space.SHARED, n)
@@ -83,7 +92,18 @@ def from_jaxpr(
     walker = _Walker(Builder([*inputs, *lifted]), edge_values, effects)
     outputs = walker.run(jaxpr, lifted, list(inputs))
     program = Program((*inputs, *lifted), tuple(walker.builder.equations), tuple(outputs), name)
-    return Captured(_on_the_edges(program) if edge_values else program, tuple(consts))
+    live = _live(jaxpr)
+    unread = frozenset(v for v, x in zip(inputs, jaxpr.invars, strict=True) if x not in live)
+    return Captured(_on_the_edges(program) if edge_values else program, tuple(consts), unread)
+
+
+def _live(jaxpr: Any) -> set[Any]:
+    """The variables of a jaxpr that its outputs depend on."""
+    live = {v for v in jaxpr.outvars if not isinstance(v, _compat.JaxprLiteral)}
+    for eqn in reversed(jaxpr.eqns):
+        if not live.isdisjoint(eqn.outvars):
+            live.update(v for v in eqn.invars if not isinstance(v, _compat.JaxprLiteral))
+    return live
 
 
 def _on_the_edges(program: Program) -> Program:
@@ -120,6 +140,7 @@ class _Walker:
         self.effects = effects
         self.warned: set[Any] = set()
         self.called_at: Location | None = None
+        self.made_at: Any = None
 
     def run(self, jaxpr: Any, consts: Sequence[Atom], args: Sequence[Atom]) -> list[Atom]:
         env: dict[Any, Atom] = dict(zip(jaxpr.constvars, consts, strict=True))
@@ -142,10 +163,11 @@ class _Walker:
     def inline(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         """A nested call's equations, at the line of the outermost call: JAX traces a `jit` once,
         so that its own lines are those of whoever called it first."""
-        outer = self.called_at
-        self.called_at = outer or _location(eqn)
+        outer = self.called_at, self.made_at
+        self.called_at = self.called_at or _location(eqn)
+        self.made_at = self.made_at or eqn.source_info
         outs = self.call(eqn.params.get("jaxpr", eqn.params.get("call_jaxpr")), ins)
-        self.called_at = outer
+        self.called_at, self.made_at = outer
         return outs
 
     def call(self, closed: Any, args: Sequence[Atom]) -> list[Atom]:
@@ -168,7 +190,7 @@ class _Walker:
         where = self.called_at or _location(eqn)
         if self.effects and not eqn.outvars:
             return []
-        _refuse(eqn, ins, where)
+        _refuse(eqn, ins, where, self.made_at or eqn.source_info)
         op, space = self.operation(eqn, ins)
         if op.name == "index":
             ins = []
@@ -187,8 +209,7 @@ class _Walker:
             return Index(), space
         if self.edge_values and space is Space.SRC:
             space = Space.EDGE
-        op = Lax(eqn.primitive, tuple(sorted(eqn.params.items())))
-        return (_interned(op, ins, eqn.outvars) if op.name in _CUSTOM else op), space
+        return interned(Lax(eqn.primitive, tuple(sorted(eqn.params.items()))), eqn, ins), space
 
     def warn_of_vertex_value(self, eqn: Any, value: Atom) -> None:
         where, said = self.called_at or _location(eqn), eqn.params["said"]
@@ -199,47 +220,29 @@ class _Walker:
         suspicions.warn(where, suspicions.reduced_vertex_value(said, value, reduced))
 
 
-_INTERNED: dict[Hashable, Lax] = {}
-
-
-def _interned(op: Lax, ins: Sequence[Atom], outs: Sequence[Any]) -> Lax:
-    """The first operation seen with the same value and the same derivative.
-
-    `jax.nn.relu` and its like are another object in each trace; programs that use them would
-    never be equal, and each call outside `jax.jit` would compile anew.
-    """
-    avals = [_compat.like(a) for a in ins]
-    if not all(jnp.issubdtype(a.dtype, jnp.inexact) for a in [*avals, *(v.aval for v in outs)]):
-        return op
-
-    def with_derivative(*xs: Any) -> Any:
-        if op.name == "custom_jvp_call":
-            return jax.jvp(lambda *ys: bind(op, ys), xs, xs)
-        values, transpose = jax.vjp(lambda *ys: bind(op, ys), *xs)
-        return values, transpose(values)
-
-    closed = jax.make_jaxpr(with_derivative)(*avals)
-    if _compat.open_jaxpr(closed)[1]:  # arrays that the text does not show
-        return op
-    key = (op.name, str(op["call_jaxpr"]), str(closed))
-    if any(" at 0x" in text for text in key):  # functions, of which it shows only where they lie
-        return op
-    return _INTERNED.setdefault(key, op)
-
-
 def _location(eqn: Any) -> Location | None:
     found = _compat.user_line(eqn.source_info)
     return Location(*found) if found else None
 
 
-def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None) -> None:
-    """Errors for what cannot mean anything per element."""
+def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None, made_at: Any) -> None:
+    """Errors for what cannot mean anything per element. `made_at`: JAX's account of the code that
+    made the equation, or the outermost call that it is a part of."""
     at = f"{where}: " if where else ""
-    if eqn.primitive.name in ("random_bits", "threefry2x32"):
+    if eqn.primitive.name in ("random_bits", "threefry2x32") and ins[0].space is Space.SHARED:
+        drew = _compat.dropout_of(made_at) or "jax.random"
         raise LayerError(
-            f"{at}jax.random drew from a key inside a layer. The key is shared by the whole graph, "
+            f"{at}{drew} drew from a key inside a layer. The key is shared by the whole graph, "
             "so every edge and vertex would get the same numbers. Use gnnjit.dropout(value, rate, "
             "key) or gnnjit.random_uniform(key, like=value), which draw once per element"
+        )
+    if eqn.primitive.name in ("get", "swap", "addupdate"):
+        raise LayerError(at + MUTABLE)
+    if eqn.primitive.name.startswith(("bcoo_", "bcsr_")):
+        raise LayerError(
+            f"{at}{eqn.primitive.name} computes with a sparse array inside a layer, expected dense "
+            "ones: multiply by it outside the layer, on arrays of all vertices, or make it dense "
+            "(todense)"
         )
     if not eqn.outvars:
         raise LayerError(
@@ -255,7 +258,7 @@ def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None) -> None:
         )
     if eqn.primitive is reduce_p and ins[0].space is Space.SHARED:
         raise LayerError(at + _shared_message(eqn.params["said"], ins[0]))
-    if eqn.primitive.name in _CUSTOM or any(True for _ in _compat.subjaxprs(eqn)):
+    if eqn.primitive.name in CUSTOM or any(True for _ in _compat.subjaxprs(eqn)):
         inner = next((e for e in _nested(eqn) if e.primitive in _OURS), None)
         if inner is not None:
             raise LayerError(
@@ -293,9 +296,9 @@ def inline_custom_calls(program: Program) -> Program:
             op = Aggregate(inline_custom_calls(eqn.op.body), eqn.op.reductions)
             builder.emit(op, [builder[a] for a in eqn.inputs], eqn.outputs, eqn.location)
             continue
-        if not isinstance(eqn.op, Lax) or eqn.op.name not in _CUSTOM:
+        if not isinstance(eqn.op, Lax) or eqn.op.name not in CUSTOM:
             builder.copy(eqn)
             continue
-        outs = walker.call(eqn.op[_CUSTOM[eqn.op.name]], [builder[a] for a in eqn.inputs])
+        outs = walker.call(eqn.op[CUSTOM[eqn.op.name]], [builder[a] for a in eqn.inputs])
         builder.env.update(zip(eqn.outputs, outs, strict=True))
     return builder.finish(program)

@@ -15,7 +15,8 @@ import numpy as np
 
 from gnnjit.errors import LayerError
 from gnnjit.frontend import arguments, mistakes, suspicions
-from gnnjit.frontend.capture import capture
+from gnnjit.frontend.capture import MUTABLE, Captured, capture
+from gnnjit.frontend.state import library_message
 from gnnjit.frontend.vocabulary import layer_scope
 from gnnjit.ir.program import Program, Value
 from gnnjit.ir.space import Space
@@ -122,7 +123,7 @@ def trace(
     values, operands, trees = [], [], {}
     arrays: dict[int, Any] = {}  # a leaf given twice (e.src and v) stays one array
     for space, (label, tree) in parts.items():
-        leaves, treedef = jax.tree.flatten_with_path(tree)
+        leaves, treedef = jax.tree.flatten_with_path(tree, is_leaf=_is_sparse)
         trees[space] = (treedef, len(leaves))
         for path, leaf in leaves:
             title = _title(label, path, names)
@@ -151,6 +152,7 @@ def trace(
             raise
         raise said from error
     refuse_batched_constants(captured, graph, f"{where}: {name}")
+    _refuse_unread_edges(captured, f"{where}: {name}")
     if not getattr(fn, "args", ()):  # a module's parameters are captured too
         suspicions.look_through(captured.program, len(captured.constants), graph)
     return Traced(captured.program, (*operands, *captured.constants), out_trees[-1])
@@ -170,6 +172,8 @@ def _in_words(
         return LayerError(_no_destination(name, where))
     if isinstance(error, (TypeError, ValueError)) and "__jax_array__" in str(error):
         return LayerError(f"{mistakes.user_place(error) or where}: {_AS_ARRAY}")
+    if (said := library_message(error)) is not None:
+        return LayerError(f"{mistakes.user_place(error) or where}: {name} {said}")
     return mistakes.in_words(error, values, name, where)
 
 
@@ -255,6 +259,30 @@ def refuse_batched_constants(captured: Any, graph: Any, what: str) -> None:
             )
 
 
+def _refuse_unread_edges(captured: Captured, what: str) -> None:
+    """Error where a call brought edge features and the layer's results depend on none of them.
+
+    A layer that reads some leaves of a pytree is no mistake: layers of a model may share one.
+    """
+    given = [v for v in captured.program.inputs if v.space is Space.EDGE]
+    if not given or not captured.unread.issuperset(given):
+        return
+    shown: list[str] = []
+    for v in given:
+        name = v.name if len(v.name) <= 120 else v.name[:117] + "..."
+        shown.append(f"{name}: {v.dtype.name}{list(v.shape)}")
+        if sum(map(len, shown)) > 300:
+            break
+    more = f" and {len(given) - len(shown)} more" if len(given) > len(shown) else ""
+    raise LayerError(
+        f"{what} was given edges=, and its results depend on none of it (per edge: "
+        f"{', '.join(shown)}{more}). "
+        "Read it in the layer as e.data, as in gnnjit.sum(e.data * e.src); of a module of "
+        "gnnjit.nn, ask for it where the module is made (edge_features=...) or take one that has "
+        "edge features; or leave edges= out"
+    )
+
+
 def _is_spread(atom: Any, made: dict[Any, Any]) -> bool:
     """Whether a value is repeated along its first axis: a weight meets a value that has the axis,
     an array of the whole graph one that lacks it."""
@@ -289,6 +317,13 @@ def _parameter_names(fn: Callable[..., Any]) -> list[str]:
 
 
 def _array(leaf: Any, what: str) -> Any:
+    if _is_sparse(leaf):
+        raise LayerError(
+            f"{what} is a sparse array ({type(leaf).__name__}), expected a dense one: multiply by "
+            "it outside the layer, on arrays of all vertices, or pass it dense (todense, toarray)"
+        )
+    if isinstance(leaf, jax.Ref):
+        raise LayerError(f"{what}: {MUTABLE}")
     if isinstance(leaf, (np.ndarray, np.generic)):
         return jnp.asarray(arguments.numbers(leaf, what))
     if isinstance(leaf, (bool, int, float, complex)):
@@ -299,6 +334,11 @@ def _array(leaf: Any, what: str) -> Any:
         f"{what} is a {type(leaf).__name__}, not an array. Capture it by closure, or name it in "
         "@gnnjit.layer(static_argnames=...)"
     )
+
+
+def _is_sparse(x: Any) -> bool:
+    """JAX's sparse arrays are pytrees, of numbers that mean nothing one by one."""
+    return hasattr(x, "todense")
 
 
 _ABSENT = "{}: {} reads {}, but no {} were given: call it with {}"
@@ -329,7 +369,7 @@ def _call(fn: Any, args: Arguments, groups: dict[Space, Any], name: str, where: 
         fields["data"] = groups[Space.EDGE]
     v = groups[Space.DST] if args.dst is not None else _Missing(no_dst)
     params, keywords = groups[Space.SHARED]
-    with layer_scope(name):
+    with layer_scope():
         return fn(v, Edge(fields, missing), *params, **keywords)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from gnnjit.contexts import cached
 from gnnjit.ir.evaluate import Kind, result_kinds
 from gnnjit.ir.program import Atom, Builder, Degree, Equation, Lax, Literal, Location, Value
 from gnnjit.ir.space import Space, join
@@ -44,7 +44,7 @@ def elementwise(
     return emit_op(builder, op, inputs, where, space)
 
 
-@functools.lru_cache(maxsize=4096)
+@cached(maxsize=4096)
 def traced_op(fn: Callable[..., Any], kinds: tuple[Kind, ...]) -> Lax:
     """The JAX primitive that a function is on arguments of these kinds, and no others. It is traced
     once for equal functions."""
@@ -55,7 +55,7 @@ def traced_op(fn: Callable[..., Any], kinds: tuple[Kind, ...]) -> Lax:
 _Call = tuple[Callable[..., Any], tuple[Kind, ...]]
 
 
-@functools.cache
+@cached(maxsize=16)
 def _often() -> dict[_Call, Lax]:
     """What most layers need, traced at once: a trace takes half a millisecond, however short."""
     dtype = _NUMBER[1]

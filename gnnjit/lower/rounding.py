@@ -19,7 +19,7 @@ from gnnjit.ir.evaluate import bind, literal_array
 from gnnjit.ir.program import Equation, Lax, Literal, Program
 
 _EXACT = frozenset(
-    "abs broadcast_in_dim concatenate copy expand_dims gather max min neg pad reduce_max "
+    "abs at_most broadcast_in_dim concatenate copy expand_dims gather max min neg pad reduce_max "
     "reduce_min reshape rev select_n slice split squeeze stop_gradient transpose".split()
 )
 """Operations that give back (or negate) what they were given."""

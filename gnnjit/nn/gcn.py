@@ -12,6 +12,7 @@ from flax import nnx
 import gnnjit
 from gnnjit.errors import LayerError
 from gnnjit.graph import Bipartite, Graph
+from gnnjit.nn.edge_features import check_weights
 from gnnjit.nn.init import glorot
 
 
@@ -46,6 +47,7 @@ class GCN(nnx.Module):
 
     def __call__(self, graph: Graph, x: Any, *, edges: jax.Array | None = None) -> jax.Array:
         """`x: [N, F]`, or a `Bipartite` of two; `edges: [E]`, weights, 1 if left out; `[N, F']`."""
+        check_weights(edges, "GCN")
         scaled = with_degree_factors(graph, x, edges, own=1 if self.self_loops else 0)
         return self.propagate(graph, scaled, edges=edges, weighted=edges is not None)
 
@@ -93,10 +95,11 @@ def _degree(graph: Graph, weights: jax.Array | None) -> jax.Array:
 
 @gnnjit.layer
 def _total(v: Any, e: Any) -> jax.Array:
-    return gnnjit.sum(e.data)
+    return gnnjit.sum(e.data.astype(jnp.promote_types(e.data.dtype, jnp.float32)))
 
 
 def _inverse_root(degree: jax.Array, own: int, dtype: Any) -> jax.Array:
-    degree = degree.astype(dtype) + own
+    """In float32 for half precision, in which a degree may be no number."""
+    degree = degree.astype(jnp.promote_types(dtype, jnp.float32)) + own
     some = degree > 0
-    return jnp.where(some, jax.lax.rsqrt(jnp.where(some, degree, 1)), 0)
+    return jnp.where(some, jax.lax.rsqrt(jnp.where(some, degree, 1)), 0).astype(dtype)
