@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 from jax import core
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
 from jax.extend.core import Literal as JaxprLiteral
 from jax.interpreters import ad, batching, mlir
@@ -18,6 +19,7 @@ __all__ = [
     "Jaxpr",
     "JaxprLiteral",
     "Primitive",
+    "Tracer",
     "abstract_outputs",
     "ad",
     "batching",

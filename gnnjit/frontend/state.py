@@ -15,8 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
-
+from gnnjit import _compat
 from gnnjit.errors import LayerError
 
 _BATCH_NORM = (
@@ -137,7 +136,7 @@ def _in(tree: Any, message: Callable[[tuple[str, ...]], str], before: Any = None
 
 def _states(owner: Any) -> Iterator[_State]:
     root = getattr(getattr(active_linen(owner), "scope", None), "root", None)
-    if hasattr(root, "_variables"):
+    if root is not None and hasattr(root, "_variables"):
         mutable = root.is_mutable_collection
         before = {k: _copy(v) if mutable(k) else v for k, v in root._variables.items()}
         yield _in(root._variables, lambda p: _of_linen(p[0], "/".join(p[1:])), before)
@@ -198,7 +197,7 @@ def _items(tree: Any) -> Iterator[tuple[Any, Any]]:
 
 def _changed(tree: Any, before: Any) -> tuple[str, ...] | None:
     """The path of a tracer in `tree` that was not there before, if any."""
-    if isinstance(tree, jax.core.Tracer):
+    if isinstance(tree, _compat.Tracer):
         return () if tree is not before else None
     was = dict(_items(before))
     for key, value in _items(tree):
