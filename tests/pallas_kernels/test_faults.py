@@ -127,9 +127,7 @@ def test_a_piece_that_nobody_writes():
     tasks = made.in_structure.tasks
     kept = np.asarray(tasks.long.piece) != 1
     long = TaskList(*(a[kept] for a in tasks.long))
-    structure = dataclasses.replace(
-        made.in_structure, tasks=dataclasses.replace(tasks, long=long)
-    )
+    structure = dataclasses.replace(made.in_structure, tasks=dataclasses.replace(tasks, long=long))
     with pytest.raises(Fault, match="loads, before anything wrote it, element 5"):
         executed(rows, None, dataclasses.replace(made, in_structure=structure))
 
