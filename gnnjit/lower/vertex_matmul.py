@@ -58,9 +58,7 @@ def apply(eqn: Equation, args: Sequence[Any], place: Place = None) -> jax.Array 
     return rows_p.bind(args[1 - at], w, **how)
 
 
-def _per_head(
-    eqn: Equation, x: Any, matrix: Any, at: int, how: dict[str, Any]
-) -> jax.Array | None:
+def _per_head(eqn: Equation, x: Any, matrix: Any, at: int, how: dict[str, Any]) -> jax.Array | None:
     """`x [N, H, F]` with a matrix `[F, C]` for each head, `[N, H, C]`: one product a head. XLA's
     batched product over the middle axis is several times slower on a CPU."""
     contracted, batched = eqn.op["dimension_numbers"]  # type: ignore[index]
