@@ -119,24 +119,24 @@ def to_graphs_tuple(
             "the graph has padding edges and n_node or n_edge is missing, expected both, with the "
             "padding as the last graph: pass those of from_graphs_tuple(..., padded=True)"
         )
-    n_node = _as_counts("n_node", [num_nodes] if n_node is None else n_node)
-    n_edge = _as_counts("n_edge", [num_edges] if n_edge is None else n_edge)
-    _check_counts(n_node, n_edge, num_nodes, num_edges)
-    check_leading("globals", globals, np.shape(n_node)[0], "graphs", "pass one row per graph")
-    src, dst = _endpoints(graph, n_node, n_edge)
-    if hosting.on_host(src, dst, n_node, n_edge):
-        counts = np.asarray(n_node).astype(np.int32), np.asarray(n_edge).astype(np.int32)
-        src, dst, n_node, n_edge = hosting.to_device((src, dst, *counts), graph.src)
+    vertices = _as_counts("n_node", [num_nodes] if n_node is None else n_node)
+    pairs = _as_counts("n_edge", [num_edges] if n_edge is None else n_edge)
+    _check_counts(vertices, pairs, num_nodes, num_edges)
+    check_leading("globals", globals, len(vertices), "graphs", "pass one row per graph")
+    src, dst = _endpoints(graph, vertices, pairs)
+    if hosting.on_host(src, dst, vertices, pairs):
+        counts = np.asarray(vertices).astype(np.int32), np.asarray(pairs).astype(np.int32)
+        src, dst, vertices, pairs = hosting.to_device((src, dst, *counts), graph.src)
     else:
-        n_node, n_edge = (jnp.asarray(n, jnp.int32) for n in (n_node, n_edge))
+        vertices, pairs = (jnp.asarray(n, jnp.int32) for n in (vertices, pairs))
     return jraph.GraphsTuple(
         nodes=nodes,
         edges=edges,
         globals=globals,
         senders=src,
         receivers=dst,
-        n_node=n_node,
-        n_edge=n_edge,
+        n_node=vertices,
+        n_edge=pairs,
     )
 
 
