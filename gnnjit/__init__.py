@@ -19,6 +19,7 @@ from gnnjit.frontend.vocabulary import (
 )
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.layer import layer, reference
+from gnnjit.portable import portable
 from gnnjit.rebalancing import rebalance
 from gnnjit.shard import shard
 from gnnjit.stream import stream
@@ -39,6 +40,7 @@ __all__ = [
     "mean",
     "memory_budget",
     "min",
+    "portable",
     "random_uniform",
     "rebalance",
     "reference",

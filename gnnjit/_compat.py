@@ -11,6 +11,7 @@ import jax
 from jax import core
 from jax._src import config as _config  # how arrays vary over a mesh is nowhere public
 from jax._src import core as _core
+from jax.core import Tracer
 from jax.experimental import jet
 from jax.extend import core as extend
 from jax.extend.core import ClosedJaxpr, Jaxpr
@@ -25,15 +26,22 @@ __all__ = [
     "JaxprLiteral",
     "Kept",
     "Primitive",
+    "Tracer",
     "abstract_outputs",
     "ad",
     "alike",
     "batching",
     "cast_varying",
+    "current_trace",
     "devices_in_use",
     "drop_unused",
+    "dropout_of",
     "expansion",
+    "holds_arrays",
+    "is_exported",
     "is_jaxpr",
+    "is_tracer",
+    "jit_is_disabled",
     "like",
     "lower_fun",
     "mlir",
@@ -46,6 +54,7 @@ __all__ = [
     "shaped_array",
     "subjaxprs",
     "user_line",
+    "value_of",
     "varying_axes",
     "varying_like",
     "without_mesh",
@@ -219,6 +228,16 @@ def primitive_names(eqn: Any) -> Iterator[str]:
             yield from primitive_names(inner)
 
 
+def holds_arrays(eqn: Any) -> bool:
+    """Whether some jaxpr in an equation's parameters has constants, at whatever depth."""
+    for param in jax.tree.leaves(list(dict(eqn.params).values()), is_leaf=is_jaxpr):
+        if is_jaxpr(param):
+            inner, consts = open_jaxpr(param)
+            if consts or any(holds_arrays(e) for e in inner.eqns):
+                return True
+    return False
+
+
 def is_jaxpr(x: Any) -> bool:
     return isinstance(x, (ClosedJaxpr, Jaxpr))
 
@@ -237,10 +256,37 @@ def expansion(eqn: Any) -> Any:
     return getattr(found, "expand", None)
 
 
+def is_exported(ctx: Any) -> bool:
+    """Whether a lowering rule's context is that of `jax.export`."""
+    asked = getattr(ctx.module_context, "lowering_parameters", None)
+    return bool(getattr(asked, "for_export", False))
+
+
 def zero_tangent(aval: Any) -> Any:
     """The symbolic zero tangent of a value."""
     known = isinstance(aval, core.ShapedArray)
     return ad.Zero((aval if known else shaped_array(aval.shape, aval.dtype)).to_tangent_aval())
+
+
+def value_of(x: Any) -> Any:
+    """The array that a tracer stands for (in `jax.grad`), or None where it is not known."""
+    return x.to_concrete_value() if is_tracer(x) else x
+
+
+def jit_is_disabled() -> bool:
+    """Whether `jax.disable_jit` is on."""
+    return bool(getattr(jax.config, "jax_disable_jit"))  # noqa: B009  (it has no type)
+
+
+def is_tracer(x: Any) -> bool:
+    return isinstance(x, core.Tracer)
+
+
+def current_trace() -> Any:
+    """Which transformation runs just now: another object inside each `jax.vmap` or `jax.grad`."""
+    from jax._src import core as inner  # no public name on any supported release
+
+    return inner.trace_ctx.trace
 
 
 _LIBRARIES = tuple(
@@ -262,6 +308,18 @@ def user_line(source_info: Any) -> tuple[str, int] | None:
     own = [f for f in frames if not any(lib in f.file_name for lib in _LIBRARIES)]
     own = [f for f in own if not f.file_name.endswith(_CALLS)]
     return (own[0].file_name, own[0].start_line) if own else None
+
+
+def dropout_of(source_info: Any) -> str | None:
+    """The module of Flax that drew random numbers in an equation: "linen.Dropout", or None."""
+    from jax._src import source_info_util  # as in `user_line`
+
+    frames = source_info_util.user_frames(getattr(source_info, "traceback", source_info))
+    files = [frame.file_name.replace(os.sep, "/") for frame in frames]
+    for library, file in (("linen", "flax/linen/stochastic.py"), ("nnx", "nnx/nn/stochastic.py")):
+        if any(name.endswith(file) for name in files):
+            return f"{library}.Dropout"
+    return None
 
 
 def raised_at(error: BaseException) -> str | None:

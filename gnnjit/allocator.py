@@ -6,10 +6,13 @@ import ctypes
 import os
 import sys
 
+from gnnjit.contexts import Context
+
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -3, -4, -8
 """Of `mallopt`, from glibc's <malloc.h>."""
 
-_kept = False
+_kept = Context(False)
+"""Plans depend on it, since blocks that are asked of the system anew cost time."""
 
 
 def keep_memory() -> bool:
@@ -28,11 +31,11 @@ def keep_memory() -> bool:
     Returns:
         Whether that was done. Nothing is changed where the C library is not glibc.
     """
-    global _kept
     # No block is mapped by itself, none is given back, and threads share one heap: a thread's own
     # one is cut into pieces of 64 MiB, which are given back whole.
-    _kept = _kept or _tell_glibc([(_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_ARENA_MAX, 1)])
-    return _kept
+    if not _kept.value and _tell_glibc([(_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_ARENA_MAX, 1)]):
+        _kept.set_in_all_threads(True)
+    return _kept.value
 
 
 def give_memory_back() -> bool:
@@ -46,17 +49,17 @@ def give_memory_back() -> bool:
         `keep_memory` was called.
     """
     wanted = [(_MMAP_THRESHOLD, 1 << 20), (_TRIM_THRESHOLD, 1 << 20), (_ARENA_MAX, 2)]
-    return not _kept and _tell_glibc(wanted)
+    return not _kept.value and _tell_glibc(wanted)
 
 
 def keeps_memory() -> bool:
     """Whether `keep_memory` has done its work."""
-    return _kept
+    return _kept.value
 
 
 def trim() -> None:
     """Give back what is free now, such as what compiling left: where the C library is glibc."""
-    if _kept or not sys.platform.startswith("linux"):
+    if _kept.value or not sys.platform.startswith("linux"):
         return
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):

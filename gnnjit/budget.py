@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import reprlib
 from collections.abc import Iterator
 from typing import Any
 
-import jax
-
+from gnnjit.contexts import Context
 from gnnjit.errors import PlanError
 
 _UNITS = {
@@ -20,8 +20,7 @@ _UNITS = {
 }
 _SIZE = re.compile(r"\s*(\d+\.?\d*(?:e\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
-_default = jax.make_user_context(None)
-"""Part of the key of every cache of compiled code: the budget decides what is compiled."""
+_default: Context[int | None] = Context(None)
 
 
 def default_budget() -> int | None:
@@ -55,8 +54,8 @@ def parse_size(size: Any) -> int:
         count = int(size)
     if count is None or count <= 0:
         raise PlanError(
-            f"memory_budget={size!r} is no size. Give a positive number of bytes, or text such as "
-            '"256MiB", "1GiB" or "500MB"'
+            f"memory_budget={reprlib.repr(size)} is no size. Give a positive number of bytes, or "
+            'text such as "256MiB", "1GiB" or "500MB"'
         )
     return count
 

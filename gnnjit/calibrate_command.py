@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -24,6 +21,7 @@ from rich.table import Table
 from gnnjit.calibrate import QUICK, THOROUGH, USUAL, Effort, Point, Report, calibrate
 from gnnjit.calibration_grid import calibration_points
 from gnnjit.cost.store import Key, Stored, check_writable, save
+from gnnjit.output import add_json_option, check_json, for_people, write_json
 
 SUMMARY = "measure this device once, for the choices that the compiler makes by cost"
 
@@ -38,12 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="measure more layers, larger ones, and three times: half an hour, and better "
         "predictions",
     )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON object: device, weights, predicted and measured seconds (all else "
-        "then goes to standard error)",
-    )
+    add_json_option(parser, "device, weights, predicted and measured seconds")
     parser.add_argument("--dry-run", action="store_true", help="measure, but store nothing")
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of the measured arrays (default: 0)"
@@ -52,7 +45,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, report, and store; the exit code."""
-    people = Console(file=sys.stderr if args.json else sys.stdout)
+    people = Console(file=for_people(args, to_the_end=not args.dry_run))
+    check_json(args.json)
     if not args.dry_run:
         check_writable()
     key = Key.here()
@@ -65,15 +59,9 @@ def run(args: argparse.Namespace) -> int:
         file = save(key, Stored(report.model, report.learner, report.error))
     where = f"stored in {file}" if file else "not stored (--dry-run)"
     people.print(where, highlight=False, soft_wrap=True)
-    if args.json:
-        found: dict[str, Any] = {"key": dataclasses.asdict(key), "seed": args.seed}
-        found |= {
-            "quick": args.quick,
-            "thorough": args.thorough,
-            "file": file and str(file),
-            **report.to_json(),
-        }
-        print(json.dumps(found, indent=2, allow_nan=False))
+    found = {"key": dataclasses.asdict(key), "seed": args.seed, "quick": args.quick}
+    found |= {"thorough": args.thorough, "file": file and str(file), **report.to_json()}
+    write_json(args.json, found)
     return 0
 
 

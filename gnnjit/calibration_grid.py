@@ -49,10 +49,10 @@ def _product(kind: str, size: tuple[int, int, int]) -> Point:
     n, f, g = size
     machine = machine_of(platform_here())
     if kind == "matmul":
-        fn, shapes = functools.partial(rows_p.bind, place=None), ((n, f), (f, g))
+        fn, shapes = functools.partial(rows_p.bind, place=None, precision=None), ((n, f), (f, g))
         features = product_features(*size, moved=4.0 * n * (f + g), machine=machine)
     else:
-        fn, shapes = functools.partial(tall_p.bind, place=None), ((n, f), (n, g))
+        fn, shapes = functools.partial(tall_p.bind, place=None, precision=None), ((n, f), (n, g))
         features = tall_features(n, f * g, 1, moved=4.0 * n * (f + g), machine=machine)
     work = Work.of(kind, **features) + Work.of("call", calls=1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnnjit.errors import CheckError, LayerError
+from gnnjit.errors import CheckError, LayerError, shortened
 from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
@@ -48,6 +49,7 @@ class Report:
     name: str
     differences: tuple[Difference, ...]
     first_wrong_pass: str | None = None
+    no_gradient: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -56,6 +58,8 @@ class Report:
     def __str__(self) -> str:
         lines = [f"{self.name}: optimised against interpreted"]
         lines += [f"  {d}" for d in self.differences]
+        if self.no_gradient:
+            lines.append(f"  gradients: not compared, the layer has none: {self.no_gradient}")
         if self.first_wrong_pass:
             lines.append(f"  first wrong after: {self.first_wrong_pass}")
         return "\n".join(lines)
@@ -71,7 +75,8 @@ def check(
     """Compare `target(*args, **keywords)` with the program as written, run edge by edge.
 
     Values, and gradients of a random linear function of the outputs with respect to every
-    floating-point input. An entry may differ by `rtol` times the largest magnitude in its array,
+    floating-point input; of a layer that has no gradient (`while_loop`), values alone. An entry
+    may differ by `rtol` times the largest magnitude in its array,
     or a hundredth of that in the largest gradient: one that cancels to nothing is all rounding
     (default: 2e-4 in float32, 1e-9 in float64, 5e-2 in half precision).
 
@@ -80,6 +85,11 @@ def check(
     Raises:
         CheckError: something differs; the message names the array, the entry and the pass.
     """
+    if rtol is not None and not (isinstance(rtol, numbers.Real) and rtol >= 0):
+        came = shortened(repr(rtol), 100)
+        raise LayerError(f"check: rtol is {came}, expected a number, 0 or more")
+    if not callable(target):
+        raise LayerError(f"check: got {type(target).__name__}, expected a layer or a function")
     definition = getattr(target, "__gnnjit_layer__", None)
     if definition is not None:
         owner = getattr(target, "__self__", None)
@@ -94,6 +104,11 @@ def check(
 
 
 def check_call(call: Staged, rtol: float | None = None, seed: int = 0) -> Report:
+    with jax.disable_jit(False):  # what is compiled is what is checked
+        return _check_call(call, rtol, seed)
+
+
+def _check_call(call: Staged, rtol: float | None, seed: int) -> Report:
     operands = call.traced.operands
     moving = [i for i, x in enumerate(operands) if jnp.issubdtype(x.dtype, jnp.inexact)]
 
@@ -107,6 +122,9 @@ def check_call(call: Staged, rtol: float | None = None, seed: int = 0) -> Report
     got, expected = fast(operands), slow(operands)
     pairs = enumerate(zip(got, expected, strict=True))
     found = [_compare(f"output {i}", a, b, rtol) for i, (a, b) in pairs]
+    no_gradient = call.why_no_gradient(moving) if moving else None
+    if no_gradient:
+        moving = []
     grads = [_gradient(f, operands, moving, seed) for f in (fast, slow)]
     names = [call.program.inputs[i].name or f"constant {i}" for i in moving]
     floor = 1e-2 * max(map(_magnitude, grads[1]), default=0.0)
@@ -114,7 +132,7 @@ def check_call(call: Staged, rtol: float | None = None, seed: int = 0) -> Report
         _compare(f"gradient of {n}", a, b, rtol, floor)
         for n, a, b in zip(names, *grads, strict=True)
     ]
-    report = Report(call.definition.name, tuple(found))
+    report = Report(call.definition.name, tuple(found), no_gradient=no_gradient)
     if report.ok:
         return report
     raise CheckError(str(dataclasses.replace(report, first_wrong_pass=_blame(call, rtol))))

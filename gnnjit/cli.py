@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from gnnjit.allocator import keep_memory
 from gnnjit.config import KEEP_MEMORY, version
 from gnnjit.data import DATASETS
 from gnnjit.errors import GnnjitError
+from gnnjit.output import drop_output
 from gnnjit.training import command as train_command
 
 FAILURE = 2
@@ -98,6 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parser().parse_args(argv)
         return args.run(args)
     except SystemExit as leaving:  # argparse has printed help, the version or a usage error
+        if isinstance(leaving.__context__, BrokenPipeError):  # raised by rich
+            return BROKEN_PIPE
         return leaving.code if isinstance(leaving.code, int) else FAILURE
     except GnnjitError as error:
         print(f"gnnjit: error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -106,8 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("gnnjit: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has gone; without this, Python complains once more when it closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output(sys.stdout)
         return BROKEN_PIPE
 
 

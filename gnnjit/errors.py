@@ -3,6 +3,17 @@ expected and what to do."""
 
 from __future__ import annotations
 
+LONGEST = 1000
+"""Characters of a message."""
+
+
+def shortened(text: str, limit: int) -> str:
+    """`text` in at most `limit` characters, its middle left out where it is longer."""
+    if len(text) <= limit:
+        return text
+    kept = (limit - 5) // 2
+    return f"{text[:kept]} ... {text[-kept:]}"
+
 
 class GnnjitError(Exception):
     """Base of all errors raised on purpose."""
@@ -34,6 +45,14 @@ class StoreError(GnnjitError, ValueError):
 
 class StreamError(GnnjitError, ValueError):
     """A function cannot be run chunk by chunk, or not within its memory budget."""
+
+
+class GnnjitWarning(UserWarning):
+    """What gnnjit runs as it is written, and what was probably not meant."""
+
+
+class OutputError(GnnjitError, ValueError):
+    """A file that a command was told to write cannot be written."""
 
 
 class VerifyError(GnnjitError, AssertionError):

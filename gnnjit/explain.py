@@ -81,11 +81,23 @@ class LayerExplanation:
     kernels: tuple[Kernel, ...]
     products: tuple[str, ...] = ()
     plans: tuple[PlanExplanation, ...] = ()
+    no_gradient: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What JSON holds of it."""
+        found = {name: getattr(self, name) for name in ("name", "where", "graph", "written")}
+        found["plans"] = [plan.to_dict() for plan in self.plans]
+        found["program"] = self.program
+        for name in ("steps", "buffers", "kernels"):
+            found[name] = [dataclasses.asdict(x) for x in getattr(self, name)]
+        return found | {"products": list(self.products)}
 
     def sections(self) -> list[tuple[str, str]]:
         """Title and text of each part, in order."""
         parts = [("as written", self.written)]
         parts += [(plan.title, str(plan)) for plan in self.plans]
+        if self.no_gradient:
+            parts.append(("training", f"not shown, the layer has no gradient: {self.no_gradient}"))
         parts += [(f"after {s.name}", s.after) for s in self.steps]
         parts.append(("buffers", _buffer_table(self.buffers)))
         parts.append(("kernels", "\n\n".join(map(str, (*self.kernels, *self.products)))))
@@ -99,7 +111,7 @@ class LayerExplanation:
     def _repr_html_(self) -> str:
         out = [f"<h4>{html.escape(self.name)} <small>{html.escape(self.where)}</small></h4>"]
         last = len(self.sections()) - 3
-        folded = range(1 + len(self.plans), last)  # the passes but the last
+        folded = range(1 + len(self.plans) + bool(self.no_gradient), last)  # passes but the last
         for i, (title, text) in enumerate(self.sections()):
             shown = "" if i in folded else " open"
             out.append(
@@ -114,6 +126,10 @@ class Explanation:
     """The explanations of every layer that a call ran, in order."""
 
     layers: tuple[LayerExplanation, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What JSON holds of it."""
+        return {"layers": [layer.to_dict() for layer in self.layers]}
 
     def __str__(self) -> str:
         return ("\n\n" + "=" * 80 + "\n\n").join(map(str, self.layers))
@@ -165,6 +181,8 @@ def explain(
         args = args if owner is None else (owner, *args)
         edges = keywords.pop("edges", None)
         return explain_call(stage(definition, args, edges, keywords), **options)
+    if not callable(target):
+        raise LayerError(f"explain: got {type(target).__name__}, expected a layer or a function")
     with recording() as calls:
         target(*args, **keywords)
     if not calls:
@@ -176,6 +194,13 @@ def explain_call(
     call: Staged, *, wrt: Wrt | None = "all", measure: bool = False, learn: bool = False
 ) -> LayerExplanation:
     """`wrt`: what gradients are taken of; None for inference alone."""
+    with jax.disable_jit(False):  # what is compiled is what is explained
+        return _explain_call(call, wrt, measure, learn)
+
+
+def _explain_call(call: Staged, wrt: Wrt | None, measure: bool, learn: bool) -> LayerExplanation:
+    no_gradient = _why_no_gradient(call, wrt) if wrt else None
+    wrt = None if no_gradient else wrt
     inference, *training = plans = explain_plans(call, wrt=wrt, measure=measure, learn=learn)
     steps: list[Step] = []
 
@@ -205,7 +230,14 @@ def explain_call(
         tuple(kernels),
         tuple(dict.fromkeys(products)),
         plans,
+        no_gradient,
     )
+
+
+def _why_no_gradient(call: Staged, wrt: Wrt) -> str | None:
+    slots = Asked.of(call, wrt)
+    moving = [i for i, slot in enumerate(slots.call.slots) if (slots.moving or ())[slot]]
+    return call.why_no_gradient(moving) if moving else None
 
 
 def _text(program: Program) -> str:

@@ -7,8 +7,10 @@ import argparse
 from flax import nnx
 
 from gnnjit.data import GraphDataset, open_dataset
+from gnnjit.errors import LayerError
 from gnnjit.explain import Explanation, explain
 from gnnjit.nn.recipes import MODELS, build
+from gnnjit.output import add_json_option, check_json, for_people, write_json
 
 SUMMARY = "print the plans of a model's layers, their passes, buffers and kernels"
 
@@ -21,7 +23,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--layers", type=int, default=1, help="message-passing layers (default: 1)")
     parser.add_argument("--hidden", type=int, default=16, help="width of a layer (default: 16)")
-    parser.add_argument("--heads", type=int, default=4, help="attention heads (default: 4)")
+    parser.add_argument(
+        "--heads",
+        type=int,
+        metavar="N",
+        help="attention heads, of models that have some (default: 4)",
+    )
     parser.add_argument("--data-dir", metavar="DIR", help="where the dataset's files are")
     parser.add_argument(
         "--backward",
@@ -38,6 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measure", action="store_true", help="time the alternatives of each layer, for seconds"
     )
+    add_json_option(parser, "what is printed, in parts")
     parser.add_argument(
         "--learn",
         action="store_true",
@@ -47,6 +55,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the explanation; the exit code."""
+    check_json(args.json)
+    if args.heads is not None and not MODELS[args.model].attention:
+        raise LayerError(f"--heads: {args.model} has no attention heads: leave it out")
     dataset = open_dataset(args.dataset, args.data_dir)
     graph = dataset.union() if isinstance(dataset, GraphDataset) else dataset.graph
     model = build(
@@ -55,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         hidden=args.hidden,
         num_classes=dataset.num_classes,
         layers=args.layers,
-        heads=args.heads,
+        heads=4 if args.heads is None else args.heads,
         dropout=0.0,
         rngs=nnx.Rngs(0),
     )
@@ -69,5 +80,6 @@ def run(args: argparse.Namespace) -> int:
         learn=args.learn,
     )
     assert isinstance(found, Explanation)
-    print(found)
+    write_json(args.json, found.to_dict())
+    print(found, file=for_people(args))
     return 0

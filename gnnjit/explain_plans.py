@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from gnnjit import plan_times, planner
 from gnnjit.budget import human
 from gnnjit.clock import compare
+from gnnjit.contexts import cached
 from gnnjit.cost.current import current
 from gnnjit.cost.learn import learn_points
 from gnnjit.cost.model import Work
@@ -89,6 +90,17 @@ class PlanExplanation:
     model: str
     why: str = ""
     by_clock: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """What JSON holds of it; seconds and bytes."""
+        names = ("words", "predicted", "measured", "peak", "chosen")
+        return {
+            "direction": self.direction,
+            "wrt": self.wrt,
+            "model": self.model,
+            "why": self.why,
+            "alternatives": [{n: getattr(a, n) for n in names} for a in self.alternatives],
+        }
 
     @property
     def title(self) -> str:
@@ -297,12 +309,12 @@ def in_words(program: Program, padded: bool, choices: Choices) -> tuple[str, ...
     return tuple(words)
 
 
-@functools.lru_cache(maxsize=64)
+@cached(maxsize=64)
 def _before(program: Program, padded: bool, on_edges: frozenset[Space]) -> Program:
     return run(program, layer_prefix(padded, on_edges))
 
 
-@functools.lru_cache(maxsize=64)
+@cached(maxsize=64)
 def _middle(program: Program, padded: bool, choices: Choices) -> Program:
     return run(_before(program, padded, choices.on_edges), layer_middle(choices))
 

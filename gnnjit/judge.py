@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
+from gnnjit.contexts import cached
 from gnnjit.graph.sharded import AnyGraph, ShardedGraph
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
-from gnnjit.lower.choose import preferred
 from gnnjit.run_program import run_program
 
 
@@ -67,11 +67,11 @@ def is_available(platform: str) -> bool:
 def peak(candidate: Candidate) -> int | None:
     """Bytes of arguments, results and temporaries of the call alone; with its gradient if one is
     taken. None where the compiler does not tell."""
-    return _peak(candidate, preferred())
+    return _peak(candidate)
 
 
-@functools.lru_cache(maxsize=4096)
-def _peak(candidate: Candidate, lowering: str | None) -> int | None:
+@cached(maxsize=4096)
+def _peak(candidate: Candidate) -> int | None:
     layout = candidate.layout
     run = functools.partial(_run, candidate)
     compiled = jax.jit(run, keep_unused=True).lower(layout.graph, layout.arrays, _cts(candidate))

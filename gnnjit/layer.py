@@ -8,6 +8,7 @@ from typing import Any
 
 from gnnjit.budget import parse_size
 from gnnjit.check import check
+from gnnjit.errors import LayerError
 from gnnjit.explain import explain
 from gnnjit.stage import Definition, location, reference, stage
 
@@ -34,6 +35,11 @@ def layer(
         x: a pytree of `[num_nodes, ...]`, or `Bipartite(src=..., dst=...)`.
         edges: a pytree of `[num_edges, ...]`, read as `e.data`.
 
+    What stands in the padding of `edges`, NaN included, reaches no result and no gradient; nor do
+    rows of `x` that no edge reads, through what edges compute of them. A vertex value that is
+    returned is computed for every row, as in plain JAX: NaN in a padded row is in that row of the
+    result, and 0 times NaN in the gradient of a weight that it meets. Fill padded rows with zeros.
+
     It composes with `jit`, `grad`, `vmap`, `scan` and the rest of JAX. On a method, `self` counts
     as captured. `layer.explain(...)` and `layer.check(...)` take the same arguments.
 
@@ -56,6 +62,11 @@ def layer(
     if fn is None:
         return functools.partial(
             layer, static_argnames=static_argnames, memory_budget=memory_budget
+        )
+    if not callable(fn):
+        raise LayerError(
+            f"gnnjit.layer decorates a function of (v, e, *params), got {type(fn).__name__}; "
+            "options are keywords, as in @gnnjit.layer(memory_budget=...)"
         )
     statics = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     budget = None if memory_budget is None else parse_size(memory_budget)

@@ -24,7 +24,8 @@ import jax
 import jax.numpy as jnp
 
 from gnnjit import _compat, tuning
-from gnnjit._compat import ad, batching, mlir
+from gnnjit._compat import ad, batching
+from gnnjit.contexts import Context
 from gnnjit.cost.machine import platform_here
 from gnnjit.cost.sketch import Sizes
 from gnnjit.errors import LayerError, PlanError
@@ -35,6 +36,7 @@ from gnnjit.ir.program import Equation, Program, depends
 from gnnjit.ir.space import Space
 from gnnjit.judge import Layout
 from gnnjit.lower.explicit import gathered, on_each_device
+from gnnjit.lower.primitives import lowers_to, runs_alone
 from gnnjit.passes.apart import apart
 from gnnjit.passes.drop_dead import reading
 from gnnjit.planner import plan
@@ -44,7 +46,7 @@ from gnnjit.run_program import num_bytes, run_program, shape_of
 layer_p = _compat.Primitive("layer_call")
 layer_p.multiple_results = True
 
-_sizes = jax.make_user_context(None)
+_sizes: Context[Sizes | None] = Context(None)
 
 
 @contextlib.contextmanager
@@ -270,17 +272,5 @@ ad.primitive_transposes[layer_p] = _transpose
 batching.primitive_batchers[layer_p] = _batch
 _compat.drop_unused(layer_p, _drop)
 _compat.refuse_jet(layer_p, _no_jet)
-layer_p.def_impl(lambda *args, **params: jax.jit(functools.partial(layer_p.bind, **params))(*args))
-
-
-def _register(platform: str | None) -> None:
-    rule = functools.partial(_lower, platform=platform or "other")
-    lowering = _compat.lower_fun(rule, multiple_results=True)
-    if platform is None:
-        mlir.register_lowering(layer_p, lowering)
-    else:
-        mlir.register_lowering(layer_p, lowering, platform=platform)
-
-
-for _platform in (None, "cpu", "cuda", "rocm", "tpu"):
-    _register(_platform)
+runs_alone(layer_p)
+lowers_to(layer_p, _lower)

@@ -63,7 +63,7 @@ def _stored(file: Path) -> HostArray | None:
     """What `_measured` gave, unless there is none or it is damaged."""
     try:
         found = np.asarray(json.loads(file.read_text(encoding="utf-8")), np.float64)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
     sound = found.shape == (4, 2) and np.isfinite(found).all() and (found >= 0).all()
     return found if sound and (found[:, 1] > 0).all() else None

@@ -31,6 +31,7 @@ from gnnjit.judge import Candidate
 from gnnjit.lower.choose import preferred
 from gnnjit.passes.pipeline import Choices
 from gnnjit.plans import Alternative, Problem
+from gnnjit.portable import is_portable
 from gnnjit.tuning import Table
 
 CLOSE = 1.5
@@ -111,9 +112,13 @@ def key_of(problem: Problem) -> str:
     ]
     parts = (
         show(p.program, locations=False), p.slots, p.padded, sizes, p.moving, p.platform,
-        preferred(), keeps_memory(), Key.here(),
+        _lowering(), keeps_memory(), Key.here(),
     )  # fmt: skip
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def _lowering() -> str | None:
+    return f"portable, {preferred()}" if is_portable() else preferred()
 
 
 def name_of(choices: Choices) -> str:
@@ -191,7 +196,7 @@ def _graph_like(graph: Graph, rng: np.random.Generator) -> Graph:
     """As many vertices and edges, with random ends."""
     src = rng.integers(0, max(graph.num_src, 1), graph.num_edges)
     dst = rng.integers(0, max(graph.num_dst, 1), graph.num_edges)
-    sizes = {"num_nodes": graph.num_dst}
+    sizes: Any = {"num_nodes": graph.num_dst}
     if graph.bipartite:
         sizes = {"num_src": graph.num_src, "num_dst": graph.num_dst}
     mask = None if graph.mask is None else np.ones(graph.num_edges, bool)

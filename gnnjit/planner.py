@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
-
 from gnnjit import judge, plan_times, tuning
 from gnnjit.budget import human
+from gnnjit.contexts import Context, cached
 from gnnjit.cost.current import current
 from gnnjit.cost.machine import Machine, machine_of
 from gnnjit.cost.memory import scratch_of
@@ -32,7 +30,6 @@ from gnnjit.errors import PlanError
 from gnnjit.ir.program import Aggregate, Program
 from gnnjit.ir.space import Space
 from gnnjit.ir.verify import verify
-from gnnjit.lower.choose import preferred
 from gnnjit.passes.pipeline import (
     AS_WRITTEN,
     NOWHERE,
@@ -63,7 +60,7 @@ EXHAUSTIVE = 16
 
 _OTHER = {"aggregate-first": "combine-first", "combine-first": "aggregate-first"}
 
-_forced = jax.make_user_context(None)
+_forced: Context[Choices | None] = Context(None)
 
 
 @contextlib.contextmanager
@@ -73,19 +70,19 @@ def force(choices: Choices) -> Iterator[None]:
         yield
 
 
-@functools.lru_cache(maxsize=4096)
+@cached(maxsize=4096)
 def _prefix(program: Program, padded: bool, on_edges: frozenset[Space]) -> Program:
     return run(program, layer_prefix(padded, on_edges))
 
 
-@functools.lru_cache(maxsize=8192)
+@cached(maxsize=8192)
 def _middle(program: Program, padded: bool, choices: Choices) -> Program:
     """As far as the choice of what to store, which does not count here; not checked, since most of
     these never run."""
     return run(_prefix(program, padded, choices.on_edges), layer_middle(choices), verified=False)
 
 
-@functools.lru_cache(maxsize=8192)
+@cached(maxsize=8192)
 def optimise(program: Program, padded: bool, choices: Choices = AS_WRITTEN) -> Program:
     """The program that runs, with these choices. What was weighed before is checked now."""
     middle = _middle(program, padded, _before_storing(choices))
@@ -93,7 +90,7 @@ def optimise(program: Program, padded: bool, choices: Choices = AS_WRITTEN) -> P
     return run(middle, layer_suffix(choices))
 
 
-@functools.lru_cache(maxsize=8192)
+@cached(maxsize=8192)
 def _weighed(program: Program, padded: bool, choices: Choices, online: bool) -> Program:
     """As `optimise`, without checking what mostly never runs. Not `online`: as it is lowered where
     no kernel does a softmax in one traversal."""
@@ -106,7 +103,7 @@ def _before_storing(choices: Choices) -> Choices:
     return dataclasses.replace(choices, stored=(), split=False, limit=None)
 
 
-@functools.lru_cache(maxsize=4096)
+@cached(maxsize=4096)
 def _options(
     program: Program, padded: bool, on_edges: frozenset[Space], slots: tuple[int, ...]
 ) -> dict[str, tuple[Any, ...]]:
@@ -125,7 +122,7 @@ def plan(problem: Problem) -> Plan:
         PlanError: none fits; the message names the smallest budget that would do.
     """
     machine, model = machine_of(problem.platform), current(problem.platform)
-    return _plan(problem, machine, model, _forced.value, preferred(), tuning.stretches())
+    return _plan(problem, machine, model)
 
 
 def weigh(problem: Problem, model: CostModel | None = None) -> tuple[Alternative, ...]:
@@ -138,18 +135,9 @@ def weigh(problem: Problem, model: CostModel | None = None) -> tuple[Alternative
     return tuple(_Planner(problem, machine, model or current(problem.platform)).ranked())
 
 
-@functools.lru_cache(maxsize=8192)
-def _plan(
-    problem: Problem,
-    machine: Machine,
-    model: CostModel,
-    forced: Choices | None,
-    lowering: str | None,
-    stretches: int,
-) -> Plan:
-    """`lowering`: what measured plans are compiled with; `stretches`: of time, in which close ones
-    are."""
-    planner = _Planner(problem, machine, model, stretches)
+@cached(maxsize=8192)
+def _plan(problem: Problem, machine: Machine, model: CostModel) -> Plan:
+    planner, forced = _Planner(problem, machine, model, tuning.stretches()), _forced.value
     try:
         every, why = planner.fitting(forced), ""
     except UnknownOperation as error:

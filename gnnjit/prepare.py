@@ -30,6 +30,7 @@ import numpy as np
 from gnnjit import errors
 from gnnjit.data import DATASETS, Dataset, open_dataset, row_normalize
 from gnnjit.data.communities import draw
+from gnnjit.data.registry import checked_options
 from gnnjit.errors import DataError, GnnjitError, StoreError
 from gnnjit.grid.disk import MANIFEST, DiskStore
 from gnnjit.grid.order import order_vertices
@@ -148,10 +149,8 @@ def _request(
 ) -> Request:
     """Checked as far as that takes no time."""
     name = name.lower()
-    entry = DATASETS.get(name)
-    if entry is None or not options.keys() <= set(entry.options()):
-        open_dataset(name, data_dir, **options)  # raises DataError, which says what is unknown
-    assert entry is not None
+    options = checked_options(name, options)
+    entry = DATASETS[name]
     if entry.task != "vertex":
         raise DataError(
             f"{name} has labels on graphs, expected a dataset of one graph, such as communities: "

@@ -59,10 +59,25 @@ def on_edges(graph: AnyGraph, x: Any, atom: Atom) -> Any:
 def incidence(graph: AnyGraph) -> Incidence:
     """The edges between the rows of arrays of vertices, of which a shard knows its own alone."""
     if not isinstance(graph, ShardedGraph):
-        return Incidence(graph.src, graph.dst, graph.num_src, graph.num_dst, graph.mask)
+        src, dst = (real_edges(graph, x) for x in (graph.src, graph.dst))
+        return Incidence(src, dst, graph.num_src, graph.num_dst, graph.mask)
     row = jnp.arange(graph.num_dst)
     src, dst = (on_edges(graph, row, Value((), row.dtype, s)) for s in (Space.SRC, Space.DST))
     return Incidence(src, dst, graph.num_src, graph.num_dst, graph.mask, graph.numbers)
+
+
+def real_edges(graph: AnyGraph, x: Any) -> Any:
+    """An array over the edges, with the first real edge in the place of padding.
+
+    What is computed there is masked, but 0 times the derivative of something that is not a number
+    is none either: padding may hold anything, and its endpoints, both 0, look like a self loop.
+    """
+    if isinstance(graph, ShardedGraph) or graph.mask is None or not len(graph.mask):
+        return x
+    found = x[jnp.where(graph.mask, jnp.arange(len(graph.mask)), jnp.argmax(graph.mask))]
+    if jnp.issubdtype(x.dtype, jax.dtypes.extended):  # random keys have no zero
+        return found
+    return jnp.where(graph.mask.any(), found, jnp.zeros_like(found))
 
 
 def shape_of(graph: AnyGraph, atom: Atom, given: Space) -> jax.ShapeDtypeStruct:

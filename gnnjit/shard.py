@@ -96,6 +96,11 @@ def shard(
     by_name = isinstance(partition, str)
     ordered = partition == "metis" if by_name else isinstance(partition, Partition)
     by, along = _order(order, ordered, src, dst, num_nodes, shards)
+    if not (cost is None or isinstance(cost, PartitionModel)):
+        raise GraphError(
+            f"cost is {validate.shown(cost)}, expected a PartitionModel or None: leave it out for "
+            f"the usual costs"
+        )
     dealt = _partition(partition, src, dst, num_nodes, shards, by, width, cost)
     mask = None if graph.mask is None else np.asarray(graph.mask)
     found = plan(src, dst, dealt, mask)
@@ -141,7 +146,8 @@ def _checked(
 def _axis(mesh: Mesh, name: str, what: str) -> str:
     if name not in mesh.axis_names:
         raise GraphError(
-            f"{what} is {name!r}, expected an axis of the mesh: {', '.join(mesh.axis_names)}"
+            f"{what} is {validate.shown(name)}, expected an axis of the mesh: "
+            f"{', '.join(mesh.axis_names)}"
         )
     return name
 
@@ -150,8 +156,8 @@ def _order(
     wanted: str, ordered: bool, src: HostArray, dst: HostArray, num_nodes: int, shards: int
 ) -> tuple[HostArray | None, str]:
     """The vertices in order (None: as they are), and its name; `ordered`: by the partition."""
-    if wanted not in ORDERS:
-        raise GraphError(f"order is {wanted!r}, expected one of {', '.join(ORDERS)}")
+    if not (isinstance(wanted, str) and wanted in ORDERS):
+        raise GraphError(f"order is {validate.shown(wanted)}, expected one of {', '.join(ORDERS)}")
     if ordered or wanted == "given" or shards == 1:
         return None, "given"
     by = order_vertices(src, dst, num_nodes, method="rcm").vertex
@@ -193,8 +199,8 @@ def _partition(
         case "metis":
             return metis(src, dst, num_nodes, shards)
     raise GraphError(
-        f"partition is {wanted!r}, expected one of {', '.join(PARTITIONS)}, a Partition, or the "
-        "shard of each vertex"
+        f"partition is {validate.shown(wanted)}, expected one of {', '.join(PARTITIONS)}, a "
+        "Partition, or the shard of each vertex"
     )
 
 
@@ -204,7 +210,7 @@ def _way(
     """The exchange, and all that were weighed."""
     if wanted not in ("auto", *EXCHANGES):
         names = ", ".join(("auto", *EXCHANGES))
-        raise GraphError(f"exchange is {wanted!r}, expected one of {names}")
+        raise GraphError(f"exchange is {validate.shown(wanted)}, expected one of {names}")
     shards, rows = found.num_shards, found.dealt.num_rows
 
     def weighed(blocks: SentBlocks) -> Blocks:

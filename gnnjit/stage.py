@@ -11,10 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
+from gnnjit import _compat
 from gnnjit.budget import default_budget
+from gnnjit.contexts import Context
 from gnnjit.cost.machine import platform_here
-from gnnjit.errors import LayerError
+from gnnjit.errors import GnnjitError, LayerError, shortened
+from gnnjit.frontend.arguments import checked
+from gnnjit.frontend.by_hand import by_hand, muted
+from gnnjit.frontend.state import active_linen, unchanged
 from gnnjit.frontend.trace import Arguments, Traced, call_once, leak_message, trace
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.graph.sharded import AnyGraph, ShardedGraph
@@ -22,11 +28,11 @@ from gnnjit.ir.interpret import interpret
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
 from gnnjit.layer_call import Call, bind
-from gnnjit.lower import lowering  # noqa: F401  (registers the lowerings of aggregate)
+from gnnjit.lower import lowering, sort_edges  # noqa: F401  (they register lowerings)
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.plans import Problem
-from gnnjit.run_program import incidence, outputs
+from gnnjit.run_program import incidence, outputs, real_edges
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +53,10 @@ class Definition:
 
     @property
     def is_method(self) -> bool:
-        return next(iter(inspect.signature(self.fn).parameters), "") == "self"
+        try:
+            return next(iter(inspect.signature(self.fn).parameters), "") == "self"
+        except (TypeError, ValueError):  # of a builtin
+            return False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +64,7 @@ class Staged:
     """One call of a layer, traced: everything that running or explaining it needs."""
 
     definition: Definition
+    fn: Callable[..., Any]
     graph: AnyGraph
     arguments: Arguments
     traced: Traced
@@ -76,13 +86,25 @@ class Staged:
         return not isinstance(self.graph, ShardedGraph) and self.graph.mask is not None
 
     def run(self) -> Any:
-        if getattr(_state, "reference", False):
+        if _reference.value:
             shield = ShieldUnreadVertices(self.padded)
             outs = self.interpret(PlaceInSmallestSpace()(shield(self.program)))
+        elif (outs := self.by_hand()) is not None:
+            pass
         else:
             arrays, call = self.call()
             outs = _run(call, self.graph, arrays)
         return jax.tree.unflatten(self.traced.out_tree, outs)
+
+    def by_hand(self) -> list[Any] | None:
+        """The outputs of running the function itself, edge after edge; None unless
+        `jax.disable_jit` asks for it and the numbers are known."""
+        if not _compat.jit_is_disabled():
+            return None
+        own = self.definition
+        return by_hand(
+            self.fn, self.arguments, self.traced, self.graph, name=own.name, where=own.where
+        )
 
     def call(self) -> tuple[list[Any], Call]:
         """The distinct arrays of the call, and what is known of it."""
@@ -110,6 +132,29 @@ class Staged:
             wanted = tuple(id(x) in ids for x in arrays)
         return call.problem(self.graph, arrays, wanted, platform_here())
 
+    def why_no_gradient(self, moving: Sequence[int]) -> str | None:
+        """What JAX says if plain JAX has no gradient of the outputs with respect to these operands
+        (a loop of unknown length has none), else None."""
+
+        def loss(some: Sequence[Any]) -> Any:
+            every = list(self.traced.operands)
+            for i, x in zip(moving, some, strict=True):
+                every[i] = x
+            outs = self.interpret(self.program, every)
+            return [o for o in outs if jnp.issubdtype(o.dtype, jnp.inexact)]
+
+        def gradient(some: Sequence[Any]) -> Any:
+            outs, back = jax.vjp(loss, some)
+            return back(outs)
+
+        try:
+            jax.eval_shape(gradient, [self.traced.operands[i] for i in moving])
+        except (NotImplementedError, TypeError, ValueError) as error:
+            if isinstance(error, GnnjitError):
+                raise
+            return shortened(str(error).partition("\n")[0], 300)
+        return None
+
     def run_recorded(self) -> Any:
         """`run`, seen by `recording`, with the error of a leaked tracer in the user's terms."""
         for calls in getattr(_state, "recorders", []):
@@ -123,11 +168,16 @@ class Staged:
     def interpret(self, program: Program, operands: Sequence[Any] | None = None) -> list[Any]:
         """The outputs of `program` (this one, after any pass), edge by edge."""
         edges = incidence(self.graph)
-        outs = interpret(program, edges, operands or self.traced.operands)
+        arrays = [
+            real_edges(self.graph, x) if v.space is Space.EDGE else x
+            for v, x in zip(program.inputs, operands or self.traced.operands, strict=True)
+        ]
+        outs = interpret(program, edges, arrays)
         return outputs(self.graph, program, self.given, outs)
 
 
 _state = threading.local()
+_reference = Context(False)
 
 
 def location(fn: Callable[..., Any]) -> str:
@@ -139,15 +189,13 @@ def location(fn: Callable[..., Any]) -> str:
 def reference() -> Iterator[None]:
     """Within it, layers run on plain gathers and `jax.ops.segment_sum`, edge by edge.
 
-    Work on one endpoint is still done once per vertex, as a careful user writes it by hand. Acts
-    while a function is traced: a function that `jax.jit` has compiled before keeps what it has.
+    Work on one endpoint is still done once per vertex, as a careful user writes it by hand. A
+    function that `jax.jit` has compiled outside is compiled anew within it, and the other way
+    round. It acts in this thread, and decides while a function is traced: what was lowered or
+    compiled ahead of time stays as it is.
     """
-    outer = getattr(_state, "reference", False)
-    _state.reference = True
-    try:
+    with _reference(True):
         yield
-    finally:
-        _state.reference = outer
 
 
 @contextlib.contextmanager
@@ -165,6 +213,12 @@ def recording() -> Iterator[list[Staged]]:
 def stage(definition: Definition, args: Any, edges: Any, keywords: dict[str, Any]) -> Staged:
     """Check the arguments of one call, and trace the function."""
     owner, graph, x, params = _split(definition, args)
+    where = f"{definition.where}: {definition.name}"
+    if isinstance(x, Bipartite):
+        x = Bipartite(checked(x.src, "x.src", where), checked(x.dst, "x.dst", where))
+    else:
+        x = checked(x, "x", where)
+    edges = checked(edges, "edges", where)
     _check_sizes(definition, graph, x, edges)
     if isinstance(graph, ShardedGraph):
         _check_mesh(definition)
@@ -173,10 +227,25 @@ def stage(definition: Definition, args: Any, edges: Any, keywords: dict[str, Any
     shared = {k: v for k, v in keywords.items() if k not in static}
     arguments = Arguments(src, dst, edges, params, shared)
     fn = functools.partial(definition.fn, *owner, **static)
-    if owner and _is_initialising(owner[0]):
-        call_once(fn, arguments, owner[0], name=definition.name, where=definition.where)
-    traced = trace(fn, arguments, graph, name=definition.name, where=definition.where)
-    return Staged(definition, graph, arguments, traced)
+    own = owner[0] if owner else None
+    linen = active_linen(own)
+    if _is_initialising(linen):
+        call_once(fn, arguments, linen, name=definition.name, where=definition.where)
+    with unchanged(own, f"{definition.where}: {definition.name}"):
+        traced = _trace(definition, fn, arguments, graph)
+    return Staged(definition, fn, graph, arguments, traced)
+
+
+def _trace(
+    definition: Definition, fn: Callable[..., Any], arguments: Arguments, graph: AnyGraph
+) -> Traced:
+    called = functools.partial(
+        trace, fn, arguments, graph, name=definition.name, where=definition.where
+    )
+    if not _compat.jit_is_disabled():
+        return called()
+    with jax.disable_jit(False), muted():  # what it prints here, it prints again by hand
+        return called(effects=True)
 
 
 def _is_initialising(owner: Any) -> bool:

@@ -12,7 +12,7 @@ from gnnjit.cost.sketch import Sizes
 from gnnjit.grid.compile import StreamedFunction
 from gnnjit.grid.fit import Options
 from gnnjit.layer_call import layer_p, planned_as, written_out
-from gnnjit.lower import lowering  # noqa: F401  (registers the lowerings of aggregate)
+from gnnjit.lower import lowering, sort_edges  # noqa: F401  (they register lowerings)
 
 __all__ = ["stream"]
 

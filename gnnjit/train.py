@@ -252,8 +252,9 @@ def _check(
     checkpoint: Any,
     resume: bool,
 ) -> None:
-    if seeds < 1:
-        raise TrainError(f"seeds is {seeds}, expected at least 1")
+    if not 1 <= seeds <= 2**31 - config.seed:
+        most = f"2**31 - {config.seed}" if config.seed else "2**31"
+        raise TrainError(f"seeds is {seeds}, expected 1 to {most}")
     if checkpoint_every < 1:
         raise TrainError(f"checkpoint_every is {checkpoint_every}, expected at least 1")
     if resume and checkpoint is None:

@@ -14,11 +14,11 @@ from typing import Any, Generic, TypeVar
 import jax
 
 from gnnjit import config
+from gnnjit.contexts import Context
 
 T = TypeVar("T")
 
-_tuning = jax.make_user_context(None)
-"""Part of the key of every cache of compiled code."""
+_tuning: Context[int | None] = Context(None)
 
 
 @contextlib.contextmanager
@@ -100,7 +100,7 @@ class Table(Generic[T]):
         if place not in _loaded:
             try:
                 _loaded[place] = self._parse(file.read_text(encoding="utf-8"))
-            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            except _NO_TABLE as error:
                 warnings.warn(
                     f"{file}: not a table of gnnjit's {self.name} ({type(error).__name__}: "
                     f"{error}); it is ignored, and written anew at the next tuning",
@@ -132,5 +132,8 @@ class Table(Generic[T]):
             raise ValueError(f"format {data['format']}, expected {self.format}")
         return {k: self.parse(k, v) for k, v in data[self.name].items()}
 
+
+_NO_TABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What reading or parsing a damaged file raises."""
 
 _loaded: dict[tuple[str, int], dict[str, Any]] = {}

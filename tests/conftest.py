@@ -43,6 +43,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--one-in", type=int, default=1, metavar="N",
         help="of the tests of each module, run the first and every Nth after it",
     )  # fmt: skip
+    parser.addoption(
+        "--all-cases", action="store_true",
+        help="tests/pallas_kernels/test_executed.py: every layer on every graph, at every width",
+    )  # fmt: skip
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from reads import reads_edges
 
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Equation, Program
@@ -18,6 +19,8 @@ from gnnjit.stage import Definition, Staged, outputs, stage
 
 
 def staged(fn: Callable[..., Any], graph: Graph, *args: Any, edges: Any = None) -> Staged:
+    """A call of `fn` as a layer; `edges` are left out where it reads none."""
+    edges = edges if reads_edges(fn) else None
     return stage(Definition(fn, (), "test.py:1"), (graph, *args), edges, {})
 
 

@@ -61,7 +61,7 @@ def gnnjit(capsys, monkeypatch):
 def test_help(gnnjit):
     code, out, _ = gnnjit("--help")
     assert code == 0
-    for option in ("--quick", "--thorough", "--json", "--dry-run", "--seed N"):
+    for option in ("--quick", "--thorough", "--json FILE", "--dry-run", "--seed N"):
         assert option in out
 
 
@@ -77,7 +77,7 @@ def test_a_calibration_is_stored_and_used(gnnjit):
 
 
 def test_json_on_standard_output(gnnjit):
-    code, out, err = gnnjit("--json", "--quick", "--seed", "3")
+    code, out, err = gnnjit("--json", "-", "--quick", "--seed", "3")
     assert code == 0
     found = json.loads(out)
     assert (found["seed"], found["quick"], found["thorough"]) == (3, True, False)

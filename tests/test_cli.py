@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 
 import pytest
 
@@ -95,7 +97,41 @@ def test_compare_times_the_reference(gnnjit, tmp_path):
     ("options", "message"),
     [
         (["karate", "--hidden", "0"], "hidden is 0, expected at least 1"),
-        (["karate", "--seeds", "0"], "seeds is 0, expected at least 1"),
+        (["karate", "--seeds", "0"], "seeds is 0, expected 1 to 2**31"),
+        (
+            ["karate", "--seeds", "99999999999999999999", "--seed", "7"],
+            "seeds is 99999999999999999999, expected 1 to 2**31 - 7",
+        ),
+        (
+            ["karate", "--halve-every", "12345678901234567890"],
+            "halve_every is 12345678901234567890, expected a whole number below 2**31",
+        ),
+        (
+            ["karate", "--model", "gcn", "--heads", "3"],
+            "heads: gcn has no attention heads, which gat, gatv2 have: leave it out",
+        ),
+        (
+            ["karate", "--batch-size", "8"],
+            "batch_size: for datasets of many graphs, and this is one, which is trained on as a "
+            "whole: leave it out",
+        ),
+        (["karate", "--log-every", "-1"], "--log-every is -1, expected at least 0 (0: a bar)"),
+        (
+            ["communities", "--option", "seed=-2"],
+            "communities: got seed=-2, expected a whole number, 0 or more.",
+        ),
+        (
+            ["communities", "--option", "num_features=7.5"],
+            "communities: got num_features=7.5, expected a whole number.",
+        ),
+        (
+            ["communities", "--option", "num_nodes=[40"],
+            "communities: got num_nodes='[40', expected a whole number.",
+        ),
+        (
+            ["communities", "--option", "avg_degree=inf"],
+            "communities: got avg_degree='inf', expected a finite number.",
+        ),
         (
             ["karate", "--folds", "3"],
             "--folds is for datasets of many graphs, karate is one graph with a fixed split: "
@@ -137,7 +173,14 @@ def test_absent_data_tells_of_data_dir(gnnjit, tmp_path, name):
 def test_wrong_type_of_an_option(gnnjit):
     code, _, err = gnnjit("train", "communities", "--option", "num_nodes=many")
     assert code == 2
-    assert err.startswith("gnnjit: error: communities: an --option has a value of the wrong type")
+    assert err == error("communities: got num_nodes='many', expected a whole number.")
+
+
+def test_a_whole_number_may_be_written_as_a_power(gnnjit, tmp_path):
+    target = tmp_path / "result.json"
+    options = ("--option", "num_nodes=2e2", "--option", "avg_degree=4", "--json", str(target))
+    code, _, err = gnnjit("train", "communities", "--epochs", "1", "--no-compare", *options)
+    assert (code, json.loads(target.read_text())["dataset"]["vertices"]) == (0, 200), err
 
 
 def test_json_target_is_checked_before_training(gnnjit, tmp_path):
@@ -177,3 +220,41 @@ def test_without_arguments_attention_on_communities(gnnjit, monkeypatch):
     monkeypatch.setattr(command, "train", fake)
     gnnjit("train")
     assert seen == {"name": "communities", "model": "gat", "nodes": 30_000}
+
+
+def test_hyperparameters_of_the_recipe_are_shown(gnnjit):
+    code, out, _ = gnnjit(*FAST, "--dropout", "0.25", "--seed", "3")
+    assert code == 0
+    assert out.splitlines()[1] == (
+        "gcn: 2 layers, hidden 16, dropout 0.25, adam with lr 0.01, weight decay 0.0005 (first), "
+        "at most 4 epochs, patience 10, seed 3"
+    )
+
+
+def unheard(*arguments):
+    """The exit code of a command whose standard output is a pipe that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    stream = os.fdopen(writing, "w", buffering=1)
+    with stream, contextlib.redirect_stdout(stream):
+        return cli.main(arguments)
+
+
+def test_a_reader_that_leaves_takes_no_result_along(tmp_path):
+    """As in `gnnjit train --json result.json | head -1`."""
+    target = tmp_path / "result.json"
+    assert unheard(*FAST, "--json", str(target)) == 0
+    assert len(json.loads(target.read_text())["runs"][0]["history"]) == 4
+
+
+@pytest.mark.parametrize("command", ["explain karate --model gcn --no-backward", "data list"])
+def test_a_reader_that_leaves_ends_what_only_prints(command):
+    assert unheard(*command.split()) == cli.BROKEN_PIPE
+
+
+def test_a_resumed_run_says_where_it_continues(gnnjit, tmp_path):
+    run = ("--checkpoint", str(tmp_path / "run"), "--checkpoint-every", "2")
+    assert gnnjit(*FAST, *run)[0] == 0
+    code, out, err = gnnjit(*FAST, *run, "--resume", "--epochs", "6")
+    assert (code, err) == (0, "")
+    assert "seed-0  resumed after epoch 4\n" in out

@@ -1,8 +1,11 @@
 """`gnnjit explain`."""
 
+import json
+
 import pytest
 
 from gnnjit.cli import main
+from gnnjit.lower.choose import KERNELS
 
 
 def test_explain_prints_passes_buffers_and_kernels(capsys):
@@ -49,3 +52,22 @@ def test_learning_without_measuring_exits_with_2(capsys):
 def test_unknown_model_exits_with_2(model, capsys):
     assert main(["explain", "--model", model]) == 2
     assert "invalid choice" in capsys.readouterr().err
+
+
+def test_json(capsys, tmp_path):
+    target = tmp_path / "explained.json"
+    options = ("--model", "sage", "--no-backward", "--json")
+    assert main(["explain", "karate", *options, str(target)]) == 0
+    assert "--- buffers" in capsys.readouterr().out
+    (layer,) = json.loads(target.read_text())["layers"]
+    assert layer["kernels"][0]["kernel"] in KERNELS
+    assert main(["explain", "karate", *options, "-"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["layers"][0]["name"] == layer["name"]
+    assert "--- buffers" in err
+
+
+def test_heads_of_a_model_that_has_none(capsys):
+    assert main(["explain", "karate", "--model", "gcn", "--heads", "2"]) == 2
+    message = "gnnjit: error: --heads: gcn has no attention heads: leave it out\n"
+    assert capsys.readouterr().err == message

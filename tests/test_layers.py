@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).parent.parent / "gnnjit"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 BASE = {
-    "allocator", "errors", "config", "tuning", "budget", "shapes", "distributed", "host", "_compat",
+    "allocator", "errors", "config", "contexts", "tuning", "budget", "portable", "shapes",
+    "distributed", "host", "output", "_compat",
 }  # fmt: skip
 COMPILER = {"graph", "ir", "frontend", "passes", "cost", "lower", "grid"}
 LIBRARY = {"layer", "nn", "data", "interop", "neighborhood", "sample"}
@@ -21,10 +22,13 @@ LIBRARY = {"layer", "nn", "data", "interop", "neighborhood", "sample"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "config": set(),
+    "contexts": set(),
+    "portable": set(),
     "tuning": set(),
     "allocator": set(),
     "budget": set(),
     "host": set(),
+    "output": set(),
     "shapes": set(),
     "_compat": set(),
     "distributed": set(),

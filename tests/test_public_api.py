@@ -32,8 +32,8 @@ def signature(fn: Any) -> str:
 def test_names() -> None:
     assert names(gnnjit) == [
         "Bipartite", "Graph", "autotuning", "check", "degree", "dropout", "explain", "keep_memory",
-        "layer", "logsumexp", "max", "mean", "memory_budget", "min", "random_uniform", "rebalance",
-        "reference", "shard", "softmax", "std", "stream", "sum", "var",
+        "layer", "logsumexp", "max", "mean", "memory_budget", "min", "portable", "random_uniform",
+        "rebalance", "reference", "shard", "softmax", "std", "stream", "sum", "var",
     ]  # fmt: skip
 
 
@@ -87,6 +87,7 @@ FUNCTIONS = {
     "mean": "(value, *, initial=None)",
     "memory_budget": "(size)",
     "min": "(value, *, initial=None)",
+    "portable": "()",
     "random_uniform": "(key, like)",
     "rebalance": (
         "(graph, sharded, fn, *args, threshold=1.1, cost=None, plans=8, seed=0, repeats=3)"
@@ -96,7 +97,10 @@ FUNCTIONS = {
     "std": "(value, *, initial=None)",
     "sum": "(value, *, initial=None)",
     "var": "(value, *, initial=None)",
-    "Graph.from_edges": "(src, dst, num_nodes=None, *, num_src=None, num_dst=None, edge_mask=None)",
+    "Graph.from_edges": (
+        "(src, dst=None, num_nodes=None, *, num_src=None, num_dst=None, edge_mask=None, "
+        "sorted_by=None, symmetric=False)"
+    ),
     "Graph.degree": "(self, space='in')",
     "Graph.gcn_norm": "(self, weights=None)",
     "Graph.gcn_factors": "(self, weights=None)",
@@ -155,12 +159,12 @@ FUNCTIONS = {
     "nn.EdgeConv.__call__": "(self, v, e)",
     "nn.GAT.__init__": (
         "(self, in_features, out_features, *, heads=1, concat=True, dropout=0.0, "
-        "negative_slope=0.2, self_loops=True, rngs)"
+        "negative_slope=0.2, self_loops=True, edge_features=None, rngs)"
     ),
     "nn.GAT.__call__": "(self, v, e, *, key=None)",
     "nn.GATv2.__init__": (
         "(self, in_features, out_features, *, heads=1, concat=True, dropout=0.0, "
-        "negative_slope=0.2, self_loops=True, rngs)"
+        "negative_slope=0.2, self_loops=True, edge_features=None, rngs)"
     ),
     "nn.GATv2.__call__": "(self, v, e, *, key=None)",
     "nn.GCN.__init__": "(self, in_features, out_features, *, self_loops=True, use_bias=True, rngs)",
@@ -169,15 +173,15 @@ FUNCTIONS = {
     "nn.GGNN.__call__": "(self, graph, x, *, edges=None)",
     "nn.GIN.__init__": (
         "(self, in_features, hidden, out_features, *, eps=0.0, train_eps=False, "
-        "batch_norm=False, rngs)"
+        "batch_norm=False, edge_features=None, rngs)"
     ),
-    "nn.GIN.__call__": "(self, graph, x, *, train=False, mask=None)",
-    "nn.GatedGCN.__init__": "(self, in_features, out_features, *, rngs)",
+    "nn.GIN.__call__": "(self, graph, x, *, edges=None, train=False, mask=None)",
+    "nn.GatedGCN.__init__": "(self, in_features, out_features, *, edge_features=None, rngs)",
     "nn.GatedGCN.__call__": "(self, v, e)",
     "nn.SAGE.__init__": (
         "(self, in_features, out_features, *, aggregator='mean', normalize=False, rngs)"
     ),
-    "nn.SAGE.__call__": "(self, v, e)",
+    "nn.SAGE.__call__": "(self, graph, x, *, edges=None)",
 }
 
 

@@ -154,6 +154,16 @@ def test_config_lists_every_mistake():
     )
 
 
+def test_values_of_another_kind():
+    with pytest.raises(TrainError) as caught:
+        TrainConfig(layers="2", heads=2.0, lr=True, epochs=2**31, normalize_features=1)
+    assert str(caught.value) == (
+        "layers is '2', expected a whole number below 2**31; heads is 2.0, expected a whole number "
+        "below 2**31; lr is True, expected a number; epochs is 2147483648, expected a whole number "
+        "below 2**31; normalize_features is 1, expected True or False"
+    )
+
+
 def test_unknown_model_and_field():
     with pytest.raises(TrainError, match=r"unknown model 'gta', .*did you mean 'gat'"):
         resolve("cora", "vertex", {"model": "gta"})
@@ -175,7 +185,7 @@ def test_default_models():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"seeds": 0}, "seeds is 0, expected at least 1"),
+        ({"seeds": 0}, r"seeds is 0, expected 1 to 2\*\*31"),
         ({"checkpoint_every": 0}, "checkpoint_every is 0, expected at least 1"),
         ({"config": TrainConfig(normalize_features=True)}, "has negative features"),
     ],

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 
 import jax
+import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 from test_train import Tiny, without_times
@@ -17,6 +19,7 @@ from test_train import Tiny, without_times
 from gnnjit import cli
 from gnnjit.data import communities
 from gnnjit.train import CheckpointError, TrainConfig, train
+from gnnjit.training.checkpoint import Checkpoints
 from gnnjit.training.progress import Silent
 
 EPOCHS = 14
@@ -213,6 +216,117 @@ def test_damaged_identity(go, stopped):
     (stopped / "identity.json").write_text('{"dataset":')
     with pytest.raises(CheckpointError, match=r"identity.json cannot be read .*is damaged"):
         go(checkpoint=stopped, resume=True)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", "{}", '{"hidden": 16}', "[" * 9999, "\x00"])
+def test_another_file_in_place_of_the_identity(go, stopped, text):
+    (stopped / "identity.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"identity\.json .*damaged; start anew in another"):
+        go(checkpoint=stopped, resume=True)
+
+
+def test_an_edited_identity(go, stopped):
+    path = stopped / "identity.json"
+    path.write_text(path.read_text().replace('"hidden": 16', '"hidden": 17'))
+    message = (
+        f"{path} is not as it was written, its digest is another: the checkpoint is damaged; start "
+        "anew in another directory"
+    )
+    with pytest.raises(CheckpointError, match=f"^{re.escape(message)}$"):
+        go(CONFIG.replace(hidden=17), checkpoint=stopped, resume=True)
+
+
+def test_epochs_of_another_run_under_this_identity(go, stopped, tmp_path):
+    """As where the identity was still empty when the folder was put together from two."""
+    with pytest.raises(Stop):
+        go(CONFIG.replace(lr=0.06), checkpoint=tmp_path / "b", checkpoint_every=2,
+           watcher=StopAfter(7))  # fmt: skip
+    shutil.copy(tmp_path / "b" / "identity.json", stopped)
+    with pytest.raises(CheckpointError, match=r"seed-0/6 is damaged \(its arrays or its record"):
+        go(CONFIG.replace(lr=0.06), checkpoint=stopped, resume=True)
+
+
+def change_loss(record):
+    record["history"][2]["losses"]["val"] += 0.125
+
+
+def change_best_epoch(record):
+    record["stopping"]["best_epoch"] = 2
+
+
+def forget_an_epoch(record):
+    del record["history"][1]
+
+
+@pytest.mark.parametrize("change", [change_loss, change_best_epoch, forget_an_epoch])
+def test_a_changed_record(go, plain, stopped, change):
+    where = stopped / "seed-0" / "6"
+    (path,) = (p for p in (where / "record").iterdir() if p.name == "metadata")
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+    message = (
+        f"{where} is damaged (its arrays or its record are not those that were saved): delete it "
+        "to resume from the checkpoint before it, or start anew in another directory"
+    )
+    with pytest.raises(CheckpointError, match=f"^{re.escape(message)}$"):
+        go(checkpoint=stopped, resume=True)
+    shutil.rmtree(where)
+    assert without_times(go(checkpoint=stopped, resume=True)) == plain
+
+
+def test_an_epoch_under_another_number(go, stopped):
+    folder = stopped / "seed-0"
+    (folder / "6").rename(folder / "8")
+    with pytest.raises(CheckpointError, match=r"seed-0/8 is damaged"):
+        go(checkpoint=stopped, resume=True)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"budget": 5, "layout": [1, 1]}'])
+def test_a_damaged_note_of_the_blocks(tmp_path, text):
+    saved = Checkpoints.open(tmp_path, {"lr": 0.1}, resume=False)
+    assert saved.recall() == {}
+    saved.remember({"budget": 5, "layout": [2, 1]})
+    assert saved.recall() == {"budget": 5, "layout": [2, 1]}
+    (tmp_path / "streamed.json").write_text(text)
+    with pytest.raises(
+        CheckpointError, match=r"streamed\.json .*: delete it, which may change the"
+    ):
+        saved.recall()
+
+
+def test_an_interrupt_that_a_library_turns_into_an_error(monkeypatch, tmp_path):
+    """As where it comes while Orbax writes: what it closes then fails."""
+
+    def interrupted(*args, **keywords):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise OSError(9, "Bad file descriptor")
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Checkpoints.open(tmp_path, {}, resume=False).run("seed-0").save(1, {}, {})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="uses a limit of Linux")
+def test_a_full_disk_prints_one_line(tmp_path):
+    """Without what Orbax logs, and what its threads and TensorStore's callbacks raise."""
+    code = (
+        "import resource, signal, sys; from gnnjit import cli; "
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
+        "sys.exit(cli.main(sys.argv[1:]))"
+    )
+    options = f"train karate --model gcn --hidden 400 --no-compare --checkpoint {tmp_path}"
+    found = subprocess.run(
+        [sys.executable, "-c", code, *options.split(), "--quiet", "--checkpoint-every", "1"],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert found.returncode == 2
+    (line,) = found.stderr.splitlines()
+    assert line.startswith(f"gnnjit: error: {tmp_path}/seed-0/1 cannot be written (")
+    assert line.endswith("check the disk, and continue from the checkpoint before it with --resume")
 
 
 def test_a_file_in_the_way(go, tmp_path):

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 import jax
 
+from gnnjit.contexts import Context
 from gnnjit.cost.defaults import default_model
 from gnnjit.cost.model import CostModel
 from gnnjit.cost.store import Key, load
 
-_used = jax.make_user_context(None)
-"""Part of the key of every cache of compiled code: the model decides what is compiled."""
+_used: Context[CostModel | None] = Context(None)
 
 
 def current(platform: str | None = None, dtype: str = "float32") -> CostModel:

@@ -40,7 +40,7 @@ def _table() -> dict[str, Cost]:
         "rev concatenate pad gather split dynamic_slice reduce_precision convert_element_type "
         "optimization_barrier stack tile unstack",
         Cost("none"): "stop_gradient iota",
-        Cost("linear", 1): "add sub add_any neg",
+        Cost("linear", 1): "add sub add_any neg at_most",
         Cost("mul", 1): "mul",
         Cost("div", 4): "div",
         Cost("select", 1): "select_n",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
 import zipfile
-import zlib
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -41,7 +41,9 @@ def read_zip(path: Path, limit: int = MAX_MEMBER_BYTES) -> dict[str, bytes]:
                         f"{path}: unpacks to more than {limit:,} bytes (reached in "
                         f"{info.filename}), expected a small dataset. Is it the right file?"
                     )
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # a damaged archive may raise anything at all
         raise DataError(
             f"{path}: not a readable zip archive ({error}). The file is cut short or another kind "
             "of file; get it again."
@@ -74,6 +76,10 @@ def read_npz(path: Path, wanted: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _read_npy(raw: bytes, where: str) -> Any:
+    """The array in a file of NumPy's format, or what is pickled in it.
+
+    The header is compared with the number of bytes behind it before anything is made of its size.
+    """
     stream = io.BytesIO(raw)
     try:
         version = np.lib.format.read_magic(stream)
@@ -81,13 +87,30 @@ def _read_npy(raw: bytes, where: str) -> Any:
             (1, 0): np.lib.format.read_array_header_1_0,
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
-        _, _, dtype = read_header(stream)
-        if not dtype.hasobject:
-            return np.load(io.BytesIO(raw), allow_pickle=False)
-    except (ValueError, KeyError, EOFError, OSError) as error:
-        raise DataError(
-            f"{where}: not a readable array ({error}), expected the .npy format. Get the file "
-            "again."
-        ) from error
-    value = load_pickle(raw[stream.tell() :], where)
-    return value.item() if isinstance(value, np.ndarray) and value.shape == () else value
+        shape, fortran, dtype = read_header(stream)
+    except Exception as error:  # the header is parsed as Python's source is
+        raise _unreadable(where, error) from error
+    rest = raw[stream.tell() :]
+    if dtype.hasobject:
+        value = load_pickle(rest, where)
+        return value.item() if isinstance(value, np.ndarray) and value.shape == () else value
+    if not all(isinstance(side, int) and side >= 0 for side in shape):
+        raise _unreadable(where, f"its shape is {_short(shape)}")
+    if dtype.kind not in "biufUS" or dtype.itemsize * math.prod(shape) != len(rest):
+        found = f"{len(rest):,} bytes for {_short(dtype)} of the shape {_short(shape)}"
+        raise _unreadable(where, found)
+    if dtype.itemsize == 0:
+        return np.zeros(shape, dtype)
+    return np.frombuffer(rest, dtype).reshape(shape, order="F" if fortran else "C")
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _unreadable(where: str, why: object) -> DataError:
+    return DataError(
+        f"{where}: not a readable array ({_short(why)}), expected the .npy format. Get the file "
+        "again."
+    )

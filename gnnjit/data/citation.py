@@ -60,7 +60,8 @@ def citation_full(
     path = locate(name, f"citationfull-{name}", (file,), data_dir, fetch)[file.name]
     adjacency, features, y = _read(path)
     n, num_classes = y.shape[0], int(y.max()) + 1
-    x = row_normalize(features.dense()) if normalize else features.dense()
+    x = features.dense(str(path))
+    x = row_normalize(x) if normalize else x
     masks = per_class_split(
         name, y, num_classes, train=train_per_class, val=val_per_class, seed=seed
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -141,6 +142,8 @@ def draw(
     """What `communities` makes of the same arguments, before the graph's two sorted structures and
     the features. Raises DataError as it does."""
     _check(num_nodes, num_classes, num_features, avg_degree, homophily, exponent, separation)
+    if seed < 0:
+        raise DataError(f"communities: got seed={seed}, expected at least 0.")
     if max_degree is None:
         max_degree = math.isqrt(int(num_nodes * avg_degree)) + 1
     elif max_degree < 1:
@@ -167,6 +170,21 @@ def _check(
     exponent: float,
     separation: float,
 ) -> None:
+    for argument, value in (
+        ("num_nodes", num_nodes), ("num_classes", num_classes), ("num_features", num_features),
+    ):  # fmt: skip
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise DataError(
+                f"communities: got {argument}={reprlib.repr(value)}, expected a whole number."
+            )
+    for argument, value in (
+        ("avg_degree", avg_degree), ("homophily", homophily), ("exponent", exponent),
+        ("separation", separation),
+    ):  # fmt: skip
+        if not hasattr(value, "__float__"):
+            raise DataError(
+                f"communities: got {argument}={reprlib.repr(value)}, expected a number."
+            )
     rules = (
         ("num_nodes", num_nodes, 1 <= num_nodes < 2**31, "1 to 2**31 - 1"),
         ("num_classes", num_classes, 1 <= num_classes <= num_nodes, "1 to num_nodes"),

@@ -3,13 +3,15 @@
 A pickle is a program that may call anything importable. Here it may name only the few globals
 below, and each of them is replaced by a stand-in of ours: not even NumPy's or SciPy's own
 unpickling code runs on the file's bytes. What the stand-ins hold is checked and then turned into
-plain arrays.
+plain arrays. Before any of that, the opcodes are read one by one: the C unpickler would make room
+for whatever index or length they name.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +33,16 @@ class Csr:
         """int64 [nnz]: the row of each stored entry."""
         return np.repeat(np.arange(self.shape[0]), np.diff(self.indptr))
 
-    def dense(self) -> np.ndarray:
-        """float32 [rows, columns]; entries stored twice add up, as in SciPy."""
-        out = np.zeros(self.shape, np.float32)
+    def dense(self, where: str = "a sparse matrix") -> np.ndarray:
+        """float32 [rows, columns]; entries stored twice add up, as in SciPy. Raises DataError
+        naming `where` for what does not fit into memory."""
+        try:
+            out = np.zeros(self.shape, np.float32)
+        except (MemoryError, ValueError) as error:
+            raise DataError(
+                f"{where}: the matrix has {self.shape[0]:,} x {self.shape[1]:,} elements, expected "
+                "one that fits into memory. Is it the right file?"
+            ) from error
         np.add.at(out, (self.rows(), self.indices), self.data.astype(np.float32))
         return out
 
@@ -178,6 +187,64 @@ class _Unpickler(pickle.Unpickler):
             ) from None
 
 
+_OPCODES = {ord(op.code): op for op in pickletools.opcodes}
+_REFUSED = {
+    "PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4", "NEXT_BUFFER", "READONLY_BUFFER", "NEWOBJ_EX",
+}  # fmt: skip
+"""Opcodes of pickles that need more than their own bytes, or keyword arguments."""
+_LENGTHS = {
+    pickletools.TAKEN_FROM_ARGUMENT1: 1,
+    pickletools.TAKEN_FROM_ARGUMENT4: 4,
+    pickletools.TAKEN_FROM_ARGUMENT4U: 4,
+    pickletools.TAKEN_FROM_ARGUMENT8U: 8,
+}
+"""Bytes of the length that some arguments begin with."""
+
+
+def _check_opcodes(raw: bytes) -> None:
+    """Raises UnpicklingError for an opcode that is refused or unknown, an argument that runs past
+    the end, or a number in the memo larger than the file could need."""
+    at = 0
+    while True:
+        if at >= len(raw):
+            raise EOFError("Ran out of input")
+        op = _OPCODES.get(raw[at])
+        if op is None or op.name in _REFUSED:
+            found = op.name if op else f"{raw[at]:#04x}"
+            raise pickle.UnpicklingError(f"byte {at:,} is {found}, expected an opcode of arrays")
+        at += 1
+        end = _end_of_argument(raw, at, op)
+        if end > len(raw):
+            raise EOFError(f"{op.name} at byte {at - 1:,} runs past the end")
+        if op.name in ("PUT", "BINPUT", "LONG_BINPUT"):
+            text = raw[at:end]
+            number = int(text) if op.name == "PUT" else int.from_bytes(text, "little")
+            if not 0 <= number <= len(raw):
+                raise pickle.UnpicklingError(
+                    f"{op.name} at byte {at - 1:,} names entry {number:,} of the memo"
+                )
+        if op.name == "STOP":
+            return
+        at = end
+
+
+def _end_of_argument(raw: bytes, at: int, op: pickletools.OpcodeInfo) -> int:
+    """Where the argument that begins at `at` ends; past the end of `raw` where it does."""
+    if op.arg is None:
+        return at
+    if op.arg.n >= 0:
+        return at + op.arg.n
+    if op.arg.n == pickletools.UP_TO_NEWLINE:
+        for _ in range(2 if op.name in ("GLOBAL", "INST") else 1):
+            at = raw.find(b"\n", at) + 1
+            if at == 0:
+                return len(raw) + 1
+        return at
+    size = _LENGTHS[op.arg.n]
+    length = int.from_bytes(raw[at : at + size], "little")
+    return at + size + length
+
+
 def load_pickle(raw: bytes, where: str) -> Any:
     """The value in a pickle of arrays, `Csr` matrices, dicts, lists and numbers.
 
@@ -189,12 +256,13 @@ def load_pickle(raw: bytes, where: str) -> Any:
       DataError: if the pickle names any other global, is cut short or is no pickle.
     """
     try:
+        _check_opcodes(raw)
         return _resolve(_Unpickler(io.BytesIO(raw), where).load(), where)
     except DataError:
         raise
     except Exception as error:  # a damaged pickle may raise anything at all
+        why = f"{type(error).__name__}: {str(error)[:200]}"
         raise DataError(
-            f"{where}: not a readable pickle ({type(error).__name__}: {error}), expected a pickle "
-            f"of arrays; got {len(raw):,} bytes. The file is cut short or another kind of file; "
-            "get it again."
+            f"{where}: not a readable pickle ({why}), expected a pickle of arrays; got "
+            f"{len(raw):,} bytes. The file is cut short or another kind of file; get it again."
         ) from error

@@ -130,12 +130,18 @@ def _neighbours(path: Path, value: Any) -> dict[int, list[int]]:
     return value
 
 
+_MOST = int(np.iinfo(np.int64).max)
+
+
 def _test_index(path: Path) -> np.ndarray:
     try:
-        return np.array(read_bytes(path).decode("ascii").split(), dtype=np.int64)
-    except ValueError as error:
+        ids = [int(word) for word in read_bytes(path).decode("ascii").split()]
+        if any(i > _MOST for i in ids):
+            raise ValueError(f"{_MOST} is the largest that is read")
+        return np.array(ids, dtype=np.int64)
+    except (ValueError, OverflowError) as error:
         raise DataError(
-            f"{path}: not a list of vertex ids ({error}), expected one number a line."
+            f"{path}: not a list of vertex ids ({str(error)[:200]}), expected one number a line."
         ) from error
 
 
@@ -177,8 +183,8 @@ def _mismatch(p: _Parts, key: str, got: str, expected: str, other: str) -> DataE
 def _assemble(name: str, p: _Parts, normalize: bool) -> Dataset:
     n, train = len(p.neighbours), p.y.shape[0]
     x = np.zeros((n, p.allx.shape[1]), np.float32)
-    x[: p.allx.shape[0]] = p.allx.dense()
-    x[p.test_index] = p.tx.dense()
+    x[: p.allx.shape[0]] = p.allx.dense(str(p.paths["allx"]))
+    x[p.test_index] = p.tx.dense(str(p.paths["tx"]))
     y = np.zeros(n, np.int32)
     y[: p.ally.shape[0]] = p.ally.argmax(axis=1)
     y[p.test_index] = p.ty.argmax(axis=1)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
+
+import numpy as np
 
 from gnnjit.data.citation import citation_full
 from gnnjit.data.communities import communities
@@ -72,6 +75,19 @@ def open_dataset(
     Raises:
       DataError: if the name or an option is unknown, or the files are missing or damaged.
     """
+    options = checked_options(name, options)
+    entry = DATASETS[name.lower()]
+    if entry.reads_files:
+        options["data_dir"] = data_dir
+    return entry.load(**options)
+
+
+def checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a dataset, numbers as the kind that its loader takes: 1e3 is 1000.
+
+    Raises:
+      DataError: if the name or an option is unknown, or a value is of another kind.
+    """
     entry = DATASETS.get(name.lower())
     if entry is None:
         raise DataError(
@@ -84,9 +100,36 @@ def open_dataset(
                 f"open_dataset: {name} got the option {option!r}, expected one of "
                 f"{', '.join(entry.options())}.{_suggest(option, entry.options())}"
             )
-    if entry.reads_files:
-        options["data_dir"] = data_dir
-    return entry.load(**options)
+    return {option: _checked(name, option, value, entry) for option, value in options.items()}
+
+
+_KINDS = {"int": "a whole number", "float": "a finite number", "bool": "True or False"}
+
+
+def _checked(name: str, option: str, value: Any, entry: Entry) -> Any:
+    """The value, as the loader's annotation says. Raises DataError for another kind of value."""
+    kind, _, none = str(inspect.signature(entry.load).parameters[option].annotation).partition(
+        " | "
+    )
+    if kind not in _KINDS or (none and value is None):
+        return value
+    found = _as_kind(kind, value)
+    if found is None or (option == "seed" and found < 0):
+        wanted = "a whole number, 0 or more" if option == "seed" else _KINDS[kind]
+        shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
+        raise DataError(f"{name}: got {option}={shown}, expected {wanted}.")
+    return found
+
+
+def _as_kind(kind: str, value: Any) -> Any:
+    """`value` as an int, float or bool; None where it is none."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value) if kind == "bool" else None
+    if kind == "bool" or not isinstance(value, int | float | np.integer | np.floating):
+        return None
+    if not math.isfinite(value) or (kind == "int" and value != int(value)):
+        return None
+    return int(value) if kind == "int" else float(value)
 
 
 def _suggest(got: str, known: tuple[str, ...]) -> str:

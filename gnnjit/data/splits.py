@@ -42,6 +42,8 @@ def per_class_split(
             f"{name}: the split got train={train}, val={val} vertices a class, expected at least "
             "1 and 0."
         )
+    if seed < 0:
+        raise DataError(f"{name}: the split got seed={seed}, expected at least 0.")
     shuffled = np.random.Generator(np.random.PCG64(seed)).permutation(y.shape[0])
     by_class = shuffled[np.argsort(y[shuffled], kind="stable")]
     sizes = np.bincount(y, minlength=num_classes)

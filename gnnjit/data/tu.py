@@ -113,7 +113,7 @@ class _Texts:
         try:
             lines = text.decode("ascii").splitlines()
             table = np.loadtxt(lines, dtype=dtype, delimiter=",", ndmin=2, comments=None)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise DataError(
                 f"{self.file(part)}: not a table of numbers ({error}). The file is damaged; get "
                 "it again."
@@ -208,7 +208,20 @@ def _features(texts: _Texts, n: int, attributes: bool) -> np.ndarray:
         labels = texts.table("node_labels", np.int64, n)
         for column in labels.T:
             values, index = np.unique(column, return_inverse=True)
-            columns.append(np.eye(len(values), dtype=np.float32)[index.reshape(-1)])
+            columns.append(_one_hot(texts, index.reshape(-1), len(values)))
     if not columns:
         columns.append(np.ones((n, 1), np.float32))
     return np.concatenate(columns, axis=1)
+
+
+def _one_hot(texts: _Texts, index: np.ndarray, count: int) -> np.ndarray:
+    """float32 [N, count]: 1 at each vertex's label."""
+    try:
+        out = np.zeros((index.shape[0], count), np.float32)
+    except MemoryError as error:
+        raise DataError(
+            f"{texts.file('node_labels')}: {count:,} different labels of {index.shape[0]:,} "
+            "vertices, one-hot, do not fit into memory. Are they labels?"
+        ) from error
+    out[np.arange(index.shape[0]), index] = 1
+    return out

@@ -10,6 +10,9 @@ import numpy as np
 from gnnjit.errors import DataError
 from gnnjit.graph import Graph
 
+_BLOCK = 1 << 22
+"""Features that are looked at together."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
@@ -41,6 +44,7 @@ class Dataset:
     def __post_init__(self) -> None:
         n = self.graph.num_nodes
         _expect(self.name, "x", self.x, (n, None), np.float32)
+        _expect_finite(self.name, self.x)
         _expect(self.name, "y", self.y, (n,), np.int32)
         _expect_labels(self.name, self.y, self.num_classes)
         taken = np.zeros(n, np.int8)
@@ -123,6 +127,7 @@ class GraphDataset:
         graphs = self.y.shape[0]
         edges = self.src.shape[0]
         _expect(self.name, "x", self.x, (None, None), np.float32)
+        _expect_finite(self.name, self.x)
         _expect(self.name, "y", self.y, (graphs,), np.int32)
         _expect(self.name, "src", self.src, (edges,), np.int32)
         _expect(self.name, "dst", self.dst, (edges,), np.int32)
@@ -210,6 +215,8 @@ class GraphDataset:
             raise DataError(
                 f"{self.name}: folds() got k={k}, expected 2 to {len(self)}, the number of graphs."
             )
+        if seed < 0:
+            raise DataError(f"{self.name}: folds() got seed={seed}, expected at least 0.")
         rng = np.random.Generator(np.random.PCG64(seed))
         shuffled = rng.permutation(len(self))
         by_class = shuffled[np.argsort(self.y[shuffled], kind="stable")]
@@ -246,6 +253,18 @@ def _expect(
     raise DataError(
         f"{name}: {part} is {array.dtype}[{got}], expected {np.dtype(dtype)}[{wanted}]."
     )
+
+
+def _expect_finite(name: str, x: np.ndarray) -> None:
+    rows = max(1, _BLOCK // max(1, x.shape[1]))
+    for start in range(0, x.shape[0], rows):
+        wrong = ~np.isfinite(x[start : start + rows])
+        if wrong.any():
+            v, f = (int(i) for i in np.argwhere(wrong)[0])
+            raise DataError(
+                f"{name}: x[{start + v}, {f}] is {x[start + v, f]}, expected finite numbers of "
+                "float32. Replace it, or leave the vertex out."
+            )
 
 
 def _expect_labels(name: str, y: np.ndarray, num_classes: int) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gnnjit import _compat
 from gnnjit.errors import LayerError
+from gnnjit.frontend import suspicions
+from gnnjit.frontend.interned import CUSTOM, interned
 from gnnjit.frontend.vocabulary import degree_p, index_p, reduce_p
-from gnnjit.ir.evaluate import bind
 from gnnjit.ir.program import (
     Aggregate,
     Atom,
@@ -33,16 +33,24 @@ from gnnjit.ir.program import (
 from gnnjit.ir.space import Space, join
 
 _INLINED = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
-_CUSTOM = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
+MUTABLE = (
+    "the layer reads or writes a mutable array (jax.Ref), and is traced once for all vertices and "
+    "edges: read it before the layer and pass the array; return what should be stored, and store "
+    "it where the layer is called"
+)
 _OURS = (reduce_p, degree_p, index_p)
 
 
 @dataclasses.dataclass(frozen=True)
 class Captured:
-    """A traced function: `program`'s last inputs are `constants`, arrays it closed over."""
+    """A traced function: `program`'s last inputs are `constants`, arrays it closed over.
+
+    unread: the inputs that no output depends on, as the function was written.
+    """
 
     program: Program
     constants: tuple[Any, ...]
+    unread: frozenset[Value] = frozenset()
 
 
 def capture(
@@ -51,32 +59,52 @@ def capture(
     *,
     name: str = "body",
     edge_values: bool = False,
+    effects: bool = False,
 ) -> Captured:
     """Trace `fn(*per-element arrays) -> flat list` once.
 
     Each equation lands in the join of its operands' spaces; with `edge_values`, whatever touches
     a source or an edge lands on the edges, as a vertex-by-vertex reading of the code has it, and
-    so does what only edges read of the work on `v`.
+    so does what only edges read of the work on `v`. `effects`: whether what has an effect and no
+    result is left out, instead of an error.
     """
     with _compat.without_mesh():  # whatever one lies on that `fn` closes over
         closed = jax.make_jaxpr(fn)(*[_compat.like(v) for v in inputs])
-        return from_jaxpr(closed, inputs, name=name, edge_values=edge_values)
+        return from_jaxpr(closed, inputs, name=name, edge_values=edge_values, effects=effects)
 
 
 def from_jaxpr(
-    closed: Any, inputs: Sequence[Value], *, name: str, edge_values: bool = False
+    closed: Any,
+    inputs: Sequence[Value],
+    *,
+    name: str,
+    edge_values: bool = False,
+    effects: bool = False,
 ) -> Captured:
     """The program of a jaxpr whose inputs are `inputs`; constants become shared inputs."""
     jaxpr, consts = _compat.open_jaxpr(closed)
+    if not all(hasattr(v.aval, "shape") for v in jaxpr.constvars):  # Variables of Flax, as hijax
+        raise LayerError(MUTABLE)
     names = [f"c{i}" for i in range(len(consts))]
     lifted = [
         Value(tuple(v.aval.shape), v.aval.dtype, Space.SHARED, n)
         for v, n in zip(jaxpr.constvars, names, strict=True)
     ]
-    walker = _Walker(Builder([*inputs, *lifted]), edge_values)
+    walker = _Walker(Builder([*inputs, *lifted]), edge_values, effects)
     outputs = walker.run(jaxpr, lifted, list(inputs))
     program = Program((*inputs, *lifted), tuple(walker.builder.equations), tuple(outputs), name)
-    return Captured(_on_the_edges(program) if edge_values else program, tuple(consts))
+    live = _live(jaxpr)
+    unread = frozenset(v for v, x in zip(inputs, jaxpr.invars, strict=True) if x not in live)
+    return Captured(_on_the_edges(program) if edge_values else program, tuple(consts), unread)
+
+
+def _live(jaxpr: Any) -> set[Any]:
+    """The variables of a jaxpr that its outputs depend on."""
+    live = {v for v in jaxpr.outvars if not isinstance(v, _compat.JaxprLiteral)}
+    for eqn in reversed(jaxpr.eqns):
+        if not live.isdisjoint(eqn.outvars):
+            live.update(v for v in eqn.invars if not isinstance(v, _compat.JaxprLiteral))
+    return live
 
 
 def _on_the_edges(program: Program) -> Program:
@@ -107,10 +135,13 @@ def _on_the_edges(program: Program) -> Program:
 class _Walker:
     """Appends the equations of a jaxpr, nested calls inlined."""
 
-    def __init__(self, builder: Builder, edge_values: bool):
+    def __init__(self, builder: Builder, edge_values: bool, effects: bool = False):
         self.builder = builder
         self.edge_values = edge_values
+        self.effects = effects
+        self.warned: set[Any] = set()
         self.called_at: Location | None = None
+        self.made_at: Any = None
 
     def run(self, jaxpr: Any, consts: Sequence[Atom], args: Sequence[Atom]) -> list[Atom]:
         env: dict[Any, Atom] = dict(zip(jaxpr.constvars, consts, strict=True))
@@ -133,10 +164,11 @@ class _Walker:
     def inline(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         """A nested call's equations, at the line of the outermost call: JAX traces a `jit` once,
         so that its own lines are those of whoever called it first."""
-        outer = self.called_at
-        self.called_at = outer or _location(eqn)
+        outer = self.called_at, self.made_at
+        self.called_at = self.called_at or _location(eqn)
+        self.made_at = self.made_at or eqn.source_info
         outs = self.call(eqn.params.get("jaxpr", eqn.params.get("call_jaxpr")), ins)
-        self.called_at = outer
+        self.called_at, self.made_at = outer
         return outs
 
     def call(self, closed: Any, args: Sequence[Atom]) -> list[Atom]:
@@ -157,7 +189,9 @@ class _Walker:
 
     def equation(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         where = self.called_at or _location(eqn)
-        _refuse(eqn, ins, where)
+        if self.effects and not eqn.outvars:
+            return []
+        _refuse(eqn, ins, where, self.made_at or eqn.source_info)
         op, space = self.operation(eqn, ins)
         if op.name == "index":
             ins = []
@@ -166,6 +200,8 @@ class _Walker:
 
     def operation(self, eqn: Any, ins: list[Atom]) -> tuple[Op, Space]:
         if eqn.primitive is reduce_p:
+            if self.edge_values and ins[0].space is Space.DST:
+                self.warn_of_vertex_value(eqn, ins[0])
             return Reduce(eqn.params["kind"], Space.DST), Space.DST
         if eqn.primitive is degree_p:
             return Degree(), Space.DST
@@ -174,36 +210,15 @@ class _Walker:
             return Index(), space
         if self.edge_values and space is Space.SRC:
             space = Space.EDGE
-        op = Lax(eqn.primitive, tuple(sorted(eqn.params.items())))
-        return (_interned(op, ins, eqn.outvars) if op.name in _CUSTOM else op), space
+        return interned(Lax(eqn.primitive, tuple(sorted(eqn.params.items()))), eqn, ins), space
 
-
-_INTERNED: dict[Hashable, Lax] = {}
-
-
-def _interned(op: Lax, ins: Sequence[Atom], outs: Sequence[Any]) -> Lax:
-    """The first operation seen with the same value and the same derivative.
-
-    `jax.nn.relu` and its like are another object in each trace; programs that use them would
-    never be equal, and each call outside `jax.jit` would compile anew.
-    """
-    avals = [_compat.like(a) for a in ins]
-    if not all(jnp.issubdtype(a.dtype, jnp.inexact) for a in [*avals, *(v.aval for v in outs)]):
-        return op
-
-    def with_derivative(*xs: Any) -> Any:
-        if op.name == "custom_jvp_call":
-            return jax.jvp(lambda *ys: bind(op, ys), xs, xs)
-        values, transpose = jax.vjp(lambda *ys: bind(op, ys), *xs)
-        return values, transpose(values)
-
-    closed = jax.make_jaxpr(with_derivative)(*avals)
-    if _compat.open_jaxpr(closed)[1]:  # arrays that the text does not show
-        return op
-    key = (op.name, str(op["call_jaxpr"]), str(closed))
-    if any(" at 0x" in text for text in key):  # functions, of which it shows only where they lie
-        return op
-    return _INTERNED.setdefault(key, op)
+    def warn_of_vertex_value(self, eqn: Any, value: Atom) -> None:
+        where, said = self.called_at or _location(eqn), eqn.params["said"]
+        if (where, said) in self.warned:  # a word may reduce twice
+            return
+        self.warned.add((where, said))
+        reduced = any(isinstance(e.op, (Reduce, Degree)) for e in self.builder.equations)
+        suspicions.warn(where, suspicions.reduced_vertex_value(said, value, reduced))
 
 
 def _location(eqn: Any) -> Location | None:
@@ -211,23 +226,40 @@ def _location(eqn: Any) -> Location | None:
     return Location(*found) if found else None
 
 
-def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None) -> None:
-    """Errors for what cannot mean anything per element."""
+def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None, made_at: Any) -> None:
+    """Errors for what cannot mean anything per element. `made_at`: JAX's account of the code that
+    made the equation, or the outermost call that it is a part of."""
     at = f"{where}: " if where else ""
-    if eqn.primitive.name in ("random_bits", "threefry2x32"):
+    if eqn.primitive.name in ("random_bits", "threefry2x32") and ins[0].space is Space.SHARED:
+        drew = _compat.dropout_of(made_at) or "jax.random"
         raise LayerError(
-            f"{at}jax.random drew from a key inside a layer. The key is shared by the whole graph, "
+            f"{at}{drew} drew from a key inside a layer. The key is shared by the whole graph, "
             "so every edge and vertex would get the same numbers. Use gnnjit.dropout(value, rate, "
             "key) or gnnjit.random_uniform(key, like=value), which draw once per element"
+        )
+    if eqn.primitive.name in ("get", "swap", "addupdate"):
+        raise LayerError(at + MUTABLE)
+    if eqn.primitive.name.startswith(("bcoo_", "bcsr_")):
+        raise LayerError(
+            f"{at}{eqn.primitive.name} computes with a sparse array inside a layer, expected dense "
+            "ones: multiply by it outside the layer, on arrays of all vertices, or make it dense "
+            "(todense)"
         )
     if not eqn.outvars:
         raise LayerError(
             f"{at}{eqn.primitive.name} has an effect and no result, so it cannot run once per edge "
-            "in a compiled traversal. Print or store what the layer returns instead"
+            "in a compiled traversal. Under `with jax.disable_jit():` it does, edge after edge; or "
+            "print what the layer returns"
+        )
+    if eqn.primitive is index_p and ins[0].space is Space.SHARED:
+        raise LayerError(
+            f"{at}random numbers for a shared value ({ins[0].dtype.name}{list(ins[0].shape)}), the "
+            "same for the whole graph, expected like= (or what gnnjit.dropout is given) on edges "
+            "or vertices: draw for a parameter with jax.random, outside the layer"
         )
     if eqn.primitive is reduce_p and ins[0].space is Space.SHARED:
         raise LayerError(at + _shared_message(eqn.params["said"], ins[0]))
-    if eqn.primitive.name in _CUSTOM or any(True for _ in _compat.subjaxprs(eqn)):
+    if eqn.primitive.name in CUSTOM or any(True for _ in _compat.subjaxprs(eqn)):
         inner = next((e for e in _nested(eqn) if e.primitive in _OURS), None)
         if inner is not None:
             raise LayerError(
@@ -265,9 +297,9 @@ def inline_custom_calls(program: Program) -> Program:
             op = Aggregate(inline_custom_calls(eqn.op.body), eqn.op.reductions)
             builder.emit(op, [builder[a] for a in eqn.inputs], eqn.outputs, eqn.location)
             continue
-        if not isinstance(eqn.op, Lax) or eqn.op.name not in _CUSTOM:
+        if not isinstance(eqn.op, Lax) or eqn.op.name not in CUSTOM:
             builder.copy(eqn)
             continue
-        outs = walker.call(eqn.op[_CUSTOM[eqn.op.name]], [builder[a] for a in eqn.inputs])
+        outs = walker.call(eqn.op[CUSTOM[eqn.op.name]], [builder[a] for a in eqn.inputs])
         builder.env.update(zip(eqn.outputs, outs, strict=True))
     return builder.finish(program)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
-import os
 import re
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -15,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import LayerError
-from gnnjit.frontend.capture import capture
+from gnnjit.frontend import arguments, mistakes, suspicions
+from gnnjit.frontend.capture import MUTABLE, Captured, capture
+from gnnjit.frontend.state import library_message
 from gnnjit.frontend.vocabulary import layer_scope
 from gnnjit.ir.program import Program, Value
 from gnnjit.ir.space import Space
@@ -36,7 +37,24 @@ class Edge:
             return self._fields[name]
         if name in self._missing:
             raise LayerError(self._missing[name])
+        if name in _OF_ARRAYS:
+            return self._fail()
         raise LayerError(f"an edge has src, dst and data; it has no {name!r}")
+
+    def _fail(self, *_: Any, **__: Any) -> Any:
+        raise LayerError(_AS_ARRAY)
+
+    __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _fail
+    __matmul__ = __rmatmul__ = __truediv__ = __rtruediv__ = __neg__ = __iter__ = _fail
+    __pow__ = __rpow__ = __abs__ = __len__ = __bool__ = __jax_array__ = _fail
+    __lt__ = __le__ = __gt__ = __ge__ = __array__ = _fail
+
+
+_AS_ARRAY = (
+    "an edge was used as an array; its arrays are e.src and e.dst (features of its ends) and "
+    "e.data (its own). Write e.src for the neighbour's features"
+)
+_OF_ARRAYS = frozenset("T aval dtype shape ndim size sum mean max min astype reshape at".split())
 
 
 class _Missing:
@@ -81,19 +99,31 @@ class Traced:
     out_tree: Any
 
 
-def trace(fn: Callable[..., Any], args: Arguments, graph: Any, *, name: str, where: str) -> Traced:
-    """Trace `fn(v, e, *params, **keywords)` once, per element."""
+def trace(
+    fn: Callable[..., Any],
+    args: Arguments,
+    graph: Any,
+    *,
+    name: str,
+    where: str,
+    effects: bool = False,
+) -> Traced:
+    """Trace `fn(v, e, *params, **keywords)` once, per element.
+
+    effects: whether what has an effect and no result is left out, instead of an error.
+    """
     parts = {
         Space.SRC: ("e.src", args.src),
         Space.DST: ("v", args.dst),
         Space.EDGE: ("e.data", args.edges),
         Space.SHARED: ("", (args.params, args.keywords)),
     }
+    mistakes.check_call(fn, args.params, list(args.keywords), name, where)
     names = _parameter_names(fn)
     values, operands, trees = [], [], {}
     arrays: dict[int, Any] = {}  # a leaf given twice (e.src and v) stays one array
     for space, (label, tree) in parts.items():
-        leaves, treedef = jax.tree.flatten_with_path(tree)
+        leaves, treedef = jax.tree.flatten_with_path(tree, is_leaf=_is_sparse)
         trees[space] = (treedef, len(leaves))
         for path, leaf in leaves:
             title = _title(label, path, names)
@@ -110,44 +140,72 @@ def trace(fn: Callable[..., Any], args: Arguments, graph: Any, *, name: str, whe
             groups[space], rest = jax.tree.unflatten(treedef, rest[:n]), rest[n:]
         out = _call(fn, args, groups, name, where)
         leaves, treedef = jax.tree.flatten(out)
+        if not leaves:
+            raise LayerError(_nothing(out, name, where))
         out_trees.append(treedef)
         return [_output(leaf, f"{where}: {name}") for leaf in leaves]
 
     try:
-        captured = capture(flat, values, name=name, edge_values=True)
-    except LayerError as error:
-        if _PLACE.match(str(error)):
+        captured = capture(flat, values, name=name, edge_values=True, effects=effects)
+    except Exception as error:
+        if (said := _in_words(error, args, values, name, where)) is None:
             raise
-        raise LayerError(f"{_user_place(error) or where}: {error}") from error
-    except jax.errors.UnexpectedTracerError as error:
-        raise LayerError(leak_message(name, where)) from error
-    except (TypeError, ValueError) as error:
-        if args.dst is None and ("_Missing" in str(error) or "__jax_array__" in str(error)):
-            raise LayerError(_no_destination(name, where)) from error
-        at = _user_place(error) or where
-        raise LayerError(_shape_message(error, values, name, at)) from error
+        raise said from error
     refuse_batched_constants(captured, graph, f"{where}: {name}")
+    _refuse_unread_edges(captured, f"{where}: {name}")
+    if not getattr(fn, "args", ()):  # a module's parameters are captured too
+        suspicions.look_through(captured.program, len(captured.constants), graph)
     return Traced(captured.program, (*operands, *captured.constants), out_trees[-1])
 
 
+def _in_words(
+    error: Exception, args: Arguments, values: list[Value], name: str, where: str
+) -> LayerError | None:
+    """The error to raise instead, or None where it says itself what is wrong, and where."""
+    if isinstance(error, LayerError):
+        if _PLACE.match(str(error)):
+            return None
+        return LayerError(f"{mistakes.user_place(error) or where}: {error}")
+    if isinstance(error, jax.errors.UnexpectedTracerError):
+        return LayerError(leak_message(name, where))
+    if args.dst is None and ("_Missing" in str(error) or "__jax_array__" in str(error)):
+        return LayerError(_no_destination(name, where))
+    if isinstance(error, (TypeError, ValueError)) and "__jax_array__" in str(error):
+        return LayerError(f"{mistakes.user_place(error) or where}: {_AS_ARRAY}")
+    if (said := library_message(error)) is not None:
+        return LayerError(f"{mistakes.user_place(error) or where}: {name} {said}")
+    return mistakes.in_words(error, values, name, where)
+
+
 _PLACE = re.compile(r"\S+:\d+: ")
-_LIBRARIES = ("jax", "flax", "numpy", "gnnjit/frontend", "gnnjit/lower", "gnnjit/ir")
 
 
-def _user_place(error: BaseException) -> str | None:
-    """`file:line` of the innermost line outside libraries that `error` passed through."""
-    frames = [
-        (frame.f_code.co_filename.replace(os.sep, "/"), line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-    ]
-    own = [
-        f"{file.rsplit('/', 1)[-1]}:{line}"
-        for file, line in frames
-        if not any(f"/{library}/" in file for library in _LIBRARIES)
-        and not file.endswith("gnnjit/layer.py")
-        and not file.startswith("<")
-    ]
-    return own[-1] if own else None
+def call_element(
+    fn: Callable[..., Any], args: Arguments, src: Any, dst: Any, data: Any, name: str, where: str
+) -> list[Any]:
+    """The leaves of what `fn` returns for one vertex and one incoming edge."""
+    shared = jax.tree.map(jnp.asarray, (args.params, args.keywords))
+    groups = {Space.SRC: src, Space.DST: dst, Space.EDGE: data, Space.SHARED: shared}
+    out = _call(fn, args, groups, name, where)
+    return [_output(leaf, f"{where}: {name}") for leaf in jax.tree.leaves(out)]
+
+
+@contextlib.contextmanager
+def fresh_names(owner: Any) -> Iterator[None]:
+    """Within it, a linen module names its submodules from the start, as in a call of its own."""
+    state = getattr(owner, "_state", None)
+    names, scope = getattr(state, "autoname_cursor", None), getattr(owner, "scope", None)
+    if state is None or names is None or scope is None:
+        yield
+        return
+    compact = state.in_compact_method
+    state.autoname_cursor = {}
+    object.__setattr__(owner, "scope", scope.rewound())
+    try:
+        yield
+    finally:
+        state.autoname_cursor, state.in_compact_method = names, compact
+        object.__setattr__(owner, "scope", scope)
 
 
 def call_once(
@@ -201,6 +259,30 @@ def refuse_batched_constants(captured: Any, graph: Any, what: str) -> None:
             )
 
 
+def _refuse_unread_edges(captured: Captured, what: str) -> None:
+    """Error where a call brought edge features and the layer's results depend on none of them.
+
+    A layer that reads some leaves of a pytree is no mistake: layers of a model may share one.
+    """
+    given = [v for v in captured.program.inputs if v.space is Space.EDGE]
+    if not given or not captured.unread.issuperset(given):
+        return
+    shown: list[str] = []
+    for v in given:
+        name = v.name if len(v.name) <= 120 else v.name[:117] + "..."
+        shown.append(f"{name}: {v.dtype.name}{list(v.shape)}")
+        if sum(map(len, shown)) > 300:
+            break
+    more = f" and {len(given) - len(shown)} more" if len(given) > len(shown) else ""
+    raise LayerError(
+        f"{what} was given edges=, and its results depend on none of it (per edge: "
+        f"{', '.join(shown)}{more}). "
+        "Read it in the layer as e.data, as in gnnjit.sum(e.data * e.src); of a module of "
+        "gnnjit.nn, ask for it where the module is made (edge_features=...) or take one that has "
+        "edge features; or leave edges= out"
+    )
+
+
 def _is_spread(atom: Any, made: dict[Any, Any]) -> bool:
     """Whether a value is repeated along its first axis: a weight meets a value that has the axis,
     an array of the whole graph one that lacks it."""
@@ -235,9 +317,18 @@ def _parameter_names(fn: Callable[..., Any]) -> list[str]:
 
 
 def _array(leaf: Any, what: str) -> Any:
-    if isinstance(leaf, (bool, int, float, complex, np.ndarray, np.generic, list)):
+    if _is_sparse(leaf):
+        raise LayerError(
+            f"{what} is a sparse array ({type(leaf).__name__}), expected a dense one: multiply by "
+            "it outside the layer, on arrays of all vertices, or pass it dense (todense, toarray)"
+        )
+    if isinstance(leaf, jax.Ref):
+        raise LayerError(f"{what}: {MUTABLE}")
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return jnp.asarray(arguments.numbers(leaf, what))
+    if isinstance(leaf, (bool, int, float, complex)):
         return jnp.asarray(leaf)
-    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+    if arguments.is_array(leaf):
         if all(isinstance(n, (int, np.integer)) for n in leaf.shape):
             return leaf
         raise LayerError(
@@ -248,6 +339,11 @@ def _array(leaf: Any, what: str) -> Any:
         f"{what} is a {type(leaf).__name__}, not an array. Capture it by closure, or name it in "
         "@gnnjit.layer(static_argnames=...)"
     )
+
+
+def _is_sparse(x: Any) -> bool:
+    """JAX's sparse arrays are pytrees, of numbers that mean nothing one by one."""
+    return hasattr(x, "todense")
 
 
 _ABSENT = "{}: {} reads {}, but no {} were given: call it with {}"
@@ -278,12 +374,20 @@ def _call(fn: Any, args: Arguments, groups: dict[Space, Any], name: str, where: 
         fields["data"] = groups[Space.EDGE]
     v = groups[Space.DST] if args.dst is not None else _Missing(no_dst)
     params, keywords = groups[Space.SHARED]
-    with layer_scope(name):
+    with layer_scope():
         return fn(v, Edge(fields, missing), *params, **keywords)
 
 
+def _nothing(out: Any, name: str, where: str) -> str:
+    what = "None" if out is None else f"{type(out).__name__} without arrays"
+    return (
+        f"{where}: {name} returned {what}, expected arrays: does it end with `return`? Reductions "
+        "give their results back, they store nothing"
+    )
+
+
 def _output(leaf: Any, what: str) -> Any:
-    if isinstance(leaf, _Missing):
+    if isinstance(leaf, (_Missing, Edge)):
         leaf._fail()
     if isinstance(leaf, (bool, int, float, complex, np.ndarray, np.generic)):
         return jnp.asarray(leaf)
@@ -299,13 +403,4 @@ def leak_message(name: str, where: str) -> str:
         f"{where}: {name} used a value that was kept from an earlier trace (a tracer that left the "
         "function in which it lived, through a global, an attribute or a list). A layer must not "
         "store e.src, v or anything computed from them; return it instead"
-    )
-
-
-def _shape_message(error: Exception, values: list[Value], name: str, where: str) -> str:
-    given = ", ".join(f"{v.name}: {v.dtype.name}{list(v.shape)}" for v in values[:8])
-    more = f" and {len(values) - 8} more" if len(values) > 8 else ""
-    return (
-        f"{where}: {name} cannot be traced for one element: {error}\n"
-        f"  per element: {given}{more}. A feature vector is [F] here, never [N, F] or [E, F]"
     )

@@ -7,9 +7,11 @@ Everything here acts on *per-element* values and has meaning only inside `@gnnji
 from __future__ import annotations
 
 import contextlib
+import functools
+import numbers
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,25 +19,50 @@ import numpy as np
 from jax import lax
 
 from gnnjit import _compat
-from gnnjit.errors import LayerError
+from gnnjit.contexts import Context
+from gnnjit.errors import LayerError, shortened
+from gnnjit.ir.at_most import at_most
 
 _state = threading.local()
+_in_layer = Context(False)
+"""A helper that is compiled by `jax.jit` and was traced inside a layer is traced anew outside."""
 
 
 @contextlib.contextmanager
-def layer_scope(name: str) -> Iterator[None]:
+def layer_scope() -> Iterator[None]:
     """Marks that a layer function is being traced; reductions outside are errors."""
-    outer = getattr(_state, "layer", None)
-    _state.layer = name
+    with _in_layer(True):
+        yield
+
+
+class Runner(Protocol):
+    """Answers the vocabulary with numbers, while a layer function runs as plain Python."""
+
+    def reduce(self, kind: str, x: jax.Array) -> jax.Array: ...
+
+    def degree(self) -> jax.Array: ...
+
+    def index(self) -> jax.Array: ...
+
+
+@contextlib.contextmanager
+def answered_by(runner: Runner) -> Iterator[None]:
+    """Within it, reductions are not traced: `runner` gives their results."""
+    outer = _runner()
+    _state.runner = runner
     try:
         yield
     finally:
-        _state.layer = outer
+        _state.runner = outer
+
+
+def _runner() -> Runner | None:
+    return getattr(_state, "runner", None)
 
 
 def _inside(what: str) -> None:
     _state.said = what
-    if getattr(_state, "layer", None) is None:
+    if not _in_layer.value:
         raise LayerError(
             f"gnnjit.{what}() was called outside a layer: it reads the edges of one vertex, so it "
             "has meaning only in a function decorated with @gnnjit.layer"
@@ -106,9 +133,49 @@ def _no_inner_transpose() -> Any:
 
 def _reduce(kind: str, x: Any) -> jax.Array:
     x = jnp.asarray(x)
+    said = getattr(_state, "said", kind)
+    if kind != "sum" and jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise LayerError(_no_order(said, x))
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        raise LayerError(
+            f"{said}() got random keys ({x.dtype.name}), which are no numbers: draw from them first"
+        )
+    if (runner := _runner()) is not None:
+        return runner.reduce(kind, x)
+    return reduce_p.bind(x, kind=kind, said=said)
+
+
+def _no_order(said: str, x: jax.Array) -> str:
+    """Why a reduction that compares its values refuses complex ones."""
+    instead = {
+        "softmax": "gnnjit.softmax(jnp.real(z)) for weights",
+        "logsumexp": "jnp.log(gnnjit.sum(jnp.exp(z)))",
+    }.get(said, f"gnnjit.{said}(jnp.abs(z)), or {said} of jnp.real(z) and of jnp.imag(z)")
+    return (
+        f"{said}() got {x.dtype.name}{list(x.shape)}, expected real numbers: complex ones have no "
+        f"order, so there is no largest of them. Write {instead}"
+    )
+
+
+def _sum(x: Any) -> jax.Array:
+    """In the dtype of `jnp.sum`: of integers and truth values, the widest that there is."""
+    x = jnp.asarray(x)
+    return _reduce("sum", x.astype(_summed_dtype(x.dtype, bool(jax.config.jax_enable_x64))))
+
+
+@functools.cache
+def _summed_dtype(dtype: Any, x64: bool) -> Any:
+    if jnp.issubdtype(dtype, jnp.inexact) or jnp.issubdtype(dtype, jax.dtypes.extended):
+        return dtype  # keys are refused by name
+    return jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), dtype)).dtype
+
+
+def _extreme(kind: str, x: Any) -> jax.Array:
+    """Of truth values too, which the compiler reduces as integers."""
+    x = jnp.asarray(x)
     if x.dtype == jnp.bool_:
-        x = x.astype(jnp.int32)
-    return reduce_p.bind(x, kind=kind, said=getattr(_state, "said", kind))
+        return _reduce(kind, x.astype(jnp.int32)) > 0
+    return _reduce(kind, x)
 
 
 def _map(f: Callable[[Any], Any], value: Any) -> Any:
@@ -116,16 +183,18 @@ def _map(f: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _where_edges(x: jax.Array, initial: Any) -> jax.Array:
-    return x if initial is None else jnp.where(degree() > 0, x, jnp.asarray(initial, x.dtype))
+    return x if initial is None else jnp.where(_degree() > 0, x, jnp.asarray(initial, x.dtype))
 
 
 def sum(value: Any, *, initial: Any = None) -> Any:
     """Sum of `value` (a pytree of any shapes) over this vertex's incoming edges.
 
-    Over no edges: 0, or `initial`.
+    Half precision is summed in float32. Integers and truth values are summed in the widest integer
+    that JAX has, as by `jnp.sum`: of int8 and bool the result is int32. Over no edges: 0, or
+    `initial`.
     """
     _inside("sum")
-    return _map(lambda x: _where_edges(_reduce("sum", x), initial), value)
+    return _map(lambda x: _where_edges(_sum(x), initial), value)
 
 
 def max(value: Any, *, initial: Any = None) -> Any:
@@ -134,7 +203,7 @@ def max(value: Any, *, initial: Any = None) -> Any:
     Over no edges: 0 with a zero gradient, or `initial`.
     """
     _inside("max")
-    return _map(lambda x: _where_edges(_reduce("max", x), initial), value)
+    return _map(lambda x: _where_edges(_extreme("max", x), initial), value)
 
 
 def min(value: Any, *, initial: Any = None) -> Any:
@@ -143,12 +212,17 @@ def min(value: Any, *, initial: Any = None) -> Any:
     Over no edges: 0 with a zero gradient, or `initial`.
     """
     _inside("min")
-    return _map(lambda x: _where_edges(_reduce("min", x), initial), value)
+    return _map(lambda x: _where_edges(_extreme("min", x), initial), value)
 
 
 def _float(x: Any) -> jax.Array:
     x = jnp.asarray(x)
     return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
+
+
+def _real(x: Any) -> Any:
+    """The dtype of a spread of `x`."""
+    return jnp.finfo(_float(x).dtype).dtype
 
 
 def _wide(x: Any) -> jax.Array:
@@ -159,7 +233,7 @@ def _wide(x: Any) -> jax.Array:
 
 def _mean(x: Any) -> jax.Array:
     x = _wide(x)
-    return _reduce("sum", x) / jnp.maximum(degree(), 1).astype(x.dtype)
+    return _reduce("sum", x) / jnp.maximum(_degree(), 1).astype(x.dtype)
 
 
 def mean(value: Any, *, initial: Any = None) -> Any:
@@ -168,45 +242,84 @@ def mean(value: Any, *, initial: Any = None) -> Any:
     return _map(lambda x: _where_edges(_mean(x).astype(_float(x).dtype), initial), value)
 
 
-def _var(x: Any) -> jax.Array:
+def _spread(x: Any) -> tuple[jax.Array, jax.Array]:
+    """The variance, and how large a standard deviation rounding alone may give.
+
+    The mean is off by rounding, in a long row by many units, and the values may be rounded
+    otherwise where they are computed again. The mean of the deviations is what it is off by, the
+    same for all edges; its square leaves the variance (the corrected two-pass algorithm). What is
+    left may be the rounding of that square, or of each value by itself.
+    """
     x = _wide(x)
-    return _mean(jnp.square(x - _mean(x)))
+    middle = _mean(x)
+    away = x - middle
+    off = _squared(lax.stop_gradient(_mean(away)))
+    variance = _mean(_squared(away)) - off
+    eps = jnp.finfo(x.dtype).eps
+    count = _degree().astype(off.dtype)
+    least = _ROUNDINGS * eps * jnp.abs(middle) + jnp.sqrt(_ROUNDINGS * eps * count * off)
+    return variance, lax.stop_gradient(least)
+
+
+def _squared(x: jax.Array) -> jax.Array:
+    """`|x|^2`, real for complex numbers too."""
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return jnp.square(x.real) + jnp.square(x.imag)
+    return jnp.square(x)
+
+
+_ROUNDINGS = 4
+"""Units in the last place by which two evaluations of one value may differ."""
+
+
+def _var(x: Any) -> jax.Array:
+    variance, _ = _spread(x)
+    return jnp.where(variance <= 0, jnp.zeros_like(variance), variance)
 
 
 def var(value: Any, *, initial: Any = None) -> Any:
-    """Population variance over the incoming edges, in two traversals (no cancellation).
+    """Population variance over the incoming edges, in two traversals (no cancellation); never
+    negative. That of complex values is real: the mean of `|x - mean|^2`.
 
     Over no edges: 0, or `initial`.
     """
     _inside("var")
-    return _map(lambda x: _where_edges(_var(x).astype(_float(x).dtype), initial), value)
+    return _map(lambda x: _where_edges(_var(x).astype(_real(x)), initial), value)
 
 
 def _std(x: Any) -> jax.Array:
-    variance = _var(x)
-    some = variance > 0
-    return jnp.where(some, jnp.sqrt(jnp.where(some, variance, 1)), 0)
+    variance, least = _spread(x)
+    none = variance <= 0
+    found = jnp.sqrt(jnp.where(none, jnp.ones_like(variance), variance))
+    return jnp.where(none | (found <= least), jnp.zeros_like(found), found)
 
 
 def std(value: Any, *, initial: Any = None) -> Any:
-    """Population standard deviation over the incoming edges; gradient 0 where it is 0."""
+    """Population standard deviation over the incoming edges.
+
+    What rounding alone may have made is 0, with gradient 0: the spread of equal values, however
+    they were computed, and one that is below 4 units in the last place of the mean. Over no edges:
+    0, or `initial`.
+    """
     _inside("std")
-    return _map(lambda x: _where_edges(_std(x).astype(_float(x).dtype), initial), value)
+    return _map(lambda x: _where_edges(_std(x).astype(_real(x)), initial), value)
 
 
-def _shift(x: jax.Array) -> jax.Array:
-    """The maximum, as a constant, or 0 where it is not finite."""
+def _shifted(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`x` less its maximum, never positive, and the maximum, a constant; where that is not finite,
+    0 stands for it."""
     top = lax.stop_gradient(_reduce("max", x))
-    return jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))
+    shift = jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))
+    return at_most(x, top) - shift, shift
 
 
 def _logsumexp(x: Any) -> jax.Array:
-    x = _float(x)
-    top = _shift(x)
-    total = _reduce("sum", jnp.exp(x - top))
-    some = total > 0
-    nothing = jnp.where(degree() > 0, -jnp.inf, 0).astype(x.dtype)
-    return jnp.where(some, jnp.log(jnp.where(some, total, 1)) + top, nothing)
+    x = _wide(x)
+    below, shift = _shifted(x)
+    total = _reduce("sum", jnp.exp(below))
+    nothing = jnp.where(_degree() > 0, -jnp.inf, 0).astype(x.dtype)
+    none = total == 0
+    return jnp.where(none, nothing, jnp.log(jnp.where(none, 1, total)) + shift)
 
 
 def logsumexp(value: Any, *, initial: Any = None) -> Any:
@@ -215,14 +328,14 @@ def logsumexp(value: Any, *, initial: Any = None) -> Any:
     Over no edges: 0, or `initial`.
     """
     _inside("logsumexp")
-    return _map(lambda x: _where_edges(_logsumexp(x), initial), value)
+    return _map(lambda x: _where_edges(_logsumexp(x).astype(_float(x).dtype), initial), value)
 
 
 def _softmax(x: Any) -> jax.Array:
-    x = _float(x)
-    weight = jnp.exp(x - _shift(x))
+    dtype = _float(x).dtype
+    weight = jnp.exp(_shifted(_wide(x))[0])
     total = _reduce("sum", weight)
-    return weight / jnp.where(total > 0, total, jnp.ones_like(total))
+    return (weight / jnp.where(total == 0, jnp.ones_like(total), total)).astype(dtype)
 
 
 def softmax(value: Any) -> Any:
@@ -237,7 +350,12 @@ def softmax(value: Any) -> Any:
 def degree() -> jax.Array:
     """Number of incoming edges of this vertex, `int32[]`."""
     _inside("degree")
-    return degree_p.bind()
+    return _degree()
+
+
+def _degree() -> jax.Array:
+    runner = _runner()
+    return degree_p.bind() if runner is None else runner.degree()
 
 
 def _mix(h: jax.Array) -> jax.Array:
@@ -248,7 +366,17 @@ def _mix(h: jax.Array) -> jax.Array:
 
 
 def _key_words(key: Any) -> list[jax.Array]:
-    data = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    """The words of one key: JAX's typed one, or an old one of two or four 32-bit words."""
+    dtype, shape = getattr(key, "dtype", None), tuple(getattr(key, "shape", ()))
+    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if not (shape == () if typed else dtype == jnp.uint32 and shape in ((2,), (4,))):
+        came = type(key).__name__ if dtype is None else f"{dtype.name}{list(shape)}"
+        keys = "; a key of each vertex or edge is given in x or edges" if shape else ""
+        raise LayerError(
+            f"gnnjit.{_state.said}() got {came} as its key, expected one random key: pass "
+            f"jax.random.key(seed){keys}"
+        )
+    data = jax.random.key_data(key) if typed else key
     return [word.astype(jnp.uint32) for word in jnp.ravel(data)]
 
 
@@ -256,14 +384,20 @@ def random_uniform(key: Any, like: Any) -> jax.Array:
     """Numbers in [0, 1), one for each element of `like`'s space and each of its features.
 
     `like`: any per-element value; the result has its shape, float32 (float64 values too).
+    `key`: one JAX random key, of the whole graph or (from `x` or `edges`) of this element.
     A counter-based hash of key, element and feature: nothing is stored for the backward, and
     the numbers do not depend on the order in which the edges are visited.
     """
     _inside("random_uniform")
-    like = jnp.asarray(like)
-    element = index_p.bind(like).astype(jnp.uint32)
-    h = element
-    for word in _key_words(key):
+    return _uniform(key, jnp.asarray(like))
+
+
+def _uniform(key: Any, like: jax.Array) -> jax.Array:
+    words = _key_words(key)
+    runner = _runner()
+    element = index_p.bind(like) if runner is None else runner.index()
+    h = element.astype(jnp.uint32)
+    for word in words:
         h = _mix(h ^ word)
     feature = lax.iota(jnp.uint32, int(np.prod(like.shape, dtype=np.int64))).reshape(like.shape)
     h = _mix(h + feature * np.uint32(0x9E3779B9))
@@ -274,17 +408,19 @@ def dropout(value: Any, rate: float, key: Any) -> Any:
     """Set each entry to 0 with probability `rate`, and scale the others by `1 / (1 - rate)`.
 
     One draw per element *of the value's space*: on an edge value per edge, on a vertex value per
-    vertex. `key`: a JAX random key; leaves of a pytree draw independently.
+    vertex. `key`: a JAX random key, of the whole graph or of this element; leaves of a pytree draw
+    independently.
     """
     _inside("dropout")
-    if not isinstance(rate, (int, float)) or not 0 <= rate < 1:
-        raise LayerError(f"gnnjit.dropout: rate must be a number in [0, 1), got {rate!r}")
+    if not isinstance(rate, numbers.Real) or not 0 <= rate < 1:
+        came = shortened(repr(rate), 100)
+        raise LayerError(f"gnnjit.dropout: rate must be a number in [0, 1), got {came}")
     if rate == 0:
         return value
     leaves, tree = jax.tree.flatten(value)
     kept = []
     for i, leaf in enumerate(leaves):
         x = jnp.asarray(leaf)
-        draw = random_uniform(key if i == 0 else jax.random.fold_in(key, i), x)
+        draw = _uniform(key if i == 0 else jax.random.fold_in(key, i), x)
         kept.append(jnp.where(draw >= rate, x / (1 - rate), jnp.zeros_like(x)))
     return jax.tree.unflatten(tree, kept)

@@ -134,7 +134,8 @@ def trace(
     try:
         first = jax.make_jaxpr(f, return_shape=True)(*args)
     except StreamError as error:  # of what stands for the edges
-        raise StreamError(f"{_compat.raised_at(error)}: {error}") from None
+        at = _compat.raised_at(error)
+        raise StreamError(f"{at}: {error}" if at else str(error)) from None
     f, args = fn(1)
     try:
         second = jax.make_jaxpr(f, return_shape=True)(*args)

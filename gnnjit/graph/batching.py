@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import GraphError
-from gnnjit.graph import validate
+from gnnjit.graph import hosting, validate
 from gnnjit.graph.graph import Bipartite, Graph
 
 
@@ -27,7 +27,18 @@ def batch(graphs: Sequence[Graph]) -> tuple[Graph, Any]:
     Raises:
         GraphError: if there are no graphs, or bipartite and other graphs are mixed.
     """
-    graphs = list(graphs)
+    try:
+        graphs = list(graphs)
+    except TypeError as error:
+        raise GraphError(
+            f"batch() got {validate.shown(graphs)}, expected several graphs: pass a list of them"
+        ) from error
+    for i, graph in enumerate(graphs):
+        if not isinstance(graph, Graph):
+            raise GraphError(
+                f"batch() got {validate.shown(graph)} as graph {i}, expected a gnnjit.Graph: pass "
+                f"a list of graphs"
+            )
     if not graphs:
         raise GraphError("batch() got no graphs, expected at least one: pass a non-empty list")
     if len({g.bipartite for g in graphs}) > 1:
@@ -38,38 +49,38 @@ def batch(graphs: Sequence[Graph]) -> tuple[Graph, Any]:
             f"batch them apart"
         )
     num_src, num_dst = [g.num_src for g in graphs], [g.num_dst for g in graphs]
-    traced = validate.is_traced(graphs)
-    mask = _masks(graphs, traced)
-    src = _shifted([g.src for g in graphs], num_src, traced)
-    dst = _shifted([g.dst for g in graphs], num_dst, traced)
+    mask = _masks(graphs)
+    src = _shifted([g.src for g in graphs], num_src)
+    dst = _shifted([g.dst for g in graphs], num_dst)
     if graphs[0].bipartite:
-        sizes = {"num_src": sum(num_src), "num_dst": sum(num_dst)}
+        sizes: Any = {"num_src": sum(num_src), "num_dst": sum(num_dst)}
         index = Bipartite(_owner(num_src), _owner(num_dst))
     else:
         sizes, index = {"num_nodes": sum(num_dst)}, _owner(num_dst)
     return Graph.from_edges(src, dst, edge_mask=mask, **sizes), index
 
 
-def _shifted(arrays: list[Any], counts: list[int], traced: bool) -> Any:
+def _shifted(arrays: list[Any], counts: list[int]) -> Any:
     """`arrays` joined, each with the sum of the counts before it added."""
     offsets = np.cumsum([0, *counts[:-1]])
     dtype = validate.index_dtype(num_nodes=sum(counts))
-    backend = jnp if traced else np
-    return backend.concatenate(
+    xp: Any = np if hosting.on_host(arrays) else jnp
+    return xp.concatenate(
         [
-            backend.asarray(array).astype(dtype) + dtype.type(offset)
+            xp.asarray(array).astype(dtype) + dtype.type(offset)
             for array, offset in zip(arrays, offsets, strict=True)
         ]
     )
 
 
-def _masks(graphs: list[Graph], traced: bool) -> Any:
+def _masks(graphs: list[Graph]) -> Any:
     """The masks joined; None if no graph has one."""
     if all(g.mask is None for g in graphs):
         return None
-    masks = [np.ones(g.num_edges, bool) if g.mask is None else g.mask for g in graphs]
-    return jnp.concatenate(masks) if traced else np.concatenate([np.asarray(m) for m in masks])
+    return hosting.concatenated(
+        [np.ones(g.num_edges, bool) if g.mask is None else g.mask for g in graphs]
+    )
 
 
 def _owner(counts: list[int]) -> jax.Array:
-    return jnp.asarray(np.repeat(np.arange(len(counts), dtype=np.int32), counts))
+    return hosting.to_device(np.repeat(np.arange(len(counts), dtype=np.int32), counts))

@@ -9,12 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import GraphError
-from gnnjit.graph import validate
+from gnnjit.graph import hosting, validate
+from gnnjit.graph.reading import as_indices, is_integer, is_number, read_array, shown_shape
 from gnnjit.graph.structure import counting_sort
+from gnnjit.graph.validate import cut, shown
 from gnnjit.shapes import ArrayLike, HostArray, PyTree
 
 if TYPE_CHECKING:
     from gnnjit.graph.graph import Graph
+
+FILLS: dict[str, np.ufunc] = {
+    "mean": np.add, "sum": np.add, "add": np.add, "max": np.maximum, "min": np.minimum,
+    "mul": np.multiply,
+}  # fmt: skip
+"""What a self loop's data can be of the edges into its vertex."""
 
 
 def coalesce(src: ArrayLike, dst: ArrayLike) -> tuple[HostArray, HostArray, HostArray]:
@@ -61,11 +69,13 @@ def _host_edges(src: ArrayLike, dst: ArrayLike) -> tuple[HostArray, HostArray]:
             "the edges are traced, expected concrete ones: the number of edges that remain is "
             "unknown inside jit, so edit the edge list before"
         )
-    src, dst = validate.as_indices("src", src), validate.as_indices("dst", dst)
+    src, dst = as_indices("src", src), as_indices("dst", dst)
     validate.same_length(src, dst)
     src, dst = np.asarray(src), np.asarray(dst)
     validate.not_negative("src", src)
     validate.not_negative("dst", dst)
+    for name, index in (("src", src), ("dst", dst)):
+        validate.plausible_count(name, index, None)
     largest = max(2 * len(src), int(max(src.max(), dst.max())) + 1 if src.size else 0)
     dtype = np.int32 if largest < validate.INT32_MAX else np.int64
     return src.astype(dtype, copy=False), dst.astype(dtype, copy=False)
@@ -96,7 +106,7 @@ def self_loops_to_add(graph: Graph, missing_only: bool) -> tuple[Any, Any]:
     vertices = np.arange(graph.num_nodes, dtype=graph.src.dtype)
     if not missing_only:
         return vertices, None
-    if not validate.is_traced(graph):
+    if hosting.on_host(graph):
         src, dst = real_edges(graph)
         return np.setdiff1d(vertices, src[src == dst], assume_unique=False), None
     is_loop = graph.src == graph.dst
@@ -115,12 +125,125 @@ def real_edges(graph: Graph) -> tuple[HostArray, HostArray]:
     return src[mask], dst[mask]
 
 
-def append_rows(tree: PyTree, count: int, fill: Any) -> PyTree:
-    """Every array of `tree` with `count` rows of `fill` appended."""
+def append_rows(tree: PyTree, graph: Graph, vertices: Any, fill: Any) -> PyTree:
+    """Every array of `tree`, one row per edge of `graph`, with one row more for each of `vertices`:
+    `fill`, or what it says of the edges into the vertex."""
 
-    def append(leaf: Any) -> jax.Array:
-        leaf = jnp.asarray(leaf)
-        rows = jnp.broadcast_to(jnp.asarray(fill, leaf.dtype), (count, *leaf.shape[1:]))
-        return jnp.concatenate([leaf, rows])
+    def append(path: Any, leaf: Any) -> Any:
+        name = "edges" + jax.tree_util.keystr(path)
+        leaf = _as_jax_holds(name, read_array(name, leaf))
+        if isinstance(fill, str):
+            rows = reduced_into(name, leaf, graph, fill)[vertices]
+        else:
+            rows = _constant(name, leaf, len(vertices), fill)
+        return hosting.concatenated([leaf, rows])
 
-    return jax.tree.map(append, tree)
+    filled = jax.tree_util.tree_map_with_path(append, tree)
+    return hosting.to_device(filled)
+
+
+def _constant(name: str, leaf: Any, count: int, fill: Any) -> Any:
+    """`count` rows of `fill`."""
+    filled, dtype = read_array("fill", fill), leaf.dtype
+    if not is_number(filled.dtype):
+        raise GraphError(
+            f"fill has dtype {cut(str(filled.dtype))}, expected numbers: pass what a new edge holds"
+        )
+    if hosting.on_host(filled):
+        filled = _converted(name, np.asarray(filled), dtype)
+    shape = (count, *leaf.shape[1:])
+    xp: Any = np if hosting.on_host(filled) else jnp
+    try:
+        return xp.broadcast_to(filled.astype(dtype), shape)
+    except ValueError as error:
+        raise GraphError(
+            f"fill has shape {shown_shape(filled)}, expected one that broadcasts to a row of "
+            f"{name}, shape {cut(str(shape[1:]))}: pass a number, or one row"
+        ) from error
+
+
+def _as_jax_holds(name: str, array: Any) -> Any:
+    """An array of numbers, in 32 bits unless 64-bit types are on."""
+    if not is_number(array.dtype):
+        raise GraphError(
+            f"{name} has dtype {cut(str(array.dtype))}, expected numbers: pass what an edge holds"
+        )
+    if isinstance(array, jax.Array):
+        return array
+    with np.errstate(over="ignore"):
+        return array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
+
+
+def _converted(name: str, fill: HostArray, dtype: Any) -> HostArray:
+    """`fill` in the type of the edges; fractions are cut off integers."""
+    real = not jnp.issubdtype(dtype, np.complexfloating)
+    if not (real and jnp.issubdtype(fill.dtype, np.complexfloating)):
+        with np.errstate(all="ignore"):
+            found = fill.astype(dtype)
+            wide = np.float64 if real else np.complex128
+            was, now = fill.astype(wide), found.astype(wide)
+            kept = np.isfinite(was) == np.isfinite(now)
+            if is_integer(dtype):
+                kept &= np.abs(was - now) < 1
+        if kept.all():
+            return found
+    raise GraphError(
+        f"fill is {shown(fill if fill.ndim else fill.item())}, which {name} of type {dtype} cannot "
+        f"hold: pass a number of that type"
+    )
+
+
+def check_fill(fill: Any) -> None:
+    """Raises GraphError on a string that names no reduction."""
+    if isinstance(fill, str) and fill not in FILLS:
+        raise GraphError(
+            f"fill is {shown(fill)}, expected a number, a row, or one of "
+            f"{', '.join(map(repr, FILLS))}: 'mean' gives a self loop the mean over the edges into "
+            f"its vertex"
+        )
+
+
+def reduced_into(name: str, rows: Any, graph: Graph, how: str) -> Any:
+    """`[num_dst, ...]`: `rows` of the edges into each vertex, padding left out; where there are
+    none 0, or 1 for a product."""
+    if not jnp.issubdtype(rows.dtype, np.number) or (how == "mean" and is_integer(rows.dtype)):
+        raise GraphError(
+            f"{name} has dtype {cut(str(rows.dtype))}, which has no {how}: pass a value as fill=, "
+            f"or convert it to numbers of floating point"
+        )
+    if hosting.on_host(graph, rows):
+        return _reduced_on_host(np.asarray(rows), graph, how)
+    at = graph.dst if graph.mask is None else jnp.where(graph.mask, graph.dst, graph.num_dst)
+    count = graph.num_dst
+    wide = jnp.asarray(rows).astype(_wide(rows.dtype))
+    if how in ("sum", "add", "mul"):
+        reduce = jax.ops.segment_prod if how == "mul" else jax.ops.segment_sum
+        return reduce(wide, at, count).astype(rows.dtype)
+    degree = graph.in_structure.degree().reshape(-1, *(1,) * (rows.ndim - 1))
+    if how == "mean":
+        total = jax.ops.segment_sum(wide, at, count)
+        return (total / jnp.maximum(degree, 1)).astype(rows.dtype)
+    reduce = jax.ops.segment_max if how == "max" else jax.ops.segment_min
+    return jnp.where(degree > 0, reduce(wide, at, count), 0).astype(rows.dtype)
+
+
+def _wide(dtype: Any) -> Any:
+    """What numbers of half precision are added up in."""
+    return np.float32 if dtype.itemsize < 4 and not is_integer(dtype) else dtype
+
+
+def _reduced_on_host(rows: HostArray, graph: Graph, how: str) -> HostArray:
+    real = slice(None) if graph.mask is None else np.asarray(graph.mask)
+    at, values = np.asarray(graph.dst)[real], rows[real].astype(_wide(rows.dtype))
+    ufunc = FILLS[how]
+    shape = (graph.num_dst, *rows.shape[1:])
+    if how in ("max", "min"):
+        out = np.zeros(shape, values.dtype)
+        out[at] = values  # any of them: a vertex without edges stays 0
+    else:
+        out = np.full(shape, ufunc.identity, values.dtype)
+    ufunc.at(out, at, values)
+    if how == "mean":
+        degree = np.maximum(np.bincount(at, minlength=graph.num_dst), 1)
+        out = out / degree.reshape(-1, *(1,) * (rows.ndim - 1))
+    return out.astype(rows.dtype)

@@ -11,10 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import GraphError
-from gnnjit.graph import edit, normalize, padding, validate
+from gnnjit.graph import edit, hosting, normalize, order, padding, reading, validate
 from gnnjit.graph.statistics import Statistics, compute_statistics
-from gnnjit.graph.structure import Structure, sort_on_host, sort_traced
+from gnnjit.graph.structure import Structure, sort_on_host
 from gnnjit.shapes import ArrayLike, EdgeIndex, EdgeMask, EdgeWeight, PyTree, VertexWeight
+
+Counts = tuple[int | None, int | None]
+"""Sources and destinations; None where they are to be inferred."""
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["src", "dst"], meta_fields=[])
@@ -64,40 +67,50 @@ class Graph:
     def from_edges(
         cls,
         src: ArrayLike,
-        dst: ArrayLike,
+        dst: ArrayLike | None = None,
         num_nodes: int | None = None,
         *,
         num_src: int | None = None,
         num_dst: int | None = None,
         edge_mask: ArrayLike | None = None,
+        sorted_by: str | None = None,
+        symmetric: bool = False,
     ) -> Graph:
         """The graph of the edges `src[i] -> dst[i]`.
 
-        Concrete edges (lists, NumPy, JAX arrays) are checked and sorted on the host. Traced edges
-        (inside `jit`, `vmap`, `scan`) are sorted on the device; the sizes must then be given. As
-        nothing can be raised on traced values, a traced edge with an endpoint out of range becomes
-        padding: particle codes mark "no neighbour" so, with the index `num_nodes`. `num_dropped`
-        counts such edges.
+        Concrete edges (lists, NumPy, JAX arrays, what reads as an array) are checked and sorted on
+        the host. Traced edges (inside `jit`, `vmap`, `scan`) are sorted on the device; the sizes
+        must then be given. As nothing can be raised on traced values, a traced edge with an
+        endpoint out of range becomes padding: particle codes mark "no neighbour" so, with the
+        index `num_nodes`. `num_dropped` counts such edges.
 
         Args:
-            src, dst: `int[E]`, the endpoints.
+            src, dst: `int[E]`, the endpoints; or an edge list `int[2, E]` alone.
             num_nodes: the number of vertices; the largest index plus one if left out.
             num_src, num_dst: the same for two vertex sets (either makes the graph bipartite).
             edge_mask: `bool[E]`, False marks padding, whose endpoints may be anything.
+            sorted_by: "dst" or "src" where the numbers of that endpoint rise (or stay) from one
+                edge to the next; padding may stand anywhere. Saves a sort of traced edges, which
+                are looked at: where they do not rise they are sorted after all.
+            symmetric: each edge `u -> v` has an edge `v -> u`, padding left out: the lists of
+                molecular dynamics with both directions, undirected graphs. Saves a sort of traced
+                edges, which must then be so: gradients are wrong otherwise.
 
         Raises:
             GraphError: if an index is out of range, not an integer or not in one dimension, if
                 lengths differ, if a count is not an integer >= 0 or is missing for traced edges,
-                if both `num_nodes` and `num_src` or `num_dst` are given, or if a count needs
-                64-bit integers while JAX has them off.
+                if both `num_nodes` and `num_src` or `num_dst` are given, if a count needs 64-bit
+                integers while JAX has them off, or if concrete edges are not as `sorted_by` and
+                `symmetric` say.
         """
         bipartite = num_src is not None or num_dst is not None
         n_src, n_dst = validate.resolve_counts(num_nodes, num_src, num_dst)
-        src, dst = validate.as_indices("src", src), validate.as_indices("dst", dst)
+        order.check_options(sorted_by, symmetric, bipartite)
+        src, dst = reading.endpoints(src, dst)
         validate.same_length(src, dst)
-        mask = None if edge_mask is None else validate.as_mask(edge_mask, src.shape[0])
+        mask = None if edge_mask is None else reading.as_mask(edge_mask, src.shape[0])
         build = _from_traced if validate.is_traced(src, dst, mask) else _from_concrete
-        return build(src, dst, mask, n_src, n_dst, bipartite)
+        return build(src, dst, mask, (n_src, n_dst), bipartite, (sorted_by, bool(symmetric)))
 
     @property
     def num_nodes(self) -> int:
@@ -115,7 +128,9 @@ class Graph:
         Edges that `edge_mask` had marked as padding are not counted. 0 for concrete edges, where
         an index out of range is an error.
         """
-        return jnp.zeros((), self.src.dtype) if self.dropped is None else self.dropped
+        if self.dropped is None:
+            return hosting.to_device(np.zeros((), self.src.dtype))
+        return self.dropped
 
     def reverse(self) -> Graph:
         """The graph of the edges `dst[i] -> src[i]`, edges in the same order; no sorting."""
@@ -139,14 +154,14 @@ class Graph:
         Raises:
             GraphError: on any other `space`.
         """
-        name = getattr(space, "value", space)
+        name = validate.space_name(space)
         if name in ("in", "dst"):
             return self.in_structure.degree()
         if name in ("out", "src"):
             return self.out_structure.degree()
         raise GraphError(
-            f"degree() got {space!r}, expected one of 'in', 'dst', 'out', 'src': pass 'in' for the "
-            f"edges that end at a vertex"
+            f"degree() got {validate.shown(space)}, expected one of 'in', 'dst', 'out', 'src': "
+            f"pass 'in' for the edges that end at a vertex"
         )
 
     @property
@@ -196,15 +211,18 @@ class Graph:
 
         Args:
             edges: pytree of `[E, ...]`, to be extended for the new edges.
-            fill: what the new edges hold; broadcast to each array's trailing shape.
+            fill: what the new edges hold, broadcast to each array's trailing shape; or "mean",
+                "sum" (or "add"), "max", "min", "mul" of the data of the edges into the vertex (0
+                where there are none, 1 for "mul"), as PyG's `fill_value`.
             missing_only: False gives every vertex one more self loop.
 
         Returns:
             The graph, or `(graph, edges)` if `edges` are given.
 
         Raises:
-            GraphError: if the graph is bipartite, or `edges` does not fit it.
+            GraphError: if the graph is bipartite, or `edges` or `fill` does not fit it.
         """
+        edit.check_fill(fill)
         if self.bipartite:
             raise GraphError(
                 f"with_self_loops() on a bipartite graph with {self.num_src} sources and "
@@ -216,14 +234,14 @@ class Graph:
         if self.mask is not None or new_mask is not None:
             old_mask = np.ones(self.num_edges, bool) if self.mask is None else self.mask
             new_mask = np.ones(len(new), bool) if new_mask is None else new_mask
-            mask = jnp.concatenate([old_mask, new_mask])
-        src, dst = jnp.concatenate([self.src, new]), jnp.concatenate([self.dst, new])
+            mask = hosting.concatenated([old_mask, new_mask])
+        src, dst = (hosting.concatenated([end, new]) for end in (self.src, self.dst))
         graph = Graph.from_edges(src, dst, self.num_nodes, edge_mask=mask)
         graph = dataclasses.replace(graph, dropped=self.dropped)
         if edges is None:
             return graph
         self.check(edges, "edge", "edges")
-        return graph, edit.append_rows(edges, len(new), fill)
+        return graph, edit.append_rows(edges, self, new, fill)
 
     def to_undirected(self) -> Graph:
         """The graph with every edge in both directions, duplicates merged, padding left out.
@@ -287,7 +305,12 @@ class Graph:
             space: "src", "dst" or "edge" (or an enumeration member with such a value).
             what: the name of `x` in the message.
         """
-        space = getattr(space, "value", space)
+        given, space = space, validate.space_name(space)
+        if space not in ("src", "dst", "edge"):
+            raise GraphError(
+                f"check() got the space {validate.shown(given)}, expected 'src', 'dst' or 'edge': "
+                f"name what there is a row for"
+            )
         if space == "edge":
             count, kind = self.num_edges, "edges"
         else:
@@ -307,25 +330,32 @@ class Graph:
 
 
 def _from_concrete(
-    src: Any, dst: Any, mask: Any, num_src: int | None, num_dst: int | None, bipartite: bool
+    src: Any, dst: Any, mask: Any, counts: Counts, bipartite: bool, said: tuple[str | None, bool]
 ) -> Graph:
     src, dst = np.asarray(src), np.asarray(dst)
-    mask = None if mask is None else np.asarray(mask)
+    mask = None if mask is None else np.array(mask)
+    num_src, num_dst = counts
+    if num_src is None:
+        validate.plausible_count("src", src, mask)
+    if num_dst is None:
+        validate.plausible_count("dst", dst, mask)
     if not bipartite and num_src is None:
         num_src = num_dst = max(_infer(src, mask), _infer(dst, mask))
     num_src = _infer(src, mask) if num_src is None else num_src
     num_dst = _infer(dst, mask) if num_dst is None else num_dst
     validate.in_range("src", src, mask, num_src, "num_src" if bipartite else "num_nodes")
     validate.in_range("dst", dst, mask, num_dst, "num_dst" if bipartite else "num_nodes")
-    dtype = validate.index_dtype(num_edges=len(src), num_src=num_src, num_dst=num_dst)
+    sizes = {"num_src": num_src, "num_dst": num_dst} if bipartite else {"num_nodes": num_dst}
+    dtype = validate.index_dtype(num_edges=len(src), **sizes)
     if mask is not None:
         validate.room_for_padding(len(src), num_src, num_dst)
         src, dst = np.where(mask, src, 0), np.where(mask, dst, 0)
     src, dst = src.astype(dtype), dst.astype(dtype)
-    return Graph(
-        src=jnp.asarray(src),
-        dst=jnp.asarray(dst),
-        mask=None if mask is None else jnp.array(mask),
+    order.check_concrete(src, dst, mask, *said)
+    graph = Graph(
+        src=src,
+        dst=dst,
+        mask=mask,
         in_structure=sort_on_host(dst, src, mask, num_dst),
         out_structure=sort_on_host(src, dst, mask, num_src),
         dropped=None,
@@ -334,6 +364,7 @@ def _from_concrete(
         num_edges=len(src),
         bipartite=bipartite,
     )
+    return hosting.to_device(graph)
 
 
 def _infer(index: np.ndarray, mask: np.ndarray | None) -> int:
@@ -343,10 +374,10 @@ def _infer(index: np.ndarray, mask: np.ndarray | None) -> int:
 
 
 def _from_traced(
-    src: Any, dst: Any, mask: Any, num_src: int | None, num_dst: int | None, bipartite: bool
+    src: Any, dst: Any, mask: Any, counts: Counts, bipartite: bool, said: tuple[str | None, bool]
 ) -> Graph:
-    num_src = validate.needed_count("num_src" if bipartite else "num_nodes", num_src)
-    num_dst = validate.needed_count("num_dst" if bipartite else "num_nodes", num_dst)
+    num_src = validate.needed_count("num_src" if bipartite else "num_nodes", counts[0])
+    num_dst = validate.needed_count("num_dst" if bipartite else "num_nodes", counts[1])
     num_edges = src.shape[0]
     dtype = validate.index_dtype(num_edges=num_edges, num_src=num_src, num_dst=num_dst)
     validate.room_for_padding(num_edges, num_src, num_dst)
@@ -356,12 +387,13 @@ def _from_traced(
     mask = given & inside
     src = jnp.where(mask, src, 0).astype(dtype)
     dst = jnp.where(mask, dst, 0).astype(dtype)
+    into, outward = order.traced_structures(src, dst, mask, (num_src, num_dst), *said)
     return Graph(
         src=src,
         dst=dst,
         mask=mask,
-        in_structure=sort_traced(dst, src, mask, num_dst),
-        out_structure=sort_traced(src, dst, mask, num_src),
+        in_structure=into,
+        out_structure=outward,
         dropped=jnp.sum(given & ~inside, dtype=dtype),
         num_src=num_src,
         num_dst=num_dst,

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import GraphError
-from gnnjit.graph import validate
+from gnnjit.graph import hosting, validate
+from gnnjit.graph.reading import is_number, read_array, shown_shape
 from gnnjit.graph.structure import append_padding
 from gnnjit.shapes import PyTree
 
@@ -22,20 +23,29 @@ def pad_graph(graph: Graph, num_src: int, num_dst: int, num_edges: int) -> Graph
     """`graph` with vertices and padding edges appended; the present ones keep their numbers."""
     validate.room_for_padding(num_edges, num_src, num_dst)
     dtype = validate.index_dtype(num_edges=num_edges, num_src=num_src, num_dst=num_dst)
+    on_host = hosting.on_host(graph)
+    place, dropped = graph.src, graph.dropped
+    if on_host:
+        graph = jax.tree.map(np.asarray, dataclasses.replace(graph, dropped=None))
+    xp: Any = np if on_host else jnp
     new = num_edges - graph.num_edges
-    mask = jnp.ones(graph.num_edges, bool) if graph.mask is None else graph.mask
+    mask = xp.ones(graph.num_edges, bool) if graph.mask is None else graph.mask
     padded = dataclasses.replace(
         graph,
-        src=jnp.pad(graph.src, (0, new)),
-        dst=jnp.pad(graph.dst, (0, new)),
-        mask=jnp.pad(mask, (0, new)),
+        src=xp.pad(graph.src, (0, new)),
+        dst=xp.pad(graph.dst, (0, new)),
+        mask=xp.pad(mask, (0, new)),
         in_structure=append_padding(graph.in_structure, num_dst, num_edges),
         out_structure=append_padding(graph.out_structure, num_src, num_edges),
         num_src=num_src,
         num_dst=num_dst,
         num_edges=num_edges,
     )
-    return padded if graph.src.dtype == dtype else _astype(padded, dtype)
+    if graph.src.dtype != dtype:
+        padded = _astype(padded, dtype)
+    if not on_host:
+        return padded
+    return dataclasses.replace(hosting.to_device(padded, place), dropped=dropped)
 
 
 def _astype(graph: Graph, dtype: np.dtype) -> Graph:
@@ -88,15 +98,25 @@ def pad_rows(tree: PyTree, count: int, what: str) -> PyTree:
     """
 
     def pad(path: Any, leaf: Any) -> Any:
-        leaf = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+        leaf = read_array(what + jax.tree_util.keystr(path), leaf)
         rows = leaf.shape[0] if leaf.ndim else 0
         if not leaf.ndim or rows > count:
-            name = what + jax.tree_util.keystr(path)
+            name = what + validate.cut(jax.tree_util.keystr(path))
             raise GraphError(
-                f"{name} has shape {tuple(leaf.shape)}, expected at most {count} rows: pad the "
+                f"{name} has shape {shown_shape(leaf)}, expected at most {count} rows: pad the "
                 f"features of the graph that was padded, [rows, ...]"
             )
-        backend = jnp if isinstance(leaf, jax.Array) else np
-        return backend.pad(leaf, [(0, count - rows)] + [(0, 0)] * (leaf.ndim - 1))
+        if not is_number(leaf.dtype):
+            name = what + validate.cut(jax.tree_util.keystr(path))
+            raise GraphError(
+                f"{name} has dtype {validate.cut(str(leaf.dtype))}, expected numbers: padding is "
+                f"rows of zeros"
+            )
+        widths = [(0, count - rows)] + [(0, 0)] * (leaf.ndim - 1)
+        if isinstance(leaf, np.ndarray):
+            return np.pad(leaf, widths)
+        if hosting.on_host(leaf):
+            return hosting.to_device(np.pad(np.asarray(leaf), widths), leaf)
+        return jnp.pad(leaf, widths)
 
     return jax.tree_util.tree_map_with_path(pad, tree)

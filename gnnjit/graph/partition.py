@@ -92,7 +92,7 @@ class Partition:
 
         Raises GraphError unless there are N rows.
         """
-        rows = np.asarray(values, np.float64)
+        rows = checks.as_reals("the array", values)
         if rows.shape[:1] != (self.num_nodes,):
             raise GraphError(
                 f"the array has shape {rows.shape}, expected ({self.num_nodes}, ...), one row per "
@@ -105,6 +105,7 @@ def equal_vertices(num_nodes: int, num_shards: int, order: ArrayLike | None = No
     """Shards of equal numbers of vertices, give or take one, contiguous in `order` (`int[N]`, by
     number if left out). NeuGraph's cut. Raises GraphError for sizes that are none, or an `order`
     that is no permutation."""
+    num_nodes = checks.whole("num_nodes", num_nodes, 0)
     num_nodes = checks.whole("num_nodes", num_nodes, 0)
     parts = checks.whole("num_shards", num_shards, 1)
     return Partition(checks.along(order, num_nodes), even(num_nodes, parts), "vertices")

@@ -5,11 +5,16 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import validate
+from gnnjit.graph.reading import as_indices, is_integer, is_number, read_on_host
 from gnnjit.shapes import ArrayLike, HostArray
+
+MOST = 1 << 36
+"""Vertices, shards and the like, of each of which something is held."""
 
 
 def whole(name: str, value: Any, least: int) -> int:
@@ -20,7 +25,13 @@ def whole(name: str, value: Any, least: int) -> int:
         number = None
     if number is None or number < least:
         raise GraphError(
-            f"{name} is {value!r}, expected a whole number, {least} or more: pass such an int"
+            f"{name} is {validate.shown(value)}, expected a whole number, {least} or more: pass "
+            f"such an int"
+        )
+    if number > MOST:
+        raise GraphError(
+            f"{name} is {validate.shown(value)}, expected a whole number, {least} to {MOST}: no "
+            f"memory holds an entry for each"
         )
     return number
 
@@ -32,7 +43,7 @@ def along(order: ArrayLike | None, num_nodes: int) -> HostArray:
 
 def permutation(order: ArrayLike, num_nodes: int | None = None) -> HostArray:
     """`int64[N]`. Raises GraphError unless each vertex is in it once."""
-    vertex = np.asarray(order)
+    vertex = read_on_host("order", order)
     expected = len(vertex) if num_nodes is None and vertex.ndim == 1 else num_nodes
     if vertex.shape != (expected,):
         raise GraphError(
@@ -59,15 +70,17 @@ def permutation(order: ArrayLike, num_nodes: int | None = None) -> HostArray:
 
 
 def _as_whole(name: str, array: HostArray, what: str) -> HostArray:
-    if array.size and not np.issubdtype(array.dtype, np.integer):
-        raise GraphError(f"{name} has dtype {array.dtype}, expected integers: pass {what}")
+    if array.size and not is_integer(array.dtype):
+        raise GraphError(
+            f"{name} has dtype {validate.cut(str(array.dtype))}, expected integers: pass {what}"
+        )
     return array.astype(np.int64, copy=False)
 
 
 def endpoints(src: ArrayLike, dst: ArrayLike, num_nodes: int) -> tuple[HostArray, HostArray]:
     """Both as int32 or int64 arrays of NumPy. Raises GraphError unless they are `int[E]` of one
     length with entries from 0 to `num_nodes - 1`."""
-    src, dst = validate.as_indices("src", src), validate.as_indices("dst", dst)
+    src, dst = as_indices("src", src), as_indices("dst", dst)
     validate.same_length(src, dst)
     src, dst = np.asarray(src), np.asarray(dst)
     validate.in_range("src", src, None, num_nodes, "num_nodes")
@@ -82,7 +95,7 @@ def as_costs(
 ) -> HostArray:
     """`float64[N]`. Raises GraphError unless all are finite and >= 0, and as many as `count` where
     that is given. `kind`: what each belongs to."""
-    out = np.asarray(cost, np.float64)
+    out = as_reals(name, cost)
     if out.ndim != 1 or (count is not None and len(out) != count):
         expected = "(num_nodes,)" if count is None else f"({count},)"
         raise GraphError(
@@ -99,9 +112,21 @@ def as_costs(
     return out
 
 
+def as_reals(name: str, values: ArrayLike) -> HostArray:
+    """`float64`. Raises GraphError unless all are real numbers."""
+    array = read_on_host(name, values)
+    dtype = array.dtype
+    if array.size and (not is_number(dtype) or jnp.issubdtype(dtype, np.complexfloating)):
+        raise GraphError(
+            f"{name} has dtype {validate.cut(str(dtype))}, expected real numbers: pass an array of "
+            f"them"
+        )
+    return array.astype(np.float64)
+
+
 def as_bounds(bounds: ArrayLike, num_nodes: int) -> HostArray:
     """`int64[P + 1]`. Raises GraphError unless they rise from 0 to `num_nodes`."""
-    out = np.asarray(bounds)
+    out = read_on_host("bounds", bounds)
     if out.ndim != 1 or len(out) < 2:
         raise GraphError(
             f"bounds has shape {out.shape}, expected (num_shards + 1,), with one shard or more: "
@@ -110,15 +135,15 @@ def as_bounds(bounds: ArrayLike, num_nodes: int) -> HostArray:
     out = _as_whole("bounds", out, "positions")
     if out[0] != 0 or out[-1] != num_nodes or (np.diff(out) < 0).any():
         raise GraphError(
-            f"bounds is {out.tolist()}, expected numbers that rise from 0 to {num_nodes}: pass "
-            "where each shard begins, and the number of vertices"
+            f"bounds is {validate.shown(out.tolist())}, expected numbers that rise from 0 to "
+            f"{num_nodes}: pass where each shard begins, and the number of vertices"
         )
     return out
 
 
 def as_shards(shard: ArrayLike, num_shards: int) -> HostArray:
     """`int64[N]`. Raises GraphError unless each is from 0 to `num_shards - 1`."""
-    out = np.asarray(shard)
+    out = read_on_host("shard", shard)
     if out.ndim != 1:
         raise GraphError(
             f"shard has shape {out.shape}, expected (num_nodes,): pass the shard of each vertex"

@@ -147,13 +147,13 @@ class ShardedGraph:
 
         Raises GraphError on any other `space`.
         """
-        name = getattr(space, "value", space)
+        name = validate.space_name(space)
         if name in ("out", "src"):
             return self.out_degree
         if name not in ("in", "dst"):
             raise GraphError(
-                f"degree() got {space!r}, expected one of 'in', 'dst', 'out', 'src': pass 'in' for "
-                f"the edges that end at a vertex"
+                f"degree() got {validate.shown(space)}, expected one of 'in', 'dst', 'out', 'src': "
+                f"pass 'in' for the edges that end at a vertex"
             )
         of_rows = jnp.diff(self.in_structure.indptr, axis=-1)
         if of_rows.ndim == 3:  # by stop of a ring

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
+from gnnjit.graph import hosting
 from gnnjit.graph.buckets import make_buckets
+from gnnjit.graph.sorting import sort_edges
 from gnnjit.graph.tasks import make_tasks
 from gnnjit.shapes import EdgeIndex, HostArray, RowPointer, SlotIndex
 
@@ -23,7 +25,8 @@ from gnnjit.shapes import EdgeIndex, HostArray, RowPointer, SlotIndex
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Structure:
-    """The edges of a graph in slots, sorted by row, in the original order within a row.
+    """The edges of a graph in slots, sorted by row, in the original order within a row (except for
+    the second structure of traced edges said to be symmetric: in the order of the first).
 
     Rows are the destinations (or, in the transposed structure, the sources). Row `r` owns the
     slots `indptr[r]` to `indptr[r + 1] - 1`. The slots from `indptr[-1]` on hold padding edges.
@@ -50,6 +53,8 @@ class Structure:
 
     def degree(self) -> jax.Array:
         """`int[rows]`: the edges of each row, padding not counted."""
+        if hosting.on_host(self.indptr):
+            return hosting.to_device(np.diff(np.asarray(self.indptr)), self.indptr)
         return jnp.diff(self.indptr)
 
 
@@ -58,7 +63,7 @@ def sort_on_host(
 ) -> Structure:
     """The structure of concrete edges `row[i] - neighbor[i]`, by a counting sort: O(E + rows).
 
-    Indices must be in range; those under a False `mask` are padding.
+    Indices must be in range; those under a False `mask` are padding. Its arrays are NumPy's.
     """
     dtype = row.dtype
     key, keys = row, num_rows
@@ -67,9 +72,9 @@ def sort_on_host(
     indptr, neighbor, edge = counting_sort(key, neighbor, keys)
     indptr = indptr[: num_rows + 1].astype(dtype, copy=False)
     return Structure(
-        jnp.asarray(indptr),
-        jnp.asarray(neighbor),
-        jnp.asarray(edge.astype(dtype, copy=False)),
+        indptr,  # type: ignore[arg-type]
+        neighbor,  # type: ignore[arg-type]
+        edge.astype(dtype, copy=False),  # type: ignore[arg-type]
         make_buckets(indptr),
         make_tasks(indptr),
     )
@@ -88,13 +93,17 @@ def counting_sort(
     return rows.indptr, rows.data, rows.indices
 
 
-def sort_traced(row: EdgeIndex, neighbor: EdgeIndex, mask: jax.Array, num_rows: int) -> Structure:
-    """The structure of traced edges, by a stable sort on the device; no buckets or tasks."""
+def sort_traced(
+    row: EdgeIndex, neighbor: EdgeIndex, mask: jax.Array, num_rows: int, rises: bool = False
+) -> Structure:
+    """The structure of traced edges, sorted on the device; no buckets or tasks.
+
+    neighbor: 0 in padding.
+    rises: the rows of real edges are said to rise.
+    """
     key = jnp.where(mask, row, num_rows).astype(row.dtype)
-    order = jnp.argsort(key, stable=True).astype(row.dtype)
-    rows = jnp.arange(num_rows + 1, dtype=row.dtype)
-    indptr = jnp.searchsorted(key[order], rows, side="left").astype(row.dtype)
-    return Structure(indptr, jnp.where(mask, neighbor, 0)[order], order, None)
+    indptr, neighbor, edge = sort_edges(key, neighbor, num_rows, rises)
+    return Structure(indptr, neighbor, edge, None)
 
 
 def append_padding(structure: Structure, num_rows: int, num_edges: int) -> Structure:
@@ -103,10 +112,11 @@ def append_padding(structure: Structure, num_rows: int, num_edges: int) -> Struc
     The result has no buckets and tasks: their shapes follow the degrees, and padding is for fixed
     shapes.
     """
-    indptr, edge = structure.indptr, structure.edge
+    indptr, neighbor, edge = structure.indptr, structure.neighbor, structure.edge
+    xp: Any = np if isinstance(indptr, np.ndarray) else jnp
     new_rows = num_rows - structure.num_rows
     new_edges = num_edges - edge.shape[-1]
-    indptr = jnp.concatenate([indptr, jnp.broadcast_to(indptr[-1:], (new_rows,))])
-    neighbor = jnp.pad(structure.neighbor, (0, new_edges))
-    edge = jnp.concatenate([edge, jnp.arange(edge.shape[-1], num_edges, dtype=edge.dtype)])
+    indptr = xp.concatenate([indptr, xp.broadcast_to(indptr[-1:], (new_rows,))])
+    neighbor = xp.pad(neighbor, (0, new_edges))
+    edge = xp.concatenate([edge, xp.arange(edge.shape[-1], num_edges, dtype=edge.dtype)])
     return Structure(indptr, neighbor, edge, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import reprlib
 from typing import Any
 
 import jax
@@ -10,9 +11,26 @@ import numpy as np
 from jax.core import Tracer
 
 from gnnjit.errors import GraphError
-from gnnjit.shapes import ArrayLike, HostArray, PyTree
+from gnnjit.shapes import HostArray, PyTree
 
 INT32_MAX = int(np.iinfo(np.int32).max)
+
+MOST_INFERRED = 1 << 27
+"""Vertices that the largest index stands for, unless there are edges for as many."""
+
+MOST_LISTED = 5
+"""Arrays in a message."""
+
+LONGEST = 80
+"""Characters of a value in a message."""
+
+RENUMBER = (
+    "number the vertices from 0, with `ids, number = numpy.unique(numpy.concatenate([src, dst]), "
+    "return_inverse=True)` and `src, dst = numpy.split(number, 2)`"
+)
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = LONGEST
 
 
 def is_traced(*arrays: Any) -> bool:
@@ -20,43 +38,23 @@ def is_traced(*arrays: Any) -> bool:
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arrays))
 
 
-def as_indices(name: str, value: ArrayLike) -> Any:
-    """`value` as a 1-D integer array: NumPy, or as it came if it is a JAX array.
-
-    Raises GraphError if it is not one-dimensional or not of an integer type.
-    """
-    array = value if isinstance(value, jax.Array) else np.asarray(value)
-    if array.ndim != 1:
-        raise GraphError(
-            f"{name} has shape {tuple(array.shape)}, expected one vertex per edge, shape "
-            f"(num_edges,): split an edge list, as in from_edges(edge_index[0], edge_index[1])"
-        )
-    if array.size == 0 and not np.issubdtype(array.dtype, np.integer):
-        return np.zeros(0, np.int32)
-    if not np.issubdtype(array.dtype, np.integer):
-        raise GraphError(
-            f"{name} has dtype {array.dtype}, expected integers: pass vertex numbers, "
-            f"as in {name}.astype('int32')"
-        )
-    return array
+def shown(value: Any) -> str:
+    """`value` in a message: short, whatever it is."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and shape:
+        return f"{cut(type(value).__name__)} of shape {cut(str(shape))}"
+    return cut(_short.repr(value))
 
 
-def as_mask(value: ArrayLike, num_edges: int) -> Any:
-    """`value` as a boolean array `[num_edges]`. Raises GraphError on another type or shape."""
-    array = value if isinstance(value, jax.Array) else np.asarray(value)
-    if array.size == 0 and array.shape == (num_edges,):
-        return np.zeros(0, bool)
-    if array.dtype != np.bool_:
-        raise GraphError(
-            f"edge_mask has dtype {array.dtype}, expected bool (True marks a real edge): "
-            f"pass edge_mask != 0"
-        )
-    if array.shape != (num_edges,):
-        raise GraphError(
-            f"edge_mask has shape {tuple(array.shape)}, expected ({num_edges},), one entry per "
-            f"edge: build it from the same edge list as src and dst"
-        )
-    return array
+def cut(text: str) -> str:
+    """`text` with its end left out where it is long."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def space_name(space: Any) -> str:
+    """The name of a space, or of a member of an enumeration of them; "" of anything else."""
+    name = getattr(space, "value", space)
+    return name if isinstance(name, str) else ""
 
 
 def same_length(src: Any, dst: Any) -> None:
@@ -81,13 +79,13 @@ def as_count(name: str, value: Any) -> int:
         count = None
     if count is None or isinstance(value, bool | np.bool_):
         raise GraphError(
-            f"{name} is {value!r} of type {type(value).__name__}, expected an integer: "
+            f"{name} is {shown(value)} of type {cut(type(value).__name__)}, expected an integer: "
             f"pass int({name})"
         )
     if count < 0:
         raise GraphError(
-            f"{name} is {count}, expected 0 or more: pass the number of vertices, or leave it out "
-            f"to use the largest index plus one"
+            f"{name} is {shown(count)}, expected 0 or more: pass the number of vertices, or leave "
+            f"it out to use the largest index plus one"
         )
     return count
 
@@ -151,6 +149,19 @@ def not_negative(name: str, index: HostArray) -> None:
         )
 
 
+def plausible_count(name: str, index: HostArray, mask: HostArray | None) -> None:
+    """Raises GraphError if the largest index of `index` stands for far more vertices than edges
+    have: memory is taken for each vertex up to it."""
+    real = index if mask is None else index[mask]
+    if not real.size or int(real.max()) < max(MOST_INFERRED, 64 * real.size):
+        return
+    at = int(np.argmax(index if mask is None else np.where(mask, index, 0)))
+    raise GraphError(
+        f"{name}[{at}] is {index[at]}, of {len(index)} edges, which would be a graph of "
+        f"{int(index[at]) + 1} vertices: {RENUMBER}"
+    )
+
+
 def index_dtype(**counts: int) -> np.dtype:
     """int32 where every count fits, else int64.
 
@@ -159,6 +170,10 @@ def index_dtype(**counts: int) -> np.dtype:
     largest = max(counts, key=lambda name: counts[name])
     if counts[largest] <= INT32_MAX:
         return np.dtype(np.int32)
+    if counts[largest] > np.iinfo(np.int64).max:
+        raise GraphError(
+            f"{largest} is {shown(counts[largest])}, expected a number of 63 bits: {RENUMBER}"
+        )
     if not jax.config.read("jax_enable_x64"):
         raise GraphError(
             f"{largest} is {counts[largest]}, expected at most {INT32_MAX} for 32-bit indices: "
@@ -180,16 +195,54 @@ def room_for_padding(num_edges: int, num_src: int, num_dst: int) -> None:
 def check_leading(what: str, tree: PyTree, count: int, kind: str, hint: str) -> None:
     """Raises GraphError unless every array in `tree` has `count` rows.
 
-    The message lists every leaf that does not fit. `kind` names what there are `count` of.
+    The message lists the first leaves that do not fit. `kind` names what there are `count` of.
     """
-    wrong = []
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        shape = np.shape(leaf)
-        if shape[:1] != (count,):
-            name = what + jax.tree_util.keystr(path)
-            wrong.append(f"{name} has {_rows(shape)}")
-    if wrong:
-        raise GraphError(f"{'; '.join(wrong)}, but the graph has {count} {kind}: {hint}")
+    refuse_sparse(what, tree)
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    wrong = [(path, np.shape(leaf)) for path, leaf in leaves if np.shape(leaf)[:1] != (count,)]
+    if not wrong:
+        return
+    if (
+        isinstance(tree, list | tuple)
+        and len(leaves) > MOST_LISTED
+        and not any(shape for _, shape in wrong)
+    ):
+        raise GraphError(
+            f"{what} is a {type(tree).__name__} of numbers, expected arrays with one row for each "
+            f"of {count} {kind}: pass numpy.asarray({what})"
+        )
+    listed = [
+        f"{what}{cut(jax.tree_util.keystr(path))} has {_rows(shape)}"
+        for path, shape in wrong[:MOST_LISTED]
+    ]
+    if len(wrong) > MOST_LISTED:
+        listed.append(f"{len(wrong) - MOST_LISTED} more do not fit either")
+    raise GraphError(f"{'; '.join(listed)}, but the graph has {count} {kind}: {hint}")
+
+
+def refuse_sparse(what: str, tree: PyTree) -> None:
+    """Raises GraphError on a sparse array in `tree`, of JAX, SciPy or another library.
+
+    JAX's are pytrees of their entries and indices, which must not be taken for rows.
+    """
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_sparse)[0]:
+        if not _is_sparse(leaf):
+            continue
+        kind = type(leaf)
+        package = kind.__module__.split(".")[0]
+        matrix, dense = ("x", "x.todense()") if package == "jax" else (
+            "jax.experimental.sparse.BCOO.from_scipy_sparse(x)", "x.toarray()"
+        )  # fmt: skip
+        raise GraphError(
+            f"{what}{jax.tree_util.keystr(path)} is a sparse array ({package}'s {kind.__name__} of "
+            f"shape {tuple(leaf.shape)}), expected a dense one: a layer computes with the "
+            f"row of one element. Multiply before the layer, h = {matrix} @ w, and pass h; or pass "
+            f"{dense}"
+        )
+
+
+def _is_sparse(x: Any) -> bool:
+    return hasattr(x, "todense")
 
 
 def _rows(shape: tuple[int, ...]) -> str:

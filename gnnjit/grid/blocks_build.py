@@ -15,6 +15,7 @@ import numpy as np
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import validate
+from gnnjit.graph.reading import as_indices
 from gnnjit.graph.structure import counting_sort
 from gnnjit.grid.store import VertexStore
 from gnnjit.shapes import ArrayLike, HostArray
@@ -310,7 +311,7 @@ def _pieces(
     size = max(1, capacity // PIECES)
     first = 0
     for src, dst in edges():
-        src, dst = validate.as_indices("src", src), validate.as_indices("dst", dst)
+        src, dst = as_indices("src", src), as_indices("dst", dst)
         validate.same_length(src, dst)
         if first + len(src) > validate.INT32_MAX:
             raise GraphError(

@@ -11,9 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from gnnjit import contexts
 from gnnjit.errors import StreamError
 from gnnjit.frontend import whole
 from gnnjit.frontend.whole import Array, Constant, Rows
+from gnnjit.graph.validate import is_traced
 from gnnjit.grid.crew import digest, hashed
 from gnnjit.grid.explanation import GridExplanation, explain
 from gnnjit.grid.fit import Fit, Options, fit, reordered
@@ -21,7 +23,7 @@ from gnnjit.grid.loading import Data
 from gnnjit.grid.row_arrays import EdgeArray, RowArray, VertexArray
 from gnnjit.grid.run import Run
 from gnnjit.grid.script import Pieces
-from gnnjit.grid.stand_in import stand_in
+from gnnjit.grid.stand_in import no_edges_in, stand_in
 from gnnjit.grid.streamed import StreamedGraph, fresh_name
 from gnnjit.grid.sweeps import described, plan_sweeps
 from gnnjit.grid.traffic import Traffic, refined_order
@@ -59,6 +61,13 @@ class Arguments:
             raise StreamError(
                 f"a streamed function got {len(graphs)} streamed graphs among its arguments, "
                 "expected one: make it with StreamedGraph.from_edges"
+            )
+        if is_traced(self.leaves):
+            raise StreamError(
+                "a streamed function was called while JAX traces (inside jax.jit, jax.grad, "
+                "jax.vmap or jax.export), expected arrays: it moves blocks of data while it runs. "
+                "Call it directly, and put jax.grad and the like inside the function that "
+                "gnnjit.stream gets"
             )
         (self.graph,) = graphs.values()
         self.graph.check()
@@ -160,7 +169,7 @@ class StreamedFunction:
         return explain(ready.fit, ready.traced.pieces, ready.traffic)
 
     def _prepared(self, arguments: Arguments, again: bool = False) -> Ready:
-        key = (arguments.key, id(arguments.graph))
+        key = (arguments.key, id(arguments.graph), contexts.values())
         if key not in self._ready:
             self._ready[key] = Ready(self.trace(arguments), arguments.graph, self.options)
         elif again:
@@ -168,22 +177,23 @@ class StreamedFunction:
         return self._ready[key]
 
     def trace(self, arguments: Arguments) -> Traced:
-        if arguments.key not in self._traced:
+        key = (arguments.key, contexts.values())
+        if key not in self._traced:
             n, e = arguments.graph.num_nodes, arguments.graph.num_edges
             sizes = whole.Sizes((n, n + 1), (e, e + 2))
 
             def at(k: int) -> Any:
                 def fn(*values: Any) -> Any:
                     args, kwargs = arguments.unflatten(values, sizes.vertices[k], sizes.edges[k])
-                    return self.fn(*args, **kwargs)
+                    return no_edges_in(self.fn(*args, **kwargs))
 
                 return fn, arguments.shapes(sizes.vertices[k], sizes.edges[k])
 
             with self._planned(n, e):
                 function, shape = whole.trace(at, sizes, self._expand)
             pieces = Pieces(plan_sweeps(function))
-            self._traced[arguments.key] = Traced(pieces, jax.tree.structure(shape))
-        return self._traced[arguments.key]
+            self._traced[key] = Traced(pieces, jax.tree.structure(shape))
+        return self._traced[key]
 
 
 def _shown(options: Options) -> str:

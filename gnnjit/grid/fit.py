@@ -25,6 +25,7 @@ from gnnjit.grid.memory_plan import MemoryPlan, Operation, plan_memory, streamin
 from gnnjit.grid.script import Order, Pieces, Step, Tensor, cell, operations, serpentine, steps
 from gnnjit.grid.streamed import StreamedGraph
 from gnnjit.grid.workspace import (
+    MOST_SLICES,
     Probe,
     Workspace,
     block_rows,
@@ -68,6 +69,23 @@ class Options:
     overlapped: bool = True
     cached: bool = True
     refined: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises StreamError for sizes that are none."""
+        for name, most, free in (
+            ("parts", math.isqrt(MOST_STEPS), "the smallest that fits"),
+            ("slices", MOST_SLICES, "the fewest"),
+        ):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            if not (whole and 1 <= value <= most):
+                raise StreamError(
+                    f"{name} is {value!r}, expected a whole number from 1 to {most}, or None for "
+                    f"{free}"
+                )
+            object.__setattr__(self, name, int(value))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

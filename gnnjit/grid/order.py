@@ -18,6 +18,7 @@ from gnnjit.errors import GraphError
 from gnnjit.graph import validate
 from gnnjit.graph.metis import metis_parts, pymetis, symmetric_pattern
 from gnnjit.graph.partition_checks import whole
+from gnnjit.graph.reading import as_indices
 from gnnjit.shapes import ArrayLike, HostArray
 
 METHODS = ("auto", "metis", "rcm", "given")
@@ -133,7 +134,7 @@ def order_vertices(
 def endpoints(src: ArrayLike, dst: ArrayLike, num_nodes: int) -> tuple[HostArray, HostArray]:
     """Both as NumPy arrays, int32 where `num_nodes` fits, else int64. Raises GraphError unless
     they are `int[E]` of the same length with entries from 0 to `num_nodes - 1`."""
-    arrays = [validate.as_indices(n, a) for n, a in (("src", src), ("dst", dst))]
+    arrays = [as_indices(n, a) for n, a in (("src", src), ("dst", dst))]
     validate.same_length(*arrays)
     dtype = np.int32 if num_nodes <= validate.INT32_MAX else np.int64
     checked = []
@@ -158,8 +159,8 @@ def _in_range(name: str, index: HostArray, num_nodes: int) -> None:
 def _unknown(method: Any) -> GraphError:
     names = ", ".join(f'"{name}"' for name in METHODS)
     return GraphError(
-        f"method is {method!r}, expected one of {names}, or an integer array (the old number of "
-        "each new vertex): pass one of these"
+        f"method is {validate.shown(method)}, expected one of {names}, or an integer array (the "
+        "old number of each new vertex): pass one of these"
     )
 
 

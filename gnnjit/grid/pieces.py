@@ -23,7 +23,7 @@ from gnnjit.ir.space import Space
 from gnnjit.lower import cpu
 from gnnjit.lower.accumulate import accumulate
 from gnnjit.lower.aggregate import aggregate
-from gnnjit.lower.merging import counted, finish, first, merge
+from gnnjit.lower.merging import counted, first, merge
 
 Env = dict[Array, Any]
 
@@ -196,7 +196,7 @@ class BlockPiece:
         for gather, accumulated in zip(self.gathers, partial, strict=True):
             if not gather.totals:
                 accumulated = [part(x) for x in accumulated]
-                env.update(zip(gather.outputs, finish(gather.op, accumulated), strict=True))
+                env.update(gather.finished(accumulated))
         sums: list[Any] = []
         for work in self.works:
             args = [_read(env, x) for x in work.inputs]

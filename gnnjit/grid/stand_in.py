@@ -70,3 +70,19 @@ def stand_in(num_nodes: int, num_edges: int, in_degree: Any, out_degree: Any) ->
         num_edges=num_edges,
         bipartite=False,
     )
+
+
+def no_edges_in(results: Any) -> Any:
+    """`results` of a streamed function. Raises StreamError where the graph, or one of the arrays
+    that it lacks, is among them."""
+    lacking = (Graph, _Absent, _Degrees)
+    at = jax.tree_util.tree_leaves_with_path(results, is_leaf=lambda x: isinstance(x, lacking))
+    for path, leaf in at:
+        if isinstance(leaf, lacking):
+            what = "the graph" if isinstance(leaf, Graph) else "edges of the graph"
+            raise StreamError(
+                f"a streamed function returned {what}{' at ' if path else ''}"
+                f"{jax.tree_util.keystr(path)}, expected arrays that it has computed: take the "
+                "graph, and its edges, where the function is called"
+            )
+    return results

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gnnjit.errors import GraphError, StreamError
+from gnnjit.errors import GraphError, StoreError, StreamError
 from gnnjit.frontend.whole import Rows
 from gnnjit.graph.partition_checks import whole
 from gnnjit.grid.blocks import COMPLETE, EdgeBlocks
@@ -22,6 +22,7 @@ from gnnjit.grid.order import Ordering, order_vertices
 from gnnjit.grid.row_arrays import EdgeArray, VertexArray
 from gnnjit.grid.selective import Rates
 from gnnjit.grid.store import VertexStore
+from gnnjit.grid.store_arrays import NAME
 from gnnjit.shapes import ArrayLike, HostArray
 
 PIECE = 1 << 22
@@ -31,15 +32,18 @@ RATE_BYTES = 16 << 20
 """That are moved to measure the rates."""
 
 GRID = r"grid\.\d+\."
-"""What arrays of a grid's edges begin with."""
-COPY = r"\.by-grid\.\d+"
-"""After the name of an array of edges: a copy in the order of a grid."""
+"""What arrays of a grid begin with: its edges, and copies of edge data in its order."""
+USER = {Rows.VERTEX: "user.vertex.", Rows.EDGE: "user.edge."}
+"""What the store puts before the names of the user's arrays, so that they meet no others."""
+LONGEST = 160
+"""Characters of such a name."""
 
 _count = itertools.count()
 
 
 def _copied(name: str, parts: int) -> str:
-    return f"{name}.by-grid.{parts}"
+    """The name of an array of edges in the order of a grid."""
+    return f"grid.{parts}.order.{name}"
 
 
 class StreamedGraph:
@@ -125,7 +129,7 @@ class StreamedGraph:
         def begin() -> None:
             # First what says that the others are complete.
             for name in sorted(store.names(), key=lambda name: not name.endswith(COMPLETE)):
-                if re.match(GRID, name) or re.search(COPY + "$", name):
+                if re.match(GRID, name):
                     store.drop(name)
             if vertex is not None:
                 _put(store, vertex, ordering.vertex.astype(np.int32))
@@ -135,7 +139,8 @@ class StreamedGraph:
         return cls(store, num_nodes, len(first), edges, vertex=vertex)
 
     def put(self, name: str, rows: ArrayLike) -> VertexArray:
-        """Vertex data `[N, ...]` in the user's order, written to the store under `name`.
+        """Vertex data `[N, ...]` in the user's order, written to the store under `name`, for
+        `array`. Names of vertex data, of edge data and of the store's own arrays do not meet.
 
         Raises:
             GraphError: there is not one row for each vertex.
@@ -147,8 +152,8 @@ class StreamedGraph:
 
     def put_edges(self, name: str, rows: ArrayLike) -> EdgeArray:
         """Data of the edges `[E, ...]` in the order in which they were given, written to the store
-        under `name`: what layers take as `edges=`. A function that reads it has a copy made in the
-        order of its grid, once.
+        under `name`, for `edge_array`: what layers take as `edges=`. A function that reads it has
+        a copy made in the order of its grid, once.
 
         Raises:
             GraphError: there is not one row for each edge.
@@ -184,6 +189,7 @@ class StreamedGraph:
 
     def _put(self, name: str, rows: HostArray, of: Rows) -> None:
         self.check()
+        name = _full_name(name, of)
         self._versions[name] = self._versions.get(name, 0) + 1
 
         def work() -> None:
@@ -198,24 +204,44 @@ class StreamedGraph:
         self.store.once(work)
 
     def array(self, name: str) -> VertexArray:
-        """Vertex data that is in the store, its rows in the order that is cut.
+        """Vertex data that `put` wrote under `name`, in this process or in an earlier one.
 
         Raises GraphError where it has another number of rows, StoreError where it is not there.
         """
-        return self._stored(VertexArray, name, "vertex")
+        return self._users(VertexArray, name)
 
     def edge_array(self, name: str) -> EdgeArray:
-        """Data of the edges that is in the store, its rows in the user's order. Raises as `array`
-        does."""
-        return self._stored(EdgeArray, name, "edge")
+        """Data of the edges that `put_edges` wrote under `name`, its rows in the user's order.
+        Raises as `array` does."""
+        return self._users(EdgeArray, name)
 
-    def _stored(self, kind: Any, name: str, one: str) -> Any:
-        info, count = self.store.info(name), self.num_rows(kind.rows)
+    def _users(self, kind: Any, name: str) -> Any:
+        """The handle of an array of the user's."""
+        of, full = kind.rows, _full_name(name, kind.rows)
+        if full not in self.store.names():
+            put = "put" if of is Rows.VERTEX else "put_edges"
+            found = [x.removeprefix(USER[of]) for x in self.store.names() if x.startswith(USER[of])]
+            more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+            has = ", ".join(map(repr, found[:5])) + more if found else "nothing"
+            raise StoreError(
+                f"{self!r} has no array {name!r} of the {of.value}, {put} has written {has}: pass "
+                f"one of these, or write it with {put}({name!r}, ...)"
+            )
+        return self._handle(kind, full, name)
+
+    def column(self, name: str) -> VertexArray:
+        """Vertex data that is the store's own, such as the features of a stored dataset, its rows
+        in the order that is cut. Raises as `array` does."""
+        return self._handle(VertexArray, name, name)
+
+    def _handle(self, kind: Any, full: str, name: str) -> Any:
+        info, count = self.store.info(full), self.num_rows(kind.rows)
         if info.rows != count:
             raise GraphError(
-                f"the array {name!r} has {info.rows} rows, expected {count}, one for each {one}"
+                f"the array {name!r} has {info.rows} rows, expected {count}, one for each of the "
+                f"{kind.rows.value}"
             )
-        return kind(self, name, info.shape, info.dtype, version=self._versions.get(name, 0))
+        return kind(self, full, info.shape, info.dtype, version=self._versions.get(full, 0))
 
     def num_rows(self, of: Rows) -> int:
         """N or E."""
@@ -247,7 +273,7 @@ class StreamedGraph:
             for blocks in gone:
                 blocks.drop()
                 for name in self.store.names():
-                    if name.endswith(_copied("", blocks.num_parts)):
+                    if name.startswith(_copied("", blocks.num_parts)):
                         self.store.drop(name)
 
         if gone:
@@ -294,7 +320,9 @@ class StreamedGraph:
 
     def _copies(self, name: str) -> list[str]:
         """Of an array of edges, in the orders of grids."""
-        return [x for x in self.store.names() if re.fullmatch(re.escape(name) + COPY, x)]
+        return [
+            x for x in self.store.names() if re.fullmatch(rf"{GRID}order\.{re.escape(name)}", x)
+        ]
 
     @functools.cached_property
     def rates(self) -> Rates:
@@ -323,6 +351,17 @@ class StreamedGraph:
 def fresh_name(kind: str) -> str:
     """A name that no other array of this process has."""
     return f"{kind}.{next(_count)}"
+
+
+def _full_name(name: str, of: Rows) -> str:
+    """What the store calls an array that the user calls `name`."""
+    if not isinstance(name, str) or not re.fullmatch(NAME, name) or len(name) > LONGEST:
+        shown = repr(name) if len(repr(name)) <= 60 else repr(name)[:57] + "..."
+        raise StoreError(
+            f"{shown} is no name for data of the {of.value}, expected 1 to {LONGEST} of the "
+            "characters A-Z a-z 0-9 _ . -"
+        )
+    return USER[of] + name
 
 
 def _put(store: VertexStore, name: str, rows: HostArray) -> None:

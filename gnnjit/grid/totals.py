@@ -12,7 +12,7 @@ from gnnjit.frontend.whole import Array
 from gnnjit.grid.crew import Crew
 from gnnjit.grid.pieces import BlockPiece, finished_total, neutral_totals
 from gnnjit.grid.sweeps import Gather
-from gnnjit.lower.merging import empty, finish, merge_partials
+from gnnjit.lower.merging import empty, merge_partials
 
 
 class Totals:
@@ -68,4 +68,4 @@ class Totals:
             for work, total in zip(piece.totals, found, strict=True):
                 env[work.outputs[0]] = finished_total(work, total, env)
         for gather, partial in self.edges.items():
-            env.update(zip(gather.outputs, finish(gather.op, partial), strict=True))
+            env.update(gather.finished(partial))

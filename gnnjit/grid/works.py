@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from gnnjit.errors import StreamError
 from gnnjit.frontend.whole import Array, Equation, Function, Operand, Rows
 from gnnjit.grid.rowwise import Rule, rule_of
 from gnnjit.ir.program import Aggregate
 from gnnjit.ir.space import Space
+from gnnjit.lower.merging import finish, wide_sums
 from gnnjit.passes.drop_dead import DropDead
 
 Side = Literal["dst", "src"]
@@ -22,6 +23,7 @@ class Gather:
     of `side` (or over all edges; or left on them).
 
     eqn, picked: the whole aggregate, and the numbers of the outputs.
+    op: sums of half precision are float32 in it.
     inputs: what the body reads, in its order.
     """
 
@@ -53,6 +55,14 @@ class Gather:
     @property
     def where(self) -> str:
         return self.eqn.where
+
+    def finished(self, partial: Sequence[Any]) -> dict[Array, Any]:
+        """The outputs, from partial results of all chunks; None for what is left on the edges."""
+        found = finish(self.op, partial)
+        return {
+            x: None if y is None else y.astype(x.dtype)
+            for x, y in zip(self.outputs, found, strict=True)
+        }
 
     def operands(self, space: Space) -> list[tuple[int, Operand]]:
         """What is read in a space, and its position."""
@@ -213,4 +223,4 @@ def _gather(eqn: Equation, picked: Sequence[int], side: Side) -> Gather:
     )
     operands = eqn.inputs[len(eqn.inputs) - len(body.inputs) :]
     inputs = tuple(operands[i] for i in slots)
-    return Gather(eqn, tuple(picked), side, Aggregate(new, kept), inputs)
+    return Gather(eqn, tuple(picked), side, wide_sums(Aggregate(new, kept)), inputs)

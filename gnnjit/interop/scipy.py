@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import scipy.sparse
 
 from gnnjit.errors import GraphError
-from gnnjit.graph import Graph
-from gnnjit.graph.validate import is_traced
-from gnnjit.shapes import ArrayLike, EdgeWeight
+from gnnjit.graph import Graph, hosting
+from gnnjit.graph.reading import is_number, read_on_host
+from gnnjit.graph.validate import cut, is_traced
+from gnnjit.interop.scipy_entries import entries
+from gnnjit.shapes import ArrayLike, EdgeWeight, HostArray
 
 
 def from_scipy(matrix: Any, *, bipartite: bool | None = None) -> tuple[Graph, EdgeWeight]:
@@ -31,12 +33,18 @@ def from_scipy(matrix: Any, *, bipartite: bool | None = None) -> tuple[Graph, Ed
         (as JAX holds it: 32-bit unless 64-bit types are on).
 
     Raises:
-        GraphError: if `matrix` is not sparse, or not square although `bipartite` is False.
+        GraphError: if `matrix` is not sparse, or not square although `bipartite` is False; if its
+            arrays do not fit each other, which is checked before anything is read.
     """
     if not scipy.sparse.issparse(matrix):
         raise GraphError(
             f"from_scipy() got {type(matrix).__name__}, expected a SciPy sparse matrix: "
             f"convert it with scipy.sparse.coo_array(matrix)"
+        )
+    if len(matrix.shape) != 2:
+        raise GraphError(
+            f"from_scipy() got a sparse array of shape {matrix.shape}, expected (num_dst, "
+            f"num_src): reshape it"
         )
     num_dst, num_src = matrix.shape
     if bipartite is False and num_dst != num_src:
@@ -44,12 +52,23 @@ def from_scipy(matrix: Any, *, bipartite: bool | None = None) -> tuple[Graph, Ed
             f"from_scipy(bipartite=False) got a matrix of shape {(num_dst, num_src)}, expected a "
             f"square one: one vertex set has as many rows as columns; leave bipartite out"
         )
-    entries = matrix.tocoo()
+    row, column, value = entries(matrix)
     if bipartite or num_dst != num_src:
-        graph = Graph.from_edges(entries.col, entries.row, num_src=num_src, num_dst=num_dst)
+        graph = Graph.from_edges(column, row, num_src=num_src, num_dst=num_dst)
     else:
-        graph = Graph.from_edges(entries.col, entries.row, num_dst)
-    return graph, jnp.array(entries.data)
+        graph = Graph.from_edges(column, row, num_dst)
+    return graph, _as_weights(value)
+
+
+def _as_weights(value: HostArray) -> EdgeWeight:
+    """As JAX holds them."""
+    try:
+        return hosting.to_device(value.astype(jax.dtypes.canonicalize_dtype(value.dtype)))
+    except TypeError as error:
+        raise GraphError(
+            f"the matrix holds {value.dtype}, expected a type that JAX has: pass "
+            f"matrix.astype('float32')"
+        ) from error
 
 
 def to_scipy(graph: Graph, weights: ArrayLike | None = None) -> scipy.sparse.csr_array:
@@ -72,11 +91,18 @@ def to_scipy(graph: Graph, weights: ArrayLike | None = None) -> scipy.sparse.csr
     indptr = np.asarray(structure.indptr)
     real = slice(0, int(indptr[-1]))
     edge = np.asarray(structure.edge)[real]
-    data = np.ones(graph.num_edges, np.float32) if weights is None else np.asarray(weights)
+    if weights is None:
+        data = np.ones(graph.num_edges, np.float32)
+    else:
+        data = read_on_host("weights", weights)
+    if not is_number(data.dtype):
+        raise GraphError(
+            f"weights has dtype {cut(str(data.dtype))}, expected numbers: pass one per edge"
+        )
     if data.shape != (graph.num_edges,):
         raise GraphError(
-            f"weights has shape {data.shape}, expected ({graph.num_edges},), one number per edge: "
-            f"pass one column of the edge data"
+            f"weights has shape {cut(str(data.shape))}, expected ({graph.num_edges},), one number "
+            f"per edge: pass one column of the edge data"
         )
     neighbor = np.asarray(structure.neighbor)[real]
     shape = (graph.num_dst, graph.num_src)

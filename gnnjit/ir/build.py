@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import jax
 import numpy as np
 
 from gnnjit import _compat
+from gnnjit.contexts import cached
 from gnnjit.ir.evaluate import Kind, result_kinds
 from gnnjit.ir.program import Atom, Builder, Degree, Equation, Lax, Literal, Location, Value
 from gnnjit.ir.space import Space, join
@@ -45,7 +45,7 @@ def elementwise(
     return emit_op(builder, op, inputs, where, space)
 
 
-@functools.lru_cache(maxsize=4096)
+@cached(maxsize=4096)
 def traced_op(fn: Callable[..., Any], kinds: tuple[Kind, ...]) -> Lax:
     """The JAX primitive that a function is on arguments of these kinds, and no others. It is traced
     once for equal functions."""
@@ -56,7 +56,7 @@ def traced_op(fn: Callable[..., Any], kinds: tuple[Kind, ...]) -> Lax:
 _Call = tuple[Callable[..., Any], tuple[Kind, ...]]
 
 
-@functools.cache
+@cached(maxsize=16)
 def _often() -> dict[_Call, Lax]:
     """What most layers need, traced at once: a trace takes half a millisecond, however short."""
     dtype = _NUMBER[1]

@@ -25,3 +25,9 @@ def is_floating(dtype: Any) -> bool:
 def is_extended(dtype: Any) -> bool:
     """One of JAX's own, as that of a key."""
     return bool(jnp.issubdtype(dtype, jax.dtypes.extended))
+
+
+@functools.cache
+def is_half(dtype: Any) -> bool:
+    """Floating-point numbers of 16 bits."""
+    return dtype in (jnp.float16, jnp.bfloat16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 ELEMENTWISE = frozenset(
     """
-    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
+    abs acos acosh add add_any and asin asinh at_most atan atan2 atanh bessel_i0e bessel_i1e
     bitcast_convert_type cbrt ceil clamp clz complex conj convert_element_type copy copy_p cos cosh
     digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac
     imag integer_pow is_finite le le_to lgamma log log1p log2 logistic lt lt_to max min mul mulhi

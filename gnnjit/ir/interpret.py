@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from gnnjit.ir.at_most import at_most
 from gnnjit.ir.dtypes import is_floating
 from gnnjit.ir.evaluate import bind_in_space, finite_or_zero, literal_array, times
 from gnnjit.ir.program import (
@@ -72,13 +73,14 @@ class Incidence:
         return self.read(x, space, Space.EDGE)
 
     def reduce(self, op: Reduce, x: jax.Array) -> jax.Array:
-        """Reduce an array over the edges; 0 where an element has none."""
+        """Reduce an array over the edges; 0 where an element has none. Half precision is summed in
+        float32."""
         if op.into is Space.SHARED:
             ids, n = jnp.zeros(len(self.src), jnp.int32), 1
         else:
             ids, n = self.endpoint(op.into), self.size(op.into)
         if op.kind == "sum":
-            out = jax.ops.segment_sum(self.valid(x, 0), ids, n)
+            out = jax.ops.segment_sum(_widen(self.valid(x, 0)), ids, n).astype(x.dtype)
         else:
             worst = extreme(x.dtype, -1 if op.kind == "max" else 1)
             segment = jax.ops.segment_max if op.kind == "max" else jax.ops.segment_min
@@ -91,6 +93,7 @@ class Incidence:
         """The sum of `exp(score - shift) * value`, in float32 for half precision."""
         top = jax.lax.stop_gradient(self.reduce(Reduce("max", into), score))
         shift = self.read(finite_or_zero(top), into, Space.EDGE)
+        score = at_most(score, self.read(top, into, Space.EDGE))
         wide_score = self.valid(_widen(score), -jnp.inf)  # padding adds 0, also to the gradient
         shift = self.valid(_widen(shift), 0)
         term = times(jnp.exp(wide_score - shift), self.valid(_widen(value), 0))

@@ -58,6 +58,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Primitive, primitives
 
+from gnnjit.ir.at_most import at_most_p
 from gnnjit.ir.program import (
     Aggregate,
     Atom,
@@ -319,9 +320,10 @@ def _plain(name: str) -> str:
 
 @functools.cache
 def jax_primitives() -> Mapping[str, Any]:
-    """JAX's primitives by name, hyphens as underscores."""
+    """JAX's primitives by name, hyphens as underscores; and ours."""
     found = [vars(m).get(n) for m in (lax, primitives) for n in vars(m)]
-    return {_plain(p.name): p for p in found if isinstance(p, Primitive)}
+    own = {at_most_p.name: at_most_p}
+    return own | {_plain(p.name): p for p in found if isinstance(p, Primitive)}
 
 
 @functools.cache

@@ -22,8 +22,8 @@ from gnnjit.ir.space import Space
 from gnnjit.lower import choose, cpu
 from gnnjit.lower.aggregate import Reductions, out_shape
 from gnnjit.lower.execute import execute, spread
-from gnnjit.lower.lowering import register
 from gnnjit.lower.merging import merged
+from gnnjit.lower.primitives import lowers_to, runs_alone
 
 accumulate_p = _compat.Primitive("accumulate")
 accumulate_p.multiple_results = True
@@ -124,4 +124,5 @@ def _degree(graph: Graph, space: Space) -> Any:
     return jnp.diff(structure.indptr)
 
 
-register(accumulate_p, _lower)
+runs_alone(accumulate_p)
+lowers_to(accumulate_p, _lower)

@@ -23,9 +23,12 @@ from gnnjit._compat import ad, batching
 from gnnjit.errors import LayerError
 from gnnjit.frontend.capture import capture
 from gnnjit.graph.sharded import AnyGraph
+from gnnjit.ir.at_most import at_most
+from gnnjit.ir.dtypes import is_half
 from gnnjit.ir.evaluate import evaluate_element, finite_or_zero, times
 from gnnjit.ir.program import Aggregate, Atom, Program, Reduce, Value, depends
 from gnnjit.ir.space import Space
+from gnnjit.lower.deciding import in_float32
 from gnnjit.lower.execute import size
 from gnnjit.lower.explicit import on_each_device
 from gnnjit.lower.rounding import error_bounds
@@ -132,7 +135,6 @@ def _jvp(
 ) -> tuple[list[Any], list[Any]]:
     call = _Call.of(args, **params)
     body, reductions, after = call.body, call.reductions, len(call.leaves)
-    outs = call.rebind()
     moving = [
         i
         for i, t in enumerate(tangents[after:])
@@ -145,18 +147,27 @@ def _jvp(
         for k, o in enumerate(body.outputs)
         if (touched[k] or touched[scores.get(k, k)]) and jnp.issubdtype(o.dtype, jnp.inexact)
     ]
-    result: list[Any] = [_compat.zero_tangent(jax.typeof(o)) for o in outs]
     maxima = set(scores.values())
+    ties = _Ties.of(body, [k for k in live if _is_extreme(reductions[k])])
+    if ties.wide:
+        call = dataclasses.replace(call, operands=[_as_stored(x) for x in call.operands])
+    outs, best = ties.extremes(call, maxima)
+    result: list[Any] = [_compat.zero_tangent(jax.typeof(o)) for o in outs]
     # A softmax stops the gradient of its maximum: apart, that tangent costs nothing if unread.
     for part in ([k for k in live if k not in maxima], [k for k in live if k in maxima]):
-        found = _tangents(call, outs, moving, given, part) if part else []
+        found = _tangents(call, outs, best, moving, given, part) if part else []
         for k, t in zip(part, found, strict=True):
             result[k] = t
     return outs, result
 
 
 def _tangents(
-    call: _Call, outs: list[Any], moving: list[int], given: list[Any], live: list[int]
+    call: _Call,
+    outs: list[Any],
+    best: dict[int, Any],
+    moving: list[int],
+    given: list[Any],
+    live: list[int],
 ) -> list[Any]:
     """The tangents of outputs `live`, one aggregate.
 
@@ -166,47 +177,47 @@ def _tangents(
     body, score_of = call.body, _scores(call.reductions)
     inputs = [*_fresh(body.inputs), *_fresh([body.inputs[i] for i in moving])]
     n, m = len(body.inputs), len(moving)
-    ties = [k for k in live if _is_extreme(call.reductions[k])]
-    best, weight = _tie_operands(call, outs, ties)
+    ties = _Ties.of(body, [k for k in live if _is_extreme(call.reductions[k])])
+    tops = [best[k] for k in ties.numbers]
+    weight = ties.weights(call, tops)
     scores = sorted({score_of[k] for k in live if k in score_of})
-    shifts = [finite_or_zero(lax.stop_gradient(outs[k])) for k in scores]
-    for k in [*ties, *scores]:
-        atom, into = body.outputs[k], home(call.reductions[k])
-        inputs.append(Value(atom.shape, atom.dtype, into))
+    shifts = [lax.stop_gradient(outs[k]) for k in scores]
+    for k, x in zip([*ties.numbers, *scores], [*tops, *shifts], strict=True):
+        inputs.append(Value(body.outputs[k].shape, x.dtype, home(call.reductions[k])))
 
     def tangent(*xs: Any) -> list[Any]:
         primals, moved, rest = xs[:n], xs[n : n + m], xs[n + m :]
-        shift = dict(zip(scores, rest[len(ties) :], strict=True))
+        top = dict(zip(scores, rest[len(tops) :], strict=True))
 
         def f(*some: Any) -> list[Any]:
             full = list(primals)
             for i, x in zip(moving, some, strict=True):
                 full[i] = x
-            return _terms(evaluate_element(body, full), live, score_of, shift)
+            return _terms(evaluate_element(body, full), live, score_of, top)
 
         values, steps = jax.jvp(f, [primals[i] for i in moving], list(moved))
-        slack = _slack(call, primals, ties)
-        for j, k in enumerate(ties):
+        own = [values[live.index(k)] for k in ties.numbers]
+        attained = ties.attained(call, primals, rest[: len(tops)], own)
+        for k, attains in zip(ties.numbers, attained, strict=True):
             at = live.index(k)
-            attains = _attains(values[at], rest[j], slack[j], call.reductions[k])
             steps[at] = jnp.where(attains, steps[at], 0)
         return steps
 
     into = tuple(_as_sum(call.reductions[k]) for k in live)
-    found = call.capture(tangent, inputs, into, [*call.operands, *given, *best, *shifts])
+    found = call.capture(tangent, inputs, into, [*call.operands, *given, *tops, *shifts])
     # Here, not on the edges: transposed, the weights multiply the cotangents of rows.
-    for j, k in enumerate(ties):
+    for k, share in zip(ties.numbers, weight, strict=True):
         at = live.index(k)
-        found[at] = found[at] * weight[j]
+        found[at] = found[at] * share
     return found
 
 
 def _terms(
-    every: Sequence[Any], wanted: Sequence[int], score_of: dict[int, int], shift: dict[int, Any]
+    every: Sequence[Any], wanted: Sequence[int], score_of: dict[int, int], top: dict[int, Any]
 ) -> list[Any]:
     """What is summed for the outputs `wanted`, given all values of an edge: an `exp_sum`'s values
-    times their weights."""
-    weight = {k: jnp.exp(every[k] - top) for k, top in shift.items()}
+    times their weights, by the largest scores `top`."""
+    weight = {k: jnp.exp(at_most(every[k], x) - finite_or_zero(x)) for k, x in top.items()}
     return [times(weight[score_of[k]], every[k]) if k in score_of else every[k] for k in wanted]
 
 
@@ -223,48 +234,98 @@ def _as_sum(reduction: Reduce | None) -> Reduce | None:
     return None if reduction is None else Reduce("sum", reduction.into)
 
 
-def _tie_operands(call: _Call, outs: list[Any], ties: list[int]) -> tuple[list[Any], list[Any]]:
-    """For each maximum: its value, and one over the number of edges that attain it."""
-    if not ties:
-        return [], []
-    body = call.body
-    inputs = _fresh(body.inputs)
-    for k in ties:
-        atom = body.outputs[k]
-        inputs.append(Value(atom.shape, atom.dtype, home(call.reductions[k])))
-    n = len(body.inputs)
-
-    def count(*xs: Any) -> list[Any]:
-        every, slack = evaluate_element(body, xs[:n]), _slack(call, xs[:n], ties)
-        return [
-            _attains(every[k], best, slack[j], call.reductions[k]).astype(jnp.float32)
-            for j, (k, best) in enumerate(zip(ties, xs[n:], strict=True))
-        ]
-
-    best = [lax.stop_gradient(outs[k]) for k in ties]
-    into = tuple(_as_sum(call.reductions[k]) for k in ties)
-    operands = [lax.stop_gradient(x) for x in call.operands]
-    counts = call.capture(count, inputs, into, [*operands, *best])
-    weight = [(1 / jnp.maximum(c, 1)).astype(b.dtype) for c, b in zip(counts, best, strict=True)]
-    return best, weight
+def _as_stored(x: Any) -> Any:
+    """Half-precision operands as they lie in memory: where a program makes one and reads it in
+    float32, XLA would leave out the rounding in between, and another program could not."""
+    return lax.optimization_barrier(x) if is_half(x.dtype) else x
 
 
-def _slack(call: _Call, primals: Sequence[Any], ties: list[int]) -> list[Any]:
-    """How far an edge may miss the extreme that it attained: a value that has to be computed is
-    computed again in another traversal, perhaps rounded otherwise. None where it is only read."""
-    bounds = error_bounds(call.body, [lax.stop_gradient(x) for x in primals]) if ties else []
-    return [bounds[k] for k in ties]
+@dataclasses.dataclass(frozen=True)
+class _Ties:
+    """The maxima and minima among the outputs, and what decides which edges attain them.
+
+    body: a program with one output for each, in float32 where theirs are half precision.
+    wide: whether any of them is.
+    """
+
+    numbers: list[int]
+    body: Program
+    wide: bool
+
+    @staticmethod
+    def of(body: Program, numbers: list[int]) -> _Ties:
+        found = in_float32(body, tuple(numbers)) if numbers else None
+        if found is not None:
+            return _Ties(numbers, found, True)
+        outputs = tuple(body.outputs[k] for k in numbers)
+        return _Ties(numbers, dataclasses.replace(body, outputs=outputs), False)
+
+    def extremes(self, call: _Call, scores: set[int]) -> tuple[list[Any], dict[int, Any]]:
+        """The outputs of the call; and the extremes that edges will be compared with, constants."""
+        wider = [k for k in self.numbers if k not in scores] if self.wide else []
+        if not wider:
+            outs = call.rebind()
+            return outs, {k: lax.stop_gradient(outs[k]) for k in self.numbers}
+
+        def body(*xs: Any) -> list[Any]:
+            every = evaluate_element(call.body, xs)
+            wide = evaluate_element(self.body, xs)
+            for k in wider:
+                every[k] = wide[self.numbers.index(k)]
+            return every
+
+        found = call.capture(body, _fresh(call.body.inputs), call.reductions, call.operands)
+        outs = [x.astype(o.dtype) for x, o in zip(found, call.body.outputs, strict=True)]
+        return outs, {k: lax.stop_gradient(found[k]) for k in self.numbers}
+
+    def weights(self, call: _Call, best: list[Any]) -> list[Any]:
+        """One over the number of edges that attain each."""
+        if not self.numbers:
+            return []
+        inputs = _fresh(self.body.inputs)
+        for k, x in zip(self.numbers, best, strict=True):
+            atom = call.body.outputs[k]
+            inputs.append(Value(atom.shape, x.dtype, home(call.reductions[k])))
+        n = len(self.body.inputs)
+
+        def count(*xs: Any) -> list[Any]:
+            own = evaluate_element(self.body, xs[:n])
+            attained = self.attained(call, xs[:n], xs[n:], own)
+            return [attains.astype(jnp.float32) for attains in attained]
+
+        into = tuple(_as_sum(call.reductions[k]) for k in self.numbers)
+        operands = [lax.stop_gradient(x) for x in call.operands]
+        counts = call.capture(count, inputs, into, [*operands, *best])
+        types = [call.body.outputs[k].dtype for k in self.numbers]
+        return [(1 / jnp.maximum(c, 1)).astype(t) for c, t in zip(counts, types, strict=True)]
+
+    def attained(
+        self, call: _Call, primals: Sequence[Any], best: Sequence[Any], own: Sequence[Any]
+    ) -> list[Any]:
+        """Whether an edge attains each extreme; `own` are its values in the layer's types.
+
+        A value that has to be computed is computed again in another traversal, perhaps rounded
+        otherwise: an edge may miss the extreme by the bound on that. What is only read is exact.
+        """
+        if not self.numbers:
+            return []
+        constants = [lax.stop_gradient(x) for x in primals]
+        slack = error_bounds(self.body, constants)
+        values = evaluate_element(self.body, constants) if self.wide else own
+        each = zip(self.numbers, values, best, slack, strict=True)
+        return [_attains(v, b, off, call.reductions[k]) for k, v, b, off in each]
 
 
 def _attains(value: Any, best: Any, slack: Any, reduction: Reduce | None) -> Any:
-    """Whether an edge attains the extreme."""
-    exact = value == best
-    if slack is None:
-        return exact
+    """Whether an edge attains the extreme; where that is NaN, every edge does, so that gradients
+    are NaN too."""
     assert reduction is not None
+    largest = reduction.kind == "max"
+    if slack is None:
+        return ~(value < best if largest else value > best)
     slack = 2 * slack.astype(best.dtype) + jnp.finfo(best.dtype).eps * jnp.abs(best)
-    near = value >= best - slack if reduction.kind == "max" else value <= best + slack
-    return exact | near
+    near = value >= best - slack if largest else value <= best + slack
+    return (value == best) | near | (best != best)
 
 
 ad.primitive_jvps[aggregate_p] = _jvp
@@ -293,13 +354,13 @@ def _transpose(cts: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
 
     def backward(*xs: Any) -> list[Any]:
         fixed = dict(zip(known, xs[:n], strict=True))
-        shift = dict(zip(scores, xs[n + m :], strict=True))
+        top = dict(zip(scores, xs[n + m :], strict=True))
 
         def f(*some: Any) -> list[Any]:
             full = {**fixed, **dict(zip(reach, some, strict=True))}
             zeros = {i: jnp.zeros(body.inputs[i].shape, body.inputs[i].dtype) for i in linear}
             every = evaluate_element(body, [{**zeros, **full}[i] for i in range(len(body.inputs))])
-            return _terms(every, given, score_of, shift)
+            return _terms(every, given, score_of, top)
 
         avals = [body.inputs[i].aval for i in reach]
         return list(jax.linear_transpose(f, *avals)(list(xs[n : n + m])))
@@ -310,21 +371,20 @@ def _transpose(cts: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
     if reach:
         into = tuple(_into(body.inputs[i].space) for i in reach)
         operands = [call.operands[i] for i in known] + [cts[k] for k in given]
-        operands += _shifts(call, scores, linear)
+        operands += _tops(call, scores, linear)
         for i, ct in zip(reach, call.capture(backward, inputs, into, operands), strict=True):
             result[i] = ct
     return [None] * len(call.leaves) + result
 
 
-def _shifts(call: _Call, scores: list[int], linear: list[int]) -> list[Any]:
-    """What the scores of a softmax are shifted by, where only what they weigh is transposed."""
+def _tops(call: _Call, scores: list[int], linear: list[int]) -> list[Any]:
+    """The largest scores of a softmax, where only what they weigh is transposed."""
     if not scores:
         return []
     op, _, slots = smaller(Aggregate(call.body, call.reductions), scores)
     if set(slots) & set(linear):
         raise LayerError("a softmax is not linear in its scores and cannot be transposed")
-    tops = call.bind(op.body, op.reductions, [call.operands[i] for i in slots])
-    return [finite_or_zero(top) for top in tops]
+    return call.bind(op.body, op.reductions, [call.operands[i] for i in slots])
 
 
 def _into(space: Space) -> Reduce | None:

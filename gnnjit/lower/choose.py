@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
-
+from gnnjit.contexts import Context, cached
 from gnnjit.frontend.capture import inline_custom_calls
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Atom, Program, Reduce
@@ -20,6 +18,7 @@ from gnnjit.lower.execute import size
 from gnnjit.lower.expand import flat
 from gnnjit.passes.pipeline import lowering_passes
 from gnnjit.passes.pipeline import run as run_passes
+from gnnjit.portable import PORTABLE, is_portable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +36,7 @@ class Choice:
     interpreted: bool = False
 
 
-_preferred = jax.make_user_context(None)
-"""Part of the key of every cache of compiled code, as JAX's own settings are."""
+_preferred: Context[str | None] = Context(None)
 
 
 @contextlib.contextmanager
@@ -78,11 +76,12 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
     interpreted = _interprets(platform)
     no_gpu = [] if platform == "cuda" else [f"the platform is {platform}"]
     no_triton = [] if interpreted else no_gpu
+    here = [PORTABLE] if is_portable() else []
     tried = {
-        "pallas": lambda: no_triton or pallas.why_not(body, tuple(reductions), rows, graph),
-        "mosaic": lambda: no_gpu or pallas.mosaic.why_not(body, reductions, rows, graph),
+        "pallas": lambda: here or no_triton or pallas.why_not(body, tuple(reductions), rows, graph),
+        "mosaic": lambda: here or no_gpu or pallas.mosaic.why_not(body, reductions, rows, graph),
         "cpu": lambda: off or cpu.why_not(body, tuple(reductions), rows),
-        "csr": lambda: csr.why_not(body, reductions, rows, platform),
+        "csr": lambda: here or csr.why_not(body, reductions, rows, platform),
         "bucketed": lambda: bucketed.why_not(body, reductions, rows, structure),
         "segment": lambda: segment.why_not(reductions),
     }
@@ -96,7 +95,7 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
     raise AssertionError(f"no lowering takes this traversal: {refused}")
 
 
-@functools.lru_cache(maxsize=1024)
+@cached(maxsize=1024)
 def optimised(
     body: Program,
     reductions: Reductions,
@@ -136,7 +135,7 @@ def traversals(
     kernels take it, and is written out as several otherwise. `moved`: what edges read of vertices
     comes from other devices, so that less of it is better than less work."""
     keep = crowded(body, graph)
-    if platform == "cuda" or _interprets(platform):
+    if not is_portable() and (platform == "cuda" or _interprets(platform)):
         program = optimised(body, reductions, online=True, keep=keep)
         ops = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
         if not any(_refused(op, graph) for op in ops):

@@ -1,4 +1,4 @@
-"""The linear case `sum(w[e] * x[u])` on a CPU: one product with a CSR matrix.
+"""The linear case `sum(w[e] * s[v] * x[u])` on a CPU: one product with a CSR matrix.
 
 JAX's own kernel, over our structure of the rows; the gradient is the same product over the other
 structure (its own derivative sorts anew, and is ten times slower).
@@ -22,10 +22,10 @@ from gnnjit.lower.execute import size
 
 @dataclasses.dataclass(frozen=True)
 class _Linear:
-    """Which operand is gathered, and which one (if any) holds one weight an edge."""
+    """Which operand is gathered, and which ones hold a number for each edge or row."""
 
     features: int
-    weights: int | None
+    weights: tuple[int, ...] = ()
 
 
 def why_not(
@@ -37,7 +37,7 @@ def why_not(
     if any(r is None or r.kind != "sum" or r.into is not rows for r in reductions):
         return ["an output is not a sum over each row"]
     if any(_match(body, atom, rows) is None for atom in body.outputs):
-        return ["an output is not a neighbour's features times one number an edge"]
+        return ["an output is not a neighbour's features times numbers of the edge and the row"]
     if any(o.dtype not in (jnp.float32, jnp.float64) for o in body.outputs):
         return ["the kernel takes float32 and float64"]
     return []
@@ -47,25 +47,29 @@ def _match(body: Program, atom: Atom, rows: Space) -> _Linear | None:
     inputs = {v: i for i, v in enumerate(body.inputs)}
     made = {o: e for e in body.equations for o in e.outputs}
 
-    def far(a: Atom) -> int | None:
-        return inputs[a] if a in inputs and a.space is rows.flipped else None
+    def weights(a: Atom) -> tuple[int, ...] | None:
+        eqn = made.get(a)  # type: ignore[arg-type]
+        if eqn is not None and eqn.op.name in ("broadcast_in_dim", "reshape"):
+            return weights(eqn.inputs[0])
+        if eqn is not None and eqn.op.name == "mul":
+            below = [weights(x) for x in eqn.inputs]
+            return None if None in below else (*below[0], *below[1])  # type: ignore[misc]
+        one = a in inputs and a.space in (Space.EDGE, rows) and isinstance(a, Value) and a.size == 1
+        return (inputs[a],) if one else None  # type: ignore[index]
 
-    def weight(a: Atom) -> int | None:
-        while a in made and made[a].op.name in ("broadcast_in_dim", "reshape"):  # type: ignore[index]
-            a = made[a].inputs[0]  # type: ignore[index]
-        one = a in inputs and a.space is Space.EDGE and isinstance(a, Value) and a.size == 1
-        return inputs[a] if one else None  # type: ignore[index]
-
-    if far(atom) is not None:
-        return _Linear(inputs[atom], None)  # type: ignore[index]
-    eqn = made.get(atom)  # type: ignore[arg-type]
-    if eqn is None or not isinstance(eqn.op, Lax) or eqn.op.name != "mul":
+    def linear(a: Atom) -> _Linear | None:
+        if a in inputs and a.space is rows.flipped:
+            return _Linear(inputs[a])  # type: ignore[index]
+        eqn = made.get(a)  # type: ignore[arg-type]
+        if eqn is None or not isinstance(eqn.op, Lax) or eqn.op.name != "mul":
+            return None
+        for x, w in (eqn.inputs, eqn.inputs[::-1]):
+            found, more = linear(x), weights(w)
+            if found is not None and more is not None and x.shape == atom.shape:
+                return _Linear(found.features, (*found.weights, *more))
         return None
-    for a, b in (eqn.inputs, eqn.inputs[::-1]):
-        features, weights = far(a), weight(b)
-        if features is not None and weights is not None and a.shape == atom.shape:
-            return _Linear(features, weights)
-    return None
+
+    return linear(atom)
 
 
 def run(
@@ -79,15 +83,17 @@ def run(
     structure = graph.in_structure if rows is Space.DST else graph.out_structure
     shape = (size(graph, rows), size(graph, rows.flipped))
     slots = jnp.arange(graph.num_edges, dtype=structure.indptr.dtype)
+    row_of_edge = (graph.dst if rows is Space.DST else graph.src)[structure.edge]
     outs = []
     for atom in body.outputs:
         linear = _match(body, atom, rows)
         assert linear is not None
         x = operands[linear.features]
         data = jnp.where(slots < structure.indptr[-1], jnp.ones((), x.dtype), 0)
-        if linear.weights is not None:
-            w = operands[linear.weights].reshape(-1).astype(x.dtype)[structure.edge]
-            data = jnp.where(data > 0, w, 0)
+        for i in linear.weights:
+            own = body.inputs[i].space is rows
+            w = operands[i].reshape(-1).astype(x.dtype)
+            data = jnp.where(data != 0, data * w[row_of_edge if own else structure.edge], 0)
         with warnings.catch_warnings():  # about the dtype of indices, which JAX chose itself
             warnings.simplefilter("ignore")
             matrix = sparse.BCSR((data, structure.neighbor, structure.indptr), shape=shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from jax import lax
 
 from gnnjit.ir import build
+from gnnjit.ir.at_most import at_most
 from gnnjit.ir.program import Atom, Builder, Equation, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.aggregate import Reductions
@@ -64,6 +65,7 @@ def _expand(builder: Builder, score: Atom, top: Atom, value: Atom, into: Space) 
     finite = build.elementwise(builder, lax.is_finite, [top])
     zero = build.constant(builder, 0, tuple(top.shape), top.dtype)
     shift = build.elementwise(builder, lax.select_n_p.bind, [finite, zero, top])
+    score = build.combine(builder, at_most, score, top)
     weight = build.elementwise(builder, lax.exp, [build.combine(builder, lax.sub, score, shift)])
     made = {o: e for e in builder.equations for o in e.outputs}
     weight = build.convert(builder, weight, value.dtype)

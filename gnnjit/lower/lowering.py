@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
-from gnnjit import _compat
-from gnnjit._compat import mlir
 from gnnjit.graph import Graph
 from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.ir.program import Aggregate, Equation, Program
 from gnnjit.lower import choose, sharded
 from gnnjit.lower.aggregate import Reductions, aggregate_p
 from gnnjit.lower.execute import execute, spread
+from gnnjit.lower.primitives import lowers_to, runs_alone
 
 
 def lower(
@@ -45,20 +43,5 @@ def lower(
     ]
 
 
-aggregate_p.def_impl(
-    lambda *args, **params: jax.jit(functools.partial(aggregate_p.bind, **params))(*args)
-)
-
-
-def register(primitive: Any, lower: Callable[..., list[Any]]) -> None:
-    """`lower(..., platform=)` is how a primitive becomes code, on each platform."""
-    for platform in (None, "cpu", "cuda", "rocm", "tpu"):
-        fn = functools.partial(lower, platform=platform or "other")
-        rule = _compat.lower_fun(fn, multiple_results=True)
-        if platform is None:
-            mlir.register_lowering(primitive, rule)
-        else:
-            mlir.register_lowering(primitive, rule, platform=platform)
-
-
-register(aggregate_p, lower)
+runs_alone(aggregate_p)
+lowers_to(aggregate_p, lower)

@@ -1,7 +1,8 @@
 """Partial results of aggregates, chunk by chunk.
 
 They merge by their reduction: sums add; maxima and minima compare, where a row has edges in the
-chunk; `exp_sum` carries the maximum it is shifted by, and rescales (online softmax). The order of
+chunk; `exp_sum` carries the maximum it is shifted by, and rescales (online softmax). What
+is to be half precision is summed in float32 until the end (`wide_sums`). The order of
 the chunks is fixed, so that runs are equal bit for bit; a sum of sums differs from one sum in its
 last bits.
 """
@@ -16,8 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gnnjit.ir import build
+from gnnjit.ir.dtypes import is_half
 from gnnjit.ir.evaluate import finite_or_zero
-from gnnjit.ir.program import Aggregate, Reduce
+from gnnjit.ir.program import Aggregate, Equation, Program, Reduce, Value
 from gnnjit.ir.space import Space
 
 
@@ -56,6 +59,20 @@ def empty(op: Aggregate, rows: int, numpy: Any = np) -> list[Any]:
         numpy.full(x.shape, start[kind](x.dtype) if kind in start else 0, x.dtype)
         for kind, x in itertools.zip_longest(kinds, partial_shapes(op, rows))
     ]
+
+
+def wide_sums(op: Aggregate) -> Aggregate:
+    """The aggregate with sums of half precision left in float32, for whoever adds to them; the
+    last one rounds."""
+    body = op.body
+    equations, outputs = list(body.equations), list(body.outputs)
+    for k, (atom, r) in enumerate(zip(body.outputs, op.reductions, strict=True)):
+        if r is not None and r.kind in ("sum", "exp_sum") and is_half(atom.dtype):
+            outputs[k] = Value(tuple(atom.shape), np.dtype(np.float32), atom.space)
+            convert = build.convert_op(np.float32)
+            equations.append(Equation(convert, (atom,), (outputs[k],)))
+    wide = Program(body.inputs, tuple(equations), tuple(outputs), body.name)
+    return Aggregate(wide, op.reductions)
 
 
 def _counts(op: Aggregate) -> bool:

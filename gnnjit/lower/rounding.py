@@ -14,11 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from gnnjit import _compat
 from gnnjit.ir.evaluate import bind, literal_array
 from gnnjit.ir.program import Equation, Lax, Literal, Program
 
 _EXACT = frozenset(
-    "abs broadcast_in_dim concatenate copy expand_dims gather max min neg pad reduce_max "
+    "abs at_most broadcast_in_dim concatenate copy expand_dims gather max min neg pad reduce_max "
     "reduce_min reshape rev select_n slice split squeeze stop_gradient transpose".split()
 )
 """Operations that give back (or negate) what they were given."""
@@ -27,6 +28,8 @@ _ARITHMETIC = frozenset(
     "add add_any convert_element_type div integer_pow mul reduce_precision sqrt square sub".split()
 )
 """Operations that are rounded correctly, or nearly; others are a few units off."""
+
+_NO_JVP = frozenset(("custom_vjp_call", "io_callback", "pure_callback"))
 
 FEW = 4
 
@@ -57,26 +60,38 @@ def _propagate(eqn: Equation, xs: list[Any], off: list[Error], outs: list[Any]) 
         return [_sum(eqn, xs[0], off[0])]
     if eqn.op.name == "dot_general":
         return [_product(eqn, xs, off)]
+    inexact = [jnp.issubdtype(o.dtype, jnp.inexact) for o in outs]  # a loop has counters beside
     totals: list[Error] = [None] * len(outs)
     if eqn.op.name not in _EXACT:
         units = 1 if eqn.op.name in _ARITHMETIC else FEW
-        totals = [_own(o, units * jnp.abs(o)) for o in outs]
+        totals = [
+            _own(o, units * jnp.abs(o)) if f else None for o, f in zip(outs, inexact, strict=True)
+        ]
     for i, e in enumerate(off):
         if e is not None:
-            totals = [
-                _plus(t, jnp.abs(m)) for t, m in zip(totals, _move(eqn, xs, i, e), strict=True)
-            ]
+            moved = zip(totals, _move(eqn, xs, outs, i, e), inexact, strict=True)
+            totals = [_plus(t, jnp.abs(m)) if f else None for t, m, f in moved]
     return totals
 
 
-def _move(eqn: Equation, xs: list[Any], i: int, error: Any) -> list[Any]:
-    """What an error of argument `i` does to the outputs."""
+def _move(eqn: Equation, xs: list[Any], outs: list[Any], i: int, error: Any) -> list[Any]:
+    """What an error of argument `i` does to the outputs: by the derivative; by a difference where
+    there is none, as in a value through which no gradient flows."""
 
     def f(x: Any) -> list[Any]:
         assert isinstance(eqn.op, Lax)
         return bind(eqn.op, [*xs[:i], x, *xs[i + 1 :]])
 
-    return jax.jvp(f, [xs[i]], [error])[1]
+    if _NO_JVP.isdisjoint((eqn.op.name, *_compat.primitive_names(eqn.op))):
+        try:
+            return jax.jvp(f, [xs[i]], [error])[1]
+        except NotImplementedError:  # of a primitive without a rule
+            pass
+    moved = f(xs[i] + error)
+    return [
+        a - b if jnp.issubdtype(b.dtype, jnp.inexact) else None
+        for a, b in zip(moved, outs, strict=True)
+    ]
 
 
 def _sum(eqn: Equation, x: Any, error: Error) -> Any:

@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
@@ -31,7 +30,7 @@ from gnnjit.lower import choose
 from gnnjit.lower.aggregate import Reductions
 from gnnjit.lower.execute import execute
 from gnnjit.lower.features import narrowed
-from gnnjit.lower.merging import empty, finish, highest, lowest, merge
+from gnnjit.lower.merging import empty, finish, highest, lowest, merge, wide_sums
 from gnnjit.lower.packing import together
 
 
@@ -105,17 +104,19 @@ class _Device:
         assert isinstance(eqn.op, Aggregate)
         return self.aggregate(eqn.op, args)
 
-    def aggregate(self, op: Aggregate, args: Sequence[Any]) -> list[Any]:
+    def aggregate(self, given: Aggregate, args: Sequence[Any]) -> list[Any]:
+        op = wide_sums(given)
         if isinstance(self.shard.exchange, Ring):
             outs = _Round(self, op, args).outputs()
         elif self.pays_to_cover(op):
             outs = self.covered(op, args)
         else:
             outs = self.at_table(op, args)
-        return [
+        outs = [
             self.over_all(x, r) if r is not None and r.into is Space.SHARED else x
             for x, r in zip(outs, op.reductions, strict=True)
         ]
+        return [x.astype(o.dtype) for x, o in zip(outs, given.body.outputs, strict=True)]
 
     def run(self, op: Aggregate, graph: Graph, args: Sequence[Any]) -> list[Any]:
         choice = choose.choose(op.body, op.reductions, graph, self.platform)
@@ -377,7 +378,7 @@ def _zeros(rows: int, like: Any) -> Any:
 
 
 def _bytes(atom: Any) -> int:
-    return math.prod(atom.shape) * np.dtype(atom.dtype).itemsize
+    return math.prod(atom.shape) * atom.dtype.itemsize
 
 
 def _only(op: Aggregate, outputs: Sequence[int]) -> Aggregate:

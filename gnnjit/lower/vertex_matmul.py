@@ -6,7 +6,7 @@
 Each is bilinear and its transposes are the other one or itself, so derivatives of every order stay
 among the two. JAX's own dot would come out as the same, but nobody could lower the tall one then.
 Both are told over which axis of a mesh the N elements are sharded, if they are: kernels run on each
-device's own, and the tall product is added up over the axis.
+device's own, and the tall product is added up over the axis. Their precision is JAX's own.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 from gnnjit import _compat
-from gnnjit._compat import ad, batching, mlir
+from gnnjit._compat import ad, batching
 from gnnjit.ir.program import Equation, Lax
 from gnnjit.ir.space import Space
 from gnnjit.lower import cpu
+from gnnjit.lower.primitives import lowers_to, runs_alone
+from gnnjit.passes.extremes_in_full_precision import FULL
 
 rows_p = _compat.Primitive("rows_matmul")
 tall_p = _compat.Primitive("tall_matmul")
@@ -43,20 +45,20 @@ def apply(eqn: Equation, args: Sequence[Any], place: Place = None) -> jax.Array 
     shared = [a.space is Space.SHARED for a in eqn.inputs]
     if shared not in ([False, True], [True, False]) or not _is_plain(eqn):
         return None
-    at = shared.index(True)
+    at, how = shared.index(True), {"place": place, "precision": eqn.op["precision"]}
     vector, matrix = eqn.inputs[1 - at], eqn.inputs[at]
     axis = eqn.op["dimension_numbers"][0][at][0]
     if eqn.op["dimension_numbers"][1][0]:
-        return _per_head(eqn, args[1 - at], args[at], at, place)
+        return _per_head(eqn, args[1 - at], args[at], at, how)
     if len(vector.shape) != 1 or len(matrix.shape) not in (1, 2):
         return None
     if len(matrix.shape) == 1:
-        return rows_p.bind(args[1 - at], args[at][:, None], place=place)[:, 0]
+        return rows_p.bind(args[1 - at], args[at][:, None], **how)[:, 0]
     w = args[at] if axis == 0 else args[at].T
-    return rows_p.bind(args[1 - at], w, place=place)
+    return rows_p.bind(args[1 - at], w, **how)
 
 
-def _per_head(eqn: Equation, x: Any, matrix: Any, at: int, place: Place) -> jax.Array | None:
+def _per_head(eqn: Equation, x: Any, matrix: Any, at: int, how: dict[str, Any]) -> jax.Array | None:
     """`x [N, H, F]` with a matrix `[F, C]` for each head, `[N, H, C]`: one product a head. XLA's
     batched product over the middle axis is several times slower on a CPU."""
     contracted, batched = eqn.op["dimension_numbers"]  # type: ignore[index]
@@ -65,80 +67,80 @@ def _per_head(eqn: Equation, x: Any, matrix: Any, at: int, place: Place) -> jax.
     if not plain or matrix.ndim != 3 or x.ndim != 3 or x.shape[1] > MOST_HEADS:
         return None
     w = jnp.transpose(matrix, (head, axis, 3 - head - axis))
-    heads = [rows_p.bind(x[:, h], w[h], place=place) for h in range(x.shape[1])]
+    heads = [rows_p.bind(x[:, h], w[h], **how) for h in range(x.shape[1])]
     return jnp.stack(heads, axis=1)
 
 
 def _is_plain(eqn: Equation) -> bool:
-    """Whether nothing but the default is asked of a product of two arrays of one dtype."""
+    """Whether a product is of two arrays of one dtype, in the default or in full precision."""
     assert isinstance(eqn.op, Lax)
     params, dtype = dict(eqn.op.params), eqn.outputs[0].dtype
-    usual = params.get("precision") is None and params.get("out_sharding") is None
+    usual = params.get("precision") in (None, FULL) and params.get("out_sharding") is None
     contracted, batched = params["dimension_numbers"]
     one = len(contracted[0]) == 1 and len(batched[0]) <= 1
     real = dtype in (jnp.float32, jnp.float64)
     return usual and one and real and all(a.dtype == dtype for a in eqn.inputs)
 
 
-def _dot(axis: int, a: Any, b: Any) -> jax.Array:
-    return lax.dot_general(a, b, (((axis,), (0,)), ((), ())))
+def _dot(axis: int, a: Any, b: Any, *, precision: Any) -> jax.Array:
+    return lax.dot_general(a, b, (((axis,), (0,)), ((), ())), precision)
 
 
-def _tall(a: Any, b: Any, *, place: Place, on_cpu: bool = False) -> jax.Array:
+def _tall(a: Any, b: Any, *, place: Place, precision: Any, platform: str) -> jax.Array:
     if place is None:
-        off = not on_cpu or cpu.why_no_product(a.shape[1], b.shape[1], a.dtype)
-        return _dot(0, a, b) if off else cpu.product(a, b)
+        off = platform != "cpu" or cpu.why_no_product(a.shape[1], b.shape[1], a.dtype)
+        return _dot(0, a, b, precision=precision) if off else cpu.product(a, b)
     mesh, axis, features = place
     if features is not None:  # XLA knows how its own product is cut both ways
-        return _dot(0, a, b)
+        return _dot(0, a, b, precision=precision)
 
     def on_each(a: Any, b: Any) -> jax.Array:
-        return lax.psum(_tall(a, b, place=None, on_cpu=on_cpu), axis)
+        mine = _tall(a, b, place=None, precision=precision, platform=platform)
+        return lax.psum(mine, axis)
 
     rows = PartitionSpec(axis)
     specs = {"in_specs": (rows, rows), "out_specs": PartitionSpec()}
     return jax.shard_map(on_each, mesh=mesh, check_vma=False, **specs)(a, b)
 
 
-def _rows(x: Any, w: Any, *, place: Place) -> jax.Array:
-    return _dot(1, x, w)
+def _rows(x: Any, w: Any, *, place: Place, precision: Any, platform: str) -> jax.Array:
+    return _dot(1, x, w, precision=precision)
 
 
 @rows_p.def_abstract_eval
-def _rows_shape(x: Any, w: Any, *, place: Place) -> Any:
+def _rows_shape(x: Any, w: Any, **how: Any) -> Any:
     return _compat.result_aval((x, w), (x.shape[0], w.shape[1]), x.dtype)
 
 
 @tall_p.def_abstract_eval
-def _tall_shape(a: Any, b: Any, *, place: Place) -> Any:
+def _tall_shape(a: Any, b: Any, **how: Any) -> Any:
     return _compat.result_aval((a, b), (a.shape[1], b.shape[1]), a.dtype)
 
 
 ad.defbilinear(
     rows_p,
-    lambda ct, x, w, place: rows_p.bind(ct, w.T, place=place),
-    lambda ct, x, w, place: tall_p.bind(x, ct, place=place),
+    lambda ct, x, w, **how: rows_p.bind(ct, w.T, **how),
+    lambda ct, x, w, **how: tall_p.bind(x, ct, **how),
 )
 ad.defbilinear(
     tall_p,
-    lambda ct, a, b, place: rows_p.bind(b, ct.T, place=place),
-    lambda ct, a, b, place: rows_p.bind(a, ct, place=place),
+    lambda ct, a, b, **how: rows_p.bind(b, ct.T, **how),
+    lambda ct, a, b, **how: rows_p.bind(a, ct, **how),
 )
 
 
-def _register(primitive: Any, run: Any) -> None:
-    def batch(args: Sequence[Any], dims: Sequence[Any], *, place: Place) -> tuple[Any, int]:
-        axis = 1 if primitive is rows_p else 0
-        return jax.vmap(functools.partial(_dot, axis), in_axes=tuple(dims))(*args), 0
+def _register(primitive: Any) -> None:
+    def batch(
+        args: Sequence[Any], dims: Sequence[Any], *, place: Place, precision: Any
+    ) -> tuple[Any, int]:
+        dot = functools.partial(_dot, 1 if primitive is rows_p else 0, precision=precision)
+        return jax.vmap(dot, in_axes=tuple(dims))(*args), 0
 
     batching.primitive_batchers[primitive] = batch
-    primitive.def_impl(
-        lambda *args, **params: jax.jit(functools.partial(primitive.bind, **params))(*args)
-    )
-    mlir.register_lowering(primitive, _compat.lower_fun(run, multiple_results=False))
+    runs_alone(primitive)
 
 
-_register(rows_p, _rows)
-_register(tall_p, _tall)
-_on_cpu = functools.partial(_tall, on_cpu=True)
-mlir.register_lowering(tall_p, _compat.lower_fun(_on_cpu, multiple_results=False), platform="cpu")
+_register(rows_p)
+_register(tall_p)
+lowers_to(rows_p, _rows, [None], multiple_results=False)
+lowers_to(tall_p, _tall, [None, "cpu"], multiple_results=False)

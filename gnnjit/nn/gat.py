@@ -10,6 +10,7 @@ from flax import nnx
 
 import gnnjit
 from gnnjit.nn.attention import attend, merge_heads
+from gnnjit.nn.edge_features import edge_vector
 from gnnjit.nn.init import glorot, per_head
 
 
@@ -23,6 +24,10 @@ class GAT(nnx.Module):
 
     The neighbourhood of the paper holds the vertex itself: that term is part of the layer, so the
     graph needs no self loops. With `self_loops=False` the graph is taken as it is.
+
+    With `edge_features`, the score is `leaky_relu(... + a_edge . W_edge e[u, v])`, where `e[u, v]`
+    comes as `edges=`; for the vertex itself it is the mean over its in-edges, as in PyG's
+    GATConv (`edge_dim`).
     """
 
     def __init__(
@@ -35,6 +40,7 @@ class GAT(nnx.Module):
         dropout: float = 0.0,
         negative_slope: float = 0.2,
         self_loops: bool = True,
+        edge_features: int | None = None,
         rngs: nnx.Rngs,
     ):
         self.linear = nnx.Linear(
@@ -43,6 +49,14 @@ class GAT(nnx.Module):
         self.attend_src = nnx.Param(per_head(rngs, heads, out_features))
         self.attend_dst = nnx.Param(per_head(rngs, heads, out_features))
         self.bias = nnx.Param(jnp.zeros(heads * out_features if concat else out_features))
+        some = edge_features is not None
+        width = heads * out_features
+        self.edge = (
+            nnx.Linear(edge_features, width, use_bias=False, kernel_init=glorot, rngs=rngs)
+            if some
+            else None
+        )
+        self.attend_edge = nnx.Param(per_head(rngs, heads, out_features)) if some else None
         self.shape = (heads, out_features)
         self.concat = concat
         self.dropout = dropout
@@ -51,15 +65,25 @@ class GAT(nnx.Module):
 
     @gnnjit.layer
     def __call__(self, v: Any, e: Any, *, key: jax.Array | None = None) -> jax.Array:
-        """Called as `model(graph, x, key=None)`, `x: [N, F]` or a `Bipartite` of two.
+        """Called as `model(graph, x, key=None)`, `x: [N, F]` or a `Bipartite` of two; with
+        `edge_features`, `edges: [E, edge_features]` too.
 
         Returns `[N, heads * F']`, or `[N, F']` with `concat=False`. Deterministic without `key`.
         """
         z_u, z_v = (self.linear(h).reshape(self.shape) for h in (e.src, v))
         s_u = jnp.sum(z_u * self.attend_src[...], axis=-1)
         s_v = jnp.sum(z_v * self.attend_dst[...], axis=-1)
-        score = jax.nn.leaky_relu(s_u + s_v, self.negative_slope)
-        own = jnp.sum(z_v * self.attend_src[...], axis=-1) + s_v
+        score, own = s_u + s_v, jnp.sum(z_v * self.attend_src[...], axis=-1) + s_v
+        if self.edge is not None:
+            s_e = self._edge_score(e.data)
+            score, own = score + s_e, own + gnnjit.mean(s_e)
+        score = jax.nn.leaky_relu(score, self.negative_slope)
         own = jax.nn.leaky_relu(own, self.negative_slope) if self.self_loops else None
         out = attend(score, own, z_u, z_v, self.dropout, key)
         return merge_heads(out, self.concat) + self.bias
+
+    def _edge_score(self, data: jax.Array) -> jax.Array:
+        assert self.edge is not None
+        assert self.attend_edge is not None
+        z = self.edge(edge_vector(data, "GAT", self.edge.in_features)).reshape(self.shape)
+        return jnp.sum(z * self.attend_edge[...], axis=-1)

@@ -8,6 +8,7 @@ import jax
 from flax import nnx
 
 import gnnjit
+from gnnjit.nn.edge_features import edge_vector
 from gnnjit.nn.init import glorot
 
 
@@ -19,19 +20,35 @@ class GatedGCN(nnx.Module):
     ReLU is left to the caller. It is Bresson & Laurent's gated ConvNet (2017) without their
     residual and own term, so a vertex without edges gets 0.
 
+    With `edge_features`, `eta = sigmoid(... + W_edge e[u, v])`, where `e[u, v]` comes as `edges=`:
+    the gate of Dwivedi et al., "Benchmarking Graph Neural Networks" (2020), of features of the
+    edges that stay the same from layer to layer.
+
     Where we differ: nothing; both gates map F to F, and there are no biases.
     """
 
-    def __init__(self, in_features: int, out_features: int, *, rngs: nnx.Rngs):
-        def linear(width: int) -> nnx.Linear:
-            return nnx.Linear(in_features, width, use_bias=False, kernel_init=glorot, rngs=rngs)
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        edge_features: int | None = None,
+        rngs: nnx.Rngs,
+    ):
+        def linear(inputs: int, outputs: int) -> nnx.Linear:
+            return nnx.Linear(inputs, outputs, use_bias=False, kernel_init=glorot, rngs=rngs)
 
-        self.gate_src = linear(in_features)
-        self.gate_dst = linear(in_features)
-        self.linear = linear(out_features)
+        self.gate_src = linear(in_features, in_features)
+        self.gate_dst = linear(in_features, in_features)
+        self.linear = linear(in_features, out_features)
+        self.gate_edge = None if edge_features is None else linear(edge_features, in_features)
 
     @gnnjit.layer
     def __call__(self, v: Any, e: Any) -> jax.Array:
-        """Called as `model(graph, x)`, `x: [N, F]` or a `Bipartite` of two; returns `[N, F']`."""
-        gate = jax.nn.sigmoid(self.gate_dst(v) + self.gate_src(e.src))
-        return self.linear(gnnjit.sum(gate * e.src))
+        """Called as `model(graph, x)`, `x: [N, F]` or a `Bipartite` of two; with `edge_features`,
+        `edges: [E, edge_features]` too. Returns `[N, F']`."""
+        gate = self.gate_dst(v) + self.gate_src(e.src)
+        if self.gate_edge is not None:
+            data = edge_vector(e.data, "GatedGCN", self.gate_edge.in_features)
+            gate = gate + self.gate_edge(data)
+        return self.linear(gnnjit.sum(jax.nn.sigmoid(gate) * e.src))

@@ -10,6 +10,7 @@ from flax import nnx
 
 import gnnjit
 from gnnjit.nn.attention import attend, merge_heads
+from gnnjit.nn.edge_features import edge_vector
 from gnnjit.nn.init import glorot, per_head
 
 
@@ -21,7 +22,8 @@ class GATv2(nnx.Module):
     paper's one matrix on `concat(h[v], h[u])` in two halves, of which that of `u` is also the
     value. Both carry a bias, as in the paper's code. The nonlinearity is left to the caller.
 
-    `self_loops`, `dropout`, `concat` as in `GAT`.
+    With `edge_features`, `W_edge e[u, v]` is added inside the leaky ReLU, where `e[u, v]` comes as
+    `edges=`. `self_loops`, `dropout`, `concat` as in `GAT`.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class GATv2(nnx.Module):
         dropout: float = 0.0,
         negative_slope: float = 0.2,
         self_loops: bool = True,
+        edge_features: int | None = None,
         rngs: nnx.Rngs,
     ):
         width = heads * out_features
@@ -41,6 +44,11 @@ class GATv2(nnx.Module):
         self.dst = nnx.Linear(in_features, width, kernel_init=glorot, rngs=rngs)
         self.attention = nnx.Param(per_head(rngs, heads, out_features))
         self.bias = nnx.Param(jnp.zeros(width if concat else out_features))
+        self.edge = (
+            None
+            if edge_features is None
+            else nnx.Linear(edge_features, width, use_bias=False, kernel_init=glorot, rngs=rngs)
+        )
         self.shape = (heads, out_features)
         self.concat = concat
         self.dropout = dropout
@@ -49,14 +57,20 @@ class GATv2(nnx.Module):
 
     @gnnjit.layer
     def __call__(self, v: Any, e: Any, *, key: jax.Array | None = None) -> jax.Array:
-        """Called as `model(graph, x, key=None)`, `x: [N, F]` or a `Bipartite` of two.
+        """Called as `model(graph, x, key=None)`, `x: [N, F]` or a `Bipartite` of two; with
+        `edge_features`, `edges: [E, edge_features]` too.
 
         Returns `[N, heads * F']`, or `[N, F']` with `concat=False`. Deterministic without `key`.
         """
         z_u, z_v = self.src(e.src).reshape(self.shape), self.dst(v).reshape(self.shape)
         own_value = self.src(v).reshape(self.shape)
-        own = self._score(own_value + z_v) if self.self_loops else None
-        out = attend(self._score(z_u + z_v), own, z_u, own_value, self.dropout, key)
+        to_v, to_itself = z_u + z_v, own_value + z_v
+        if self.edge is not None:
+            data = edge_vector(e.data, "GATv2", self.edge.in_features)
+            z_e = self.edge(data).reshape(self.shape)
+            to_v, to_itself = to_v + z_e, to_itself + gnnjit.mean(z_e)
+        own = self._score(to_itself) if self.self_loops else None
+        out = attend(self._score(to_v), own, z_u, own_value, self.dropout, key)
         return merge_heads(out, self.concat) + self.bias
 
     def _score(self, z: jax.Array) -> jax.Array:

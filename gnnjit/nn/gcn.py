@@ -6,10 +6,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 import gnnjit
+from gnnjit.errors import LayerError
 from gnnjit.graph import Bipartite, Graph
+from gnnjit.nn.edge_features import check_weights
 from gnnjit.nn.init import glorot
 
 
@@ -44,6 +47,7 @@ class GCN(nnx.Module):
 
     def __call__(self, graph: Graph, x: Any, *, edges: jax.Array | None = None) -> jax.Array:
         """`x: [N, F]`, or a `Bipartite` of two; `edges: [E]`, weights, 1 if left out; `[N, F']`."""
+        check_weights(edges, "GCN")
         scaled = with_degree_factors(graph, x, edges, own=1 if self.self_loops else 0)
         return self.propagate(graph, scaled, edges=edges, weighted=edges is not None)
 
@@ -63,10 +67,26 @@ class GCN(nnx.Module):
 def with_degree_factors(graph: Graph, x: Any, weights: jax.Array | None, own: int) -> Any:
     """`x` paired with `(degree + own) ** -0.5` (0 where that degree is not positive)."""
     if not isinstance(x, Bipartite):
+        x = _features(x)
         return x, _inverse_root(_degree(graph, weights), own, x.dtype)
+    x = Bipartite(_features(x.src), _features(x.dst))
     at_src = _inverse_root(_degree(graph.reverse(), weights), own, x.src.dtype)
     at_dst = _inverse_root(_degree(graph, weights), own, x.dst.dtype)
     return Bipartite((x.src, at_src), (x.dst, at_dst))
+
+
+def _features(x: Any) -> jax.Array:
+    """The features of one vertex set as floating-point numbers."""
+    is_array = isinstance(x, (np.ndarray, jax.Array)) and x.ndim == 2
+    if not is_array or not (x.dtype.kind in "biuf" or jnp.issubdtype(x.dtype, np.floating)):
+        shape = f" of {x.dtype}{list(x.shape)}" if hasattr(x, "dtype") else ""
+        raise LayerError(
+            f"nn.GCN got {type(x).__name__}{shape} as features, expected an array [N, F] of real "
+            "numbers: pass jnp.asarray(x), or a Bipartite of two"
+        )
+    if isinstance(x, np.ndarray):
+        x = jnp.asarray(x.astype(x.dtype.newbyteorder("=")))
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
 
 
 def _degree(graph: Graph, weights: jax.Array | None) -> jax.Array:
@@ -75,10 +95,11 @@ def _degree(graph: Graph, weights: jax.Array | None) -> jax.Array:
 
 @gnnjit.layer
 def _total(v: Any, e: Any) -> jax.Array:
-    return gnnjit.sum(e.data)
+    return gnnjit.sum(e.data.astype(jnp.promote_types(e.data.dtype, jnp.float32)))
 
 
 def _inverse_root(degree: jax.Array, own: int, dtype: Any) -> jax.Array:
-    degree = degree.astype(dtype) + own
+    """In float32 for half precision, in which a degree may be no number."""
+    degree = degree.astype(jnp.promote_types(dtype, jnp.float32)) + own
     some = degree > 0
-    return jnp.where(some, jax.lax.rsqrt(jnp.where(some, degree, 1)), 0)
+    return jnp.where(some, jax.lax.rsqrt(jnp.where(some, degree, 1)), 0).astype(dtype)

@@ -6,10 +6,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 import gnnjit
+from gnnjit.errors import LayerError
 from gnnjit.graph import Graph
+from gnnjit.graph.validate import refuse_sparse
+from gnnjit.nn.edge_features import check_one_set
 from gnnjit.nn.init import glorot
 
 
@@ -40,8 +44,16 @@ class GGNN(nnx.Module):
     def __call__(self, graph: Graph, x: jax.Array, *, edges: jax.Array | None = None) -> jax.Array:
         """`x: [N, F]`, F at most `features`; `edges: int[E]`, the types; returns `[N, features]`.
 
-        `edges` is needed where there are several types, and must be below their number.
+        The graph has one vertex set, as each step reads what the one before it wrote. `edges` is
+        needed where there are several types, and must be below their number.
         """
+        check_one_set(graph, x, "GGNN")
+        refuse_sparse("GGNN: x", x)
+        if np.ndim(x) != 2 or x.shape[1] > self.features:
+            raise LayerError(
+                f"GGNN was given x of shape {list(np.shape(x))}, expected [num_nodes, F] with F at "
+                f"most {self.features}, its features: apply a linear layer before, or make it wider"
+            )
         h = jnp.pad(x, ((0, 0), (0, self.features - x.shape[1])))
         for _ in range(self.steps):
             h = self.step(graph, h, edges=edges)

@@ -10,6 +10,7 @@ from flax import nnx
 
 import gnnjit
 from gnnjit.graph import Graph, ShardedGraph
+from gnnjit.nn.edge_features import edge_vector
 from gnnjit.nn.init import glorot
 
 
@@ -20,6 +21,10 @@ class GIN(nnx.Module):
     `train_eps=True` learns eps (GIN-eps), else it stays as given (GIN-0). `batch_norm` normalises
     the MLP's hidden layer over the vertices, as in section 7. The nonlinearity after the MLP is
     left to the caller.
+
+    With `edge_features` it is GINE: the sum is over `relu(h[u] + W_edge e[u, v] + b_edge)`, where
+    `e[u, v]` comes as `edges=`. Hu, Liu et al., "Strategies for Pre-training Graph Neural Networks"
+    (2020), in the form of PyG (`GINEConv`, `edge_dim`).
     """
 
     def __init__(
@@ -31,11 +36,17 @@ class GIN(nnx.Module):
         eps: float = 0.0,
         train_eps: bool = False,
         batch_norm: bool = False,
+        edge_features: int | None = None,
         rngs: nnx.Rngs,
     ):
         self.hidden = nnx.Linear(in_features, hidden, kernel_init=glorot, rngs=rngs)
         self.out = nnx.Linear(hidden, out_features, kernel_init=glorot, rngs=rngs)
         self.norm = nnx.BatchNorm(hidden, momentum=0.9, rngs=rngs) if batch_norm else None
+        self.edge = (
+            None
+            if edge_features is None
+            else nnx.Linear(edge_features, in_features, kernel_init=glorot, rngs=rngs)
+        )
         self.eps = nnx.Param(jnp.asarray(float(eps))) if train_eps else float(eps)
 
     def __call__(
@@ -43,17 +54,19 @@ class GIN(nnx.Module):
         graph: Graph | ShardedGraph,
         x: Any,
         *,
+        edges: jax.Array | None = None,
         train: bool = False,
         mask: jax.Array | None = None,
     ) -> jax.Array:
         """`x: [N, F]` or a `Bipartite` of two; returns `[N, F']`.
 
         Args:
+            edges: `[E, edge_features]`, where the module was made with `edge_features`.
             train: whether batch normalisation uses this batch's statistics, and records them.
             mask: `bool[N]`, the vertices that those statistics are taken over; if None all, but no
                 padding of a `ShardedGraph`.
         """
-        h = self.aggregate(graph, x)
+        h = self.aggregate(graph, x, edges=edges)
         if self.norm is not None:
             if mask is None and isinstance(graph, ShardedGraph):
                 mask = graph.vertex_mask
@@ -63,4 +76,8 @@ class GIN(nnx.Module):
 
     @gnnjit.layer
     def aggregate(self, v: Any, e: Any) -> jax.Array:
-        return self.hidden((1 + self.eps) * v + gnnjit.sum(e.src))
+        message = e.src
+        if self.edge is not None:
+            data = edge_vector(e.data, "GIN", self.edge.in_features)
+            message = jax.nn.relu(message + self.edge(data))
+        return self.hidden((1 + self.eps) * v + gnnjit.sum(message))

@@ -51,7 +51,7 @@ class SAGE(linen.Module):
     normalize: bool = False
 
     @linen.compact
-    def __call__(self, graph: Graph, x: Any) -> jax.Array:
+    def __call__(self, graph: Graph, x: Any, *, edges: jax.Array | None = None) -> jax.Array:
         module = bridge.to_linen(
             nn.SAGE,
             _width(x),
@@ -60,7 +60,7 @@ class SAGE(linen.Module):
             normalize=self.normalize,
             name="sage",
         )
-        return module(graph, x)
+        return module(graph, x, edges=edges)
 
 
 class GAT(linen.Module):
@@ -72,9 +72,17 @@ class GAT(linen.Module):
     dropout: float = 0.0
     negative_slope: float = 0.2
     self_loops: bool = True
+    edge_features: int | None = None
 
     @linen.compact
-    def __call__(self, graph: Graph, x: Any, *, key: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self,
+        graph: Graph,
+        x: Any,
+        *,
+        edges: jax.Array | None = None,
+        key: jax.Array | None = None,
+    ) -> jax.Array:
         module = bridge.to_linen(
             nn.GAT,
             _width(x),
@@ -84,9 +92,10 @@ class GAT(linen.Module):
             dropout=self.dropout,
             negative_slope=self.negative_slope,
             self_loops=self.self_loops,
+            edge_features=self.edge_features,
             name="gat",
         )
-        return module(graph, x, key=key)
+        return module(graph, x, edges=edges, key=key)
 
 
 class GIN(linen.Module):
@@ -96,9 +105,10 @@ class GIN(linen.Module):
     features: int
     eps: float = 0.0
     train_eps: bool = False
+    edge_features: int | None = None
 
     @linen.compact
-    def __call__(self, graph: Graph, x: Any) -> jax.Array:
+    def __call__(self, graph: Graph, x: Any, *, edges: jax.Array | None = None) -> jax.Array:
         module = bridge.to_linen(
             nn.GIN,
             _width(x),
@@ -106,6 +116,7 @@ class GIN(linen.Module):
             self.features,
             eps=self.eps,
             train_eps=self.train_eps,
+            edge_features=self.edge_features,
             name="gin",
         )
-        return module(graph, x)
+        return module(graph, x, edges=edges)

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 import gnnjit
+from gnnjit.graph import Graph
+from gnnjit.nn.edge_features import check_weights
 from gnnjit.nn.init import glorot
 
 Aggregator = Literal["mean", "sum", "max", "pool"]
@@ -21,6 +23,10 @@ class SAGE(nnx.Module):
     algorithm 1, lines 4 and 5: the two matrices are the two halves of the paper's one on
     `concat(h[v], aggregate)`. `normalize` is its line 7, each row divided by its L2 norm. The
     nonlinearity is left to the caller.
+
+    Weights of the edges may be given as `edges=`: each `h[u]` (of "pool": what the maximum is taken
+    of) is multiplied by that of its edge, as in DGL's SAGEConv and PyG's GraphConv; the mean
+    divides by the number of edges, not by the sum of the weights.
 
     Aggregators: "mean" (section 3.3), "sum", "max", and "pool", the maximum of
     `relu(W_pool h[u] + b_pool)` (equation 3). Where we differ: no LSTM aggregator, since its
@@ -50,20 +56,23 @@ class SAGE(nnx.Module):
         self.aggregator = aggregator
         self.normalize = normalize
 
-    @gnnjit.layer
-    def __call__(self, v: Any, e: Any) -> jax.Array:
-        """Called as `model(graph, x)`, `x: [N, F]` or a `Bipartite` of two; returns `[N, F']`."""
-        out = self.own(v) + self._aggregate(e)
+    def __call__(self, graph: Graph, x: Any, *, edges: jax.Array | None = None) -> jax.Array:
+        """`x: [N, F]`, or a `Bipartite` of two; `edges: [E]`, weights, 1 if left out; `[N, F']`."""
+        check_weights(edges, "SAGE")
+        return self.propagate(graph, x, edges=edges, weighted=edges is not None)
+
+    @gnnjit.layer(static_argnames="weighted")
+    def propagate(self, v: Any, e: Any, *, weighted: bool) -> jax.Array:
+        message = e.src if self.pool is None else jax.nn.relu(self.pool(e.src))
+        out = self.own(v) + self.neighbors(
+            self._aggregate(e.data * message if weighted else message)
+        )
         if not self.normalize:
             return out
         square = jnp.sum(out * out)
         some = square > 0  # a row of zeros stays zero, with a zero gradient
         return jnp.where(some, out * jax.lax.rsqrt(jnp.where(some, square, 1)), out)
 
-    def _aggregate(self, e: Any) -> jax.Array:
+    def _aggregate(self, message: jax.Array) -> jax.Array:
         """What the neighbours contribute, per vertex."""
-        aggregate = {"mean": gnnjit.mean, "sum": gnnjit.sum}.get(self.aggregator)
-        if aggregate is None:
-            message = e.src if self.pool is None else jax.nn.relu(self.pool(e.src))
-            return self.neighbors(gnnjit.max(message))
-        return self.neighbors(aggregate(e.src))
+        return {"mean": gnnjit.mean, "sum": gnnjit.sum}.get(self.aggregator, gnnjit.max)(message)

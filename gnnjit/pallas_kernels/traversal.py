@@ -213,13 +213,15 @@ def _keep(x: jax.Array, keep: Any, otherwise: Any) -> jax.Array:
 
 def merge(outputs: Sequence[Output], a: Tiles, b: Tiles) -> Tiles:
     """The states of two disjoint sets of edges, as the states of all of them."""
-    simple = {"sum": jnp.add, "outer_sum": jnp.add, "max": jnp.maximum, "min": jnp.minimum}
+    simple = {
+        "sum": jnp.add, "outer_sum": jnp.add, "max": triton.maximum, "min": triton.minimum,
+    }  # fmt: skip
     out = []
     for o, x, y in zip(outputs, a, b, strict=True):
         if o.reduction == "exp_sum":
             assert o.score is not None
             p, q = a[o.score], b[o.score]
-            shift = _finite(jnp.maximum(p, q))
+            shift = _finite(jnp.maximum(p, q))  # a NaN among them makes the sum NaN
             out.append(_scale(x, p, shift) + _scale(y, q, shift))
         else:
             assert o.reduction is not None
@@ -233,15 +235,18 @@ def _finite(x: jax.Array) -> jax.Array:
 
 
 def _scale(x: jax.Array, score: jax.Array, shift: jax.Array) -> jax.Array:
-    """`exp(score - shift) * x`; the score may lack trailing axes."""
-    factor = jnp.exp(score - shift)
+    """`exp(score - shift) * x`; the score may lack trailing axes. No finite score is above the
+    shift, except that a compiler may round it otherwise in the difference."""
+    gap = score - shift
+    above = (gap > 0) & (score < np.inf)
+    factor = jnp.exp(jnp.where(above, jnp.zeros_like(gap), gap))
     factor = factor.reshape(*factor.shape, *(1,) * (x.ndim - factor.ndim))
     return jnp.broadcast_to(factor, x.shape) * x
 
 
 def merge_lanes(outputs: Sequence[Output], x: Tiles) -> Tiles:
     """All lanes in one: `[1, *padded(shape)]`."""
-    simple = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}
+    simple = {"sum": jnp.sum, "max": triton.reduce_max, "min": triton.reduce_min}
     out: Tiles = []
     for o, tile in zip(outputs, x, strict=True):
         if o.reduction == "exp_sum":

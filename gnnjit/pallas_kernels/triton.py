@@ -48,6 +48,58 @@ def outer(a: jax.Array, b: jax.Array) -> jax.Array:
     return lax.dot_general(a, b, dims, preferred_element_type=jnp.float32)
 
 
+def maximum(a: jax.Array, b: jax.Array) -> jax.Array:
+    """The larger one, NaN where either is: the backend's own `max` drops NaN."""
+    return _or_nan(jnp.maximum(a, b), a, b)
+
+
+def minimum(a: jax.Array, b: jax.Array) -> jax.Array:
+    """The smaller one, NaN where either is."""
+    return _or_nan(jnp.minimum(a, b), a, b)
+
+
+def _or_nan(x: jax.Array, *args: jax.Array) -> jax.Array:
+    for a in args:
+        if jnp.issubdtype(a.dtype, jnp.floating):
+            x = jnp.where(a != a, a, x)
+    return x
+
+
+def reduce_max(x: jax.Array, axis: int) -> jax.Array:
+    """Along one axis, NaN where there is one."""
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return jnp.max(x, axis)
+    return _from_key(jnp.max(_to_key(x), axis), x.dtype)
+
+
+def reduce_min(x: jax.Array, axis: int) -> jax.Array:
+    """Along one axis, NaN where there is one."""
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return jnp.min(x, axis)
+    return -reduce_max(-x, axis)
+
+
+def _to_key(x: jax.Array) -> jax.Array:
+    """Integers in the order of the floats `x`, NaN last: one reduction tells the largest and
+    whether there is a NaN."""
+    bits = lax.bitcast_convert_type(x, _integer(x.dtype))
+    key = _flipped(bits)
+    return jnp.where(x != x, jnp.full_like(key, jnp.iinfo(key.dtype).max), key)
+
+
+def _from_key(key: jax.Array, dtype: Any) -> jax.Array:
+    return lax.bitcast_convert_type(_flipped(key), dtype)
+
+
+def _flipped(bits: jax.Array) -> jax.Array:
+    """Negative floats fall as their bits rise; its own inverse."""
+    return jnp.where(bits < 0, bits ^ jnp.iinfo(bits.dtype).max, bits)
+
+
+def _integer(dtype: Any) -> Any:
+    return {2: jnp.int16, 4: jnp.int32, 8: jnp.int64}[jnp.dtype(dtype).itemsize]
+
+
 def program_number() -> jax.Array:
     """Which of the programs of the launch this is, `int32[]`."""
     return pl.program_id(0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Program, Value
 from gnnjit.ir.space import Space
@@ -25,6 +26,7 @@ from gnnjit.passes.weight_sites import (
     reads,
     walk,
 )
+from gnnjit.passes.wide import widened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,28 +48,28 @@ class Score:
 
     def write(self, builder: Builder, x: Atom) -> Value:
         """The score, of the features `x`: `[F]`."""
-        matmul, a = self.form.matmul, builder[self.vector]
-        like = matmul.eqn
+        matmul, like = self.form.matmul, self.form.matmul.eqn
+        a = widened(builder, builder[self.vector], x.dtype, like.location)
         if len(self.product.shape) == 1:
             numbers = (((1 - matmul.axis,), (self.axis,)), ((), ()))
-            c = dot(builder, like, builder[matmul.matrix], a, numbers, Space.SHARED)
+            c = dot(builder, like, matmul.in_dtype(builder, x.dtype), a, numbers, Space.SHARED)
             return dot(builder, like, x, c, (((0,), (0,)), ((), ())), self.eqn.space)
-        w, features, head = by_head(builder, matmul, self.product.shape[0])
+        w, features, head = by_head(builder, matmul, self.product.shape[0], x.dtype)
         numbers = (((1,), (3 - features - head,)), ((0,), (head,)))
         c = dot(builder, like, a, w, numbers, Space.SHARED)
         return dot(builder, like, c, x, (((1,), (0,)), ((), ())), self.eqn.space)
 
 
-def by_head(builder: Builder, matmul: Matmul, heads: int) -> tuple[Atom, int, int]:
+def by_head(builder: Builder, matmul: Matmul, heads: int, dtype: Any) -> tuple[Atom, int, int]:
     """The matrix with an axis of heads, and which axes are those of the features and the heads."""
     inner = matmul.features.size, heads, matmul.width // heads
     shape, axes = (inner, (0, 1)) if matmul.axis == 0 else ((*inner[1:], inner[0]), (2, 0))
-    return reshape(builder, builder[matmul.matrix], shape, matmul.eqn.location), *axes
+    return reshape(builder, matmul.in_dtype(builder, dtype), shape, matmul.eqn.location), *axes
 
 
 def product_per_head(builder: Builder, matmul: Matmul, x: Atom, space: Space) -> Value:
     """`[H, F]` times each head's columns of the matrix: `[H, C]`."""
-    w, features, head = by_head(builder, matmul, x.shape[0])
+    w, features, head = by_head(builder, matmul, x.shape[0], x.dtype)
     numbers = (((1,), (features,)), ((0,), (head,)))
     return dot(builder, matmul.eqn, x, w, numbers, space)
 

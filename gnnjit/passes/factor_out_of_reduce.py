@@ -1,16 +1,23 @@
 """`factor-out-of-reduce`: what is the same on all edges of a row leaves the sum.
 
-before:  y = sum over (u -> v) of a[v] * m[e]        after:  y = a * sum over (u -> v) of m[e]
+before:  y = sum over (u -> v) of a[v] * m[e]
+after:   y = (a * sum over (u -> v) of s[v] * m[e]) * n        with n the number of edges, s = 1 / n
 
-Factors are found through products, quotients, negations and broadcasts of smaller values, so the
-division of softmax and the count of mean leave the edges, and what is left is often linear.
+Factors are found through products, quotients, negations, broadcasts of smaller values and casts
+between float32 and half precision, so the division of softmax leaves the edges, and what is left is
+often linear, and its gradient with respect to the factor is not a traversal.
 
-Legal: products distribute over sums (re-associated rounding). A factor of a vertex is replaced by
-1 where the vertex has no edges, so that `0 * inf` cannot arise there. Refuses sums into another
-space than the factor's, maxima and minima, integers, and denominators that live on the edges; with
-`keep_fixed`, also single numbers that no gradient reaches: they stay in the sum, so that its
-gradient multiplies by them in the traversal, and leave it when that is lowered. Refuses what a
-matmul gave vertices in `keep` too: their work shall be done on the edges.
+Legal: products distribute over sums (re-associated rounding). What is left is taken as a mean,
+since its sum may be too large for a number where that of the products is not (features near 1e37
+and attention); half precision is computed in float32. A factor of a vertex is replaced by 1 where
+the vertex has no edges, so that `0 * inf` cannot arise there.
+
+Refuses sums into another space than the factor's, sums over all edges, maxima and minima, integers,
+denominators that live on the edges, and constants below 1 that are alone. With `keep_fixed`,
+refuses single numbers that no gradient reaches: they stay in the sum, so that its gradient
+multiplies by them in the traversal. Refuses what a matmul gave vertices in `keep` too: their work
+shall be done on the edges. Without `rows`, where nothing is differentiated any more, refuses all
+but constants: in a kernel, a factor of the row is at hand.
 """
 
 from __future__ import annotations
@@ -26,12 +33,14 @@ from gnnjit.ir.dtypes import is_inexact
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Literal, Program, Reduce, Value, rewrite
 from gnnjit.ir.space import Space
 from gnnjit.passes.fixed import fixed_values
+from gnnjit.passes.wide import edge_count, rounds_only, share, widened, working
 
 
 @dataclasses.dataclass(frozen=True)
 class FactorOutOfReduce:
     keep_fixed: bool = False
     keep: frozenset[Space] = frozenset()
+    rows: bool = True
     name: str = "factor-out-of-reduce"
 
     def __call__(self, program: Program) -> Program:
@@ -40,7 +49,7 @@ class FactorOutOfReduce:
         multiplied = _multiplied(program, self.keep)
 
         def rule(builder: Builder, eqn: Equation) -> bool:
-            return _Sum(builder, eqn, made, kept, multiplied).factor()
+            return _Sum(builder, eqn, made, kept, multiplied, self.rows).factor()
 
         return rewrite(program, rule)
 
@@ -66,9 +75,11 @@ class _Sum:
         made: dict[Value, Equation],
         kept: set[Value],
         multiplied: set[Atom],
+        rows: bool,
     ):
         self.builder, self.eqn, self.made, self.kept = builder, eqn, made, kept
-        self.multiplied = multiplied
+        self.multiplied, self.rows = multiplied, rows
+        self.dtype = working(eqn.outputs[0].dtype)
 
     def factor(self) -> bool:
         op, out = self.eqn.op, self.eqn.outputs[0]
@@ -76,21 +87,34 @@ class _Sum:
             return False
         operand = self.eqn.inputs[0]
         factors = self.decompose(operand, (), operand.shape)
-        outside = [f for f in factors if f.atom.space <= op.into and op.into is not Space.SHARED]
-        outside += [f for f in factors if op.into is f.atom.space is Space.SHARED]
-        if out.size > 1:
-            outside = [f for f in outside if f.atom not in self.kept]
-        outside = [f for f in outside if f.atom not in self.multiplied]
+        outside = [f for f in factors if self.may_leave(f)]
+        averages = any(isinstance(f.atom, Value) for f in outside)
+        if not averages:
+            outside = [f for f in outside if _is_safe(f)]
         inside = [f for f in factors if f not in outside]
         if not outside or not inside or all(f.inverse for f in inside):
             return False
-        product = self.product(inside, operand.shape, safe=None)
         where = self.eqn.location
-        summed = Value(out.shape, out.dtype, op.into)
+        count = edge_count(self.builder, op.into, self.dtype, where) if averages else None
+        product = self.product(inside, operand.shape, safe=None, count=count)
+        summed = Value(out.shape, self.dtype, op.into)
         self.builder.emit(op, [product], [summed], where)
-        scale = self.product(outside, out.shape, safe=op.into)
-        self.builder.env[out] = self.apply(summed, scale, outside)
+        result = self.apply(summed, outside)
+        if count is not None:
+            count = build.broadcast(self.builder, count, out.shape, where)
+            result = build.mul(self.builder, result, count, where)
+        self.builder.env[out] = widened(self.builder, result, out.dtype, where)
         return True
+
+    def may_leave(self, factor: _Factor) -> bool:
+        """Whether the sum may be multiplied by a factor in place of its terms."""
+        atom, into = factor.atom, self.eqn.op.into  # type: ignore[union-attr]
+        if isinstance(atom, Literal):
+            return True
+        if not self.rows or into is Space.SHARED or not atom.space <= into:
+            return False
+        kept = atom in self.kept and self.eqn.outputs[0].size > 1
+        return not kept and atom not in self.multiplied
 
     def decompose(
         self, atom: Atom, broadcasts: tuple[Lax, ...], shape: tuple[int, ...]
@@ -116,13 +140,26 @@ class _Sum:
                 ]
             case "broadcast_in_dim" if len(eqn.inputs) == 1:
                 return self.decompose(first, (*broadcasts, eqn.op), first.shape)
+            case "convert_element_type" if rounds_only(eqn):
+                return self.decompose(first, broadcasts, shape)
         return [_Factor(atom, shape, broadcasts)]
 
-    def product(self, factors: list[_Factor], shape: tuple[int, ...], safe: Space | None) -> Atom:
-        """The product of the factors as one value of `shape`; quotients last."""
+    def product(
+        self,
+        factors: list[_Factor],
+        shape: tuple[int, ...],
+        safe: Space | None,
+        count: Value | None = None,
+    ) -> Atom:
+        """The product of the factors as one value of `shape`; quotients last. `count`: the smallest
+        factor is divided by it."""
         total: Atom | None = None
-        for factor in sorted(factors, key=lambda f: f.inverse):
-            value = self.materialise(factor, shape, safe)
+        ordered = sorted(factors, key=lambda f: f.inverse)
+        above = [f for f in ordered if not f.inverse]
+        smallest = min(above, key=lambda f: f.atom.size) if count is not None else None
+        for factor in ordered:
+            over = count if factor is smallest else None
+            value = self.materialise(factor, shape, safe, over)
             if total is None and factor.inverse:
                 one = build.constant(self.builder, 1, shape, value.dtype)
                 total = build.combine(self.builder, lax.div, one, value, self.eqn.location)
@@ -134,14 +171,25 @@ class _Sum:
         assert total is not None
         return total
 
-    def apply(self, summed: Value, scale: Atom, outside: list[_Factor]) -> Value:
+    def apply(self, summed: Value, outside: list[_Factor]) -> Value:
+        scale = self.product(outside, summed.shape, safe=summed.space)
         if all(f.inverse for f in outside) and len(outside) == 1:
             divisor = self.materialise(outside[0], summed.shape, summed.space)
             return build.combine(self.builder, lax.div, summed, divisor, self.eqn.location)
         return build.mul(self.builder, scale, summed, self.eqn.location)
 
-    def materialise(self, factor: _Factor, shape: tuple[int, ...], safe: Space | None) -> Atom:
-        atom, where = self.builder[factor.atom], self.eqn.location
+    def materialise(
+        self,
+        factor: _Factor,
+        shape: tuple[int, ...],
+        safe: Space | None,
+        over: Value | None = None,
+    ) -> Atom:
+        where = self.eqn.location
+        atom = widened(self.builder, self.builder[factor.atom], self.dtype, where)
+        if over is not None:
+            part = share(self.builder, over, where)
+            atom = build.mul(self.builder, build.broadcast(self.builder, part, atom.shape), atom)
         if isinstance(atom, Literal):
             return build.constant(self.builder, atom.value, shape, atom.dtype)
         if safe is not None and atom.space is safe and safe is not Space.SHARED:
@@ -152,6 +200,13 @@ class _Sum:
         for op in reversed(factor.broadcasts):
             atom = build.emit_op(self.builder, op, [atom], where)
         return atom
+
+
+def _is_safe(factor: _Factor) -> bool:
+    """Whether a sum is not larger without the factor."""
+    atom = factor.atom
+    size = abs(atom.value) if isinstance(atom, Literal) else 0
+    return bool(0 < size <= 1 if factor.inverse else size >= 1)
 
 
 def _multiplied(program: Program, spaces: frozenset[Space]) -> set[Atom]:

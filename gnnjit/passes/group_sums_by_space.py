@@ -5,9 +5,9 @@ before:  h: f32[edge, 8] = ((x[u] + b) + y[v]) + c        after:  h = (x + (b + 
 Such sums are what biases of several linear maps leave behind. Without the pass their gradients
 would be summed over all edges, too.
 
-Legal: sums are re-associated. Shared terms join those of one endpoint. Refuses sums with at most
-one term in each of source, destination and edge and none shared, integers (nothing to gain), and
-terms that are broadcast.
+Legal: sums are re-associated, those of half precision in float32. Shared terms join those of one
+endpoint. Refuses sums with at most one term in each of source, destination and edge and none
+shared, integers (nothing to gain), and terms that are broadcast.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from gnnjit.ir import build
 from gnnjit.ir.dtypes import is_inexact
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Program, Value, rewrite
 from gnnjit.ir.space import Space
+from gnnjit.passes.wide import widened, working
 
 _ADD = ("add", "add_any")
 
@@ -74,8 +75,9 @@ def _terms(
 def _emit(builder: Builder, eqn: Equation, terms: list[tuple[Atom, bool]]) -> bool:
     """Sum shared terms, then each endpoint's with them, then all."""
     groups: dict[Space, list[tuple[Atom, bool]]] = {s: [] for s in Space}
+    dtype = working(eqn.outputs[0].dtype)
     for atom, minus in terms:
-        groups[atom.space].append((builder[atom], minus))
+        groups[atom.space].append((widened(builder, builder[atom], dtype, eqn.location), minus))
     first = next(s for s in (Space.DST, Space.SRC, Space.EDGE) if groups[s])
     shared = groups[Space.SHARED]
     if shared:
@@ -84,7 +86,7 @@ def _emit(builder: Builder, eqn: Equation, terms: list[tuple[Atom, bool]]) -> bo
     total, minus = _sum(builder, eqn, sums)
     if minus:
         total = build.elementwise(builder, lax.neg, [total], eqn.location)
-    builder.env[eqn.outputs[0]] = total
+    builder.env[eqn.outputs[0]] = widened(builder, total, eqn.outputs[0].dtype, eqn.location)
     return True
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 from jax import lax
@@ -27,6 +28,7 @@ from gnnjit.ir.program import (
     Value,
 )
 from gnnjit.ir.space import Space
+from gnnjit.passes.wide import in_float32, rounds_only, widened
 
 VERTICES = (Space.SRC, Space.DST)
 ADD = ("add", "add_any", "sub")
@@ -44,14 +46,15 @@ def dot(
 ) -> Value:
     """Append a product as `like`, but of other axes."""
     assert isinstance(like.op, Lax)
-    params = dict(like.op.params) | {"dimension_numbers": numbers}
+    op = like.op if a.dtype == like.outputs[0].dtype else in_float32(like.op)
+    params = dict(op.params) | {"dimension_numbers": numbers}
     (contracted_a, contracted_b), (batch_a, batch_b) = numbers
     used_a, used_b = {*contracted_a, *batch_a}, {*contracted_b, *batch_b}
     free_a = [n for i, n in enumerate(a.shape) if i not in used_a]
     free_b = [n for i, n in enumerate(b.shape) if i not in used_b]
     shape = (*(a.shape[i] for i in batch_a), *free_a, *free_b)
     op = Lax(like.op.primitive, tuple(sorted(params.items())))
-    out = Value(shape, like.outputs[0].dtype, space)
+    out = Value(shape, a.dtype, space)
     return builder.emit(op, [a, b], [out], like.location)[0]
 
 
@@ -124,6 +127,8 @@ class Algebra:
         match eqn.op:
             case Reduce("sum", into) if into in VERTICES:
                 return (0,) if linear[0] else None
+            case Lax() if rounds_only(eqn):
+                return (0,) if linear[0] else None
             case Lax() if eqn.op.name in (*ADD, "neg"):
                 return tuple(range(len(ins))) if all(linear) else None
             case Lax() if eqn.op.name in ("mul", "div"):
@@ -194,6 +199,8 @@ class Rebuild:
     `tree` gives, for each value that is to be written again, the operands in which it is linear;
     what is none of its keys is a leaf, and `leaf(value, on_edges)` is what stands for it: features
     of the new `width`, with heads before them or not. `on_edges`: only edges read it.
+    `share`: one over the number of edges; sums are taken as means with it, and what is added to
+    them is divided likewise.
     """
 
     algebra: Algebra
@@ -201,6 +208,7 @@ class Rebuild:
     tree: Mapping[Value, tuple[int, ...]]
     width: int
     leaf: Callable[[Value, bool], Atom]
+    share: Value | None = None
     done: dict[tuple[Value, bool], Atom] = dataclasses.field(default_factory=dict)
 
     def __call__(self, value: Atom, on_edges: bool = False) -> Atom:
@@ -208,26 +216,37 @@ class Rebuild:
         key = value, on_edges
         if key not in self.done:
             node = value in self.tree
-            self.done[key] = self.node(value, on_edges) if node else self.leaf(value, on_edges)
+            found = self.node(value, on_edges) if node else self.leaf(value, on_edges)
+            if not node and not on_edges:
+                found = self.averaged(found)
+            self.done[key] = found
         return self.done[key]
+
+    def averaged(self, x: Atom) -> Atom:
+        if self.share is None:
+            return x
+        part = fill(self.builder, self.share, tuple(x.shape), (), self.share.space)
+        return build.mul(self.builder, part, x)
 
     def node(self, value: Value, on_edges: bool) -> Atom:
         eqn, where = self.algebra.made[value], self.algebra.made[value].location
         if isinstance(eqn.op, Reduce):
             x = self(eqn.inputs[0], True)
+            x = x if on_edges else self.averaged(x)
             out = Value(x.shape, x.dtype, value.space)
             return self.builder.emit(eqn.op, [x], [out], where)[0]
-        if eqn.op.name == "reshape":  # the heads are those of the features now
+        if eqn.op.name == "reshape" or rounds_only(eqn):  # the heads are those of the features now
             return self(eqn.inputs[0], on_edges)
         linear = {i: self(eqn.inputs[i], on_edges) for i in self.tree[value]}
         shape = self.shape(value, eqn, list(linear.values()))
+        dtype = next(iter(linear.values())).dtype
         inputs = [
             fill(self.builder, linear[i], shape, (len(shape) - 1,), value.space, where)
             if i in linear
-            else self.factor(eqn, i, shape)
+            else self.factor(eqn, i, shape, dtype)
             for i in range(len(eqn.inputs))
         ]
-        out = Value(shape, value.dtype, value.space)
+        out = Value(shape, dtype, value.space)
         return self.builder.emit(eqn.op, inputs, [out], where)[0]
 
     def shape(self, value: Value, eqn: Equation, linear: list[Atom]) -> tuple[int, ...]:
@@ -237,14 +256,17 @@ class Rebuild:
             heads.add(value.shape[0])
         return (*heads, self.width)
 
-    def factor(self, eqn: Equation, i: int, shape: tuple[int, ...]) -> Atom:
+    def factor(self, eqn: Equation, i: int, shape: tuple[int, ...], dtype: Any) -> Atom:
         """Operand `i`, which is a factor, or the zero of a choice, for features of `shape`."""
         atom, old = eqn.inputs[i], eqn.outputs[0].shape
-        if eqn.op.name == "select_n" and i > 0:
-            return zeros(self.builder, eqn.outputs[0], shape)
+        choice = eqn.op.name == "select_n"
+        if choice and i > 0:
+            return zeros(self.builder, Value(shape, dtype, Space.SHARED), shape)
+        kept = atom.dtype if choice else dtype
         if atom.shape == ():
-            return self.builder[atom]
+            return widened(self.builder, self.builder[atom], kept, eqn.location)
         small = self.algebra.narrow(self.builder, atom, old)
+        small = widened(self.builder, small, kept, eqn.location)
         axes = range(len(small.shape))
         return fill(self.builder, small, shape, axes, small.space, eqn.location)
 

@@ -2,7 +2,7 @@
 
 before:  m: f32[dst] = max over (u -> v) of s
          k: f32[dst] = select_n(is_finite(stop_gradient(m)), 0.0, stop_gradient(m))
-         w: f32[edge] = exp(s - k[v])
+         w: f32[edge] = exp(at_most(s, stop_gradient(m)[v]) - k[v])
          t: f32[dst] = sum over (u -> v) of w
          y: f32[dst, 8] = sum over (u -> v) of w * x[u]
 after:   t: f32[dst] = sum over (u -> v) of exp(s - max s) * 1.0
@@ -14,7 +14,8 @@ between floats, broadcasts, and choices between such a value and 0 (dropout). Di
 normaliser, which is positive by construction, leaves the sum on the way, even from inside a choice;
 so does a last reshape, as of heads put side by side.
 
-Legal: products are re-associated; in half precision the result is closer to the exact one. A row
+Legal: products are re-associated. Half precision is summed and divided in float32; a sum that is
+divided afterwards is taken as a mean (see `factor-out-of-reduce`). A row
 with a score of +inf is not finite before and after, except that dropping the very edge of that
 score no longer hides the NaN.
 
@@ -45,6 +46,7 @@ from gnnjit.ir.program import (
 from gnnjit.ir.space import Space, join
 from gnnjit.passes.drop_dead import DropDead
 from gnnjit.passes.fuse_scatter_apply_gather import levels, traversals
+from gnnjit.passes.wide import edge_count, share, widened, working
 
 _RESHAPES = ("broadcast_in_dim", "reshape", "squeeze")
 
@@ -93,11 +95,14 @@ def _match(eqn: Equation, made: dict[Value, Equation]) -> _Weight | None:
 
     if not isinstance(eqn.op, Lax) or eqn.op.name != "exp" or eqn.space is not Space.EDGE:
         return None
-    score, shift = inputs(eqn.inputs[0], "sub") or (None, None)
-    if not isinstance(score, Value) or shift is None or score.shape != shift.shape:
+    bounded, shift = inputs(eqn.inputs[0], "sub") or (None, None)
+    if bounded is None or shift is None:
+        return None
+    score, bound = inputs(bounded, "at_most") or (None, None)
+    if not isinstance(score, Value) or score.shape != shift.shape:
         return None
     finite, zero, top = _three(inputs(shift, "select_n"))
-    if finite is None or inputs(finite, "is_finite") != (top,):
+    if finite is None or inputs(finite, "is_finite") != (top,) or bound is not top:
         return None
     if not build.is_filled_with(zero, 0, made) or not inputs(top, "stop_gradient"):
         return None
@@ -136,15 +141,23 @@ class _Sums:
         factor = _Factor(builder, weight, self.made, self.reach)
         operand, merged = self.before_merging_axes(eqn.inputs[0], weight)
         value, score = factor.without(operand), factor.score()
+        count = None
+        if value is not None and factor.divisors:
+            count = edge_count(builder, weight.into, working(operand.dtype), eqn.location)
+        if value is not None:
+            value = factor.in_range(value, operand.shape, count)
         level = levels(self.program.inputs, builder.equations)
         if value is None or level.get(value, 0) > level[score]:  # type: ignore[arg-type]
             del builder.equations[before:]
             return False
         out = eqn.outputs[0]
-        summed = Value(operand.shape, out.dtype, weight.into)
+        summed = Value(operand.shape, working(out.dtype), weight.into)
         builder.emit(Reduce("exp_sum", weight.into), [score, value], [summed], eqn.location)
         for divisor in factor.divisors:
             summed = factor.divide(summed, divisor)
+        if count is not None:
+            summed = build.mul(builder, summed, build.broadcast(builder, count, summed.shape))
+        summed = widened(builder, summed, out.dtype)
         if merged is not None:
             whole = Value(out.shape, out.dtype, weight.into)
             (summed,) = builder.emit(merged.op, [summed], [whole], merged.location)
@@ -222,9 +235,8 @@ class _Factor:
         inner = self.without(mine)
         if inner is None:
             return None
-        same = other.shape == eqn.outputs[0].shape and other.dtype == eqn.outputs[0].dtype
-        if inner in self.ones and same:
-            return self.builder[other]
+        if inner in self.ones and other.shape == eqn.outputs[0].shape:
+            return widened(self.builder, self.builder[other], working(other.dtype))
         both = [inner, self.builder[other]]
         return self.emit(eqn, both if mine is first else both[::-1])
 
@@ -238,17 +250,17 @@ class _Factor:
         return self.emit(eqn, [inner, self.builder[divisor]])
 
     def is_normaliser(self, atom: Atom) -> bool:
-        """Whether `atom` is `where(t > 0, t, 1)` of each row, which never divides by 0."""
+        """Whether `atom` is `where(t == 0, 1, t)` of each row, which never divides by 0."""
         if not isinstance(atom, Value) or atom.size != self.weight.value.size:
             return False
         select = self.made.get(atom)
         if select is None or select.op.name != "select_n" or atom.space is not self.weight.into:
             return False
-        positive, one, total = _three(select.inputs)
-        test = self.made.get(positive)
+        empty, total, one = _three(select.inputs)
+        test = self.made.get(empty)
         return (
             test is not None
-            and test.op.name == "gt"
+            and test.op.name == "eq"
             and test.inputs[0] is total
             and build.is_filled_with(test.inputs[1], 0, self.made)
             and build.is_filled_with(one, 1, self.made)
@@ -277,20 +289,33 @@ class _Factor:
 
     def one(self, like: Value) -> Atom:
         """1 of this shape and dtype, on the edges: a traversal needs no operand for it."""
-        found: Atom = build.constant(self.builder, 1, (), like.dtype)
+        dtype = working(like.dtype)
+        found: Atom = build.constant(self.builder, 1, (), dtype)
         if like.shape:
-            out = Value(like.shape, like.dtype, Space.EDGE)
+            out = Value(like.shape, dtype, Space.EDGE)
             (found,) = self.builder.emit(build.broadcast_op(found, like.shape), [found], [out])
         self.ones.add(found)
         return found
 
-    def emit(self, eqn: Equation, inputs: list[Atom]) -> Value:
-        out = eqn.outputs[0]
-        space = join(*(a.space for a in inputs))
-        (made,) = self.builder.emit(
-            eqn.op, inputs, [Value(out.shape, out.dtype, space)], eqn.location
-        )
+    def emit(self, eqn: Equation, inputs: list[Atom]) -> Atom:
+        """`eqn` of other operands; of half precision, in float32."""
+        out, op = eqn.outputs[0], eqn.op
+        dtype = working(out.dtype)
+        wide = [widened(self.builder, a, working(a.dtype), eqn.location) for a in inputs]
+        if op.name == "convert_element_type":
+            return widened(self.builder, wide[0], dtype, eqn.location)
+        space = join(*(a.space for a in wide))
+        (made,) = self.builder.emit(op, wide, [Value(out.shape, dtype, space)], eqn.location)
         return made
+
+    def in_range(self, value: Atom, shape: tuple[int, ...], count: Value | None) -> Atom:
+        """What is summed, in float32 if it was of half precision; over the number of edges where it
+        is divided afterwards, so that the sum is not larger than its terms."""
+        value = widened(self.builder, value, working(value.dtype))
+        if count is None:
+            return value
+        part = build.broadcast(self.builder, share(self.builder, count, None), shape)
+        return build.mul(self.builder, part, value)
 
     def divide(self, summed: Value, divisor: Value) -> Value:
         """`summed` over a number for each of the weight's entries."""

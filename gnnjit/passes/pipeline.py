@@ -11,6 +11,7 @@ from gnnjit.ir.space import Space
 from gnnjit.ir.verify import verify
 from gnnjit.passes.arithmetic_on_own_rows import ArithmeticOnOwnRows
 from gnnjit.passes.drop_dead import DropDead
+from gnnjit.passes.extremes_in_full_precision import ExtremesInFullPrecision
 from gnnjit.passes.factor_out_of_reduce import FactorOutOfReduce
 from gnnjit.passes.fold_constants import FoldConstants
 from gnnjit.passes.fuse_scatter_apply_gather import FuseScatterApplyGather
@@ -87,8 +88,8 @@ def layer_suffix(choices: Choices = AS_WRITTEN, *, online: bool = True) -> tuple
     only some kernels can do."""
     store = (StoreEdgeValues(choices.stored),) if choices.stored else ()
     softmax = (OnlineSoftmax(),) if online else ()
-    last = (RepeatOnTheEdges(), ScaleOnTheEdges(), FuseScatterApplyGather(choices.split))
-    return (*store, *softmax, *last)
+    moved = (RepeatOnTheEdges(), ScaleOnTheEdges(), ExtremesInFullPrecision())
+    return (*store, *softmax, *moved, FuseScatterApplyGather(choices.split))
 
 
 def default_passes(choices: Choices = AS_WRITTEN, *, online: bool = True) -> tuple[Pass, ...]:
@@ -115,7 +116,7 @@ def lowering_passes(
     scale = (ScaleOnTheEdges(every=True), ArithmeticOnOwnRows()) if scale_on_edges else ()
     back = (PlaceOnTheEdges(keep),) if keep else ()
     matmuls = SplitConcatMatmul(None, keep)
-    simplify = _simplify(PlaceInSmallestSpace(keep), matmuls, FactorOutOfReduce())
+    simplify = _simplify(PlaceInSmallestSpace(keep), matmuls, FactorOutOfReduce(rows=False))
     return (*simplify, *back, *softmax, RepeatOnTheEdges(), *scale, FuseScatterApplyGather())
 
 

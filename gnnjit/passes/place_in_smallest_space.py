@@ -4,10 +4,10 @@ before:  h: f32[edge, 8] = x[u] @ w        after:  h: f32[src, 8] = x @ w
 
 Every value moves to the join of its operands' spaces; that inference is NeuGraph's elimination of
 redundant computation (section 3.4). A reduction of a value that is the same on all edges of an
-element becomes a product with the degree (sum), or the value itself where there are edges
-(max, min). A `store` of what leaves the edges is dropped. Always legal. Refuses `exp_sum`, which is
-made after this pass; what truly depends on both endpoints stays on the edges, and so does work of
-the vertices in `keep` (that `place-on-the-edges` put there).
+element becomes a product with the degree (sum; of half precision, in float32), or the value itself
+where there are edges (max, min). A `store` of what leaves the edges is dropped. Always legal.
+Refuses `exp_sum`, which is made after this pass; what truly depends on both endpoints stays on the
+edges, and so does work of the vertices in `keep` (that `place-on-the-edges` put there).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import jax
 from gnnjit.ir import build
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Program, Reduce, Store, Value, rewrite
 from gnnjit.ir.space import Space, join
+from gnnjit.passes.wide import widened, working
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,12 +69,14 @@ def _reduce_of_constant(builder: Builder, eqn: Equation) -> bool:
         return False
     out = eqn.outputs[0]
     if op.kind == "sum":
-        count = build.degree_like(builder, op.into, out, where)
+        dtype = working(out.dtype)
+        count = build.degree_like(builder, op.into, Value(out.shape, dtype, op.into), where)
         some = build.has_edges(builder, op.into, out.shape, where)
-        zero = build.constant(builder, 0, out.shape, out.dtype)
-        x = build.broadcast(builder, x, out.shape)
+        zero = build.constant(builder, 0, out.shape, dtype)
+        x = build.broadcast(builder, widened(builder, x, dtype, where), out.shape)
         safe = build.elementwise(builder, jax.lax.select_n_p.bind, [some, zero, x], where)
-        builder.env[out] = build.mul(builder, count, safe, where)
+        total = build.mul(builder, count, safe, where)
+        builder.env[out] = widened(builder, total, out.dtype, where)
     else:
         some = build.has_edges(builder, op.into, out.shape, where)
         zero = build.constant(builder, 0, out.shape, out.dtype)

@@ -20,26 +20,34 @@ with `W a`, if that leaves no other use of `h`.
 Where one site lies inside another, the outer one, which comes later, is written from the values
 below both: the inner one's order then holds for its other readers alone.
 
-Legal: matmul is linear; sums are re-associated. A product that moves from the edges
-to a vertex space reads 0 at vertices without edges, so that a NaN which nobody read stays out of
-the gradient of W. Refuses maxima and minima, factors that vary along the features (gates), what
-has another dtype than the matrix or another precision than the default, matrices that are not
-shared, and more than 64 values between a matrix and its features.
+Legal: matmul is linear; sums are re-associated. Aggregated first, features are averaged, and their
+product is multiplied by the number of edges last, where the program does not do so itself: a sum of
+features may be too large for a number. Half precision is multiplied and summed in float32. A
+product that moves from the edges to a vertex space reads 0 at vertices without edges, so that a NaN
+which nobody read stays out of the gradient of W. Refuses maxima and minima, factors that vary along
+the features (gates), what has another dtype than the matrix (but for float32 and half precision) or
+another precision than the default, matrices that are not shared, and more than 64 values between a
+matrix and its features.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
+
+from gnnjit.ir import build
 from gnnjit.ir.program import Atom, Builder, Equation, Location, Program, Reduce, Value, rewrite
 from gnnjit.ir.show import kind
 from gnnjit.ir.space import Space
 from gnnjit.passes.attention_scores import product_per_head, replaceable_scores
 from gnnjit.passes.drop_dead import DropDead
-from gnnjit.passes.linear_forms import VERTICES, Rebuild, reshape, where_edges
+from gnnjit.passes.linear_forms import VERTICES, Rebuild, fill, reshape, where_edges
 from gnnjit.passes.store_edge_values import parameter_name
 from gnnjit.passes.weight_sites import Analysis, Found, Order, Tree, analysis
+from gnnjit.passes.wide import edge_count, has_share, share, widened, working
 
 __all__ = ["Order", "ReorderAggregateCombine", "Site", "sites"]
 
@@ -116,7 +124,8 @@ class _Rule:
         if out in self.roots:
             builder.env[out] = self.root(builder, self.roots[out])
         elif out in self.scores:
-            builder.env[out] = self.scores[out].write(builder, self.features(builder, out))
+            score = self.scores[out].write(builder, self.features(builder, out))
+            builder.env[out] = widened(builder, score, out.dtype, eqn.location)
         elif total is not None and total not in self.moved:
             builder.copy(written)
         else:
@@ -127,16 +136,18 @@ class _Rule:
         if site.written == "combine-first":
             return self.aggregate_first(builder, site)
         matmul, own = site.matmul, self.own_features(site)
+        dtype = working(site.root.dtype)
 
         def product(x: Value, on_edges: bool) -> Atom:
-            new: Atom = builder[x]
+            new: Atom = widened(builder, builder[x], dtype, matmul.eqn.location)
             twin = any((x, y) in self.same for y in own)
             if on_edges and not twin and self.may_be_unread(x):
                 new = where_edges(builder, new, x.space, matmul.eqn.location)
             return matmul.applied(builder, new, x.space)
 
         rebuild = Rebuild(self.analysis.algebra, builder, site.tree, matmul.width, product)
-        return rebuild(matmul.features)
+        total = rebuild(matmul.features)
+        return widened(builder, total, site.root.dtype, matmul.eqn.location)
 
     def own_features(self, site: Found) -> list[Value]:
         """What the matrix is applied to at every vertex, not through edges alone."""
@@ -168,24 +179,49 @@ class _Rule:
 
     def aggregate_first(self, builder: Builder, site: Found) -> Atom:
         matmul, root = site.matmul, site.root
-        x = self.rebuilt(builder, site.tree, matmul.features.size)(root)
-        where = matmul.eqn.location
+        where, width, dtype = matmul.eqn.location, matmul.features.size, working(root.dtype)
+        averages = self.averages(site)
+        count = edge_count(builder, root.space, dtype, where) if averages else None
+        part = share(builder, count, where) if count else None
+        x = self.rebuilt(builder, site.tree, width, dtype, part)(root)
         if len(x.shape) == 2 and x.shape[0] > 1:
             y: Atom = product_per_head(builder, matmul, x, root.space)
         else:
             x = reshape(builder, x, x.shape[-1:], where)
             y = matmul.applied(builder, x, root.space)
-        return reshape(builder, y, root.shape, where)
+        y = reshape(builder, y, root.shape, where)
+        if count is not None:
+            times = fill(builder, count, root.shape, (), root.space, where)
+            y = build.mul(builder, y, times, where)
+        return widened(builder, y, root.dtype, where)
+
+    def averages(self, site: Found) -> bool:
+        """Whether sums are taken as means, which are not yet: sums of features may be too large
+        for a number where those of the products are not. To float16, float32 is large enough."""
+        sums = [self.made[v] for v in site.tree if isinstance(self.made[v].op, Reduce)]
+        spaces = {e.outputs[0].space for e in sums}
+        done = all(has_share(e.inputs[0], self.made) for e in sums)
+        half = site.root.dtype == np.float16
+        return not done and not half and spaces == {site.root.space}
 
     def features(self, builder: Builder, score: Value) -> Atom:
         found = self.scores[score]
         width = found.form.matmul.features.size
-        return self.rebuilt(builder, found.tree, width)(found.product)
+        dtype = working(score.dtype)
+        return self.rebuilt(builder, found.tree, width, dtype)(found.product)
 
-    def rebuilt(self, builder: Builder, tree: Tree, width: int) -> Rebuild:
+    def rebuilt(
+        self,
+        builder: Builder,
+        tree: Tree,
+        width: int,
+        dtype: Any,
+        part: Value | None = None,
+    ) -> Rebuild:
         """On the features that were multiplied."""
 
         def features(h: Value, on_edges: bool) -> Atom:
-            return builder[self.analysis.forms[h].matmul.features]
+            matmul = self.analysis.forms[h].matmul
+            return widened(builder, builder[matmul.features], dtype, matmul.eqn.location)
 
-        return Rebuild(self.analysis.algebra, builder, tree, width, features)
+        return Rebuild(self.analysis.algebra, builder, tree, width, features, part)

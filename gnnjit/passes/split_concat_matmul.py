@@ -7,9 +7,9 @@ and `(x[v] - x[u]) @ W` likewise, through sums, differences, negations, concaten
 by one number per edge. W is sliced, so the parameter keeps its shape and checkpoints stay valid.
 This is the split that GraphCast's newest code makes by hand, and what GNS and EdgeConv need.
 
-Legal: matmul is linear; sums are re-associated. Refuses unless fewer columns are left to multiply
-on the edges than before (work of the vertices in `keep` counts as being on the edges); with a
-`score(program) -> float`, unless the score falls.
+Legal: matmul is linear; sums are re-associated, those of half precision in float32. Refuses unless
+fewer columns are left to multiply on the edges than before (work of the vertices in `keep` counts
+as being on the edges); with a `score(program) -> float`, unless the score falls.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+import numpy as np
 from jax import lax
 
 from gnnjit.ir import build
-from gnnjit.ir.dtypes import is_floating
+from gnnjit.ir.dtypes import is_floating, is_half
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Literal, Program, Value, rewrite
 from gnnjit.ir.space import Space
+from gnnjit.passes.wide import in_float32, widened
 
 Score = Callable[[Program], float]
 
@@ -106,7 +108,7 @@ class _Matmul:
         return self.eqn.inputs[1 if self.edge_first else 0]  # type: ignore[return-value]
 
     def split(self, builder: Builder, made: dict[Value, Equation]) -> bool:
-        width = self.edge.shape[self.axis]
+        out, width = self.eqn.outputs[0], self.edge.shape[self.axis]
         terms = self.expand(_Term(self.edge, 0, width), made)
         terms.sort(key=lambda t: (t.value.space.value, t.negative))  # one sum for each endpoint
         if self.width_on_edges(terms) >= width:
@@ -119,7 +121,7 @@ class _Matmul:
         for part in sums.values():
             total = self.accumulate(builder, total, part, negative=False)
         assert total is not None
-        builder.env[self.eqn.outputs[0]] = total
+        builder.env[self.eqn.outputs[0]] = widened(builder, total, out.dtype, self.eqn.location)
         return True
 
     def expand(self, term: _Term, made: dict[Value, Equation]) -> list[_Term]:
@@ -179,6 +181,9 @@ class _Matmul:
         sides: list[Atom] = [builder[term.value], weight]
         op = self.eqn.op
         assert isinstance(op, Lax)
+        if is_half(self.eqn.outputs[0].dtype):
+            op = in_float32(op)
+            sides = [widened(builder, a, np.dtype(np.float32), where) for a in sides]
         out = build.emit_op(builder, op, sides if self.edge_first else sides[::-1], where)
         for scale in term.scales:
             factor = build.broadcast(builder, builder[scale], out.shape, where)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
+from typing import Any
 from typing import Literal as OneOf
 
 import numpy as np
@@ -34,6 +35,7 @@ from gnnjit.ir.program import (
 )
 from gnnjit.ir.space import Space
 from gnnjit.passes.linear_forms import ADD, VERTICES, Algebra, fill, per_head, where_edges
+from gnnjit.passes.wide import in_float32, widened, working
 
 Order = OneOf["aggregate-first", "combine-first"]
 
@@ -70,11 +72,17 @@ class Matmul:
     def same(self, other: Matmul) -> bool:
         return self.matrix is other.matrix and self.axis == other.axis
 
+    def in_dtype(self, builder: Builder, dtype: Any) -> Atom:
+        """The matrix, as it multiplies features of this dtype."""
+        return widened(builder, builder[self.matrix], dtype, self.eqn.location)
+
     def applied(self, builder: Builder, x: Atom, space: Space) -> Value:
-        inputs = [x, builder[self.matrix]]
-        out = Value((self.width,), self.eqn.outputs[0].dtype, space)
+        inputs, op = [x, self.in_dtype(builder, x.dtype)], self.eqn.op
+        assert isinstance(op, Lax)
+        out = Value((self.width,), x.dtype, space)
         order = inputs[::-1] if self.at == 0 else inputs
-        return builder.emit(self.eqn.op, order, [out], self.eqn.location)[0]
+        op = op if x.dtype == self.matrix.dtype else in_float32(op)
+        return builder.emit(op, order, [out], self.eqn.location)[0]
 
 
 def match_matmul(eqn: Equation) -> Matmul | None:
@@ -215,16 +223,22 @@ class Analysis:
         return bool(added)
 
     def emit_split(self, eqn: Equation, h: Atom, added: list[Equation]) -> None:
-        """The sum of `h`, then what `added`, outermost first, adds to it or it is taken from."""
+        """The sum of `h`, then what `added`, outermost first, adds to it or it is taken from; of
+        half precision, in float32."""
         builder, where, out = self.builder, eqn.location, eqn.outputs[0]
-        alone = Value(out.shape, out.dtype, out.space)
-        total: Value = builder.emit(eqn.op, [h], [alone], where)[0]
+        dtype = working(out.dtype)
+        alone = Value(out.shape, dtype, out.space)
+        like = Value(out.shape, dtype, out.space)
+        wide = widened(builder, h, dtype, where)
+        total: Value = builder.emit(eqn.op, [wide], [alone], where)[0]
         for outer in reversed(added):
-            terms = [total if a is h else self.counted(a, out, where) for a in outer.inputs]
-            last = outer is added[0]
-            into = out if last else Value(out.shape, out.dtype, out.space)
+            terms = [total if a is h else self.counted(a, like, where) for a in outer.inputs]
+            last = outer is added[0] and dtype == out.dtype
+            into = out if last else Value(out.shape, dtype, out.space)
             (total,) = builder.emit(outer.op, terms, [into], where)
             h = outer.outputs[0]
+        if dtype != out.dtype:
+            builder.emit(build.convert_op(np.dtype(out.dtype)), [total], [out], where)
         self.split[out] = alone, eqn
 
     def counted(self, b: Atom, like: Value, where: Location | None) -> Value:
@@ -233,7 +247,7 @@ class Analysis:
         (count,) = builder.emit(Degree(), [], [Value((), np.dtype(np.int32), into)], where)
         number = build.emit_op(builder, build.convert_op(like.dtype), [count], where, into)
         counts = fill(builder, number, like.shape, (), into, where)
-        safe = where_edges(builder, b, into, where)
+        safe = where_edges(builder, widened(builder, b, like.dtype, where), into, where)
         return build.elementwise(builder, lax.mul, [counts, safe], where, into)
 
     @functools.cached_property
@@ -348,5 +362,5 @@ class _Growth:
         return summed, leaves
 
     def is_like_top(self, atom: Atom) -> bool:
-        like = (atom.shape, atom.dtype) == (self.top.shape, self.top.dtype)
-        return like and isinstance(atom, Value)
+        shape = isinstance(atom, Value) and atom.shape == self.top.shape
+        return shape and working(atom.dtype) == working(self.top.dtype)

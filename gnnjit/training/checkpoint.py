@@ -5,16 +5,22 @@
     DIR/seed-0/20/           Orbax: arrays, and a record with everything else
     DIR/seed-0/30/           the two newest epochs are kept
 
-Orbax writes into a temporary directory and renames it; `identity.json` is renamed into place too.
+Orbax writes into a temporary directory and renames it; the JSON files are renamed into place too.
+Each JSON file holds a digest of its contents; the record of an epoch holds one of the arrays, of
+itself, and of the identity.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
-from collections.abc import Mapping
+import sys
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +34,42 @@ from gnnjit.training.errors import CheckpointError
 _IDENTITY = "identity.json"
 _STREAMED = "streamed.json"
 _MISSING = "nothing"
+_DIGEST = "sha256"
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Within it, Orbax tells of nothing by itself: neither in its log, nor by the exceptions of its
+    threads and of TensorStore's callbacks, which it raises in the thread that asked as well."""
+    logger, unraisable, threads = (
+        logging.getLogger("absl"),
+        sys.unraisablehook,
+        threading.excepthook,
+    )
+    level = logger.level
+
+    def unraised(found: Any) -> None:
+        if not (isinstance(found.exc_value, RuntimeError) and "Event loop" in str(found.exc_value)):
+            unraisable(found)
+
+    def in_thread(found: Any) -> None:
+        if not (found.thread and type(found.thread).__module__.startswith("orbax.")):
+            threads(found)
+
+    logger.setLevel(logging.CRITICAL + 1)
+    sys.unraisablehook, threading.excepthook = unraised, in_thread
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        sys.unraisablehook, threading.excepthook = unraisable, threads
 
 
 class Checkpoints:
     """The checkpoint directory of a command: made new, or found and checked on resume."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, identity: dict[str, Any]) -> None:
+        self.root, self._identity = root, identity
 
     @classmethod
     def open(cls, root: str | os.PathLike[str], identity: dict[str, Any], resume: bool) -> Any:
@@ -50,7 +85,7 @@ class Checkpoints:
             _same_identity(root, saved, identity)
         else:
             _write_json(root / _IDENTITY, identity)
-        return cls(root)
+        return cls(root, identity)
 
     @classmethod
     def claim(cls, root: str | os.PathLike[str], resume: bool) -> None:
@@ -70,19 +105,14 @@ class Checkpoints:
 
     def recall(self) -> dict[str, Any]:
         """What `remember` was told last; empty where nothing was."""
-        try:
-            return json.loads((self.root / _STREAMED).read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        path = self.root / _STREAMED
+        if not path.exists():
             return {}
-        except (OSError, ValueError) as error:
-            raise CheckpointError(
-                f"{self.root / _STREAMED} cannot be read ({error}): delete it, which may change "
-                "the last bits of what follows"
-            ) from error
+        return _read_json(path, "delete it, which may change the last bits of what follows")
 
     def run(self, name: str) -> RunCheckpoint:
         """The checkpoints of one run (a seed, a fold)."""
-        return RunCheckpoint(self.root / name)
+        return RunCheckpoint(self.root / name, self._identity)
 
 
 def _claimed(root: str | os.PathLike[str], resume: bool) -> Path:
@@ -99,9 +129,10 @@ def _claimed(root: str | os.PathLike[str], resume: bool) -> Path:
 
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:
+    text = json.dumps({**data, _DIGEST: _digest_of_json(data)}, indent=2) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, (json.dumps(data, indent=2) + "\n").encode())
+        write_atomically(path, text.encode())
     except OSError as error:
         raise CheckpointError(
             f"{path.parent} cannot be written ({error.strerror}): choose another --checkpoint "
@@ -109,19 +140,25 @@ def _write_json(path: Path, data: dict[str, Any]) -> None:
         ) from error
 
 
+def _read_json(path: Path, do: str) -> dict[str, Any]:
+    """What `_write_json` wrote. Raises CheckpointError, which says what to `do`, for anything
+    else."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read ({_first_line(error)}): {do}") from error
+    if not isinstance(data, dict) or data.pop(_DIGEST, None) != _digest_of_json(data):
+        raise CheckpointError(f"{path} is not as it was written, its digest is another: {do}")
+    return data
+
+
 def _read_identity(root: Path) -> dict[str, Any]:
     path = root / _IDENTITY
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError) as error:
+    if not path.exists():
         raise CheckpointError(
             f"{root} holds no checkpoint to resume: leave out --resume to start a new run in it"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} cannot be read ({error}): the checkpoint is damaged; start anew in another "
-            f"directory"
-        ) from error
+        )
+    return _read_json(path, "the checkpoint is damaged; start anew in another directory")
 
 
 def _same_identity(root: Path, saved: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -141,8 +178,9 @@ def _same_identity(root: Path, saved: dict[str, Any], wanted: dict[str, Any]) ->
 class RunCheckpoint:
     """Saves and restores (arrays, record) of one run, by epoch."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, identity: dict[str, Any]) -> None:
+        """The checkpoints in `path`, of a run that `identity` describes."""
+        self.path, self._identity = path, identity
 
     def save(self, epoch: int, arrays: Mapping[str, np.ndarray], record: dict[str, Any]) -> None:
         """Write a checkpoint; on return it is complete and the one before last is deleted.
@@ -151,14 +189,15 @@ class RunCheckpoint:
             CheckpointError: if the disk refuses it; the ones before stay.
         """
         arrays = dict(arrays)
-        stored = {**record, "digest": digest(arrays)}
+        stored = {**record, _DIGEST: self._digest(epoch, arrays, record)}
         args = ocp.args.Composite(
             arrays=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(stored)
         )
         try:
-            with _manager(self.path) as manager:
+            with quiet(), _manager(self.path) as manager:
                 manager.save(epoch, args=args, force=True)
         except Exception as error:  # Orbax and TensorStore raise dozens of types
+            _raise_interrupt(error)
             raise CheckpointError(
                 f"{self.path / str(epoch)} cannot be written ({_first_line(error)}): check the "
                 f"disk, and continue from the checkpoint before it with --resume"
@@ -175,7 +214,7 @@ class RunCheckpoint:
         """
         if not self.path.is_dir():
             return {}, {}
-        with _manager(self.path) as manager:
+        with quiet(), _manager(self.path) as manager:
             epoch = manager.latest_step()
             if epoch is None:
                 return {}, {}
@@ -187,12 +226,17 @@ class RunCheckpoint:
             try:
                 restored = manager.restore(epoch, args=args)
             except Exception as error:  # Orbax and TensorStore raise dozens of types
+                _raise_interrupt(error)
                 raise _damaged(where, _first_line(error)) from error
         arrays = {name: np.asarray(value) for name, value in restored["arrays"].items()}
         record = dict(restored["record"])
-        if record.pop("digest", None) != digest(arrays):
-            raise _damaged(where, "its arrays are not those that were saved")
+        if record.pop(_DIGEST, None) != self._digest(epoch, arrays, record):
+            raise _damaged(where, "its arrays or its record are not those that were saved")
         return arrays, record
+
+    def _digest(self, epoch: int, arrays: Mapping[str, Any], record: dict[str, Any]) -> str:
+        """A hash of all that must not change between saving and loading."""
+        return _digest_of_json([self._identity, epoch, digest(arrays), record])
 
 
 def _manager(path: Path) -> ocp.CheckpointManager:
@@ -208,6 +252,15 @@ def _manager(path: Path) -> ocp.CheckpointManager:
     return ocp.CheckpointManager(path, options=options)
 
 
+def _raise_interrupt(error: BaseException) -> None:
+    """Raises KeyboardInterrupt if the user's began what ended in `error`."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        found = found.__cause__ or found.__context__
+
+
 def _damaged(where: Path, why: str) -> CheckpointError:
     return CheckpointError(
         f"{where} is damaged ({why}): delete it to resume from the checkpoint before it, or start "
@@ -218,6 +271,11 @@ def _damaged(where: Path, why: str) -> CheckpointError:
 def _first_line(error: Exception) -> str:
     text = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
     return text if len(text) <= 160 else text[:157] + "..."
+
+
+def _digest_of_json(data: Any) -> str:
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import sys
 from typing import Any
 
 from rich.console import Console
@@ -16,16 +15,17 @@ from gnnjit.distributed import connect, is_main
 from gnnjit.errors import DataError
 from gnnjit.graph.exchanges import EXCHANGES
 from gnnjit.nn.recipes import MODELS
+from gnnjit.output import add_json_option, check_json, for_people, write_json
 from gnnjit.prepare import prepare
 from gnnjit.shard import PARTITIONS
 from gnnjit.stored_dataset import StoredDataset
 from gnnjit.train import train
-from gnnjit.training.checkpoint import Checkpoints
-from gnnjit.training.config import DECAYS, FIELDS, OPTIMIZERS, TrainConfig, resolve
+from gnnjit.training.checkpoint import Checkpoints, quiet
+from gnnjit.training.config import DECAYS, FIELDS, OPTIMIZERS, TrainConfig, in_words, resolve
 from gnnjit.training.devices import check_spread, provide
 from gnnjit.training.errors import TrainError
 from gnnjit.training.progress import Silent, watcher
-from gnnjit.training.report import check_target, print_table, write_json
+from gnnjit.training.report import print_table
 from gnnjit.training.streamed import check_budget
 from gnnjit.training.together import main_first, open_in_all, processes
 
@@ -207,12 +207,7 @@ def _device_options(group: Any) -> None:
 
 
 def _output_options(group: Any) -> None:
-    group.add_argument(
-        "--json",
-        metavar="FILE",
-        help="write configuration, history, results, versions and device; - is standard output "
-        "(all else then goes to standard error)",
-    )
+    add_json_option(group, "configuration, history, results, versions and device")
     group.add_argument("--checkpoint", metavar="DIR", help="keep checkpoints in a new directory")
     group.add_argument(
         "--checkpoint-every",
@@ -247,19 +242,20 @@ def run(args: argparse.Namespace) -> int:
     """Train as the options say, with the other processes of the job, if there are any; the exit
     code."""
     connect()
-    with main_first():
+    with main_first(), quiet():  # what callbacks of a checkpoint raise may come after it
         return _run(args)
 
 
 def _run(args: argparse.Namespace) -> int:
-    out = Console(file=sys.stdout)
-    people = Console(file=sys.stderr) if args.json == "-" else out
-    if args.json is not None and is_main():
-        check_target(args.json)
+    people = Console(file=for_people(args, to_the_end=args.checkpoint is not None))
+    if is_main():
+        check_json(args.json)
     given = {name: getattr(args, name) for name in FIELDS if hasattr(args, name)}
     name = args.dataset.lower()
     task = DATASETS[name].task if name in DATASETS else "vertex"
     config = resolve(name, task, given)
+    if args.log_every < 0:
+        raise TrainError(f"--log-every is {args.log_every}, expected at least 0 (0: a bar)")
     provide(args.devices)
     plain = args.memory_budget is None and args.devices is None and processes() == 1
     compare = plain if args.compare is None else args.compare
@@ -285,7 +281,8 @@ def _run(args: argparse.Namespace) -> int:
                 f"use --seeds"
             )
         if not args.quiet and is_main():
-            people.print(repr(dataset), highlight=False, soft_wrap=True)
+            for line in (repr(dataset), in_words(config, task)):
+                people.print(line, highlight=False, soft_wrap=True)
         result = train(
             dataset,
             config,
@@ -302,9 +299,8 @@ def _run(args: argparse.Namespace) -> int:
             watcher=shown,
         )
     if is_main():
+        write_json(args.json, result.to_dict())
         print_table(result, people)
-        if args.json is not None:
-            write_json(args.json, result, out)
     return 0
 
 

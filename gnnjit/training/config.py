@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from gnnjit.nn.recipes import MODELS, RECIPES, Recipe, recipe_for
 from gnnjit.training.errors import TrainError
 
@@ -62,6 +64,13 @@ class TrainConfig:
     normalize_features: bool = False
 
     def __post_init__(self) -> None:
+        wrong = [
+            f"{field.name} is {getattr(self, field.name)!r}, expected {_KINDS[field.type][1]}"
+            for field in dataclasses.fields(self)
+            if not _is_a(str(field.type), getattr(self, field.name))
+        ]
+        if wrong:
+            raise TrainError("; ".join(wrong))
         rules = (
             ("model", self.model in MODELS, f"one of {', '.join(MODELS)}"),
             ("layers", self.layers >= 1, "at least 1"),
@@ -103,6 +112,20 @@ class TrainConfig:
         same["batch_size"] = self.batch_size or None
         same["halve_every"] = self.halve_every or None
         return Recipe(**same, task=task, learning_rate=self.lr)
+
+
+_KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
+    "int": ((int, np.integer), "a whole number below 2**31"),
+    "float": ((int, float, np.integer, np.floating), "a number"),
+    "bool": ((bool, np.bool_), "True or False"),
+    "str": ((str,), "text"),
+}
+
+
+def _is_a(kind: str, value: Any) -> bool:
+    if (kind == "bool") != isinstance(value, bool | np.bool_):
+        return False
+    return isinstance(value, _KINDS[kind][0]) and not (kind == "int" and abs(value) >= 2**31)
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(TrainConfig))
@@ -153,4 +176,49 @@ def resolve(dataset: str, task: str, given: Mapping[str, Any]) -> TrainConfig:
             f"{', '.join(unknown)}: no such hyperparameter, expected some of {', '.join(FIELDS)}"
         )
     model = given.setdefault("model", "gin" if task == "graph" else "gat")
+    unused = _unused(model, task, given)
+    if unused:
+        raise TrainError("; ".join(unused))
     return TrainConfig(**{**recipe_values(dataset, model, task), **given})
+
+
+def _unused(model: str, task: str, given: Mapping[str, Any]) -> list[str]:
+    """What is given but would decide nothing, in words."""
+    out = []
+    heads = [name for name in ("heads", "out_heads") if name in given]
+    if heads and model in MODELS and not MODELS[model].attention:
+        some = ", ".join(name for name in MODELS if MODELS[name].attention)
+        out.append(
+            f"{', '.join(heads)}: {model} has no attention heads, which {some} have: leave it out"
+        )
+    graphs = [name for name in ("batch_size", "steps_per_epoch") if name in given]
+    if graphs and task != "graph":
+        out.append(
+            f"{', '.join(graphs)}: for datasets of many graphs, and this is one, which is trained "
+            "on as a whole: leave it out"
+        )
+    elif "steps_per_epoch" in given and not given.get("batch_size", 1):
+        out.append("steps_per_epoch: without a batch_size, an epoch is one step: leave it out")
+    return out
+
+
+def in_words(config: TrainConfig, task: str) -> str:
+    """The hyperparameters that decide something, on a line."""
+    has_heads = MODELS[config.model].attention
+    parts = [
+        f"{config.layers} layers",
+        f"hidden {config.hidden}",
+        f"{config.heads} heads" if has_heads else "",
+        f"dropout {config.dropout:g}",
+        f"{config.optimizer} with lr {config.lr:g}",
+        f"halved every {config.halve_every} epochs" if config.halve_every else "",
+        f"weight decay {config.weight_decay:g} ({config.decay})" if config.weight_decay else "",
+        f"{config.steps_per_epoch} steps of {config.batch_size} graphs an epoch"
+        if config.batch_size and task == "graph"
+        else "",
+        f"at most {config.epochs} epochs",
+        f"patience {config.patience}" if config.patience else "",
+        "normalised features" if config.normalize_features else "",
+        f"seed {config.seed}",
+    ]
+    return f"{config.model}: {', '.join(part for part in parts if part)}"

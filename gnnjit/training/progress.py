@@ -59,7 +59,7 @@ class Lines(Silent):
         self._name, self._epochs = name, epochs
         self._every = self._given or max(1, epochs // 10)
         if done:
-            self._print(f"{name}  resumed after epoch {done}")
+            self._print(resumed(name, done))
 
     def epoch(self, record: Epoch) -> None:
         if record.epoch in (1, self._epochs) or record.epoch % self._every == 0:
@@ -92,6 +92,8 @@ class Bar(Silent):
 
     def start(self, name: str, done: int, epochs: int) -> None:
         self._name, self._done, self._epochs, self._text = name, done, epochs, ""
+        if done:
+            self._console.print(resumed(name, done), highlight=False, soft_wrap=True)
         self._show_run()
 
     def part(self, done: float) -> None:
@@ -135,6 +137,11 @@ class Bar(Silent):
         progress.start()
         self._task = progress.add_task(name, total=total, completed=done, text=self._text)
         self._progress = progress
+
+
+def resumed(name: str, done: int) -> str:
+    """Where a run continues."""
+    return f"{name}  resumed after epoch {done}"
 
 
 def describe(record: Epoch) -> str:

@@ -1,54 +1,14 @@
-"""The closing table, and the result as JSON."""
+"""The closing table."""
 
 from __future__ import annotations
 
-import json
-import math
-from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from gnnjit.config import write_atomically
 from gnnjit.train import Result
-from gnnjit.training.errors import TrainError
-
-
-def check_target(path: str) -> None:
-    """Raises TrainError if `write_json` could not write there: known before the training."""
-    if path == "-":
-        return
-    target = Path(path).expanduser()
-    if target.is_dir():
-        raise TrainError(f"--json {path} is a directory, expected a file name")
-    if not target.absolute().parent.is_dir():
-        raise TrainError(
-            f"--json {path}: {target.absolute().parent} is no directory, make it first"
-        )
-
-
-def write_json(path: str, result: Result, out: Console) -> None:
-    """The result as JSON, atomically into a file, or to `out` where the path is "-"."""
-    text = json.dumps(_finite(result.to_dict()), indent=2, allow_nan=False) + "\n"
-    if path == "-":
-        out.file.write(text)
-        out.file.flush()
-        return
-    try:
-        write_atomically(Path(path).expanduser(), text.encode())
-    except OSError as error:
-        raise TrainError(f"--json {path} cannot be written ({error.strerror})") from error
-
-
-def _finite(value: Any) -> Any:
-    """`value` with numbers that JSON has no word for replaced by None."""
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_table(result: Result, console: Console) -> None:

@@ -104,8 +104,8 @@ class StoredTask:
             vertex="vertex",
         )
         _write_weights(self.graph)
-        array = self.graph.array
-        self._batch = Batch(self.graph, array("x"), array("y"), array(WEIGHTS))
+        x, y, weights = map(self.graph.column, ("x", "y", WEIGHTS))
+        self._batch = Batch(self.graph, x, y, weights)
 
     def train_batches(self, seed: int, epoch: int) -> Iterator[Batch]:
         yield self._batch

@@ -95,7 +95,7 @@ def open_checkpoints(
     """As `Checkpoints.open`, for process 0; the others neither read nor write."""
     if is_main():
         return Checkpoints.open(root, identity, resume)
-    return Checkpoints(Path(root))
+    return Checkpoints(Path(root), identity)
 
 
 @contextlib.contextmanager

@@ -1,3 +1,4 @@
+import contextlib
 import io
 import os
 import zipfile
@@ -5,6 +6,8 @@ import zipfile
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gnnjit.data.archives import read_npz, read_zip
 from gnnjit.errors import DataError
@@ -90,3 +93,60 @@ def test_npz_with_a_damaged_array(tmp_path, raw):
     path = _zip(tmp_path / "a.npz", [("m.npy", raw)])
     with pytest.raises(DataError, match=r"a\.npz:m: not a readable array .*expected the \.npy"):
         read_npz(path, ("m",))
+
+
+def _npy(header: str, data: bytes = b"") -> bytes:
+    text = header.encode("latin1")
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,)}",
+         "8 bytes for float32 of the shape (1099511627776,)"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}", "its shape is (-2,)"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}",
+         "8 bytes for float32 of the shape (3,)"),
+        ("{'descr': '|V8', 'fortran_order': False, 'shape': (1,)}", "8 bytes for |V8 of"),
+        ("{'descr': 'f99', 'fortran_order': False, 'shape': (1,)}", "descr"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (", ""),
+        ("{" * 3000, ""),
+        ("\x00", ""),
+        ("", ""),
+        ("{'descr': '<f4', 'shape': (2,)}", ""),
+        ("[]", ""),
+    ],
+)  # fmt: skip
+def test_headers_are_compared_with_what_is_there(tmp_path, header, why):
+    path = _zip(tmp_path / "a.npz", [("x.npy", _npy(header, b"12345678"))])
+    with pytest.raises(DataError) as error:
+        read_npz(path, ("x",))
+    message = str(error.value)
+    assert message.startswith(f"{path}:x: not a readable array (")
+    assert message.endswith("), expected the .npy format. Get the file again.")
+    assert why in message
+    assert len(message) < 400
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.arange(6).reshape(2, 3), np.asfortranarray(np.eye(3)), np.zeros((0, 4)), np.array(7),
+     np.arange(3, dtype=">i2"), np.array([True, False])],
+)  # fmt: skip
+def test_arrays_come_back(tmp_path, array):
+    np.savez(tmp_path / "a.npz", x=array)
+    got = read_npz(tmp_path / "a.npz", ("x",))["x"]
+    np.testing.assert_array_equal(got, array, strict=True)
+
+
+@given(st.data())
+def test_changed_bytes_are_named_or_read(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("changed") / "a.npz"
+    np.savez(path, x=np.arange(20, dtype=np.float32), y=np.array(sp.eye(3, format="csr")))
+    raw = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(raw)
+    with contextlib.suppress(DataError):
+        read_npz(path, ("x", "y"))

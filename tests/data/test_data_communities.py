@@ -156,6 +156,9 @@ def test_root_is_a_power(power):
         ({"homophily": 0.05}, "got homophily=0.05, expected 1/num_classes to 1."),
         ({"exponent": 2.0}, "got exponent=2.0, expected a number above 2."),
         ({"separation": float("nan")}, "got separation=nan, expected a number of at least 0."),
+        ({"num_nodes": 1e3}, "got num_nodes=1000.0, expected a whole number."),
+        ({"num_classes": "5"}, "got num_classes='5', expected a whole number."),
+        ({"exponent": [2, 3]}, "got exponent=[2, 3], expected a number."),
         ({"max_degree": 0}, "got max_degree=0, expected at least 1."),
         (
             {"train_fraction": 0.8, "val_fraction": 0.3},

@@ -156,3 +156,50 @@ def test_a_wrong_byte_is_read_or_refused(place, byte):
 @given(st.binary(max_size=64))
 def test_any_bytes_are_read_or_refused(raw):
     _read_or_refused(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b"r\xff\xff\xff\x7f.", "LONG_BINPUT at byte 0 names entry 2,147,483,647 of the memo"),
+        (b"(p99999999\n.", "PUT at byte 1 names entry 99,999,999 of the memo"),
+        (b"]p-3\n.", "PUT at byte 1 names entry -3 of the memo"),
+        (b"Q.", "byte 0 is BINPERSID, expected an opcode of arrays"),
+        (b"\x82\x01.", "byte 0 is EXT1, expected an opcode of arrays"),
+        (b"]\xff.", "byte 1 is 0xff, expected an opcode of arrays"),
+        (b"\x8e\xff\xff\xff\xff\xff\xff\xff\x7fa.", "BINBYTES8 at byte 0 runs past the end"),
+        (b"X\xff\xff\xff\xffa.", "BINUNICODE at byte 0 runs past the end"),
+        (b"cnumpy\nndarray.", "GLOBAL at byte 0 runs past the end"),
+        (b"I12", "INT at byte 0 runs past the end"),
+    ],
+)
+def test_opcodes_are_checked_before_they_run(raw, why):
+    """Of these, the first made the C unpickler write gigabytes of its memo."""
+    with pytest.raises(DataError) as error:
+        load_pickle(raw, "f")
+    assert f"Error: {why}), expected a pickle of arrays" in str(error.value)
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
+def test_all_protocols_have_known_opcodes(protocol):
+    value = {"a": [1, -70000, 2**70, 2.5, None, True, "é", (1, 2, 3, 4)], 2: list(range(300))}
+    assert load_pickle(pickle.dumps(value, protocol), "f") == value
+
+
+def test_text_of_python_2_that_is_not_ascii():
+    assert load_pickle(b"S'\\x80\\xe9'\np1\n.", "f") == "\x80é"
+
+
+@given(st.data())
+def test_changed_bytes_are_named_or_read(data):
+    raw = bytearray(_SAMPLE)
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(DataError):
+        load_pickle(bytes(raw), "f")
+
+
+def test_a_matrix_of_any_width_is_not_made_dense():
+    matrix = check_csr("f", np.ones(1), np.array([0]), np.array([0, 1]), (1, 2**62))
+    with pytest.raises(DataError, match=r"^f: the matrix has 1 x 4,611,686,018,427,387,904 elem"):
+        matrix.dense("f")

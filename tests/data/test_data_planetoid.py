@@ -77,6 +77,8 @@ _LABELS = np.eye(3, dtype=np.int32)
          "again."),
         ("test.index", b"7 eight 9", "{test.index}: not a list of vertex ids (invalid literal "
          "for int() with base 10: 'eight'), expected one number a line."),
+        ("test.index", b"7 8 9 99999999999999999999", "{test.index}: not a list of vertex ids ("
+         "9223372036854775807 is the largest that is read), expected one number a line."),
     ],
 )  # fmt: skip
 def test_refuses(tmp_path, planetoid_parts, write_planetoid, part, value, message):

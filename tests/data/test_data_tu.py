@@ -81,7 +81,9 @@ def test_refuses(tmp_path, tu_texts, write_tu, part, text, message):
     assert str(error.value) == message.replace("{zip}", str(path))
 
 
-@pytest.mark.parametrize("text", ["1, two\n", "1, 2\n3\n", "1; 2\n", "1.5, 2\n", "\xe9, 1\n"])
+@pytest.mark.parametrize(
+    "text", ["1, two\n", "1, 2\n3\n", "1; 2\n", "1.5, 2\n", "\xe9, 1\n", f"{2**64}, 1\n"]
+)
 def test_not_numbers(tmp_path, tu_texts, write_tu, text):
     write_tu(tmp_path / "MUTAG.zip", tu_texts | {"A": text})
     with pytest.raises(DataError, match=r"MUTAG_A\.txt: not a table of numbers \("):

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -223,3 +224,25 @@ def test_row_normalize():
     got = row_normalize(x)
     np.testing.assert_array_equal(got, np.array([[0.25, 0.75], [0, 0], [1, 0]], np.float32))
     assert got.dtype == np.float32
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
+@pytest.mark.parametrize("make", [_dataset, _graphs])
+def test_features_are_finite(make, value):
+    x = make().x.copy()
+    with np.errstate(over="ignore"):
+        x[2, 1] = value
+    message = (
+        f"toy: x[2, 1] is {np.float32(x[2, 1])}, expected finite numbers of float32. Replace it, "
+        "or leave the vertex out."
+    )
+    with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
+        make(x=x)
+
+
+def test_seeds_are_not_negative():
+    message = r"^toy: (folds\(\)|the split) got seed=-3, expected at least 0\.$"
+    with pytest.raises(DataError, match=message):
+        _graphs().folds(2, seed=-3)
+    with pytest.raises(DataError, match=message):
+        per_class_split("toy", np.zeros(9, np.int32), 1, train=1, val=1, seed=-3)

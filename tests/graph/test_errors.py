@@ -68,7 +68,8 @@ FROM_EDGES = [
     pytest.param(
         ([0, 1], [True, False]),
         {},
-        "dst has dtype bool, expected integers: pass vertex numbers, as in dst.astype('int32')",
+        "dst has dtype bool, expected integers: pass vertex numbers, and what marks padding as "
+        "edge_mask=",
         id="bool",
     ),
     pytest.param(

@@ -402,7 +402,7 @@ def test_edges_without_vertices():
 @pytest.mark.parametrize(
     ("src", "dst", "message"),
     [
-        ([0.5], [0], "src has dtype float64, expected integers"),
+        ([0.5], [0], r"src\[0\] is 0.5, expected vertex numbers"),
         ([0], [[0]], r"dst has shape \(1, 1\), expected one vertex per edge"),
         ([0, 1], [0], "src has 2 entries and dst has 1, expected one of each per edge"),
     ],

@@ -62,7 +62,7 @@ def test_a_killed_process_stops_the_others_and_leaves_a_whole_store(tmp_path):
     assert not (tmp_path / "gcn.npz").exists()
     with DiskStore.open(tmp_path / "store") as store:
         sealed = {name for name in store.names() if store.info(name).sealed}
-        assert {"x", "y", "given", "vertex"} <= sealed
+        assert {"user.vertex.x", "user.vertex.y", "user.edge.given", "vertex"} <= sealed
         assert all(
             name.split(".")[0] in ("temporary", "result") for name in {*store.names()} - sealed
         )

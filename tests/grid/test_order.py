@@ -283,7 +283,7 @@ RANGE = "number the vertices from 0, leave padding edges out, or pass a larger n
             "the same length",
         ),
         (
-            [0.5],
+            [2.0],
             [0],
             4,
             "src has dtype float64, expected integers: pass vertex numbers, as in "

@@ -152,10 +152,11 @@ def test_copies_go_with_their_grid():
             lambda graph, x, data, w: weighted(graph, x, w, edges=data), memory_budget="1GiB",
             parts=parts,
         )(graph, *args)  # fmt: skip
-    assert {"e.by-grid.2", "e.by-grid.3"} < {*graph.store.names()}
+    copies = {parts: f"grid.{parts}.order.user.edge.e" for parts in (2, 3)}
+    assert {*copies.values()} < {*graph.store.names()}
     graph.keep_blocks({3})
-    assert "e.by-grid.2" not in graph.store.names()
-    assert "e.by-grid.3" in graph.store.names()
+    assert copies[2] not in graph.store.names()
+    assert copies[3] in graph.store.names()
 
 
 def test_errors():
@@ -167,10 +168,16 @@ def test_errors():
     with pytest.raises(GraphError, match=f"^{re.escape(message)}$"):
         graph.put_edges("e", np.zeros((3, 1), np.float32))
     graph.put("x", np.zeros((3, 1), np.float32))
-    with pytest.raises(
-        GraphError, match=r"^the array 'x' has 3 rows, expected 2, one for each edge$"
-    ):
+    message = (
+        "StreamedGraph(3 vertices, 2 edges) has no array 'x' of the edges, put_edges has written "
+        "nothing: pass one of these, or write it with put_edges('x', ...)"
+    )
+    with pytest.raises(StoreError, match=f"^{re.escape(message)}$"):
         graph.edge_array("x")
+    message = "the array 'in' has 2 rows, expected 3, one for each of the vertices"
+    graph.store.add("in", 2, (), np.float32)
+    with pytest.raises(GraphError, match=f"^{re.escape(message)}$"):
+        graph.column("in")
     with pytest.raises(StoreError, match="complex64"):
         graph.put_edges("e", np.zeros(2, np.complex64))
 

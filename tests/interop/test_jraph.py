@@ -9,6 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilations import compilations
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import Graph
@@ -98,8 +101,38 @@ MASKED = Graph.from_edges([0, 0, 1], [0, 0, 1], 3, edge_mask=[True, False, True]
     [
         (
             lambda: from_graphs_tuple(two_graphs(senders=None)),
-            "the GraphsTuple has no senders or no receivers, expected both: set them to arrays of "
-            "shape [num_edges]",
+            "the GraphsTuple has no senders, expected an array: make one with all of senders, "
+            "receivers, n_node and n_edge",
+        ),
+        (
+            lambda: from_graphs_tuple(two_graphs(n_node=None)),
+            "the GraphsTuple has no n_node, expected an array: make one with all of senders, "
+            "receivers, n_node and n_edge",
+        ),
+        (
+            lambda: from_graphs_tuple(two_graphs(senders=np.array([0, 1, 3, 2]))),
+            "senders[3] is 2, but edge 3 belongs to graph 1, whose vertices are 3 to 4: correct "
+            "n_node and n_edge, or number vertices over the whole batch, as jraph.batch does",
+        ),
+        (
+            lambda: from_graphs_tuple(two_graphs(receivers=np.array([1, 2, 4]))),
+            "receivers has 3 entries, expected 4, the sum of n_edge: pass one per edge",
+        ),
+        (
+            lambda: from_graphs_tuple(two_graphs(n_edge=np.array([5, -1]))),
+            "n_edge[1] is -1, expected 0 or more: pass the size of each graph",
+        ),
+        (
+            lambda: from_graphs_tuple(two_graphs(edges=np.arange(5.0))),
+            "edges has 5 rows, but the graph has 4 edges: pass one row per edge",
+        ),
+        (
+            lambda: from_graphs_tuple(two_graphs(globals=np.zeros((3, 1)))),
+            "globals has 3 rows, but the graph has 2 graphs: pass one row per graph",
+        ),
+        (
+            lambda: from_graphs_tuple(two_graphs(n_node=np.array([3.0, 2.0]))),
+            "n_node has dtype float64, expected integers: pass the size of each graph",
         ),
         (
             lambda: from_graphs_tuple(two_graphs(n_node=np.array([3, 3]))),
@@ -155,3 +188,52 @@ def test_jraph_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(error.value) == (
         "jraph is not installed, expected it for a GraphsTuple: pip install jraph"
     )
+
+
+FIELDS = ("senders", "receivers", "n_node", "n_edge", "nodes", "edges", "globals")
+WRONG: dict[str, Any] = {
+    "shorter": lambda x, k: x[: len(x) - 1],
+    "longer": lambda x, k: np.concatenate([x, x]),
+    "negative": lambda x, k: np.where(np.arange(len(x)) == k % len(x), -1, x),
+    "other": lambda x, k: np.where(np.arange(len(x)) == k % len(x), k, x),
+    "huge": lambda x, k: np.where(np.arange(len(x)) == k % len(x), 2**40, x),
+    "float": lambda x, k: x + 0.5,
+    "text": lambda x, k: np.array(["a"] * len(x)),
+    "column": lambda x, k: x[:, None],
+    "scalar": lambda x, k: x[0],
+    "none": lambda x, k: None,
+    "span": lambda x, k: np.zeros(len(x), "m8[s]"),
+}
+
+
+@given(st.sampled_from(FIELDS), st.sampled_from(sorted(WRONG)), st.integers(0, 9), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_mutated_tuples(field: str, how: str, number: int, padded: bool) -> None:
+    """An error of ours, or a graph whose parts fit each other."""
+    batch = two_graphs(nodes=np.arange(5.0), globals=np.arange(2.0))
+    batch = batch._replace(**{field: WRONG[how](getattr(batch, field), number)})
+    try:
+        got = from_graphs_tuple(batch, padded=padded)
+    except GraphError as error:
+        message = str(error)
+    else:
+        message = ""
+        assert got.graph.num_nodes == len(got.graph_index) == int(np.sum(got.n_node))
+        assert got.graph.num_edges == int(np.sum(got.n_edge))
+    assert len(message) <= 1000
+
+
+def test_nothing_is_compiled_for_a_concrete_batch() -> None:
+    batches = [
+        two_graphs(),
+        jraph.pad_with_graphs(two_graphs(), n_node=9, n_edge=8, n_graph=4),
+        jraph.batch_np([two_graphs()] * 3),
+    ]
+    with compilations() as found:
+        for number, batch in enumerate(batches):
+            got = from_graphs_tuple(batch, padded=number == 1)
+            back = to_graphs_tuple(
+                got.graph, got.nodes, got.edges, got.globals, got.n_node, got.n_edge
+            )
+            jax.block_until_ready(back)
+    assert not found

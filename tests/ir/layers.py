@@ -27,7 +27,7 @@ def trace(fn: Callable[..., Any], inputs: Sequence[Value], edge_values: bool = F
     """The program of `fn(*inputs)`; inputs are arrays of one element."""
 
     def flat(*args: Any) -> Any:
-        with layer_scope(fn.__name__):
+        with layer_scope():
             return jax.tree.leaves(fn(*args))
 
     return capture(flat, inputs, name=fn.__name__, edge_values=edge_values).program

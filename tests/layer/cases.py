@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from reads import with_edges_as_read
 
 import gnnjit
 
@@ -227,10 +228,10 @@ def rows_of_weights(g, v, e, p):
 
 
 def layer_of(fn: Callable[..., Any]) -> Any:
-    """The compiled layer of a case."""
+    """The compiled layer of a case, which takes `edges=` whether the case reads them or not."""
 
     def function(v: Any, e: Any, *params: Any) -> Any:
         return fn(gnnjit, v, e, *params)
 
     function.__qualname__ = fn.__name__
-    return gnnjit.layer(function)
+    return with_edges_as_read(gnnjit.layer(function), fn)

@@ -273,6 +273,15 @@ def test_what_is_no_size(size):
         pass
 
 
+def test_a_list_is_no_size_and_makes_a_short_message():
+    with pytest.raises(PlanError) as raised:
+        gnnjit.layer(gcn, memory_budget=list(range(9999)))
+    assert str(raised.value) == (
+        "memory_budget=[0, 1, 2, 3, 4, 5, ...] is no size. Give a positive number of bytes, or "
+        'text such as "256MiB", "1GiB" or "500MB"'
+    )
+
+
 @pytest.mark.parametrize(
     ("size", "count"),
     [("256MiB", 256 << 20), ("1GiB", 1 << 30), ("500MB", 500_000_000), ("1e6", 1_000_000),

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import gnnjit
-from gnnjit.errors import GraphError, LayerError
+from gnnjit.errors import GnnjitWarning, GraphError, LayerError
 
 HERE = pathlib.Path(__file__).name
 G = gnnjit.Graph.from_edges([0, 1, 2], [1, 2, 0], num_nodes=5)
@@ -296,3 +297,307 @@ def test_the_line_of_a_wrong_shape():
 
     text = message(f, G, X, jnp.ones((3, 2)))
     assert placed(text, str(f.__code__.co_firstlineno + 2)).startswith("test_the_line_of")
+
+
+def call(*args: Any, fn: Any = lambda v, e: gnnjit.sum(e.src), **kwargs: Any) -> str:
+    with pytest.raises((LayerError, GraphError)) as caught:
+        gnnjit.layer(fn)(*args, **kwargs)
+    assert len(str(caught.value)) <= 1000
+    return placed(str(caught.value))
+
+
+class Frame:
+    """A data frame, or a tensor: an array of another library."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.ones((5, 4))
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (np.ones((5, 400)).tolist(), "is a list of 5 Python values, which JAX takes for a pytree "
+         "of scalars; expected arrays: pass jnp.asarray(x)"),
+        ([[1, 2], [3]], "is a list of 2 Python values, which JAX takes for a pytree of scalars; "
+         "expected arrays: pass jnp.asarray(x)"),
+        (Frame(), f"is a {__name__}.Frame, expected an array of numbers: convert it "
+         "first, as in jnp.asarray(np.asarray(x))"),
+        ("text", "is a str, expected an array of numbers: pass arrays, or pytrees (dicts, tuples, "
+         "dataclasses known to JAX) of arrays"),
+        (len, "is a builtin_function_or_method, expected an array of numbers: pass arrays, or "
+         "pytrees (dicts, tuples, dataclasses known to JAX) of arrays"),
+        (np.array([[object()]] * 5), "has dtype object, expected numbers: make numbers of it, as "
+         "in x.astype('float32')"),
+        (np.array([["a"]] * 5), "has dtype <U1, expected numbers: give each text a number, as in "
+         "np.unique(..., return_inverse=True)[1]"),
+        (np.zeros((5, 1), "datetime64[s]"), "has dtype datetime64[s], expected numbers: subtract a "
+         "date and divide by a unit, as in (t - t[0]) / np.timedelta64(1, 's')"),
+        (np.zeros(5, [("a", "f4")]), "has dtype [('a', '<f4')], expected numbers: pass its fields "
+         "as a dict of arrays"),
+        (np.ma.ones((5, 4)), "is a masked array, of which JAX has no kind: pass its .filled(0), "
+         "and its mask as a feature"),
+        (G, "is a Graph, expected features: a layer is called as layer(graph, x)"),
+        (2.0, "has no rows (it is a scalar), but the graph has 5 vertices: pass arrays with one "
+         "row per vertex"),
+    ],
+    ids=["list", "ragged", "frame", "text", "function", "object", "strings", "dates", "records",
+         "masked", "graph", "scalar"],
+)  # fmt: skip
+def test_features_that_are_no_arrays(x, said):
+    text = call(G, x)
+    assert text.split(": x ", 1)[1] == said
+    if x is not G and not np.isscalar(x):
+        wrong = gnnjit.Bipartite(src=X, dst=x)
+        assert ": x.dst " in call(G, wrong)
+
+
+def test_features_in_the_other_byte_order():
+    got = gnnjit.layer(lambda v, e: v)(G, np.arange(20.0).reshape(5, 4).astype(">f4"))
+    np.testing.assert_array_equal(got, np.arange(20.0).reshape(5, 4))
+
+
+def test_many_wrong_arrays_are_listed_in_part():
+    text = call(G, {f"k{i}": np.ones(6) for i in range(300)})
+    assert text.count("has 6 rows") == 4
+    assert text.endswith(
+        "; and 296 more, but the graph has 5 vertices: pass arrays with one row per vertex"
+    )
+
+
+PYTHON = (
+    "A layer is traced once, for all vertices and edges, so Python sees no numbers. Write {}; "
+    "under `with jax.disable_jit():` print shows the numbers"
+)
+
+
+@pytest.mark.parametrize(
+    ("fn", "said", "write"),
+    [
+        (lambda v, e: v if v[1] > 0 else -v,
+         "needs the truth of a value of the graph in Python (if, while, and, or, not, assert). ",
+         "jnp.where(condition, a, b), jnp.logical_and(a, b) or jax.lax.cond"),
+        (lambda v, e: gnnjit.sum(np.log(e.src)),
+         "gave a value of the graph to NumPy or another library (np.exp, np.asarray, ...). ",
+         "the function of jax.numpy, as jnp.exp for np.exp"),
+        (lambda v, e: [1, 2, 3][v[0].astype(int)],
+         "used a value of the graph as a Python integer (an index of a list, a size, a range). ",
+         "an index of a JAX array, as in jnp.asarray(table)[i]"),
+        (lambda v, e: gnnjit.sum(e.src[e.src > 0]),
+         "picked entries by a condition, of which it is not known how many hold. ",
+         "jnp.where(condition, x, 0)"),
+        (lambda v, e: v[0].item(),
+         "made a Python number of a value of the graph (float(), int(), .item(), math.exp, ...). ",
+         "jnp.exp for math.exp, x.astype(float) for float(x)"),
+    ],
+    ids=["if", "numpy", "index", "mask", "item"],
+)  # fmt: skip
+def test_python_that_needs_numbers(fn, said, write):
+    assert call(G, X, fn=fn) == f"<lambda> {said}{PYTHON.format(write)}"
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [lambda v, e: gnnjit.mean(e), lambda v, e: e.shape, lambda v, e: e + 1, lambda v, e: e,
+     lambda v, e: jnp.tanh(e), lambda v, e: e["src"], lambda v, e: list(e), lambda v, e: v * e],
+    ids=["word", "shape", "sum", "returned", "function", "item", "iterated", "product"],
+)  # fmt: skip
+def test_an_edge_is_no_array(fn):
+    assert call(G, X, fn=fn) == (
+        "an edge was used as an array; its arrays are e.src and e.dst (features of its ends) and "
+        "e.data (its own). Write e.src for the neighbour's features"
+    )
+
+
+def test_a_vertex_has_no_src():
+    assert call(G, X, fn=lambda v, e: gnnjit.sum(v.src)) == (
+        "test_a_vertex_has_no_src.<lambda> asked an array for .src, which an edge has: v are this "
+        "vertex's own features, and those of an incoming edge are e.src, e.dst and e.data. Write "
+        "e.src"
+    )
+
+
+def test_an_index_too_many():
+    assert call(G, X, fn=lambda v, e: gnnjit.sum(e.src[:, :3])) == (
+        "test_an_index_too_many.<lambda> cannot be traced for one element: Too many indices: array "
+        "is 1-dimensional, but 2 were indexed\n  per element: e.src: float32[4], v: float32[4]. A "
+        "feature vector is [F] here, never [N, F] or [E, F]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("out", "what"), [(None, "None"), ((), "tuple without arrays"), ({}, "dict without arrays")]
+)
+def test_returning_nothing(out, what):
+    text = call(G, X, fn=lambda v, e: out)
+    assert text.endswith(
+        f"<lambda> returned {what}, expected arrays: does it end with `return`? Reductions give "
+        "their results back, they store nothing"
+    )
+
+
+def test_another_number_of_parameters():
+    def f(v, e, w):
+        return v * w
+
+    name = "test_another_number_of_parameters.f(v, e, w)"
+    end = ". A layer's function takes (v, e, *params); features of edges are given as edges=..."
+    assert call(G, X, fn=f) == (
+        f"{name} was called with 0 parameters after the graph and x: missing a required argument: "
+        f"'w'{end}"
+    )
+    assert call(G, X, 1.0, 2.0, fn=f) == (
+        f"{name} was called with 2 parameters after the graph and x: too many positional arguments"
+        f"{end}"
+    )
+    assert call(G, X, 1.0, rate=2.0, fn=f) == (
+        f"{name} was called with 1 parameter, rate= after the graph and x: got an unexpected "
+        f"keyword argument 'rate'{end}"
+    )
+
+
+class Mine(ValueError):
+    pass
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), TypeError("mine"), Mine("m"), KeyError(1)])
+def test_errors_of_the_function_itself_pass_through(error):
+    def inner(x):
+        if x.shape == (4,):
+            raise error
+        return x
+
+    with pytest.raises(type(error)) as caught:
+        gnnjit.layer(lambda v, e: gnnjit.sum(inner(e.src)))(G, X)
+    assert caught.value is error
+    assert caught.traceback[-1].name == "inner"
+
+
+def test_random_numbers_for_a_shared_value():
+    text = call(G, X, KEY, W, fn=lambda v, e, k, w: v @ gnnjit.dropout(w, 0.5, k))
+    assert text == (
+        "random numbers for a shared value (float32[4, 2]), the same for the whole graph, expected "
+        "like= (or what gnnjit.dropout is given) on edges or vertices: draw for a parameter with "
+        "jax.random, outside the layer"
+    )
+
+
+def test_no_message_is_long():
+    names = {f"a parameter with a long name {i}" * 30: jnp.ones(3) for i in range(100)}
+    call(G, X, names, fn=lambda v, e, w: v @ next(iter(w.values())))
+    call(G, {"x" * 5000: np.ones(6)})
+    text = message(lambda v, e, k: gnnjit.dropout(v, "x" * 5000, k), G, X, KEY)
+    assert len(text) < 1000
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: gnnjit.layer(3), "gnnjit.layer decorates a function of (v, e, *params), got int; "
+         "options are keywords, as in @gnnjit.layer(memory_budget=...)"),
+        (lambda: gnnjit.explain("gat"), "explain: got str, expected a layer or a function"),
+        (lambda: gnnjit.check("gat"), "check: got str, expected a layer or a function"),
+        (lambda: gnnjit.check(gnnjit.layer(lambda v, e: v), G, X, rtol="1%"),
+         "check: rtol is '1%', expected a number, 0 or more"),
+    ],
+    ids=["layer", "explain", "check", "rtol"],
+)  # fmt: skip
+def test_what_is_no_layer(call, said):
+    with pytest.raises(LayerError) as caught:
+        call()
+    assert str(caught.value) == said
+
+
+# --------------------------------------------------------------- what runs, and was hardly meant
+
+SQUARE = jnp.ones((5, 5))
+PER_VERTEX = jnp.arange(5.0)
+
+
+def warned(fn: Any, *args: Any) -> str:
+    with pytest.warns(GnnjitWarning) as caught:
+        jax.eval_shape(lambda: gnnjit.layer(fn)(*args))
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    return placed(str(caught[0].message))
+
+
+def test_two_hops_in_one_layer():
+    assert warned(lambda v, e: gnnjit.sum(gnnjit.sum(e.src) * 2), G, X) == (
+        "gnnjit.sum() of a vertex value (float32[4]), the same for all incoming edges, so this is "
+        "gnnjit.degree() times the value; a layer reaches one hop: for two, call two layers, one "
+        "on what the other returns. Write gnnjit.degree() * value if that is meant"
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "means"),
+    [("max", "the value itself, where there are edges"), ("std", "0"),
+     ("softmax", "all weights are 1 / gnnjit.degree()"),
+     ("logsumexp", "the value and the logarithm of gnnjit.degree()")],
+)  # fmt: skip
+def test_a_vertex_value_reduced(said, means):
+    text = warned(lambda v, e: getattr(gnnjit, said)(v), G, X)
+    means = means if said == "softmax" else f"this is {means}"
+    assert text == (
+        f"gnnjit.{said}() of a vertex value (float32[4]), the same for all incoming edges, so "
+        f"{means}; e.src is the neighbour's value."
+    )
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [lambda v, e: sum(e.src), lambda v, e: jnp.sum(e.src, axis=0), lambda v, e: v + e.src.mean()],
+    ids=["Python", "jnp", "method"],
+)
+def test_sums_over_the_features_instead_of_the_edges(fn):
+    assert warned(fn, G, X) == (
+        "this adds up the 4 features of one edge's source (e.src), and the layer reduces over no "
+        "edges, so it returns a value per edge. Python's sum and jnp.sum know one element: "
+        "gnnjit.sum(e.src) adds up over the incoming edges"
+    )
+
+
+def test_a_captured_vector_of_as_many_entries_as_vertices_and_features():
+    assert warned(lambda v, e: gnnjit.sum(e.src * PER_VERTEX), G, SQUARE) == (
+        "a captured array of shape [5] is combined with 5 features, and 5 is also the number of "
+        "vertices: it is read as one number per feature. If it has one for each of the vertices, "
+        "pass it in x; if one per feature, pass it as a parameter, which silences this"
+    )
+
+
+class Biased(nnx.Module):
+    def __init__(self):
+        self.linear = nnx.Linear(5, 5, rngs=nnx.Rngs(0))
+
+    @gnnjit.layer
+    def __call__(self, v, e):
+        return gnnjit.sum(self.linear(e.src))
+
+
+def xyz(v, e):
+    a, b, *_ = e.src
+    return jnp.stack([a + 1, b + 1])
+
+
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [
+        (lambda v, e: jnp.sum(e.src * e.dst), (X,)),
+        (lambda v, e: jnp.linalg.norm(e.src) * jnp.linalg.norm(v), (X,)),
+        (lambda v, e: e.src / jnp.sum(e.src), (X,)),
+        (lambda v, e: gnnjit.sum(jnp.sum(e.src)), (X,)),
+        (lambda v, e: e.src, (X,)),
+        (xyz, (X,)),
+        (lambda v, e, b: gnnjit.sum(e.src + b), (SQUARE, PER_VERTEX)),
+        (lambda v, e: gnnjit.sum(e.src) + jnp.arange(4.0), (X,)),
+        (lambda v, e: gnnjit.degree() * v + gnnjit.mean(e.src), (X,)),
+        (lambda v, e: gnnjit.std(gnnjit.softmax(e.src) * v), (X,)),
+        (Biased(), (SQUARE,)),
+    ],
+    ids=["dot", "norms", "normalised", "both", "gather", "unpacked", "parameter", "constant",
+         "degree", "words", "module"],
+)  # fmt: skip
+def test_no_warning_where_it_is_meant(fn, args, recwarn):
+    layer = fn if isinstance(fn, nnx.Module) else gnnjit.layer(fn)
+    jax.eval_shape(lambda: layer(G, *args))
+    assert not [w for w in recwarn if issubclass(w.category, GnnjitWarning)]

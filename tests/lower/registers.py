@@ -30,6 +30,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import pallas
+from reads import with_edges_as_read
 
 import gnnjit
 from gnnjit import nn
@@ -116,6 +117,7 @@ def loss_of(family: str, width: int, dtype: Any) -> tuple[Any, tuple[Any, ...]]:
     else:
         layer, make = LAYERS[family]
         params = make(width)
+        layer = with_edges_as_read(layer, layer)
 
         def apply(params: Any, x: Any, data: Any) -> Any:
             return layer(graph, x, *params, edges=data)

@@ -171,7 +171,11 @@ def test_csr(graph, weighted, monkeypatch):
 
     def run() -> Any:
         layer = gnnjit.layer(lambda v, e: gnnjit.sum(e.data * e.src if weighted else e.src))
-        f = jax.value_and_grad(lambda x, d: jnp.sum(jnp.sin(layer(e.graph(), x, edges=d))), (0, 1))
+
+        def loss(x: Any, d: Any) -> Any:
+            return jnp.sum(jnp.sin(layer(e.graph(), x, edges=d if weighted else None)))
+
+        f = jax.value_and_grad(loss, (0, 1))
         return jax.jit(f)(x, at["data"][:, 0])
 
     want = run()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from layer.cases import F
+from reads import with_edges_as_read
 from strategies import edge_lists, expressions
 
 import gnnjit
@@ -51,7 +52,7 @@ def gat(v, e):
 
 def written(fn: Any, x: Any = X, s: Any = S) -> Any:
     with recording() as calls:
-        gnnjit.layer(fn)(GRAPH, x, edges=s)
+        with_edges_as_read(gnnjit.layer(fn), fn)(GRAPH, x, edges=s)
     return calls[0]
 
 
@@ -105,7 +106,7 @@ def test_every_lowering_refuses_it_with_a_reason():
 
 
 def loss_of(fn: Any) -> Any:
-    layer = gnnjit.layer(fn)
+    layer = with_edges_as_read(gnnjit.layer(fn), fn)
 
     def loss(x: Any, s: Any) -> Any:
         return sum(jnp.sum(jnp.sin(y)) for y in jax.tree.leaves(layer(GRAPH, x, edges=s)))
@@ -243,7 +244,7 @@ def test_generated_layers(one, two, edges):
 
     @gnnjit.layer
     def layer(v, e, p):
-        score, value = (f(gnnjit, v, e, p) + e.src * 0 for f in (one, two))
+        score, value = (f(gnnjit, v, e, p) + e.src * e.data * 0 for f in (one, two))
         return gnnjit.sum(gnnjit.softmax(score) * value), gnnjit.logsumexp(score)
 
     src, dst = edges

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reads import with_edges_as_read
 
 import gnnjit
 from gnnjit.graph.tasks import build_tasks
@@ -69,6 +70,8 @@ LAYERS = {
 
 
 def loss(layer: Any) -> Any:
+    layer = with_edges_as_read(layer, layer)
+
     def f(graph: Any, x: Any, w: Any) -> Any:
         out = layer(graph, x, edges=w)
         return jnp.sum(jnp.sin(out.astype(jnp.float32))), out

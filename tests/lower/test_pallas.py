@@ -89,7 +89,9 @@ def test_generated_functions(expression, edges):
     graph = gnnjit.Graph.from_edges(src, dst, N)
 
     def run(graph: gnnjit.Graph) -> Any:
-        layer = gnnjit.layer(lambda v, e, p: gnnjit.sum(expression(gnnjit, v, e, p) + 0 * e.src))
+        layer = gnnjit.layer(
+            lambda v, e, p: gnnjit.sum(expression(gnnjit, v, e, p) + 0 * e.src * e.data)
+        )
         return jax.jit(
             jax.value_and_grad(lambda x: jnp.sum(jnp.sin(layer(graph, x, P, edges=data))))
         )(X)

@@ -13,6 +13,7 @@ import numpy as np
 import pallas
 import pytest
 from flax import nnx
+from reads import with_edges_as_read
 
 import gnnjit
 from gnnjit import nn
@@ -54,7 +55,7 @@ def layer(
     fn: Callable[..., Any], graph: dict[str, Any] | None = None, data: int = 0, **shapes: Any
 ) -> Case:
     """`fn(v, e, p)` with params of these shapes."""
-    compiled = gnnjit.layer(fn)
+    compiled = with_edges_as_read(gnnjit.layer(fn), fn)
 
     def build(dtype: Any) -> tuple[Any, Any]:
         params = {name: jnp.full(shape, 0.1, dtype) for name, shape in shapes.items()}

@@ -25,7 +25,9 @@ def draw(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Any:
 
 
 def bound(primitive: str) -> Any:
-    return functools.partial(getattr(vertex_matmul, f"{primitive}_p").bind, place=None)
+    return functools.partial(
+        getattr(vertex_matmul, f"{primitive}_p").bind, place=None, precision=None
+    )
 
 
 @needs_kernels
@@ -123,7 +125,7 @@ def test_layers_use_it(fn):
 @pytest.mark.parametrize(
     "fn",
     [
-        lambda v, h, w: jnp.dot(h, w, precision="highest"),
+        lambda v, h, w: jnp.dot(h, w, precision="high"),
         lambda v, h, w: h.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16),
         lambda v, h, w: jnp.outer(h, v) @ w,
     ],

@@ -48,18 +48,19 @@ def largest(x: jax.Array, dst: np.ndarray) -> jax.Array:
     return jnp.stack([r.max(axis=0) if len(r) else jnp.zeros(x.shape[1]) for r in rows])
 
 
-def gcn(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array) -> jax.Array:
-    """Kipf & Welling, equation 2, with dense matrices: row v, column u."""
-    a = np.zeros((NUM_NODES, NUM_NODES))
-    np.add.at(a, (dst, src), 1)
-    a = a + np.eye(NUM_NODES) if m.self_loops else a
-    with np.errstate(divide="ignore"):
-        root = np.diag(np.where(a.sum(1) > 0, a.sum(1) ** -0.5, 0))
+def gcn(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, edges: Any = None) -> jax.Array:
+    """Kipf & Welling, equation 2, with dense matrices: row v, column u; weights as in PyG."""
+    weight = jnp.ones(len(src)) if edges is None else edges
+    a = jnp.zeros((NUM_NODES, NUM_NODES)).at[dst, src].add(weight)
+    a = a + jnp.eye(NUM_NODES) if m.self_loops else a
+    some = a.sum(1) > 0
+    root = jnp.diag(jnp.where(some, jnp.where(some, a.sum(1), 1) ** -0.5, 0))
     return root @ a @ root @ x @ m.linear.kernel[...] + m.bias[...]
 
 
-def sage(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array) -> jax.Array:
+def sage(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, edges: Any = None) -> jax.Array:
     h = x[src] if m.pool is None else jax.nn.relu(linear(m.pool, x))[src]
+    h = h if edges is None else edges[:, None] * h
     h = {"mean": mean, "sum": total, "max": largest, "pool": largest}[m.aggregator](h, dst)
     out = linear(m.own, x) + linear(m.neighbors, h)
     if m.normalize:
@@ -79,29 +80,45 @@ def _attention(m: Any, score: jax.Array, value: jax.Array, dst: np.ndarray) -> j
     return (out.reshape(NUM_NODES, -1) if m.concat else out.mean(1)) + m.bias[...]
 
 
-def gat(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array) -> jax.Array:
+def _features_with_loops(m: Any, edges: Any, dst: np.ndarray) -> Any:
+    """PyG's `add_self_loops(fill_value="mean")`."""
+    return jnp.concatenate([edges, mean(edges, dst)]) if m.self_loops else edges
+
+
+def gat(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, edges: Any = None) -> jax.Array:
+    edges = None if edges is None else _features_with_loops(m, edges, dst)
     src, dst = _with_loops(m, src, dst)
     z = linear(m.linear, x).reshape(NUM_NODES, *m.shape)
     score = (z * m.attend_src[...]).sum(-1)[src] + (z * m.attend_dst[...]).sum(-1)[dst]
+    if edges is not None:
+        z_e = linear(m.edge, edges).reshape(-1, *m.shape)
+        score = score + (z_e * m.attend_edge[...]).sum(-1)
     return _attention(m, jax.nn.leaky_relu(score, 0.2), z[src], dst)
 
 
-def gatv2(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array) -> jax.Array:
+def gatv2(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, edges: Any = None) -> jax.Array:
+    edges = None if edges is None else _features_with_loops(m, edges, dst)
     src, dst = _with_loops(m, src, dst)
     z_u = linear(m.src, x).reshape(NUM_NODES, *m.shape)
     z_v = linear(m.dst, x).reshape(NUM_NODES, *m.shape)
-    score = (jax.nn.leaky_relu(z_u[src] + z_v[dst], 0.2) * m.attention[...]).sum(-1)
+    z = z_u[src] + z_v[dst]
+    z = z if edges is None else z + linear(m.edge, edges).reshape(-1, *m.shape)
+    score = (jax.nn.leaky_relu(z, 0.2) * m.attention[...]).sum(-1)
     return _attention(m, score, z_u[src], dst)
 
 
-def gin(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array) -> jax.Array:
-    h = linear(m.hidden, (1 + m.eps) * x + total(x[src], dst))
+def gin(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, edges: Any = None) -> jax.Array:
+    message = x[src] if edges is None else jax.nn.relu(x[src] + linear(m.edge, edges))
+    h = linear(m.hidden, (1 + m.eps) * x + total(message, dst))
     return linear(m.out, jax.nn.relu(h))
 
 
-def gated_gcn(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array) -> jax.Array:
-    eta = jax.nn.sigmoid(linear(m.gate_dst, x)[dst] + linear(m.gate_src, x)[src])
-    return linear(m.linear, total(eta * x[src], dst))
+def gated_gcn(
+    m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, edges: Any = None
+) -> jax.Array:
+    eta = linear(m.gate_dst, x)[dst] + linear(m.gate_src, x)[src]
+    eta = eta if edges is None else eta + linear(m.gate_edge, edges)
+    return linear(m.linear, total(jax.nn.sigmoid(eta) * x[src], dst))
 
 
 def commnet(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array) -> jax.Array:

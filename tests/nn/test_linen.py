@@ -71,6 +71,32 @@ def test_dropout_of_attention_needs_a_key() -> None:
     assert (plain != dropped).any()
 
 
+WITH_EDGES = {
+    "gcn": (twins.GCN(4), formulas.gcn, ()),
+    "sage": (twins.SAGE(4), formulas.sage, ()),
+    "gat": (twins.GAT(4, edge_features=2), formulas.gat, (2,)),
+    "gin": (twins.GIN(3, 4, edge_features=2), formulas.gin, (2,)),
+}
+
+
+@pytest.mark.parametrize("name", WITH_EDGES)
+def test_edge_features(name: str) -> None:
+    twin, formula, shape = WITH_EDGES[name]
+    data = jnp.asarray(np.random.default_rng(1).uniform(1, 2, (len(SRC), *shape)), jnp.float32)
+    variables = twin.init(jax.random.key(1), GRAPH, X, edges=data)
+    module = {
+        "gcn": lambda: nn.GCN(5, 4, rngs=nnx.Rngs(0)),
+        "sage": lambda: nn.SAGE(5, 4, rngs=nnx.Rngs(0)),
+        "gat": lambda: nn.GAT(5, 4, edge_features=2, rngs=nnx.Rngs(0)),
+        "gin": lambda: nn.GIN(5, 3, 4, edge_features=2, rngs=nnx.Rngs(0)),
+    }[name]()
+    state = nnx.state(module, nnx.Param)
+    nnx.replace_by_pure_dict(state, variables["params"][name])
+    nnx.update(module, state)
+    got = twin.apply(variables, GRAPH, X, edges=data)
+    np.testing.assert_allclose(got, formula(module, SRC, DST, X, data), rtol=1e-4, atol=1e-4)
+
+
 class _Own(linen.Module):
     """A user's linen module with a layer method."""
 

@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 
 from gnnjit import Bipartite, Graph
+from gnnjit.errors import LayerError
 from gnnjit.nn import GAT, GCN, GGNN, GIN, SAGE, CommNet, EdgeConv, GatedGCN, GATv2
 
 from . import formulas
@@ -51,7 +52,10 @@ def _float64() -> Iterator[None]:
 
 def make(case: str) -> Any:
     """The module of a case with random float64 parameters, biases included."""
-    module = CASES[case][0](F_IN, F_OUT, rngs=nnx.Rngs(0))
+    return randomised(CASES[case][0](F_IN, F_OUT, rngs=nnx.Rngs(0)))
+
+
+def randomised(module: Any) -> Any:
     rng = np.random.default_rng(1)
     state = nnx.state(module, nnx.Param)
     nnx.update(module, jax.tree.map(lambda a: jnp.asarray(rng.normal(size=a.shape)), state))
@@ -156,3 +160,158 @@ def test_two_vertex_sets(case: str) -> None:
     else:
         want = module(Graph.from_edges(src, dst + 5, formulas.NUM_NODES), x)[5:]
     close(got, want)
+
+
+def _gin(in_features: int, out_features: int, **options: Any) -> GIN:
+    return GIN(in_features, 4, out_features, **options)
+
+
+D = 2
+WITH_EDGES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[int, ...]]] = {
+    "gcn": (GCN, formulas.gcn, ()),
+    "sage-mean": (SAGE, formulas.sage, ()),
+    "sage-max": (partial(SAGE, aggregator="max"), formulas.sage, ()),
+    "sage-pool": (partial(SAGE, aggregator="pool"), formulas.sage, ()),
+    "gat": (partial(GAT, heads=2, edge_features=D), formulas.gat, (D,)),
+    "gatv2": (partial(GATv2, heads=2, edge_features=D), formulas.gatv2, (D,)),
+    "gin": (partial(_gin, train_eps=True, edge_features=D), formulas.gin, (D,)),
+    "gatedgcn": (partial(GatedGCN, edge_features=D), formulas.gated_gcn, (D,)),
+}
+
+
+@pytest.mark.parametrize("case", WITH_EDGES)
+def test_edge_features(case: str) -> None:
+    """Value and gradient in the parameters, the vertices' features and the edges', on a graph with
+    NaN in the padding of edges."""
+    module, formula, shape = WITH_EDGES[case]
+    module = randomised(module(F_IN, F_OUT, rngs=nnx.Rngs(0)))
+    src, dst = formulas.random_edges(9)
+    x = features(9)
+    data = jnp.asarray(np.random.default_rng(9).uniform(0.5, 2, (len(src), *shape)))
+    graph = Graph.from_edges(src, dst, formulas.NUM_NODES)
+    graph = graph.pad(formulas.NUM_NODES + 2, len(src) + 3)
+
+    def loss(call: Callable[..., Any], module: Any, x: Any, data: Any) -> Any:
+        out = call(module, x, data)
+        return jnp.sum(out * jnp.cos(jnp.arange(out.size).reshape(out.shape))), out
+
+    def ours(m: Any, x: Any, d: Any) -> Any:
+        rest = jnp.zeros((graph.num_dst - len(x), F_IN))
+        more = jnp.full((graph.num_edges - len(d), *d.shape[1:]), jnp.nan)
+        out = m(graph, jnp.concatenate([x, rest]), edges=jnp.concatenate([d, more]))
+        return out[: len(x)]
+
+    grad = partial(nnx.grad, argnums=(0, 1, 2), has_aux=True)
+    got = grad(partial(loss, ours))(module, x, data)
+    want = grad(partial(loss, lambda m, x, d: formula(m, src, dst, x, d)))(module, x, data)
+    close(got, want)
+
+
+@pytest.mark.parametrize("case", ["gat", "gatv2", "gin", "gatedgcn"])
+def test_without_edge_features_the_parameters_are_those_of_before(case: str) -> None:
+    """Checkpoints fit, and a seed draws the same initial values."""
+    kind = {"gat": GAT, "gatv2": GATv2, "gatedgcn": GatedGCN, "gin": _gin}[case]
+    plain = nnx.to_pure_dict(nnx.state(kind(F_IN, F_OUT, rngs=nnx.Rngs(3)), nnx.Param))
+    wider = kind(F_IN, F_OUT, edge_features=D, rngs=nnx.Rngs(3))
+    names = {
+        "gat": {"linear", "attend_src", "attend_dst", "bias"},
+        "gatv2": {"src", "dst", "attention", "bias"},
+        "gatedgcn": {"gate_src", "gate_dst", "linear"},
+        "gin": {"hidden", "out"},
+    }[case]
+    assert set(plain) == names
+    both = nnx.to_pure_dict(nnx.state(wider, nnx.Param))
+    close({name: both[name] for name in names}, plain)
+
+
+def test_a_number_for_each_edge_is_a_feature_of_one() -> None:
+    src, dst = formulas.random_edges(10)
+    graph, x = Graph.from_edges(src, dst, formulas.NUM_NODES), features(10)
+    data = jnp.asarray(np.random.default_rng(1).normal(size=len(src)))
+    module = GAT(F_IN, F_OUT, edge_features=1, rngs=nnx.Rngs(0))
+    close(module(graph, x, edges=data), module(graph, x, edges=data[:, None]))
+
+
+SRC, DST = formulas.random_edges(11)
+SOME = Graph.from_edges(SRC, DST, formulas.NUM_NODES)
+
+
+def refusal(module: Any, x: Any = None, graph: Graph = SOME, **keywords: Any) -> str:
+    with pytest.raises(LayerError) as caught:
+        module(graph, features(11) if x is None else x, **keywords)
+    text = str(caught.value)
+    assert len(text) <= 1000
+    return text
+
+
+UNREADING = {
+    "gat": GAT,
+    "gatv2": GATv2,
+    "gatedgcn": GatedGCN,
+    "commnet": CommNet,
+    "gin": _gin,
+    "edgeconv": lambda i, o, rngs: EdgeConv(i, 4, o, rngs=rngs),
+    "ggnn": lambda i, o, rngs: GGNN(i, rngs=rngs),
+}
+
+
+@pytest.mark.parametrize("kind", UNREADING.values(), ids=UNREADING)
+def test_edges_that_a_module_does_not_read_are_refused(kind: Any) -> None:
+    text = refusal(kind(F_IN, F_OUT, rngs=nnx.Rngs(0)), edges=jnp.full((len(SRC), 2), jnp.nan))
+    assert "was given edges=, and its results depend on none of it" in text
+    assert "e.data: float64[2]" in text
+    assert "edge_features=..." in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(GAT, "GAT"), (GATv2, "GATv2"), (GatedGCN, "GatedGCN"), (_gin, "GIN")],
+)
+def test_edge_features_of_another_width(kind: Any, name: str) -> None:
+    module = kind(F_IN, F_OUT, edge_features=3, rngs=nnx.Rngs(0))
+    text = refusal(module, edges=jnp.ones((len(SRC), 2)))
+    assert text.endswith(
+        f"{name} was given edges= of [2] per edge, expected [3], its edge_features: pass edges of "
+        "shape [num_edges, edge_features]"
+    )
+    assert "reads e.data, but no edge features were given" in refusal(module)
+
+
+@pytest.mark.parametrize("kind", [GCN, SAGE])
+@pytest.mark.parametrize(
+    ("edges", "shape"), [(jnp.ones((len(SRC), 1)), "[21, 1]"), ({"w": jnp.ones(len(SRC))}, "[21]")]
+)
+def test_weights_that_are_no_numbers(kind: Any, edges: Any, shape: str) -> None:
+    module = kind(F_IN, F_OUT, rngs=nnx.Rngs(0))
+    assert refusal(module, edges=edges) == (
+        f"{kind.__name__} takes weights as edges=, expected one array of shape [num_edges], got "
+        f"shape {shape}: of shape [num_edges, 1], pass edges[:, 0]; features of the edges are read "
+        "by GAT, GATv2, GIN and GatedGCN (edge_features=...)"
+    )
+
+
+BETWEEN = Graph.from_edges([0, 1], [0, 2], num_src=2, num_dst=3)
+
+
+@pytest.mark.parametrize(
+    ("x", "came"),
+    [
+        (Bipartite(np.ones((2, 5)), np.ones((3, 5))), "a Bipartite"),
+        (np.ones((3, 5)), "a graph between two vertex sets"),
+    ],
+)
+def test_ggnn_between_two_vertex_sets(x: Any, came: str) -> None:
+    assert refusal(GGNN(6, rngs=nnx.Rngs(0)), x, BETWEEN) == (
+        f"GGNN was given {came}, expected one vertex set with x of shape [num_nodes, F]: what a "
+        "step computes at the destinations is what the next one reads at the sources. Make one "
+        "graph of both sets (number the destinations behind the sources, dst + num_src), stack "
+        "their features, and read the destinations' rows of the result"
+    )
+
+
+@pytest.mark.parametrize("shape", [(9, 7), (9,)])
+def test_ggnn_of_features_that_do_not_fit(shape: tuple[int, ...]) -> None:
+    assert refusal(GGNN(6, rngs=nnx.Rngs(0)), np.ones(shape)) == (
+        f"GGNN was given x of shape {list(shape)}, expected [num_nodes, F] with F at most 6, its "
+        "features: apply a linear layer before, or make it wider"
+    )

@@ -16,12 +16,18 @@ def test_fires_on_a_factor():
         """, """\
         layer f(x: f32[src], y: f32[dst])
           a: f32[edge] = y[v] * x[u]
-          b: f32[dst] = sum over (u -> v) of x[u]
-          c: i32[dst] = degree of v
-          d: bool[dst] = c > 0
-          f: f32[dst] = select_n(d, 1.0, y)
-          g: f32[dst] = f * b
-          return g
+          b: i32[dst] = degree of v
+          c: i32[dst] = max(b, 1)
+          d: f32[dst] = convert_element_type(c)
+          f: f32[dst] = 1.0 / d
+          g: f32[edge] = f[v] * x[u]
+          h: f32[dst] = sum over (u -> v) of g
+          i: i32[dst] = degree of v
+          j: bool[dst] = i > 0
+          k: f32[dst] = select_n(j, 1.0, y)
+          m: f32[dst] = k * h
+          n: f32[dst] = m * d
+          return n
         """)  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from planned import planned
+from reads import with_edges_as_read
 from strategies import expressions
 
 import gnnjit
@@ -215,6 +216,8 @@ LAYERS = {"plain": plain, "concatenated": concatenated, "attention": attention,
 
 
 def loss_of(layer: Any) -> Any:
+    layer = with_edges_as_read(layer, layer)
+
     def loss(x: Any, p: Any, data: Any, graph: Any) -> Any:
         outs = jax.tree.leaves(layer(graph, x, p, edges=data))
         return sum(jnp.sum(jnp.sin(o)) for o in outs)

@@ -14,6 +14,7 @@ import pytest
 from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reads import with_edges_as_read
 from strategies import edge_lists
 
 import gnnjit
@@ -48,7 +49,7 @@ B = jnp.ones(3)
 
 
 def layer(fn: Callable[..., Any]) -> Callable[..., Any]:
-    compiled = gnnjit.layer(fn)
+    compiled = with_edges_as_read(gnnjit.layer(fn), fn)
     return lambda graph, x, d: compiled(graph, x, edges=d)
 
 
@@ -285,7 +286,7 @@ def test_compiled_with_nan_where_nobody_reads(name, padded, flip):
     if padded:
         graph = graph.pad(num_src=N + 2, num_dst=N + 1, num_edges=edges + 3)
         x, d = (jnp.pad(a, ((0, n), (0, 0)), constant_values=jnp.nan) for a, n in ((x, 2), (d, 3)))
-    compiled = gnnjit.layer(READERS[name])
+    compiled = with_edges_as_read(gnnjit.layer(READERS[name]), READERS[name])
 
     def loss(x: Any, d: Any, w: Any) -> Any:
         dst = jnp.zeros((graph.num_dst, 1))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from planned import optimised, planned, staged
+from reads import with_edges_as_read
 from strategies import expressions
 
 import gnnjit
@@ -280,6 +281,8 @@ def stored(fn: Any, graph: Any, x: Any, data: Any) -> tuple[int, ...]:
 
 
 def loss_of(layer: Any) -> Any:
+    layer = with_edges_as_read(layer, layer)
+
     def loss(x: Any, p: Any, data: Any, graph: Any) -> Any:
         outs = jax.tree.leaves(layer(graph, x, p, edges=data))
         return sum(jnp.sum(jnp.sin(o)) for o in outs)

@@ -5,7 +5,9 @@ from gnnjit.lower.cpu.kernel import (
     left_to_pool,
     product,
     run,
+    sort,
     why_no_product,
+    why_no_sort,
     why_no_start,
     why_not,
 )
@@ -15,7 +17,9 @@ __all__ = [
     "left_to_pool",
     "product",
     "run",
+    "sort",
     "why_no_product",
+    "why_no_sort",
     "why_no_start",
     "why_not",
 ]

@@ -8,11 +8,13 @@ import sys
 
 import jax
 import llvmlite.binding as llvm
+import numpy as np
 from llvmlite import ir
 
 from gnnjit.host import is_x86
 from gnnjit.lower.cpu import abi
 from gnnjit.lower.cpu.handler import Handler
+from gnnjit.lower.cpu.sorting import SortKernel
 from gnnjit.lower.cpu.spec import Spec
 
 _engines: dict[str, llvm.ExecutionEngine] = {}
@@ -42,13 +44,25 @@ def _machine() -> llvm.TargetMachine:
 
 def emit(spec: Spec, entry: str = "entry", kind: type[Handler] = Handler) -> str:
     """The kernel's LLVM IR; raises `Unsupported` where there is no code for something."""
+    module, layout = _empty_module()
+    kind(spec, module).emit(layout, entry, save_mode=is_x86())
+    return str(module)
+
+
+def emit_sort(dtype: np.dtype, entry: str = "entry") -> str:
+    """The LLVM IR of the sort of edges whose indices are of a type."""
+    module, layout = _empty_module()
+    SortKernel(dtype, module, layout).emit(entry)
+    return str(module)
+
+
+def _empty_module() -> tuple[ir.Module, abi.Abi]:
     layout = abi.read_abi()
     assert isinstance(layout, abi.Abi), layout
     module = ir.Module("gnnjit")
     module.triple = _machine().triple
     module.data_layout = str(_machine().target_data)
-    kind(spec, module).emit(layout, entry, save_mode=is_x86())
-    return str(module)
+    return module, layout
 
 
 def optimised(text: str) -> llvm.ModuleRef:

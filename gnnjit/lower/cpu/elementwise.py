@@ -164,6 +164,7 @@ def extremum(code: Codegen, kind: str, dtype: np.dtype) -> Chunk:
 
 for _name in ("max", "min"):
     chunkwise(_name)(lambda code, dtype, kind=_name: extremum(code, kind, dtype))
+chunkwise("at_most")(lambda code, dtype: extremum(code, "min", dtype))
 
 
 @chunkwise("clamp")

@@ -16,7 +16,7 @@ import numpy as np
 from llvmlite import ir
 
 from gnnjit.lower.cpu import abi
-from gnnjit.lower.cpu.machine import Machine
+from gnnjit.lower.cpu.frame import NULL, Frame
 from gnnjit.lower.cpu.movement import combiner, identity
 from gnnjit.lower.cpu.traversal import (
     API,
@@ -43,11 +43,10 @@ PARALLEL_WORK = 1 << 16
 LONG_WORK = 1 << 20
 """Vector operations above which the caller leaves all tasks to the pool, if it may."""
 
-NULL = ir.Constant(PTR, None)
 FALSE = ir.Constant(ir.IntType(1), 0)
 
 
-class Handler(Traversal):
+class Handler(Frame, Traversal):
     """Adds to the traversal: `finish`, `pad`, `work`, `helper` and the entry point."""
 
     def emit(self, layout: abi.Abi, entry: str, save_mode: bool) -> None:
@@ -214,20 +213,8 @@ class Handler(Traversal):
 
     # -- entry ------------------------------------------------------------------------------
 
-    def field(self, base: ir.Value, offset: int, kind: ir.Type) -> ir.Value:
-        return self.b.load(self.b.gep(base, [I64(offset)], source_etype=I8), typ=kind)
-
-    def put(self, base: ir.Value, offset: int, value: ir.Value) -> None:
-        self.b.store(value, self.b.gep(base, [I64(offset)], source_etype=I8))
-
     def emit_entry(self, name: str) -> None:
-        function = ir.Function(self.module, ir.FunctionType(PTR, [PTR]), name)
-        self.m = Machine(self.module, ir.IRBuilder(function.append_basic_block()), self.spec.lanes)
-        self.b, (frame,) = self.m.b, function.args
-        self._answer_metadata(frame)
-        stage = self.field(frame, abi.FRAME_STAGE, I32)
-        with self.b.if_then(self.b.icmp_signed("!=", stage, I32(abi.STAGE_EXECUTE))):
-            self.b.ret(NULL)
+        frame = self.begin_entry(name, self.spec.lanes)
         self._create_job(frame)
         left = self._call_helpers(frame)
         with self.b.if_then(left):
@@ -240,30 +227,17 @@ class Handler(Traversal):
         self.release()
         self.b.ret(NULL)
 
-    def _answer_metadata(self, frame: ir.Value) -> None:
-        b = self.b
-        extension = self.field(frame, abi.FRAME_EXTENSION, PTR)
-        with b.if_then(b.icmp_unsigned("!=", extension, NULL)):
-            kind = self.field(extension, abi.EXTENSION_TYPE, I32)
-            with b.if_then(b.icmp_signed("==", kind, I32(abi.TYPE_METADATA))):
-                data = self.field(extension, abi.EXTENSION_METADATA, PTR)
-                self.put(data, abi.METADATA_MAJOR, I32(self.layout.major))
-                self.put(data, abi.METADATA_MINOR, I32(self.layout.minor))
-                self.put(data, abi.METADATA_TRAITS, I32(0))
-                self.put(data, abi.METADATA_STATE_TYPE, I64(0))
-                b.ret(NULL)
-
     def _create_job(self, frame: ir.Value) -> None:
         b, spec = self.b, self.spec
         arrays = 3 if spec.needs_edge else 2
         count = len(spec.body.inputs) + len(spec.starts)
-        arguments = [self._buffer(frame, abi.FRAME_ARGS, i) for i in range(arrays + count)]
-        results = [self._buffer(frame, abi.FRAME_RETS, i) for i in range(len(spec.body.outputs))]
-        structure = [self.field(a, abi.BUFFER_DATA, PTR) for a in arguments[:arrays]]
+        arguments = [self.buffer(frame, abi.FRAME_ARGS, i) for i in range(arrays + count)]
+        results = [self.buffer(frame, abi.FRAME_RETS, i) for i in range(len(spec.body.outputs))]
+        structure = [self.data(a) for a in arguments[:arrays]]
         structure += structure[-1:] * (3 - arrays)
-        pointers = [self.field(a, abi.BUFFER_DATA, PTR) for a in [*arguments[arrays:], *results]]
-        rows = b.sub(self._length(arguments[0]), I64(1))
-        capacity = self._length(arguments[1])
+        pointers = [self.data(a) for a in [*arguments[arrays:], *results]]
+        rows = b.sub(self.length(arguments[0]), I64(1))
+        capacity = self.length(arguments[1])
         self.indptr = structure[0]
         slots = self.start_of(rows)
         row_tasks = self._pieces(b.add(rows, slots))
@@ -294,12 +268,6 @@ class Handler(Traversal):
         if self.save_mode:
             self.m.call("llvm.x86.sse.stmxcsr", ir.VoidType(), [self.place(MODE)])
         self.tasks, self.keys = tasks, b.add(rows, slots)
-
-    def _buffer(self, frame: ir.Value, table: int, number: int) -> ir.Value:
-        return self.field(self.field(frame, table, PTR), 8 * number, PTR)
-
-    def _length(self, buffer: ir.Value) -> ir.Value:
-        return self.field(self.field(buffer, abi.BUFFER_DIMS, PTR), 0, I64)
 
     def _pieces(self, keys: ir.Value) -> ir.Value:
         return self.b.sdiv(self.b.add(keys, I64(self.piece - 1)), I64(self.piece))

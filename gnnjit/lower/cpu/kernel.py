@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import threading
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
@@ -13,9 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.config import cores
+from gnnjit.contexts import Context
 from gnnjit.host import features, is_x86, vector_bytes
+from gnnjit.ir.dtypes import is_extended
 from gnnjit.ir.program import Lax, Program, Reduce, Value
 from gnnjit.ir.space import Space
+from gnnjit.portable import PORTABLE, is_portable
 
 try:
     import llvmlite  # noqa: F401
@@ -42,8 +46,7 @@ _emitted: dict[Hashable, str | list[str]] = {}
 _registered: dict[Hashable, str] = {}
 
 
-_left = jax.make_user_context(False)
-"""Part of the key of every cache of compiled code, as JAX's own settings are."""
+_left = Context(False)
 
 
 def left_to_pool() -> contextlib.AbstractContextManager[None]:
@@ -163,6 +166,32 @@ def product(a: jax.Array, b: jax.Array) -> jax.Array:
     return out
 
 
+def why_no_sort(dtype: Any) -> list[str]:
+    """Reasons why `sort` cannot be used; none means that it can."""
+    if _unavailable():
+        return _unavailable()
+    return [] if dtype in (np.int32, np.int64) else [f"no CPU kernel code for indices of {dtype}"]
+
+
+def sort(key: jax.Array, payload: jax.Array, num_rows: int) -> list[jax.Array]:
+    """`(indptr[..., rows + 1], payload by slot, position by slot)`, edges sorted by key, stable.
+
+    key: `int[..., E]`, the row of each edge; `num_rows` on padding, which comes last.
+    """
+    lead, length, dtype = key.shape[:-1], key.shape[-1], np.dtype(key.dtype)
+    flat = math.prod(lead)
+    rows, edges = (jax.ShapeDtypeStruct((flat, n), dtype) for n in (num_rows + 1, length))
+    call = jax.ffi.ffi_call(_sort_target(dtype), [rows, edges, edges, rows])
+    outs = call(key.reshape(flat, length), payload.reshape(flat, length))
+    return [x.reshape(*lead, x.shape[1]) for x in outs[:3]]
+
+
+@functools.cache
+def _sort_target(dtype: np.dtype) -> str:
+    with _lock:
+        return compiler.register(compiler.emit_sort(dtype))
+
+
 @functools.cache
 def _product_target(left: int, right: int, dtype: np.dtype, config: Config) -> str:
     with _lock:
@@ -189,7 +218,7 @@ def _unsupported(body: Program, reductions: Sequence[Reduce | None], rows: Space
 
 
 def _unsupported_value(value: Value) -> list[str]:
-    if np.dtype(value.dtype) not in DTYPES:
+    if is_extended(value.dtype) or np.dtype(value.dtype) not in DTYPES:
         return [f"no CPU kernel code for values of type {value.dtype}"]
     if value.dtype == np.float16 and is_x86() and "f16c" not in features():
         return ["this CPU cannot convert float16"]
@@ -226,9 +255,14 @@ def _target(spec: Spec) -> str:
         return _registered[key]
 
 
-@functools.cache
 def _unavailable() -> list[str]:
-    """Reasons that hold for every program; runs a tiny kernel once."""
+    """Reasons that hold for every program."""
+    return [PORTABLE] if is_portable() else _broken()
+
+
+@functools.cache
+def _broken() -> list[str]:
+    """Reasons that hold in this process; runs a tiny kernel once."""
     if not HAVE_LLVM:
         return ["llvmlite is not installed"]
     return compiler.why_not_here() or _self_test()

@@ -215,6 +215,7 @@ ELEMENTWISE: dict[str, Rule] = {
         ("copy", "copy_p", "optimization_barrier", "stop_gradient"), _simple(lambda x: x)
     ),
     "add_any": _simple(lax.add),
+    "at_most": _simple(lax.min),
     "clamp": _simple(lambda low, x, high: lax.min(lax.max(x, low), high)),
     "convert_element_type": _convert,
     "integer_pow": _integer_pow,

@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from gnnjit.lower.pallas.tile import Site, Unsupported, clear, rule
+from gnnjit.pallas_kernels import triton
 from gnnjit.pallas_kernels.traversal import padded
 
 
@@ -76,8 +77,8 @@ def _most(dtype: Any) -> Any:
 
 
 _reduction("reduce_sum", lambda dtype: 0, lambda x, axis: jnp.sum(x, axis, dtype=x.dtype))
-_reduction("reduce_max", _least, jnp.max)
-_reduction("reduce_min", _most, jnp.min)
+_reduction("reduce_max", _least, triton.reduce_max)
+_reduction("reduce_min", _most, triton.reduce_min)
 
 
 def _boolean(name: str, otherwise: int, fn: Any) -> None:

@@ -31,8 +31,8 @@ def reasons(
     found: dict[str, int] = {}
     for v, space in zip([*body.inputs, *body.outputs], spaces, strict=True):
         count = 0 if space is Space.SHARED else math.prod(v.shape) * size(graph, space)
-        if _wraps(np.dtype(v.dtype), count):
-            found[np.dtype(v.dtype).name] = count
+        if _wraps(v.dtype, count):
+            found[v.dtype.name] = count
     over_edges = any(r is None or r.into is Space.SHARED for r in reductions)  # reads the mask
     if over_edges and graph.mask is not None and _wraps(np.dtype(bool), graph.num_edges):
         found["bool"] = graph.num_edges

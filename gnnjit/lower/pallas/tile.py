@@ -17,8 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from gnnjit.ir.dtypes import is_extended
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Value
 from gnnjit.ir.space import Space
+from gnnjit.pallas_kernels import special, triton
 from gnnjit.pallas_kernels.traversal import accumulator_dtype, padded
 
 MAX_SCALARS = 8192
@@ -111,7 +113,10 @@ def reasons(body: Program, wanted: Sequence[Atom]) -> list[str]:
     names = {op.name for op in ops if not isinstance(op, Lax) or op.name not in RULES}
     out = [f"no GPU kernel code for the primitive {name}" for name in sorted(names)]
     for v in (*body.inputs, *(o for e in equations for o in e.outputs)):
-        if np.dtype(v.dtype).kind not in "fiub" and accumulator_dtype(v.dtype) is v.dtype:
+        number = not is_extended(v.dtype) and (
+            np.dtype(v.dtype).kind in "fiub" or accumulator_dtype(v.dtype) is not v.dtype
+        )
+        if not number:
             out.append(f"no GPU kernel code for values of type {v.dtype}")
         if v.size == 0:
             out.append("a value without scalars")
@@ -157,7 +162,7 @@ def _same(site: Site) -> Sequence[Any]:
 
 for _name in (
     "abs acos acosh add and asin asinh atan atan2 atanh cbrt ceil clz cos cosh div eq erf_inv exp "
-    "exp2 expm1 floor ge gt integer_pow is_finite le log log1p logistic lt max min mul ne neg "
+    "exp2 expm1 floor ge gt integer_pow is_finite le log log1p logistic lt mul ne neg "
     "nextafter not or population_count pow rem rsqrt select_n shift_left shift_right_arithmetic "
     "shift_right_logical sign sin sinh sqrt square sub tan tanh xor"
 ).split():
@@ -170,10 +175,26 @@ def _add(site: Site) -> Sequence[Any]:
     return [a + b]
 
 
+@rule("max")
+def _max(site: Site) -> Sequence[Any]:
+    return [triton.maximum(*aligned(site))]
+
+
+@rule("min")
+def _min(site: Site) -> Sequence[Any]:
+    return [triton.minimum(*aligned(site))]
+
+
+@rule("at_most")
+def _at_most(site: Site) -> Sequence[Any]:
+    x, top = aligned(site)
+    return [jnp.where(x > top, top, x)]
+
+
 @rule("clamp")
 def _clamp(site: Site) -> Sequence[Any]:
     low, x, high = aligned(site)
-    return [jnp.minimum(jnp.maximum(x, low), high)]
+    return [triton.minimum(triton.maximum(x, low), high)]
 
 
 @rule("copy", "copy_p", "optimization_barrier", "stop_gradient")
@@ -237,52 +258,23 @@ def _polynomial(site: Site) -> Sequence[Any]:
     return [total]
 
 
-# Rational approximation of erf(x) / x on |x| < 3.832..., beyond which float32's erf is 1. The
-# coefficients are those of Eigen and XLA; the error stays within a few units in the last place.
-_ERF_TOP = (
-    0.00022905065861350646,
-    0.0034082910107109506,
-    0.050955695062380861,
-    0.18520832239976145,
-    1.128379143519084,
-)
-_ERF_BOTTOM = (
-    -1.1791602954361697e-7,
-    0.000023547966471313185,
-    0.0010179625278914885,
-    0.014070470171167667,
-    0.11098505178285362,
-    0.49746925110067538,
-    1.0,
-)
-
-
 @rule("erf")
 def _erf(site: Site) -> Sequence[Any]:
     (x,) = aligned(site)
     _single(site)
-    bound = 3.832506856900711
-    x = jnp.minimum(jnp.maximum(x, -bound), bound)
-    square = x * x
-    return [x * _horner(_ERF_TOP, square) / _horner(_ERF_BOTTOM, square)]
+    return [special.erf(x)]
 
 
 @rule("erfc")
 def _erfc(site: Site) -> Sequence[Any]:
-    (one,) = _erf(site)
-    return [1 - one]
+    (x,) = aligned(site)
+    _single(site)
+    return [special.erfc(x)]
 
 
 def _single(site: Site) -> None:
     if site.dtype != np.float32:
         raise Unsupported(f"{site.op.name} of {site.out.dtype} has no GPU kernel code")
-
-
-def _horner(coefficients: Sequence[float], x: Any) -> Any:
-    total = jnp.full_like(x, coefficients[0])
-    for c in coefficients[1:]:
-        total = total * x + np.asarray(c, x.dtype)
-    return total
 
 
 def check(body: Program, wanted: Sequence[Atom], lanes: int = 16) -> None:

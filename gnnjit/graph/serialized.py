@@ -1,0 +1,56 @@
+"""Graphs as arguments of functions that `jax.export` writes to a file."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from jax import export
+
+from gnnjit.errors import GraphError
+from gnnjit.graph.buckets import Buckets
+from gnnjit.graph.exchanges import AllGather, Cover, Halo, Ring
+from gnnjit.graph.graph import Bipartite, Graph
+from gnnjit.graph.sharded import ShardedGraph
+from gnnjit.graph.structure import Structure
+from gnnjit.graph.tasks import RowTasks, TaskList
+
+
+def _dump(static: Any) -> bytes:
+    """The static fields of a pytree node, which are numbers."""
+    return json.dumps(static, default=int).encode()
+
+
+def _load(raw: bytes) -> Any:
+    return _as_tuples(json.loads(raw))
+
+
+def _as_tuples(x: Any) -> Any:
+    return tuple(map(_as_tuples, x)) if isinstance(x, list) else x
+
+
+def _refuse(_: Any) -> Any:
+    raise GraphError(
+        "a sharded graph is an argument of an exported function, and it names the devices of this "
+        "process. Export a function of its arrays: f(leaves) with leaves, tree = "
+        "jax.tree.flatten(graph), which calls jax.tree.unflatten(tree, leaves)"
+    )
+
+
+def register() -> None:
+    """Tell JAX how the parts of a graph are written. Both processes import gnnjit then."""
+    for kind in (AllGather, Cover, Halo, Ring, ShardedGraph):
+        export.register_pytree_node_serialization(
+            kind,
+            serialized_name=f"gnnjit.{kind.__name__}",
+            serialize_auxdata=_refuse,
+            deserialize_auxdata=_refuse,
+        )
+    for kind in (Bipartite, Buckets, Graph, RowTasks, Structure):
+        export.register_pytree_node_serialization(
+            kind,
+            serialized_name=f"gnnjit.{kind.__name__}",
+            serialize_auxdata=_dump,
+            deserialize_auxdata=_load,
+        )
+    export.register_namedtuple_serialization(TaskList, serialized_name="gnnjit.TaskList")

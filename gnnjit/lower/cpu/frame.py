@@ -1,0 +1,60 @@
+"""XLA's call frame, as generated code reads and answers it."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from gnnjit.lower.cpu import abi
+from gnnjit.lower.cpu.machine import Machine
+from gnnjit.lower.cpu.vectors import I8, I32, I64, PTR
+
+NULL = ir.Constant(PTR, None)
+
+
+class Frame:
+    """What every entry point does: answer questions about itself, find its buffers."""
+
+    layout: abi.Abi
+    module: ir.Module
+    m: Machine
+    b: ir.IRBuilder
+
+    def begin_entry(self, name: str, lanes: int) -> ir.Value:
+        """Start the entry point; what follows runs at the stage of execution. Returns the frame."""
+        function = ir.Function(self.module, ir.FunctionType(PTR, [PTR]), name)
+        self.m = Machine(self.module, ir.IRBuilder(function.append_basic_block()), lanes)
+        self.b, (frame,) = self.m.b, function.args
+        self._answer_metadata(frame)
+        stage = self.field(frame, abi.FRAME_STAGE, I32)
+        with self.b.if_then(self.b.icmp_signed("!=", stage, I32(abi.STAGE_EXECUTE))):
+            self.b.ret(NULL)
+        return frame
+
+    def field(self, base: ir.Value, offset: int, kind: ir.Type) -> ir.Value:
+        return self.b.load(self.b.gep(base, [I64(offset)], source_etype=I8), typ=kind)
+
+    def put(self, base: ir.Value, offset: int, value: ir.Value) -> None:
+        self.b.store(value, self.b.gep(base, [I64(offset)], source_etype=I8))
+
+    def buffer(self, frame: ir.Value, table: int, number: int) -> ir.Value:
+        """Argument or result `number`: `table` is `abi.FRAME_ARGS` or `abi.FRAME_RETS`."""
+        return self.field(self.field(frame, table, PTR), 8 * number, PTR)
+
+    def data(self, buffer: ir.Value) -> ir.Value:
+        return self.field(buffer, abi.BUFFER_DATA, PTR)
+
+    def length(self, buffer: ir.Value, axis: int = 0) -> ir.Value:
+        return self.field(self.field(buffer, abi.BUFFER_DIMS, PTR), 8 * axis, I64)
+
+    def _answer_metadata(self, frame: ir.Value) -> None:
+        b = self.b
+        extension = self.field(frame, abi.FRAME_EXTENSION, PTR)
+        with b.if_then(b.icmp_unsigned("!=", extension, NULL)):
+            kind = self.field(extension, abi.EXTENSION_TYPE, I32)
+            with b.if_then(b.icmp_signed("==", kind, I32(abi.TYPE_METADATA))):
+                data = self.field(extension, abi.EXTENSION_METADATA, PTR)
+                self.put(data, abi.METADATA_MAJOR, I32(self.layout.major))
+                self.put(data, abi.METADATA_MINOR, I32(self.layout.minor))
+                self.put(data, abi.METADATA_TRAITS, I32(0))
+                self.put(data, abi.METADATA_STATE_TYPE, I64(0))
+                b.ret(NULL)

@@ -1,0 +1,60 @@
+"""What every primitive of ours needs beside its rules: to run by itself, and to become code."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from gnnjit import _compat
+from gnnjit.portable import portable
+
+EVERY = (None, "cpu", "cuda", "rocm", "tpu")
+"""Platforms; None stands for all that are not named."""
+
+MOST = 1024
+"""Primitives with other parameters whose code is kept for calls outside `jax.jit`."""
+
+
+def runs_alone(primitive: Any) -> None:
+    """What the primitive does outside `jax.jit`, as in `jax.grad` of a layer: it is compiled once
+    for the same parameters and shapes."""
+
+    def alone(*args: Any, **params: Any) -> Any:
+        with jax.disable_jit(False):  # as JAX's own primitives are
+            return _jitted(primitive, frozenset(params.items()))(*args)
+
+    primitive.def_impl(alone)
+
+
+@functools.lru_cache(maxsize=MOST)
+def _jitted(primitive: Any, params: frozenset[tuple[str, Any]]) -> Callable[..., Any]:
+    """JAX forgets what it compiled when this function is forgotten."""
+    return jax.jit(functools.partial(primitive.bind, **dict(params)))
+
+
+def lowers_to(
+    primitive: Any,
+    fn: Callable[..., Any],
+    platforms: Sequence[str | None] = EVERY,
+    *,
+    multiple_results: bool = True,
+) -> None:
+    """`fn(*args, **params, platform=)` is how a primitive becomes code, on each platform. It is
+    called within `gnnjit.portable` where `jax.export` asks."""
+    for platform in platforms:
+        traced = functools.partial(fn, platform=platform or "other")
+        rule = _portable_in_exports(_compat.lower_fun(traced, multiple_results=multiple_results))
+        where: dict[str, Any] = {} if platform is None else {"platform": platform}
+        _compat.mlir.register_lowering(primitive, rule, **where)
+
+
+def _portable_in_exports(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def lowered(ctx: Any, *args: Any, **params: Any) -> Any:
+        with portable() if _compat.is_exported(ctx) else contextlib.nullcontext():
+            return rule(ctx, *args, **params)
+
+    return lowered

@@ -1,0 +1,82 @@
+"""What a rewrite introduces has at least the range and the precision of what it replaces.
+
+Half precision: float32, rounded where the written program's value stood. Other floats: a sum that
+was not there before, from which a factor or a matrix was taken, is taken as a mean, and multiplied
+by the number of edges last: `sum of a * m` as `(a * (sum of m / n)) * n`, n the number of edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from gnnjit.ir import build
+from gnnjit.ir.dtypes import is_half
+from gnnjit.ir.program import Atom, Builder, Degree, Equation, Lax, Literal, Location, Value
+from gnnjit.ir.space import Space
+
+_THROUGH = ("broadcast_in_dim", "convert_element_type", "mul", "reshape", "squeeze")
+
+
+def working(dtype: Any) -> Any:
+    """The dtype of what a rewrite introduces in place of a value."""
+    return np.dtype(np.float32) if is_half(dtype) else dtype
+
+
+def widened(builder: Builder, atom: Atom, dtype: Any, where: Location | None = None) -> Atom:
+    """`atom` in another dtype."""
+    if atom.dtype == dtype:
+        return atom
+    if isinstance(atom, Literal):
+        return Literal(np.asarray(atom.value).astype(dtype)[()], np.dtype(dtype))
+    return build.convert(builder, atom, dtype, where)
+
+
+def rounds_only(eqn: Equation) -> bool:
+    """Whether it takes a number from half precision to float32 or back."""
+    if eqn.op.name != "convert_element_type":
+        return False
+    dtypes = {np.dtype(eqn.inputs[0].dtype), np.dtype(eqn.outputs[0].dtype)}
+    return all(is_half(d) or d == np.float32 for d in dtypes)
+
+
+def in_float32(op: Lax) -> Lax:
+    """A product of half precision as one of float32."""
+    params = dict(op.params)
+    if params.get("preferred_element_type") is not None:
+        params["preferred_element_type"] = np.dtype(np.float32)
+    return Lax(op.primitive, tuple(sorted(params.items())))
+
+
+def edge_count(builder: Builder, space: Space, dtype: Any, where: Location | None) -> Value:
+    """The edges of each element of `space`, at least 1, as a number of `dtype`."""
+    (count,) = builder.emit(Degree(), [], [Value((), np.dtype(np.int32), space)], where)
+    one = Literal(np.int32(1), np.dtype(np.int32))
+    some = build.combine(builder, jax.lax.max, count, one, where)
+    return build.convert(builder, some, dtype, where)
+
+
+def share(builder: Builder, count: Value, where: Location | None) -> Value:
+    """One over the number of edges: what each of them has in a mean."""
+    one = Literal(np.asarray(1, count.dtype)[()], np.dtype(count.dtype))
+    return build.combine(builder, jax.lax.div, one, count, where)
+
+
+def has_share(atom: Atom, made: Mapping[Any, Equation], depth: int = 16) -> bool:
+    """Whether `share` is among the factors of an edge value."""
+    eqn = made.get(atom)
+    if eqn is None or depth == 0:
+        return False
+    if eqn.op.name in _THROUGH:
+        return any(has_share(a, made, depth - 1) for a in eqn.inputs)
+    if eqn.op.name != "div" or not build.is_filled_with(eqn.inputs[0], 1, made):  # type: ignore[arg-type]
+        return False
+    for name in ("convert_element_type", "max"):
+        eqn = made.get(eqn.inputs[-1 if name == "convert_element_type" else 0])
+        if eqn is None or eqn.op.name != name:
+            return False
+    below = made.get(eqn.inputs[0])
+    return below is not None and isinstance(below.op, Degree)
