@@ -102,8 +102,6 @@ def _called_as(definition: Definition) -> inspect.Signature | None:
         return None
     graph, x = (inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in ("graph", "x"))
     head = [p.replace(kind=inspect.Parameter.POSITIONAL_ONLY) for p in own[:at]]
-    rest = own[at + 2 :]
-    last = [p for p in rest if p.kind is inspect.Parameter.VAR_KEYWORD]
     edges = inspect.Parameter("edges", inspect.Parameter.KEYWORD_ONLY, default=None)
-    before = [p for p in rest if p not in last]
-    return inspect.Signature([*head, graph, x, *before, edges, *last])
+    rest = sorted([edges, *own[at + 2 :]], key=lambda p: p.kind)  # stable: edges comes first
+    return inspect.Signature([*head, graph, x, *rest])
