@@ -111,7 +111,7 @@ def features(rng: np.random.Generator, n: int, width: int = 3) -> dict[str, Any]
         "generator": (i for i in range(n)), "empty tuple": (),
         "one row more": {"a": x, "b": [x, x[:1]]},
     }  # fmt: skip
-    return wrong if rng.random() < 0.25 else right
+    return wrong if rng.random() < 0.2 else right
 
 
 class Leaves(list):
@@ -174,7 +174,8 @@ WORDS = ("sum", "mean", "max", "min", "edge")
 REDUCE: dict[str, Any] = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}
 
 PARAMETERS = {
-    "nothing": (), "w": (np.eye(3, 2, dtype=np.float32),), "b": (np.ones(3, np.float32),),
+    "nothing": (), "nothing again": (), "still nothing": (),
+    "w": (np.eye(3, 2, dtype=np.float32),), "b": (np.ones(3, np.float32),),
     "number": (2.0,), "other w": (np.ones((4, 2), np.float32),), "two": (1.0, 2.0),
     "text": ("text",), "tensor": (Tensor(np.ones((3, 2))),), "list": ([[1.0, 2.0]] * 3,),
     "None": (None,), "object": (Other(),), "long b": (np.ones(999, np.float32),),
@@ -190,8 +191,9 @@ def layer_call(pick: Pick) -> Call:
     if two and rng.random() < 0.8:
         pick.names.append("Bipartite")
         x = gnnjit.Bipartite(src=pick(features(rng, graph.num_src)), dst=x)
-    edges = pick(features(rng, graph.num_edges)) if rng.random() < 0.4 else None
     said = list(MESSAGES)[rng.integers(len(MESSAGES))]
+    given = rng.random() < (0.9 if "data" in said else 0.1)
+    edges = pick(features(rng, graph.num_edges)) if given else None
     word = WORDS[rng.integers(len(WORDS))]
     pick.names += [said, word]
     params = pick(PARAMETERS)
@@ -431,7 +433,7 @@ def graph_call(pick: Pick) -> Call:
 
 
 FAMILIES: dict[Callable[[Pick], Call], int] = {
-    layer_call: 10, word_call: 3, dropout_call: 1, arguments_call: 2, tool_call: 1, module_call: 2,
+    layer_call: 12, word_call: 3, dropout_call: 1, arguments_call: 2, tool_call: 1, module_call: 3,
     graph_call: 1,
 }  # fmt: skip
 """Each family, and how often it is drawn."""
