@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -64,6 +65,30 @@ class Report:
             lines.append(f"  first wrong after: {self.first_wrong_pass}")
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        rows = [
+            f"<tr><td>{html.escape(d.what)}</td><td>{'equal' if d.ok else '<b>differs</b>'}</td>"
+            f"<td>{d.error:.2g}</td><td>{d.tolerance:.2g}</td></tr>"
+            for d in self.differences
+        ]
+        if self.no_gradient:
+            rows.append(
+                f'<tr><td colspan="4">no gradient: {html.escape(self.no_gradient)}</td></tr>'
+            )
+        head = "".join(f"<th>{x}</th>" for x in ("array", "", "largest difference", "allowed"))
+        title = f"{html.escape(self.name)}: optimised against interpreted"
+        return f"<h4>{title}</h4><table><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+class Reports(list[Report]):
+    """The reports of all layers that a call ran, in order."""
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self))
+
+    def _repr_html_(self) -> str:
+        return "".join(report._repr_html_() for report in self)
+
 
 def check(
     target: Callable[..., Any],
@@ -71,7 +96,7 @@ def check(
     rtol: float | None = None,
     seed: int = 0,
     **keywords: Any,
-) -> Report | list[Report]:
+) -> Report | Reports:
     """Compare `target(*args, **keywords)` with the program as written, run edge by edge.
 
     Values, and gradients of a random linear function of the outputs with respect to every
@@ -100,7 +125,7 @@ def check(
         target(*args, **keywords)
     if not calls:
         raise LayerError("check: the call ran no layer (was it compiled by jax.jit before?)")
-    return [check_call(c, rtol, seed) for c in calls]
+    return Reports(check_call(c, rtol, seed) for c in calls)
 
 
 def check_call(call: Staged, rtol: float | None = None, seed: int = 0) -> Report:
@@ -126,7 +151,8 @@ def _check_call(call: Staged, rtol: float | None, seed: int) -> Report:
     if no_gradient:
         moving = []
     grads = [_gradient(f, operands, moving, seed) for f in (fast, slow)]
-    names = [call.program.inputs[i].name or f"constant {i}" for i in moving]
+    called = call.input_names()
+    names = [called.get(i) or call.program.inputs[i].name or f"constant {i}" for i in moving]
     floor = 1e-2 * max(map(_magnitude, grads[1]), default=0.0)
     found += [
         _compare(f"gradient of {n}", a, b, rtol, floor)

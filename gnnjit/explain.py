@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,8 +18,9 @@ from gnnjit.frontend.capture import inline_custom_calls
 from gnnjit.graph import Graph
 from gnnjit.graph.one_shard import shapes
 from gnnjit.graph.sharded import ShardedGraph
+from gnnjit.ir.changes import changes
 from gnnjit.ir.program import Aggregate, Program
-from gnnjit.ir.show import show
+from gnnjit.ir.show import Printer, kind, show
 from gnnjit.ir.space import Space
 from gnnjit.lower import cpu
 from gnnjit.lower.aggregate import aggregate_p
@@ -98,7 +99,8 @@ class LayerExplanation:
         parts += [(plan.title, str(plan)) for plan in self.plans]
         if self.no_gradient:
             parts.append(("training", f"not shown, the layer has no gradient: {self.no_gradient}"))
-        parts += [(f"after {s.name}", s.after) for s in self.steps]
+        parts += [(f"after {s.name}", changes(s.before, s.after)) for s in self.steps]
+        parts.append(("the program that runs", self.program))
         parts.append(("buffers", _buffer_table(self.buffers)))
         parts.append(("kernels", "\n\n".join(map(str, (*self.kernels, *self.products)))))
         return parts
@@ -111,7 +113,7 @@ class LayerExplanation:
     def _repr_html_(self) -> str:
         out = [f"<h4>{html.escape(self.name)} <small>{html.escape(self.where)}</small></h4>"]
         last = len(self.sections()) - 3
-        folded = range(1 + len(self.plans) + bool(self.no_gradient), last)  # passes but the last
+        folded = range(1 + len(self.plans) + bool(self.no_gradient), last)  # the passes
         for i, (title, text) in enumerate(self.sections()):
             shown = "" if i in folded else " open"
             out.append(
@@ -204,9 +206,14 @@ def _explain_call(call: Staged, wrt: Wrt | None, measure: bool, learn: bool) -> 
     inference, *training = plans = explain_plans(call, wrt=wrt, measure=measure, learn=learn)
     steps: list[Step] = []
 
+    names = call.input_names()
+
+    def text(program: Program) -> str:
+        return _text(program, names)
+
     def observe(step: Any, before: Program, after: Program) -> None:
         if before != after:
-            steps.append(Step(step.name, _text(before), _text(after)))
+            steps.append(Step(step.name, text(before), text(after)))
 
     passes = layer_passes(call.padded, inference.chosen.choices)
     program = run(call.program, passes, [observe])
@@ -223,9 +230,9 @@ def _explain_call(call: Staged, wrt: Wrt | None, measure: bool, learn: bool) -> 
         call.definition.name,
         call.definition.where,
         named,
-        _text(call.program),
+        text(call.program),
         tuple(steps),
-        _text(program),
+        text(program),
         tuple(_buffers(program, graph)),
         tuple(kernels),
         tuple(dict.fromkeys(products)),
@@ -240,9 +247,9 @@ def _why_no_gradient(call: Staged, wrt: Wrt) -> str | None:
     return call.why_no_gradient(moving) if moving else None
 
 
-def _text(program: Program) -> str:
+def _text(program: Program, names: Mapping[int, str]) -> str:
     """The printed program, with `jax.nn.relu` and its like as what they compute."""
-    return show(inline_custom_calls(program), objects=[])
+    return show(inline_custom_calls(program), objects=[], names=names)
 
 
 def _buffers(program: Program, graph: Graph) -> list[Buffer]:
@@ -292,8 +299,11 @@ def _chosen(direction: str, op: Aggregate, graph: Graph) -> list[Kernel]:
 
 def _kernel(direction: str, choice: Choice) -> Kernel:
     rows = "destination" if choice.rows is Space.DST else "source"
-    lines = show(choice.body, locations=False, objects=[]).splitlines()[1:]
+    printer = Printer(choice.body, [])
+    body = show(choice.body, locations=False, objects=[]).splitlines()[len(printer.header()) :]
+    reads = [f"{printer.name(v)}: {kind(v)}" for v in choice.body.inputs]
     reductions = [r.kind if r else "on the edges" for r in choice.reductions]
+    lines = [f"reads {', '.join(reads) or 'nothing'}", *body]
     text = "\n".join([*lines, f"reduced by: {', '.join(reductions)}"])
     return Kernel(direction, text, choice.kernel, rows, choice.refused)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -77,6 +78,30 @@ def layer(
         return stage(definition, args, edges, keywords).run_recorded()
 
     call.__gnnjit_layer__ = definition  # type: ignore[attr-defined]
+    signature = _called_as(definition)
+    if signature is not None:
+        call.__signature__ = signature  # type: ignore[attr-defined]
     call.explain = functools.partial(explain, call)  # type: ignore[attr-defined]
     call.check = functools.partial(check, call)  # type: ignore[attr-defined]
     return call
+
+
+def _called_as(definition: Definition) -> inspect.Signature | None:
+    """How a layer is called, for `help`: a graph and features in place of `v` and `e`. None where
+    the function's own signature is not known, or is none of a layer."""
+    try:
+        own = list(inspect.signature(definition.fn).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    at = 1 if definition.is_method else 0
+    if len(own) < at + 2 or any(p.kind not in positional for p in own[: at + 2]):
+        return None
+    taken = {p.name for p in own}
+    if taken & {"graph", "x", "edges"}:
+        return None
+    graph, x = (inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in ("graph", "x"))
+    head = [p.replace(kind=inspect.Parameter.POSITIONAL_ONLY) for p in own[:at]]
+    edges = inspect.Parameter("edges", inspect.Parameter.KEYWORD_ONLY, default=None)
+    rest = sorted([edges, *own[at + 2 :]], key=lambda p: p.kind)  # stable: edges comes first
+    return inspect.Signature([*head, graph, x, *rest])

@@ -20,7 +20,7 @@ from gnnjit.cost.machine import platform_here
 from gnnjit.errors import GnnjitError, LayerError, shortened
 from gnnjit.frontend.arguments import checked
 from gnnjit.frontend.by_hand import by_hand, muted
-from gnnjit.frontend.state import active_linen, unchanged
+from gnnjit.frontend.state import active_linen, names_of, unchanged
 from gnnjit.frontend.trace import Arguments, Traced, call_once, leak_message, trace
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.graph.sharded import AnyGraph, ShardedGraph
@@ -73,6 +73,13 @@ class Staged:
     def program(self) -> Program:
         """As the user wrote it, before any pass."""
         return self.traced.program
+
+    def input_names(self) -> dict[int, str]:
+        """What the module that the layer is a method of calls its parameters, by the number of
+        the program's input."""
+        owner = next(iter(getattr(self.fn, "args", ())), None)
+        names = enumerate(names_of(owner, self.traced.operands))
+        return {number: name for number, name in names if name is not None}
 
     @property
     def given(self) -> tuple[Space, ...]:

@@ -155,8 +155,8 @@ def train(graph, epochs):
     optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
     curve = []
     for _ in range(epochs):
-        step(model, optimizer, graph, data.x, data.y, data.train_mask)
-        curve.append(float(accuracy(model, graph, data.x, data.y, data.val_mask)))
+        loss = step(model, optimizer, graph, data.x, data.y, data.train_mask)
+        curve.append((float(loss), float(accuracy(model, graph, data.x, data.y, data.val_mask))))
     test = float(accuracy(model, graph, data.x, data.y, data.test_mask))
     return curve, test
 
@@ -173,13 +173,21 @@ without, test_without = train(no_edges, epochs)
 print(f"test accuracy: {test_with:.3f} with edges, {test_without:.3f} without")
 
 # %%
-figure, axes = plt.subplots(figsize=(6, 3.2))
-axes.plot(with_edges, label="with edges")
-axes.plot(without, label="own features only")
-axes.axhline(1 / data.num_classes, color="grey", linewidth=1, linestyle=":", label="chance")
-axes.set(xlabel="epoch", ylabel="validation accuracy", ylim=(0, 1))
-axes.legend(frameon=False)
-figure.tight_layout()
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+numbers = range(1, epochs + 1)
+for label, curve in {"with edges": with_edges, "own features only": without}.items():
+    losses, accuracies = zip(*curve, strict=True)
+    left.plot(numbers, losses, label=label)
+    right.plot(numbers, accuracies, label=label)
+    best = max(accuracies)
+    right.annotate(
+        f"{best:.2f}", (1 + accuracies.index(best), best), xytext=(0, 4), ha="center",
+        textcoords="offset points",
+    )  # fmt: skip
+right.axhline(1 / data.num_classes, color="grey", linewidth=1, linestyle=":", label="chance")
+left.set(xlabel="epoch", ylabel="loss of the training vertices", yscale="log")
+right.set(xlabel="epoch", ylabel="accuracy of the validation vertices", ylim=(0, 1))
+right.legend(frameon=False, loc="lower right")
 plt.show()
 
 # %% [markdown]

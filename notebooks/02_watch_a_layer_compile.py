@@ -185,11 +185,15 @@ assert optimised["edge"] == 0
 # %%
 largest = sorted(story.buffers, key=lambda b: -b.bytes)[:8]
 names = [f"{i}. {b.name} {b.dtype}{list(b.shape)}" for i, b in enumerate(largest, 1)]
-figure, axes = plt.subplots(figsize=(7, 2.8))
-axes.barh(names, [b.bytes / 2**20 for b in largest], color=[colours[b.space] for b in largest])
+sizes = [b.bytes / 2**10 for b in largest]
+per_edge = 4 * graph.num_edges * 64 / 2**10
+figure, axes = plt.subplots(figsize=(7, 2.8), layout="constrained")
+bars = axes.barh(names, sizes, color=[colours[b.space] for b in largest])
+axes.bar_label(bars, [f"{size:,.0f}" for size in sizes], padding=3, fontsize=8)
+axes.axvline(per_edge, color=colours["edge"], linestyle=":")
+axes.text(per_edge, -0.9, "64 features an edge", color=colours["edge"], ha="right", fontsize=8)
 axes.invert_yaxis()
-axes.set(xlabel="MiB")
-figure.tight_layout()
+axes.set(xscale="log", xlabel="KiB (a logarithmic scale)", xlim=(min(sizes) / 3, 3 * per_edge))
 plt.show()
 
 # %% [markdown]

@@ -154,19 +154,19 @@ FUNCTIONS = {
     "interop.scipy.from_scipy": "(matrix, *, bipartite=None)",
     "interop.scipy.to_scipy": "(graph, weights=None)",
     "nn.CommNet.__init__": "(self, in_features, out_features, *, aggregator='mean', rngs)",
-    "nn.CommNet.__call__": "(self, v, e)",
+    "nn.CommNet.__call__": "(self, graph, x, /, *, edges=None)",
     "nn.EdgeConv.__init__": "(self, in_features, hidden, out_features, *, rngs)",
-    "nn.EdgeConv.__call__": "(self, v, e)",
+    "nn.EdgeConv.__call__": "(self, graph, x, /, *, edges=None)",
     "nn.GAT.__init__": (
         "(self, in_features, out_features, *, heads=1, concat=True, dropout=0.0, "
         "negative_slope=0.2, self_loops=True, edge_features=None, rngs)"
     ),
-    "nn.GAT.__call__": "(self, v, e, *, key=None)",
+    "nn.GAT.__call__": "(self, graph, x, /, *, edges=None, key=None)",
     "nn.GATv2.__init__": (
         "(self, in_features, out_features, *, heads=1, concat=True, dropout=0.0, "
         "negative_slope=0.2, self_loops=True, edge_features=None, rngs)"
     ),
-    "nn.GATv2.__call__": "(self, v, e, *, key=None)",
+    "nn.GATv2.__call__": "(self, graph, x, /, *, edges=None, key=None)",
     "nn.GCN.__init__": "(self, in_features, out_features, *, self_loops=True, use_bias=True, rngs)",
     "nn.GCN.__call__": "(self, graph, x, *, edges=None)",
     "nn.GGNN.__init__": "(self, features, *, steps=2, edge_types=1, rngs)",
@@ -177,7 +177,7 @@ FUNCTIONS = {
     ),
     "nn.GIN.__call__": "(self, graph, x, *, edges=None, train=False, mask=None)",
     "nn.GatedGCN.__init__": "(self, in_features, out_features, *, edge_features=None, rngs)",
-    "nn.GatedGCN.__call__": "(self, v, e)",
+    "nn.GatedGCN.__call__": "(self, graph, x, /, *, edges=None)",
     "nn.SAGE.__init__": (
         "(self, in_features, out_features, *, aggregator='mean', normalize=False, rngs)"
     ),

@@ -22,6 +22,7 @@ NOT_SAID_IN_A_LAYER = {
     "layer",
     "keep_memory",
     "memory_budget",
+    "portable",
     "rebalance",
     "reference",
     "shard",

@@ -12,8 +12,10 @@ import dataclasses
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import jax
 
 from gnnjit import _compat
 from gnnjit.errors import LayerError
@@ -234,3 +236,19 @@ def _put_back(tree: Any, before: Any) -> None:
             _put_back(now, value)
         else:
             tree[key] = value
+
+
+def names_of(owner: Any, arrays: Sequence[Any]) -> list[str | None]:
+    """What the module `owner` calls each of some arrays, as a path: `self.linear.kernel`; None for
+    those that are none of its parameters."""
+    nnx, linen = sys.modules.get("flax.nnx"), sys.modules.get("flax.linen")
+    found: dict[int, str] = {}
+    if nnx is not None and isinstance(owner, nnx.Module):
+        for path, variable in nnx.to_flat_state(nnx.state(owner)):
+            for leaf in jax.tree.leaves(variable):
+                found.setdefault(id(leaf), ".".join(["self", *map(str, path)]))
+    elif linen is not None and isinstance(owner, linen.Module):
+        for path, leaf in jax.tree_util.tree_flatten_with_path(dict(owner.variables))[0]:
+            keys = [str(getattr(key, "key", key)) for key in path[1:]]
+            found.setdefault(id(leaf), ".".join(["self", *keys]))
+    return [found.get(id(array)) for array in arrays]

@@ -160,7 +160,7 @@ def _no_order(said: str, x: jax.Array) -> str:
 def _sum(x: Any) -> jax.Array:
     """In the dtype of `jnp.sum`: of integers and truth values, the widest that there is."""
     x = jnp.asarray(x)
-    return _reduce("sum", x.astype(_summed_dtype(x.dtype, bool(jax.config.jax_enable_x64))))
+    return _reduce("sum", x.astype(_summed_dtype(x.dtype, bool(jax.config.read("jax_enable_x64")))))
 
 
 @functools.cache
@@ -392,11 +392,16 @@ def random_uniform(key: Any, like: Any) -> jax.Array:
     return _uniform(key, jnp.asarray(like))
 
 
+_START = np.uint32(0x6A09E667)
+"""Added to an element's number: what mixes the bits leaves 0 as it is, and of `jax.random.key(0)`,
+whose words are 0, element 0 would always draw 0."""
+
+
 def _uniform(key: Any, like: jax.Array) -> jax.Array:
     words = _key_words(key)
     runner = _runner()
     element = index_p.bind(like) if runner is None else runner.index()
-    h = element.astype(jnp.uint32)
+    h = element.astype(jnp.uint32) + _START
     for word in words:
         h = _mix(h ^ word)
     feature = lax.iota(jnp.uint32, int(np.prod(like.shape, dtype=np.int64))).reshape(like.shape)

@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from gnnjit.grid.chunks import summed_to
 from gnnjit.grid.schedule import Timeline
 from gnnjit.shapes import HostArray
@@ -13,7 +15,12 @@ from gnnjit.shapes import HostArray
 CELLS = 256
 """Rows and columns of a picture at most; of a larger grid, chunks are summed."""
 
-COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
+WRITTEN = 12
+"""Rows and columns of a picture up to which each chunk has its number written into it."""
+NAMED = 8
+"""Jobs up to which a legend names them."""
+
+COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#8c8c8c")
 
 
 def plot(
@@ -37,9 +44,20 @@ def plot_heat_map(counts: HostArray, axes: Any) -> None:
     cells = summed_to(counts, CELLS)
     shown = cells.astype(float)
     shown[cells == 0] = float("nan")
-    image = axes.imshow(shown, cmap="viridis", interpolation="nearest")
+    image = axes.imshow(shown, cmap="viridis", interpolation="nearest", norm=_scale(shown))
     axes.figure.colorbar(image, ax=axes, label="edges")
+    if len(cells) <= WRITTEN:
+        for (i, j), count in np.ndenumerate(cells):
+            light = image.norm(max(count, 1)) < 0.6 and count
+            axes.text(j, i, f"{count:,}", ha="center", va="center", fontsize=7,
+                      color="white" if light else "black")  # fmt: skip
     axes.set(title="edges of each chunk", xlabel="destinations", ylabel="sources")
+
+
+def _scale(shown: HostArray) -> str:
+    """Logarithmic where a few chunks have most edges: else all others would look the same."""
+    counts = shown[np.isfinite(shown)]
+    return "log" if counts.size and counts.max() > 20 * np.median(counts) else "linear"
 
 
 def plot_timelines(name: str, timelines: Mapping[str, Timeline], axes: Any) -> None:
@@ -52,13 +70,18 @@ def plot_timelines(name: str, timelines: Mapping[str, Timeline], axes: Any) -> N
     for title, shown in found:
         for engine in ("transfer", "compute"):
             for job in shown.jobs:
+                label = job.name if len(lanes) == 0 and len(every) <= NAMED else None
                 start, end = (getattr(job, f"{engine}_{when}") for when in ("start", "end"))
                 axes.barh(len(lanes), 1e3 * (end - start), left=1e3 * start, color=colour[job.name],
-                          edgecolor="white", linewidth=0.5)  # fmt: skip
+                          edgecolor="white", linewidth=0.5, label=label)  # fmt: skip
             lanes.append(f"{title}: {engine}")
     axes.set(yticks=range(len(lanes)), yticklabels=lanes, xlabel="ms")
     axes.set(title=f"block {name}, simulated" if found else "nothing has run yet")
     axes.invert_yaxis()
+    if found and len(every) <= NAMED:
+        axes.legend(
+            loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, fontsize=7, frameon=False
+        )
 
 
 def _pyplot() -> Any:

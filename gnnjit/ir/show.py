@@ -101,13 +101,20 @@ _RESERVED = frozenset(
 _WIDTH, _COLUMN = 100, 56
 
 
-def show(program: Program, *, locations: bool = True, objects: list[Any] | None = None) -> str:
-    """The text of `program`; `locations` adds the user's lines as comments.
+def show(
+    program: Program,
+    *,
+    locations: bool = True,
+    objects: list[Any] | None = None,
+    names: Mapping[int, str] | None = None,
+) -> str:
+    """The text of `program`; `locations` adds the user's lines as comments, `names` says what some
+    inputs are called, by their number.
 
     Parameters that cannot be written are appended to `objects`, if given, and printed as their
     number there. `parse(show(p, objects=found), found) == p`.
     """
-    printer = Printer(program, objects)
+    printer = Printer(program, objects, names)
     lines = [(text, None) for text in printer.header()]
     for eqn in program.equations:
         lines += printer.equation(eqn, "  ")
@@ -127,7 +134,12 @@ Line = tuple[str, Any]  # text and location
 class Printer:
     """Names the values of one program and writes its equations."""
 
-    def __init__(self, program: Program, objects: list[Any] | None = None):
+    def __init__(
+        self,
+        program: Program,
+        objects: list[Any] | None = None,
+        names: Mapping[int, str] | None = None,
+    ):
         self.program = program
         self.objects: list[Any] = [] if objects is None else objects
         self.names: dict[Value, str] = {}
@@ -136,12 +148,12 @@ class Printer:
             a + n for n in itertools.chain([""], map(str, itertools.count(1))) for a in _LETTERS
         )
         self.fresh = (name for name in letters if name not in self.used)
-        for value in program.inputs:
-            self.name(value)
+        for number, value in enumerate(program.inputs):
+            self.name(value, (names or {}).get(number))
 
-    def name(self, value: Value) -> str:
+    def name(self, value: Value, called: str | None = None) -> str:
         if value not in self.names:
-            wanted = identifier(value.name) or next(self.fresh)
+            wanted = identifier(called or value.name) or next(self.fresh)
             found = next(n for n in _variants(wanted) if n not in self.used)
             self.used.add(found)
             self.names[value] = found

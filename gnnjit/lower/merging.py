@@ -68,11 +68,11 @@ def wide_sums(op: Aggregate) -> Aggregate:
     equations, outputs = list(body.equations), list(body.outputs)
     for k, (atom, r) in enumerate(zip(body.outputs, op.reductions, strict=True)):
         if r is not None and r.kind in ("sum", "exp_sum") and is_half(atom.dtype):
-            outputs[k] = Value(tuple(atom.shape), np.dtype(np.float32), atom.space)
-            convert = build.convert_op(np.float32)
-            equations.append(Equation(convert, (atom,), (outputs[k],)))
-    wide = Program(body.inputs, tuple(equations), tuple(outputs), body.name)
-    return Aggregate(wide, op.reductions)
+            wide = Value(tuple(atom.shape), np.dtype(np.float32), atom.space)
+            equations.append(Equation(build.convert_op(np.float32), (atom,), (wide,)))
+            outputs[k] = wide
+    program = Program(body.inputs, tuple(equations), tuple(outputs), body.name)
+    return Aggregate(program, op.reductions)
 
 
 def _counts(op: Aggregate) -> bool:

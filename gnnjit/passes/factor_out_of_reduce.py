@@ -23,6 +23,7 @@ but constants: in a kernel, a factor of the row is at hand.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -156,7 +157,7 @@ class _Sum:
         total: Atom | None = None
         ordered = sorted(factors, key=lambda f: f.inverse)
         above = [f for f in ordered if not f.inverse]
-        smallest = min(above, key=lambda f: f.atom.size) if count is not None else None
+        smallest = min(above, key=lambda f: math.prod(f.atom.shape)) if count is not None else None
         for factor in ordered:
             over = count if factor is smallest else None
             value = self.materialise(factor, shape, safe, over)

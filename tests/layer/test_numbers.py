@@ -85,61 +85,56 @@ SLOTS = [v for column in COLUMNS for v in numbers(column)]
 DST = [k for k, column in enumerate(COLUMNS) for _ in numbers(column)]
 
 
-@gnnjit.layer
-def every_word(v: Any, e: Any) -> Any:
-    return {word: getattr(gnnjit, word)(e.src) for word in WORDS}
-
-
 FIRST = np.array([k == 0 or DST[k] != DST[k - 1] for k in range(len(SLOTS))], np.float32)
 
 
+@gnnjit.layer
+def every_word(v: Any, e: Any) -> Any:
+    """A feature for each word, so that one gradient has those of all."""
+    return jnp.stack([getattr(gnnjit, word)(e.src[k]) for k, word in enumerate(WORDS)])
+
+
+@gnnjit.layer
+def weights(v: Any, e: Any) -> Any:
+    return gnnjit.softmax(e.src)
+
+
+def words(graph: Any, x: Any) -> Any:
+    value, back = jax.vjp(lambda x: every_word(graph, x), x)
+    return value, back(jnp.ones_like(value))[0]
+
+
+def words_and_weights(graph: Any, x: Any) -> Any:
+    value, back = jax.vjp(lambda x: weights(graph, x), x[:, 0])
+    return *words(graph, x), value, back(jnp.asarray(FIRST))[0]
+
+
 def pairs_of(found: Any) -> dict[str, list[float]]:
-    """What a row of the numbers of each edge has at each column."""
+    """What the edges of each column have."""
     return {
-        c: [float(found[k]) for k in range(len(SLOTS)) if COLUMNS[DST[k]] == c] for c in COLUMNS
+        c: [float(x) for x, k in zip(found, DST, strict=True) if COLUMNS[k] == c] for c in COLUMNS
     }
 
 
-def words_of(graph: Any, x: Any) -> Any:
-    """The words at each vertex, and the gradient of each word with respect to its edges."""
-    alike = {word: jax.vjp(lambda x, w=word: every_word(graph, x)[w], x) for word in WORDS}
-    ones = {w: jnp.ones_like(out) for w, (out, _) in alike.items()}
-    return {w: (out, back(ones[w])[0]) for w, (out, back) in alike.items()}
+def holds(table: dict[str, str], found: dict[str, list[float]], word: str) -> None:
+    for column, cell in table.items():
+        if column in COLUMNS:
+            np.testing.assert_allclose(
+                found[column], numbers(cell), rtol=1e-6, err_msg=f"{word} {column}"
+            )
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_the_tables_of_what_is_not_finite(lowering: str) -> None:
-    x = jnp.asarray(SLOTS, jnp.float32)
-    found = run(words_of, np.arange(len(x)), DST, x, lowering)
-    for word in WORDS:
-        value, gradient = (np.asarray(a) for a in found[word])
-        want = [float(VALUES[word].get(c, "nan")) for c in COLUMNS]
-        have = [value[k] if c in VALUES[word] else np.nan for k, c in enumerate(COLUMNS)]
-        np.testing.assert_allclose(have, want, rtol=1e-6, err_msg=word)
-        of_edges = pairs_of(gradient)
-        for column, cell in GRADIENTS[word].items():
-            np.testing.assert_allclose(of_edges[column], numbers(cell), err_msg=f"{word} {column}")
-
-
-@pytest.mark.parametrize("lowering", ON_ONE)
-def test_the_tables_of_softmax(lowering: str) -> None:
-    x = jnp.asarray(SLOTS, jnp.float32)
-    graph = graph_of(np.arange(len(x)), DST, len(x), lowering)
-
-    @gnnjit.layer
-    def weights(v: Any, e: Any) -> Any:
-        return gnnjit.softmax(e.src)
-
-    def both(graph: Any, x: Any) -> Any:
-        w, back = jax.vjp(lambda x: weights(graph, x), x)
-        return w, back(jnp.asarray(FIRST))[0]
-
-    with running(lowering):
-        value, gradient = jax.jit(both)(graph, x)
-    for found, table in ((value, VALUES), (gradient, GRADIENTS)):
-        of_edges = pairs_of(found)
-        for column, cell in table["softmax"].items():
-            np.testing.assert_allclose(of_edges[column], numbers(cell), err_msg=column)
+    x = jnp.asarray(np.repeat(np.asarray(SLOTS, np.float32)[:, None], len(WORDS), 1))
+    fn = words_and_weights if lowering in ON_ONE else words
+    value, gradient, *of_softmax = map(np.asarray, run(fn, np.arange(len(x)), DST, x, lowering))
+    for k, word in enumerate(WORDS):
+        holds(VALUES[word], {c: [value[i, k]] for i, c in enumerate(COLUMNS)}, word)
+        holds(GRADIENTS[word], pairs_of(gradient[:, k]), word)
+    if of_softmax:
+        holds(VALUES["softmax"], pairs_of(of_softmax[0]), "softmax")
+        holds(GRADIENTS["softmax"], pairs_of(of_softmax[1]), "softmax")
 
 
 # ------------------------------------------------------------------------------------------ ranges

@@ -55,6 +55,11 @@ def test_other_keys_draw_other_numbers():
     np.testing.assert_array_equal(a, on_edges(G, X, KEY))
 
 
+def test_element_0_of_a_key_of_zeros_draws_as_others_do():
+    first = [np.asarray(on_vertices(G, jnp.zeros((N, 4)), jax.random.key(k)))[0, 0] for k in (0, 1)]
+    assert 0 not in first
+
+
 def test_an_old_style_key():
     np.testing.assert_array_equal(on_edges(G, X, jax.random.key_data(KEY)), on_edges(G, X, KEY))
 
