@@ -35,9 +35,9 @@ from gnnjit.ir.linear import nonlinear
 from gnnjit.ir.program import Equation, Program, depends
 from gnnjit.ir.space import Space
 from gnnjit.judge import Layout
+from gnnjit.lower.apart import apart
 from gnnjit.lower.explicit import gathered, on_each_device
 from gnnjit.lower.primitives import lowers_to, runs_alone
-from gnnjit.passes.apart import apart
 from gnnjit.passes.drop_dead import reading
 from gnnjit.planner import plan
 from gnnjit.plans import Problem
