@@ -12,6 +12,7 @@ import numpy as np
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.cpu.functions import ELEMENTWISE
+from gnnjit.lower.cpu.matvec import Matrix, Matvec, matvec_of
 from gnnjit.lower.cpu.movement import MAX_CONTRACTION
 from gnnjit.lower.cpu.vectors import is_float, is_half
 
@@ -118,10 +119,46 @@ class Spec:
             if self.used & set(eqn.outputs) and self.levels[eqn.outputs[0]] == level:
                 yield eqn
 
+    @functools.cached_property
+    def matvecs(self) -> dict[Equation, Matvec]:
+        """Products with shared matrices that are loops over the matrices in memory."""
+        found = {
+            eqn: matvec_of(eqn, self.body.inputs)
+            for level in (PER_ROW, PER_EDGE)
+            for eqn in self.equations(level)
+        }
+        return {eqn: m for eqn, m in found.items() if m is not None}
+
+    @functools.cached_property
+    def packed(self) -> dict[tuple[Value, tuple[int, ...], np.dtype], tuple[int, Matrix]]:
+        """Matrices that a loop reads in another order than they lie in: by what is wanted, where
+        the copy lies in its area (bytes)."""
+        out, at = {}, 0
+        for m in self.matvecs.values():
+            key = (m.matrix.value, m.matrix.axes, m.matrix.dtype)
+            if not m.matrix.lies_so and key not in out:
+                out[key] = at, m.matrix
+                at += -(-m.matrix.bytes // 64) * 64
+        return out
+
+    @functools.cached_property
+    def in_memory(self) -> frozenset[Value]:
+        """Inputs that nothing but these loops reads."""
+        read = {
+            a
+            for level in (ONCE, PER_ROW, PER_EDGE)
+            for eqn in self.equations(level)
+            for a in eqn.inputs
+            if eqn not in self.matvecs or a is self.matvecs[eqn].other
+        }
+        read |= set(self.body.outputs)
+        return frozenset(m.matrix.value for m in self.matvecs.values()) - read
+
     def inputs(self, level: int) -> Iterator[tuple[int, Value]]:
         """Inputs to load at `level`, with their positions."""
         for position, value in enumerate(self.body.inputs):
-            if value in self.used and self.levels[value] == level:
+            wanted = value in self.used and value not in self.in_memory
+            if wanted and self.levels[value] == level:
                 yield position, value
 
     @functools.cached_property

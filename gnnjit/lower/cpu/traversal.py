@@ -26,19 +26,21 @@ from gnnjit.ir.space import Space
 from gnnjit.lower.cpu.elementwise import RULES, Site, Unsupported
 from gnnjit.lower.cpu.functions import convert
 from gnnjit.lower.cpu.machine import Machine
+from gnnjit.lower.cpu.matvec import Matrix, Product
 from gnnjit.lower.cpu.movement import combiner, identity
 from gnnjit.lower.cpu.products import Collector, Products
 from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Spec
 from gnnjit.lower.cpu.vectors import I32, I64, PTR, Vec, is_half, mangle
 
-NEXT, DONE, REFS, ROW_TASKS, TASKS, ROWS, SLOTS, CAPACITY, PARTIAL, MODE, FUTURE, API, POINTERS = (
-    range(13)
-)
+(
+    NEXT, DONE, REFS, ROW_TASKS, TASKS, ROWS, SLOTS, CAPACITY, PARTIAL, PACKED, MODE, FUTURE, API,
+    POINTERS,
+) = range(14)  # fmt: skip
 """Words (8 bytes each) of a job; from POINTERS on: indptr, neighbor, edge, operands, what outputs
 start with, outputs.
 
-ROWS, SLOTS: rows and edges; CAPACITY: length of the edge arrays, padding included. FUTURE: what XLA
-waits for in place of the caller's return, or null.
+ROWS, SLOTS: rows and edges; CAPACITY: length of the edge arrays, padding included. PACKED: shared
+matrices in another order. FUTURE: what XLA waits for in place of the caller's return, or null.
 """
 
 LINES_IN_FLIGHT = 96
@@ -106,7 +108,7 @@ class Traversal:
         self.b = self.m.b
         self.job = function.args[0]
         self.rows, self.slots, self.capacity = map(self.word, (ROWS, SLOTS, CAPACITY))
-        self.partial = self.word(PARTIAL, PTR)
+        self.partial, self.copies = self.word(PARTIAL, PTR), self.word(PACKED, PTR)
         self.indptr, self.neighbor, self.edge = (self.word(POINTERS + i, PTR) for i in range(3))
         first = POINTERS + 3
         count = len(self.spec.body.inputs)
@@ -313,6 +315,8 @@ class Traversal:
 
     def _equation(self, eqn: Equation) -> list[Vec]:
         op, spec = eqn.op, self.spec
+        if eqn in spec.matvecs:
+            return [self._matvec(eqn)]
         rule = RULES.get(op.name)
         if rule is None or not isinstance(op, Lax):
             raise Unsupported(f"no CPU kernel code for the primitive {op.name}")
@@ -323,6 +327,17 @@ class Traversal:
         site = Site(self.m, op.name, dict(op.params), inputs, shapes, dtypes, outs)
         values = rule(site)
         return [self.m.spread(v, math.prod(s)) for v, s in zip(values, outs, strict=True)]
+
+    def _matvec(self, eqn: Equation) -> Vec:
+        plan = self.spec.matvecs[eqn]
+        product = Product(self.m, plan, self._matrix(plan.matrix), self.spec.registers)
+        return product.of(self.read(plan.other), eqn.outputs[0].dtype)
+
+    def _matrix(self, matrix: Matrix) -> ir.Value:
+        if matrix.lies_so:
+            return self.operands[self.spec.body.inputs.index(matrix.value)]
+        at, _ = self.spec.packed[matrix.value, matrix.axes, matrix.dtype]
+        return self.m.offset(self.copies, at, 1)
 
     # -- outer products ---------------------------------------------------------------------
 
