@@ -24,7 +24,7 @@ except ImportError:  # an optional dependency
 else:
     HAVE_LLVM = True
     from gnnjit.lower.cpu import compile as compiler
-    from gnnjit.lower.cpu import movement, tall
+    from gnnjit.lower.cpu import movement, tall, worth
     from gnnjit.lower.cpu.elementwise import RULES, Unsupported
     from gnnjit.lower.cpu.spec import Config, Spec
     from gnnjit.lower.cpu.vectors import DTYPES, is_half
@@ -64,9 +64,15 @@ def default_config(**changes: Any) -> Config:
 
 
 def why_not(
-    body: Program, reductions: tuple[Reduce | None, ...], rows: Space, config: Config | None = None
+    body: Program,
+    reductions: tuple[Reduce | None, ...],
+    rows: Space,
+    config: Config | None = None,
+    *,
+    edges: int | None = None,
 ) -> list[str]:
-    """Reasons why `run` cannot be used; none means that it can."""
+    """Reasons why `run` cannot be used or, given the number of edges, why it should not; none means
+    that it can."""
     reasons = _unavailable()
     if reasons:
         return reasons
@@ -74,8 +80,13 @@ def why_not(
     if reasons:
         return reasons
     index = (np.dtype(np.int32),) * 3
-    code = _code(Spec(body, reductions, rows, index, config or default_config()))
-    return code if isinstance(code, list) else []
+    spec = Spec(body, reductions, rows, index, config or default_config())
+    if edges is not None and (reasons := worth.why_not(spec, edges)):
+        return reasons
+    code = _code(spec)
+    if isinstance(code, list):
+        return code
+    return [] if edges is None else worth.why_not(spec, edges, code.count("\n"))
 
 
 def run(

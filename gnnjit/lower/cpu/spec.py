@@ -13,11 +13,16 @@ from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Reduce, Val
 from gnnjit.ir.space import Space
 from gnnjit.lower.cpu.functions import ELEMENTWISE
 from gnnjit.lower.cpu.matvec import Matrix, Matvec, matvec_of
-from gnnjit.lower.cpu.movement import MAX_CONTRACTION
 from gnnjit.lower.cpu.vectors import is_float, is_half
 
 ONCE, PER_ROW, PER_EDGE = 0, 1, 2
 """Levels: how often a value is computed."""
+
+Factors = tuple[Value, Value]
+"""Of an outer product."""
+
+MAX_OUTER = 1 << 16
+"""Entries of a sum of outer products at most: each task has a copy of it."""
 
 WIDE, BLOCK = 512, 256
 """Scalars of a value above which features are cut, and about how many one block then has."""
@@ -92,22 +97,28 @@ class Spec:
         return ONCE if isinstance(atom, Literal) else (levels or self.levels)[atom]
 
     @functools.cached_property
-    def outers(self) -> dict[int, tuple[Value, Value]]:
+    def outers(self) -> dict[int, tuple[Factors, ...]]:
         """Outputs that are sums over all edges of outer products, too large for registers: the
-        gradient of a matrix that multiplies every message. With their factors, `[F]` and `[G]`."""
+        gradient of a matrix that multiplies every message. With the factors of each product (there
+        are several where the matrix multiplies several values), `[F]` and `[G]`."""
         makers: dict[Atom, Equation] = {o: eqn for eqn in self.body.equations for o in eqn.outputs}
         found = {}
         for number, (op, out) in enumerate(zip(self.reductions, self.body.outputs, strict=True)):
             if op == Reduce("sum", Space.SHARED) and is_float(out.dtype):
                 factors, size = _factors(out, makers), math.prod(out.shape)
-                if factors and self.registers * self.lanes < size <= MAX_CONTRACTION:
+                if factors and self.registers * self.lanes < size <= MAX_OUTER:
                     found[number] = factors
         return found
 
     @functools.cached_property
     def used(self) -> frozenset[Value]:
         """Values that some output depends on, but for outer products: their factors do."""
-        outputs = [o for i, out in enumerate(self.body.outputs) for o in self.outers.get(i, (out,))]
+        outputs = [
+            o
+            for i, out in enumerate(self.body.outputs)
+            for pair in self.outers.get(i, ((out,),))
+            for o in pair
+        ]
         alive = {o for o in outputs if isinstance(o, Value)}
         for eqn in reversed(self.body.equations):
             if alive & set(eqn.outputs):
@@ -206,28 +217,34 @@ class Spec:
             for v in self.body.values()
             if v in self.used and self.levels[v] == PER_EDGE
         ]
-        sizes += [math.prod(self.body.outputs[number].shape) for number in self.outers]
+        sizes += [
+            math.prod(self.body.outputs[number].shape) * len(pairs)
+            for number, pairs in self.outers.items()
+        ]
         return sum(-(-n // self.lanes) for n in sizes) + 1
 
 
-def _factors(out: Atom, makers: Mapping[Atom, Equation]) -> tuple[Value, Value] | None:
-    """Of an outer product of two vectors, perhaps transposed; None of anything else."""
+def _factors(out: Atom, makers: Mapping[Atom, Equation]) -> tuple[Factors, ...]:
+    """Of an outer product of two vectors, perhaps transposed, or of a sum of such products; none of
+    anything else."""
     eqn = makers.get(out)
     if eqn is None or not isinstance(eqn.op, Lax):
-        return None
+        return ()
     params = dict(eqn.op.params)
+    if eqn.op.name in ("add", "add_any"):
+        found = [_factors(a, makers) if a.shape == out.shape else () for a in eqn.inputs]
+        return (*found[0], *found[1]) if all(found) else ()
     if eqn.op.name == "transpose" and params["permutation"] == (1, 0):
-        factors = _factors(eqn.inputs[0], makers)
-        return (factors[1], factors[0]) if factors else None
+        return tuple((b, a) for a, b in _factors(eqn.inputs[0], makers))
     if eqn.op.name != "dot_general":
-        return None
+        return ()
     contracted, batch = params["dimension_numbers"]
     left, right = eqn.inputs
     if any((*contracted, *batch)) or (len(left.shape), len(right.shape)) != (1, 1):
-        return None
+        return ()
     assert isinstance(left, Value)
     assert isinstance(right, Value)
-    return left, right
+    return ((left, right),)
 
 
 def is_wide(atom: Atom, full: int) -> bool:

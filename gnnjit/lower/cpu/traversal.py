@@ -29,7 +29,7 @@ from gnnjit.lower.cpu.machine import Machine
 from gnnjit.lower.cpu.matvec import Matrix, Product
 from gnnjit.lower.cpu.movement import combiner, identity
 from gnnjit.lower.cpu.products import Collector, Products
-from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Spec
+from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Factors, Spec
 from gnnjit.lower.cpu.vectors import I32, I64, PTR, Vec, is_half, mangle
 
 (
@@ -241,7 +241,8 @@ class Traversal:
                 row = self._element(self.outputs[number], value, self.endpoint[Space.EDGE])
                 m.store(self.read(value), row, spec.places(value))
         if self.collector:
-            self.collector.take([self._factors(acc) for acc in self.outers])
+            pairs = [(a, pair) for a in self.outers for pair in self.spec.outers[a.output]]
+            self.collector.take([self._factors(acc, pair) for acc, pair in pairs])
 
     def _endpoints(self, slot: ir.Value) -> dict[Space, ir.Value]:
         out, spec = {}, self.spec
@@ -345,14 +346,15 @@ class Traversal:
         """For the large outer products that are summed over all edges."""
         sums = []
         for acc in self.outers:
-            left, right = (f.size for f in self.spec.outers[acc.output])
             total = self.m.offset(self.own, acc.leading, 1)
-            sums.append(Products(self.m, acc.dtype, left, right, total, self.spec.registers))
+            for left, right in self.spec.outers[acc.output]:
+                sizes = left.size, right.size
+                sums.append(Products(self.m, acc.dtype, *sizes, total, self.spec.registers))
         return Collector(self.m, sums) if sums else None
 
-    def _factors(self, acc: Accumulator) -> tuple[Vec, Vec]:
+    def _factors(self, acc: Accumulator, pair: Factors) -> tuple[Vec, Vec]:
         dtype = acc.value.dtype
-        left, right = (convert(self.m, self.read(f), dtype) for f in self.spec.outers[acc.output])
+        left, right = (convert(self.m, self.read(f), dtype) for f in pair)
         return (
             Vec(acc.dtype, left.size, left.chunks),
             Vec(acc.dtype, right.size, right.chunks),
