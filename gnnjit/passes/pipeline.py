@@ -26,6 +26,7 @@ from gnnjit.passes.share_subexpressions import ShareSubexpressions
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.passes.split_concat_matmul import SplitConcatMatmul
 from gnnjit.passes.store_edge_values import StoreEdgeValues
+from gnnjit.passes.zeros_on_the_edges import ZerosOnTheEdges
 
 
 class Pass(Protocol):
@@ -116,7 +117,8 @@ def lowering_passes(
     back = (PlaceOnTheEdges(keep),) if keep else ()
     matmuls = SplitConcatMatmul(None, keep)
     simplify = _simplify(PlaceInSmallestSpace(keep), matmuls, FactorOutOfReduce())
-    return (*simplify, *back, *softmax, RepeatOnTheEdges(), *scale, FuseScatterApplyGather())
+    last = (RepeatOnTheEdges(), *scale, ZerosOnTheEdges(), FuseScatterApplyGather())
+    return (*simplify, *back, *softmax, *last)
 
 
 def _prefix(on_edges: frozenset[Space]) -> tuple[Pass, ...]:

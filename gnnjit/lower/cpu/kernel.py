@@ -16,6 +16,7 @@ from gnnjit.config import cores
 from gnnjit.host import features, is_x86, vector_bytes
 from gnnjit.ir.program import Lax, Program, Reduce, Value
 from gnnjit.ir.space import Space
+from gnnjit.ir.tables import READS, SUMS
 
 try:
     import llvmlite  # noqa: F401
@@ -186,7 +187,7 @@ def _unsupported(body: Program, reductions: Sequence[Reduce | None], rows: Space
     out = [
         f"no CPU kernel code for the primitive {op.name}"
         for op in ops
-        if not isinstance(op, Lax) or op.name not in RULES
+        if not isinstance(op, Lax) or op.name not in (*RULES, *READS, *SUMS)
     ]
     out += [reason for v in body.values() for reason in _unsupported_value(v)]
     for op, value in zip(reductions, body.outputs, strict=True):

@@ -9,13 +9,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Value
 from gnnjit.ir.space import Space
+from gnnjit.ir.tables import Rows, read_of
 from gnnjit.lower.cpu.functions import convert
 from gnnjit.lower.cpu.machine import Machine
 from gnnjit.lower.cpu.movement import combiner
@@ -54,12 +56,25 @@ class Matvec:
     """A `dot_general` of a matrix with another value.
 
     other: that value. places: numbers of its scalars, `[batch, rows, inner]`.
+    rows: the matrix is this row of a table, which `matrix` then is.
     """
 
     matrix: Matrix
     other: Atom
     places: np.ndarray
     columns: int
+    rows: Rows | None = None
+
+    @property
+    def reads(self) -> tuple[Atom, ...]:
+        """What it reads beside the matrix."""
+        return (self.other,) if self.rows is None else (self.other, *self.rows.index)
+
+    @property
+    def row_bytes(self) -> int:
+        """Of the matrix, where it is a row of a table."""
+        leading = 0 if self.rows is None else self.rows.leading
+        return math.prod(self.matrix.value.shape[leading:]) * self.matrix.dtype.itemsize
 
     @property
     def multiplications(self) -> int:
@@ -70,37 +85,76 @@ def register_dtype(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float32) if is_half(dtype) else dtype
 
 
-def matvec_of(eqn: Equation, inputs: Sequence[Value]) -> Matvec | None:
-    """How an equation is a product with a shared input; None if it is none, or a small one."""
+Makers = Mapping[Any, Equation]
+
+
+def matvec_of(eqn: Equation, inputs: Sequence[Value], made: Makers) -> Matvec | None:
+    """How an equation is a product with a shared input, or with a row of one; None if it is none,
+    or a small one."""
     if not isinstance(eqn.op, Lax) or eqn.op.name != "dot_general":
         return None
     (out,) = eqn.outputs
     if not all(is_float(v.dtype) for v in (*eqn.inputs, out)) or out.size == 0:
         return None
     for side in (1, 0):
-        matrix, other = eqn.inputs[side], eqn.inputs[1 - side]
-        if matrix in inputs and matrix.space is Space.SHARED and other.space is not Space.SHARED:
-            assert isinstance(matrix, Value)
-            found = _matvec(eqn, matrix, other, side)
+        if isinstance(eqn.inputs[1 - side], Literal):
+            continue
+        table, rows = _matrix(eqn.inputs[side], inputs, made)
+        if table is not None and (rows or eqn.inputs[1 - side].space is not Space.SHARED):
+            found = _matvec(eqn, table, rows, side)
             return found if found and found.multiplications > UNROLLED else None
     return None
 
 
-def _matvec(eqn: Equation, matrix: Value, other: Atom, side: int) -> Matvec | None:
+def _matrix(atom: Atom, inputs: Sequence[Value], made: Makers) -> tuple[Value | None, Rows | None]:
+    """The input that a matrix is, or is a row of."""
+    if not isinstance(atom, Value):
+        return None, None
+    if atom in inputs:
+        return (atom, None) if atom.space is Space.SHARED else (None, None)
+    shape, eqn = atom.shape, made[atom]
+    while eqn.op.name in ("squeeze", "reshape") and _as_long(eqn.inputs[0].shape, shape):
+        if eqn.inputs[0] not in made:
+            return None, None
+        eqn = made[eqn.inputs[0]]
+    rows = table_read(eqn, inputs)
+    if rows is None or rows.row != shape or math.prod(rows.batch) != 1:
+        return None, None
+    usual = rows.fill is None or (isinstance(rows.fill, float) and math.isnan(rows.fill))
+    return (rows.table, rows) if usual else (None, None)  # type: ignore[return-value]
+
+
+def _as_long(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether two shapes differ in axes of length 1 alone."""
+    return [n for n in a if n != 1] == [n for n in b if n != 1]
+
+
+def table_read(eqn: Equation, inputs: Sequence[Value]) -> Rows | None:
+    """Which rows of a shared input an equation reads, if it does."""
+    rows = read_of(eqn)
+    if rows is None or rows.table not in inputs or rows.table.space is not Space.SHARED:
+        return None
+    return rows if all(a.dtype.kind in "iu" for a in rows.index) else None
+
+
+def _matvec(eqn: Equation, matrix: Value, rows: Rows | None, side: int) -> Matvec | None:
     assert isinstance(eqn.op, Lax)
     contracted, batch = eqn.op["dimension_numbers"]
-    inner, outer = tuple(contracted[side]), tuple(batch[side])
+    first, other = 0 if rows is None else rows.leading, eqn.inputs[1 - side]
+    inner = tuple(first + a for a in contracted[side])
+    outer = tuple(first + a for a in batch[side])
     inner_other, outer_other = tuple(contracted[1 - side]), tuple(batch[1 - side])
-    free = tuple(a for a in range(len(matrix.shape)) if a not in (*inner, *outer))
-    rows = tuple(a for a in range(len(other.shape)) if a not in (*inner_other, *outer_other))
-    count = math.prod(other.shape[a] for a in rows)
-    if side == 0 and count != 1 or 0 in matrix.shape or isinstance(other, Literal):
-        return None  # the result has the rows last
+    free = tuple(a for a in range(first, len(matrix.shape)) if a not in (*inner, *outer))
+    kept = tuple(a for a in range(len(other.shape)) if a not in (*inner_other, *outer_other))
+    count = math.prod(other.shape[a] for a in kept)
+    if side == 0 and count != 1 or 0 in matrix.shape:
+        return None  # the result has the rows of `other` last
     places = np.arange(math.prod(other.shape)).reshape(other.shape)
-    places = places.transpose([*outer_other, *rows, *inner_other])
+    places = places.transpose([*outer_other, *kept, *inner_other])
     places = places.reshape(math.prod(matrix.shape[a] for a in outer), count, -1)
-    made = Matrix(matrix, (*outer, *inner, *free), register_dtype(eqn.outputs[0].dtype))
-    return Matvec(made, other, places, math.prod(matrix.shape[a] for a in free))
+    axes = (*range(first), *outer, *inner, *free)
+    made = Matrix(matrix, axes, register_dtype(eqn.outputs[0].dtype))
+    return Matvec(made, other, places, math.prod(matrix.shape[a] for a in free), rows)
 
 
 def pack(m: Machine, matrix: Matrix, source: ir.Value, target: ir.Value) -> None:

@@ -11,8 +11,9 @@ import numpy as np
 
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Reduce, Value
 from gnnjit.ir.space import Space
+from gnnjit.ir.tables import Rows, RowSum, row_sums
 from gnnjit.lower.cpu.functions import ELEMENTWISE
-from gnnjit.lower.cpu.matvec import Matrix, Matvec, matvec_of
+from gnnjit.lower.cpu.matvec import Matrix, Matvec, matvec_of, table_read
 from gnnjit.lower.cpu.vectors import is_float, is_half
 
 ONCE, PER_ROW, PER_EDGE = 0, 1, 2
@@ -111,18 +112,52 @@ class Spec:
         return found
 
     @functools.cached_property
+    def sums(self) -> dict[int, tuple[TableSum, ...]]:
+        """Outputs that are sums over all edges of rows added to a table: the gradient of a table
+        that edges read rows of."""
+        makers: dict[Atom, Equation] = {o: eqn for eqn in self.body.equations for o in eqn.outputs}
+        found = {}
+        for number, parts in row_sums(self.body, self.reductions).items():
+            size = math.prod(self.body.outputs[number].shape)
+            indices = [a for one in parts for a in one.rows.index]
+            if size <= MAX_OUTER and all(a.dtype.kind in "iu" for a in indices):
+                found[number] = tuple(self._table_sum(one, makers) for one in parts)
+        return found
+
+    def _table_sum(self, one: RowSum, makers: Mapping[Atom, Equation]) -> TableSum:
+        pairs = _factors(_unspread(one.update, makers), makers)
+        large = math.prod(one.update.shape) > self.registers * self.lanes
+        return TableSum(one.rows, one.update, pairs if large else ())
+
+    @functools.cached_property
+    def products(self) -> dict[Equation, Matvec]:
+        """As `matvecs`, those that nobody needs too."""
+        makers = {o: eqn for eqn in self.body.equations for o in eqn.outputs}
+        found = {
+            eqn: matvec_of(eqn, self.body.inputs, makers)
+            for eqn in self.body.equations
+            if self.levels[eqn.outputs[0]] != ONCE
+        }
+        return {eqn: m for eqn, m in found.items() if m is not None}
+
+    @functools.cached_property
     def used(self) -> frozenset[Value]:
-        """Values that some output depends on, but for outer products: their factors do."""
-        outputs = [
-            o
-            for i, out in enumerate(self.body.outputs)
-            for pair in self.outers.get(i, ((out,),))
-            for o in pair
-        ]
+        """Values that some output depends on, but for outer products, rows of tables and matrices
+        in memory: what they are made of is."""
+        outputs: list[Atom] = []
+        for number, out in enumerate(self.body.outputs):
+            if number in self.outers:
+                outputs += [f for pair in self.outers[number] for f in pair]
+            elif number in self.sums:
+                outputs += [a for one in self.sums[number] for a in one.reads]
+            else:
+                outputs.append(out)
         alive = {o for o in outputs if isinstance(o, Value)}
         for eqn in reversed(self.body.equations):
             if alive & set(eqn.outputs):
-                alive |= {a for a in eqn.inputs if isinstance(a, Value)}
+                plan = self.products.get(eqn)
+                reads = eqn.inputs if plan is None else (plan.matrix.value, *plan.reads)
+                alive |= {a for a in reads if isinstance(a, Value)}
         return frozenset(alive)
 
     def equations(self, level: int) -> Iterator[Equation]:
@@ -133,12 +168,14 @@ class Spec:
     @functools.cached_property
     def matvecs(self) -> dict[Equation, Matvec]:
         """Products with shared matrices that are loops over the matrices in memory."""
-        found = {
-            eqn: matvec_of(eqn, self.body.inputs)
-            for level in (PER_ROW, PER_EDGE)
-            for eqn in self.equations(level)
-        }
-        return {eqn: m for eqn, m in found.items() if m is not None}
+        return {eqn: m for eqn, m in self.products.items() if self.used & set(eqn.outputs)}
+
+    @functools.cached_property
+    def reads(self) -> dict[Equation, Rows]:
+        """Equations that read rows of shared inputs in memory."""
+        every = (e for level in (PER_ROW, PER_EDGE) for e in self.equations(level))
+        found = {eqn: table_read(eqn, self.body.inputs) for eqn in every}
+        return {eqn: rows for eqn, rows in found.items() if rows is not None}
 
     @functools.cached_property
     def packed(self) -> dict[tuple[Value, tuple[int, ...], np.dtype], tuple[int, Matrix]]:
@@ -155,15 +192,19 @@ class Spec:
     @functools.cached_property
     def in_memory(self) -> frozenset[Value]:
         """Inputs that nothing but these loops reads."""
-        read = {
-            a
-            for level in (ONCE, PER_ROW, PER_EDGE)
-            for eqn in self.equations(level)
-            for a in eqn.inputs
-            if eqn not in self.matvecs or a is self.matvecs[eqn].other
-        }
-        read |= set(self.body.outputs)
-        return frozenset(m.matrix.value for m in self.matvecs.values()) - read
+        read: set[Atom] = set(self.body.outputs)
+        for eqn in (e for level in (ONCE, PER_ROW, PER_EDGE) for e in self.equations(level)):
+            if eqn in self.matvecs:
+                read.update(self.matvecs[eqn].reads)
+            elif eqn in self.reads:
+                read.update(self.reads[eqn].index)
+            else:
+                read.update(eqn.inputs)
+        found = {m.matrix.value for m in self.matvecs.values()}
+        found |= {a for a in (r.table for r in self.reads.values()) if isinstance(a, Value)}
+        read.update(a for number in self.outers for pair in self.outers[number] for a in pair)
+        read.update(a for number in self.sums for one in self.sums[number] for a in one.reads)
+        return frozenset(found) - read
 
     def inputs(self, level: int) -> Iterator[tuple[int, Value]]:
         """Inputs to load at `level`, with their positions."""
@@ -221,7 +262,33 @@ class Spec:
             math.prod(self.body.outputs[number].shape) * len(pairs)
             for number, pairs in self.outers.items()
         ]
+        sizes += [m.multiplications for m in self.matvecs.values()]
         return sum(-(-n // self.lanes) for n in sizes) + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class TableSum:
+    """Rows of a table of sums, to which each edge adds `update`, or the outer products `pairs`."""
+
+    rows: Rows
+    update: Atom
+    pairs: tuple[Factors, ...]
+
+    @property
+    def reads(self) -> tuple[Atom, ...]:
+        """What it is made of."""
+        of_pairs = tuple(f for pair in self.pairs for f in pair)
+        return (*self.rows.index, *(of_pairs or (self.update,)))
+
+
+def _unspread(atom: Atom, makers: Mapping[Atom, Equation]) -> Atom:
+    """The value that `atom` is, but for axes of length 1."""
+    eqn = makers.get(atom)
+    if eqn is None or eqn.op.name not in ("broadcast_in_dim", "reshape", "squeeze"):
+        return atom
+    (source,) = eqn.inputs[:1]
+    lengths = [[n for n in a.shape if n != 1] for a in (source, atom)]
+    return _unspread(source, makers) if lengths[0] == lengths[1] else atom
 
 
 def _factors(out: Atom, makers: Mapping[Atom, Equation]) -> tuple[Factors, ...]:

@@ -22,6 +22,8 @@ import numpy as np
 from llvmlite import ir
 
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Reduce, Value
+from gnnjit.ir.tables import Rows
+from gnnjit.lower.cpu import tables
 from gnnjit.ir.space import Space
 from gnnjit.lower.cpu.elementwise import RULES, Site, Unsupported
 from gnnjit.lower.cpu.functions import convert
@@ -97,7 +99,9 @@ class Traversal:
         self.of_rows = [a for a in self.accumulators if a.op.into is not Space.SHARED]
         self.outers = [a for a in self.accumulators if a.output in spec.outers]
         self.of_all = [a for a in self.accumulators if a.op.into is Space.SHARED]
-        self.grown = [a for a in self.of_all if a not in self.outers]
+        self.tables = [a for a in self.accumulators if a.output in spec.sums]
+        apart = {*self.outers, *self.tables}
+        self.grown = [a for a in self.of_all if a not in apart]
 
     def begin(self, name: str, *arguments: ir.Type) -> tuple[ir.Value, ...]:
         """Start a function whose first argument is a job."""
@@ -169,6 +173,8 @@ class Traversal:
             self.compute(ONCE)
         totals = self.fresh(self.grown)
         self.collector = self._collector()
+        for acc in self.tables:
+            tables.clear(m, acc.dtype, acc.value.size, m.offset(self.own, acc.leading, 1))
         with m.loop(first, last) as row:
             begin, end = self.start_of(row), self.start_of(b.add(row, I64(1)))
             hub = self.is_hub(begin, end)
@@ -240,6 +246,8 @@ class Traversal:
             if op is None:
                 row = self._element(self.outputs[number], value, self.endpoint[Space.EDGE])
                 m.store(self.read(value), row, spec.places(value))
+        for acc in self.tables:
+            self._add_rows(acc)
         if self.collector:
             pairs = [(a, pair) for a in self.outers for pair in self.spec.outers[a.output]]
             self.collector.take([self._factors(acc, pair) for acc, pair in pairs])
@@ -318,6 +326,8 @@ class Traversal:
         op, spec = eqn.op, self.spec
         if eqn in spec.matvecs:
             return [self._matvec(eqn)]
+        if eqn in spec.reads:
+            return [self._table_rows(spec.reads[eqn])]
         rule = RULES.get(op.name)
         if rule is None or not isinstance(op, Lax):
             raise Unsupported(f"no CPU kernel code for the primitive {op.name}")
@@ -330,9 +340,34 @@ class Traversal:
         return [self.m.spread(v, math.prod(s)) for v, s in zip(values, outs, strict=True)]
 
     def _matvec(self, eqn: Equation) -> Vec:
-        plan = self.spec.matvecs[eqn]
-        product = Product(self.m, plan, self._matrix(plan.matrix), self.spec.registers)
-        return product.of(self.read(plan.other), eqn.outputs[0].dtype)
+        plan, pointer = self.spec.matvecs[eqn], self._matrix(self.spec.matvecs[eqn].matrix)
+        if plan.rows is None:
+            product = Product(self.m, plan, pointer, self.spec.registers)
+            return product.of(self.read(plan.other), eqn.outputs[0].dtype)
+        number, inside = tables.number_of(self.m, plan.rows, self._index(plan.rows))
+        pointer = self.m.offset(pointer, number, plan.row_bytes)
+        product = Product(self.m, plan, pointer, self.spec.registers)
+        found = product.of(self.read(plan.other), eqn.outputs[0].dtype)
+        return tables.filled(self.m, found, plan.rows, inside)
+
+    def _index(self, rows: Rows) -> list[Vec]:
+        return [self.read(a) for a in rows.index]
+
+    def _table_rows(self, rows: Rows) -> Vec:
+        """Rows of a shared table."""
+        pointer = self.operands[self.spec.body.inputs.index(rows.table)]  # type: ignore[arg-type]
+        return tables.read(self.m, rows, self._index(rows), pointer)
+
+    def _add_rows(self, acc: Accumulator) -> None:
+        """Add what an edge gives to rows of the task's own table of sums."""
+        pointer = self.m.offset(self.own, acc.leading, 1)
+        for one in self.spec.sums[acc.output]:
+            sums = tables.Sums(self.m, one.rows, acc.dtype, pointer)
+            if one.pairs:
+                sums.add_products(self._index(one.rows), [self._factors(acc, p) for p in one.pairs])
+            else:
+                value = convert(self.m, self.read(one.update), acc.value.dtype)
+                sums.add(self._index(one.rows), Vec(acc.dtype, value.size, value.chunks))
 
     def _matrix(self, matrix: Matrix) -> ir.Value:
         if matrix.lies_so:
