@@ -258,9 +258,7 @@ def _edgeconv_split(p: Arrays, i: Inputs) -> Any:
 MODELS = {
     "egnn": Model(_egnn_shapes, _egnn, _egnn_plain, _egnn_split),
     "gns": Model(_gns_shapes, _gns, _gns_plain, _gns_split),
-    "schnet": Model(
-        _schnet_shapes, _schnet_energy, _schnet_energy_plain, _schnet_energy_plain
-    ),
+    "schnet": Model(_schnet_shapes, _schnet_energy, _schnet_energy_plain, _schnet_energy_plain),
     "forces": Model(
         _schnet_shapes,
         _forces(_schnet_energy),

@@ -156,9 +156,7 @@ def _some(rows: Rows) -> Rows | None:
     return rows if 0 < math.prod(rows.batch) <= MOST_ROWS and math.prod(rows.lengths) else None
 
 
-def row_sums(
-    body: Program, reductions: Sequence[Reduce | None]
-) -> dict[int, tuple[RowSum, ...]]:
+def row_sums(body: Program, reductions: Sequence[Reduce | None]) -> dict[int, tuple[RowSum, ...]]:
     """The outputs that are sums over all edges of what each adds to rows of a table, by number."""
     made: dict[Any, Equation] = {o: e for e in body.equations for o in e.outputs}
     found = {}
