@@ -10,7 +10,19 @@ import pytest
 pytest.importorskip("llvmlite", reason="CPU kernels are generated with llvmlite")
 
 from test_cpu_kernel import (
-    DST, EDGE, F32, OVER_ALL, SHARED, SRC, SUM, check, compute, data, graph, oracle, trace,
+    DST,
+    EDGE,
+    F32,
+    OVER_ALL,
+    SHARED,
+    SRC,
+    SUM,
+    check,
+    compute,
+    data,
+    graph,
+    oracle,
+    trace,
 )  # fmt: skip
 
 import gnnjit

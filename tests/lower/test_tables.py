@@ -1,4 +1,4 @@
-"""Rows of shared tables, picked by an index of the edge, in every lowering and with its gradient."""
+"""Rows of shared tables, picked by an index of the edge, in every lowering, with gradients."""
 
 from __future__ import annotations
 
@@ -163,7 +163,9 @@ def test_second_derivatives():
     second = lambda f: jax.grad(  # noqa: E731
         lambda t: jnp.square(jax.grad(lambda t: (jnp.tanh(f(t)) ** 2).sum())(t)).sum()
     )(t)
-    alike(second(own), second(other))
+    want = second(other)
+    size = jnp.abs(want).max()
+    alike(second(own) / size, want / size)
 
 
 @pytest.mark.skipif(not cpu.available(), reason="no CPU kernels here")

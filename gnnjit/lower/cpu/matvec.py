@@ -147,7 +147,7 @@ def _matvec(eqn: Equation, matrix: Value, rows: Rows | None, side: int) -> Matve
     free = tuple(a for a in range(first, len(matrix.shape)) if a not in (*inner, *outer))
     kept = tuple(a for a in range(len(other.shape)) if a not in (*inner_other, *outer_other))
     count = math.prod(other.shape[a] for a in kept)
-    if side == 0 and count != 1 or 0 in matrix.shape:
+    if (side == 0 and count != 1) or 0 in matrix.shape:
         return None  # the result has the rows of `other` last
     places = np.arange(math.prod(other.shape)).reshape(other.shape)
     places = places.transpose([*outer_other, *kept, *inner_other])

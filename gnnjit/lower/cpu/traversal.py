@@ -22,9 +22,9 @@ import numpy as np
 from llvmlite import ir
 
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Reduce, Value
+from gnnjit.ir.space import Space
 from gnnjit.ir.tables import Rows
 from gnnjit.lower.cpu import tables
-from gnnjit.ir.space import Space
 from gnnjit.lower.cpu.elementwise import RULES, Site, Unsupported
 from gnnjit.lower.cpu.functions import convert
 from gnnjit.lower.cpu.machine import Machine
