@@ -77,10 +77,11 @@ def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -
     no_gpu = [] if platform == "cuda" else [f"the platform is {platform}"]
     no_triton = [] if interpreted else no_gpu
     here = [PORTABLE] if is_portable() else []
+    edges = None if wanted == "cpu" else graph.num_edges
     tried = {
         "pallas": lambda: here or no_triton or pallas.why_not(body, tuple(reductions), rows, graph),
         "mosaic": lambda: here or no_gpu or pallas.mosaic.why_not(body, reductions, rows, graph),
-        "cpu": lambda: off or cpu.why_not(body, tuple(reductions), rows),
+        "cpu": lambda: off or cpu.why_not(body, tuple(reductions), rows, edges=edges),
         "csr": lambda: here or csr.why_not(body, reductions, rows, platform),
         "bucketed": lambda: bucketed.why_not(body, reductions, rows, structure),
         "segment": lambda: segment.why_not(reductions),

@@ -3,13 +3,15 @@
 Works for traced structure and any edge function, matmuls on the edges included; no buffer is
 larger than `limit` scalars (by default `CHUNK_SCALARS`) or one row per vertex, except values
 that stay on the edges. Products that are only summed over all edges, as the gradients of shared
-matrices are, become one product for a chunk: the terms are never written.
+matrices are, become one product for a chunk: the terms are never written. What edges add to rows of a
+shared table, as the gradient of `w[e.data]` is, a chunk adds to the rows.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +26,7 @@ from gnnjit.ir.evaluate import evaluate_element
 from gnnjit.ir.interpret import extreme
 from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce
 from gnnjit.ir.space import Space
+from gnnjit.ir.tables import RowSum, row_sums
 from gnnjit.lower.execute import size
 from gnnjit.passes.drop_dead import DropDead
 
@@ -68,30 +71,38 @@ def temporary_bytes(
 
 @dataclasses.dataclass(frozen=True)
 class _Split:
-    """An edge function without the products that are only summed over all edges.
+    """An edge function without the products, and without the tables, that are only summed over all
+    edges.
 
     products: per output of the whole function, the product and its transpositions, or None.
-    at: where its operands (or the output itself) are among the outputs of `body`.
+    rows: per output, what is added to which rows of a table, if it is such a sum.
+    at: where what they need (or the output itself) is among the outputs of `body`.
     """
 
     body: Program
     products: tuple[tuple[Equation, ...] | None, ...]
+    rows: tuple[tuple[RowSum, ...], ...]
     at: tuple[tuple[int, ...], ...]
 
 
 @functools.lru_cache(maxsize=1024)
 def _split(body: Program, reductions: Reductions) -> _Split:
     made = {o: e for e in body.equations for o in e.outputs}
+    reductions = reductions or (None,) * len(body.outputs)
+    sums = row_sums(body, reductions)
     outputs: list[Atom] = []
-    products, at = [], []
-    for atom, r in zip(body.outputs, reductions or [None] * len(body.outputs), strict=True):
+    products, rows, at = [], [], []
+    for number, (atom, r) in enumerate(zip(body.outputs, reductions, strict=True)):
         found = _product(atom, made) if r == Reduce("sum", Space.SHARED) else None
-        parts = (atom,) if found is None else found[0].inputs
+        parts: Sequence[Atom] = (atom,) if found is None else found[0].inputs
+        rows.append(sums.get(number, ()))
+        if rows[-1]:
+            parts = [a for one in rows[-1] for a in (one.update, *one.rows.index)]
         products.append(found)
         at.append(tuple(range(len(outputs), len(outputs) + len(parts))))
         outputs += parts
     rest = dataclasses.replace(body, outputs=tuple(outputs))
-    return _Split(DropDead()(rest), tuple(products), tuple(at))
+    return _Split(DropDead()(rest), tuple(products), tuple(rows), tuple(at))
 
 
 def _product(atom: Atom, made: dict[Any, Equation]) -> tuple[Equation, ...] | None:
@@ -188,9 +199,11 @@ class _Step:
         slot = jnp.minimum(slot, last)
         values = self.values(slot, valid)
         new, split = [], self.split
-        each = zip(state, split.at, split.products, self.reductions, strict=True)
-        for total, at, product, r in each:
-            if r is None:
+        each = zip(state, split.at, split.products, split.rows, self.reductions, strict=True)
+        for total, at, product, rows, r in each:
+            if rows:
+                new.append(_with_rows(total, rows, [values[i] for i in at], valid))
+            elif r is None:
                 new.append(self.write(total, values[at[0]], slot, valid))
             elif product is not None:
                 a, b = (_mask(values[i], valid, 0) for i in at)
@@ -246,6 +259,21 @@ class _Step:
             total = total.astype(atom.dtype)
             out.append(total[0] if r.into is Space.SHARED else total)
         return out
+
+
+def _with_rows(total: Any, sums: Sequence[RowSum], values: list[Any], valid: Any) -> Any:
+    """`total: [1, *table]`, with what a chunk of edges adds to its rows."""
+    given = iter(values)
+    for one in sums:
+        update, index = next(given), [next(given) for _ in one.rows.index]
+        count, size = math.prod(one.rows.lengths), math.prod(one.rows.row)
+        number, inside = one.rows.number(index)
+        keep = valid.reshape(-1, 1) & (True if inside is None else inside.reshape(len(valid), -1))
+        number = jnp.where(keep, number.reshape(len(valid), -1), count)
+        update = update.reshape(*number.shape, size).astype(total.dtype)
+        flat = total.reshape(count, size).at[number].add(update, mode="drop")
+        total = flat.reshape(total.shape)
+    return total
 
 
 def _mask(x: Any, keep: Any, otherwise: Any) -> Any:

@@ -10,6 +10,7 @@ from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
 from gnnjit.ir.verify import verify
 from gnnjit.passes.arithmetic_on_own_rows import ArithmeticOnOwnRows
+from gnnjit.passes.contract_with_shared_first import ContractWithSharedFirst
 from gnnjit.passes.drop_dead import DropDead
 from gnnjit.passes.extremes_in_full_precision import ExtremesInFullPrecision
 from gnnjit.passes.factor_out_of_reduce import FactorOutOfReduce
@@ -27,6 +28,7 @@ from gnnjit.passes.share_subexpressions import ShareSubexpressions
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.passes.split_concat_matmul import SplitConcatMatmul
 from gnnjit.passes.store_edge_values import StoreEdgeValues
+from gnnjit.passes.zeros_on_the_edges import ZerosOnTheEdges
 
 
 class Pass(Protocol):
@@ -115,23 +117,27 @@ def lowering_passes(
     softmax = (OnlineSoftmax(),) if online else ()
     scale = (ScaleOnTheEdges(every=True), ArithmeticOnOwnRows()) if scale_on_edges else ()
     back = (PlaceOnTheEdges(keep),) if keep else ()
-    matmuls = SplitConcatMatmul(None, keep)
-    simplify = _simplify(PlaceInSmallestSpace(keep), matmuls, FactorOutOfReduce(rows=False))
-    return (*simplify, *back, *softmax, RepeatOnTheEdges(), *scale, FuseScatterApplyGather())
+    matmuls, contract = SplitConcatMatmul(None, keep), ContractWithSharedFirst(keep)
+    factors = FactorOutOfReduce(rows=False)
+    simplify = _simplify(PlaceInSmallestSpace(keep), matmuls, contract, factors)
+    last = (RepeatOnTheEdges(), *scale, ZerosOnTheEdges(), FuseScatterApplyGather())
+    return (*simplify, *back, *softmax, *last)
 
 
 def _prefix(on_edges: frozenset[Space]) -> tuple[Pass, ...]:
     factor = FactorOutOfReduce(keep_fixed=True, keep=on_edges)
-    return _simplify(PlaceInSmallestSpace(), SplitConcatMatmul(None, on_edges), factor)
+    matmuls, contract = SplitConcatMatmul(None, on_edges), ContractWithSharedFirst(on_edges)
+    return _simplify(PlaceInSmallestSpace(), matmuls, contract, factor)
 
 
-def _simplify(place: Pass, matmuls: Pass, factor: Pass) -> tuple[Pass, ...]:
+def _simplify(place: Pass, matmuls: Pass, contract: Pass, factor: Pass) -> tuple[Pass, ...]:
     return (
         DropDead(),
         place,
         FoldConstants(),
         ShareSubexpressions(),
         matmuls,
+        contract,
         GroupSumsBySpace(),
         factor,
         place,

@@ -354,7 +354,7 @@ def test_sums_of_two_outer_products():
 
 
 def test_small_and_huge_outer_products_are_left_alone():
-    for sizes in ((2, 3), (4, 16), (128, 128)):
+    for sizes in ((2, 3), (4, 16), (512, 256)):
         body = weight_gradient(*sizes)
         index = (np.dtype(np.int32),) * 3
         assert not Spec(body, OUTER_SUMS, DST, index, kernel.default_config()).outers
@@ -446,7 +446,7 @@ def test_concurrent_calls():
         (lambda x: x, [(SRC, (4,), np.complex64)], SUM, "complex64"),
         (lambda x: x, [(SRC, (4,), F32)], Reduce("sum", SRC), "into src"),
         (lambda x: x, [(SRC, (4,), np.bool_)], MAX, "max of bool"),
-        (lambda x, w: w @ x, [(SRC, (128,), F32), (SHARED, (128, 128), F32)], SUM, "matmul"),
+        (lambda x, w: w @ x, [(SRC, (128,), F32), (EDGE, (128, 128), F32)], SUM, "matmul"),
         (lambda x: x[::-1], [(SRC, (600_000,), F32)], SUM, "too large"),
     ],
 )

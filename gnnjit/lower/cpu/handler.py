@@ -17,6 +17,7 @@ from llvmlite import ir
 
 from gnnjit.lower.cpu import abi
 from gnnjit.lower.cpu.frame import NULL, Frame
+from gnnjit.lower.cpu.matvec import pack
 from gnnjit.lower.cpu.movement import combiner, identity
 from gnnjit.lower.cpu.traversal import (
     API,
@@ -25,6 +26,7 @@ from gnnjit.lower.cpu.traversal import (
     FUTURE,
     MODE,
     NEXT,
+    PACKED,
     PARTIAL,
     POINTERS,
     REFS,
@@ -55,6 +57,8 @@ class Handler(Frame, Traversal):
         self.emit_task("task")
         self.emit_finish()
         self.emit_padding()
+        if self.spec.packed:
+            self.emit_packing()
         self.emit_work()
         self.emit_helper()
         self.emit_entry(entry)
@@ -163,6 +167,14 @@ class Handler(Frame, Traversal):
                             b.store(I8(0), m.offset(at, byte, 1))
         b.ret_void()
 
+    def emit_packing(self) -> None:
+        """Copy shared matrices into the order in which loops read them, once a call."""
+        self.begin("packing")
+        for at, matrix in self.spec.packed.values():
+            source = self.operands[self.spec.body.inputs.index(matrix.value)]
+            pack(self.m, matrix, source, self.m.offset(self.copies, at, 1))
+        self.b.ret_void()
+
     # -- sharing the work -------------------------------------------------------------------
 
     def emit_work(self) -> None:
@@ -216,6 +228,8 @@ class Handler(Frame, Traversal):
     def emit_entry(self, name: str) -> None:
         frame = self.begin_entry(name, self.spec.lanes)
         self._create_job(frame)
+        if self.spec.packed:
+            self.local("packing", self.job)
         left = self._call_helpers(frame)
         with self.b.if_then(left):
             self.put(frame, abi.FRAME_FUTURE, self.word(FUTURE))
@@ -246,7 +260,8 @@ class Handler(Frame, Traversal):
             tasks = b.add(tasks, self._pieces(b.sub(capacity, slots)))
         words = POINTERS + 3 + len(pointers)
         head = -(-8 * words // 64) * 64
-        size = b.add(I64(head), b.mul(row_tasks, I64(self.record)))
+        copies = sum(-(-m.bytes // 64) * 64 for _, m in spec.packed.values())
+        size = b.add(I64(head + copies), b.mul(row_tasks, I64(self.record)))
         self.job = self.m.call("malloc", PTR, [size])
         values = {
             NEXT: I64(0),
@@ -260,7 +275,8 @@ class Handler(Frame, Traversal):
             MODE: I64(0),
             FUTURE: I64(0),
             API: self.field(frame, abi.FRAME_API, PTR),
-            PARTIAL: self.m.offset(self.job, head, 1),
+            PARTIAL: self.m.offset(self.job, head + copies, 1),
+            PACKED: self.m.offset(self.job, head, 1),
         }
         values |= {POINTERS + i: p for i, p in enumerate([*structure, *pointers])}
         for number, value in values.items():

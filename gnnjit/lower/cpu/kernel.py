@@ -19,6 +19,7 @@ from gnnjit.host import features, is_x86, vector_bytes
 from gnnjit.ir.dtypes import is_extended
 from gnnjit.ir.program import Lax, Program, Reduce, Value
 from gnnjit.ir.space import Space
+from gnnjit.ir.tables import READS, SUMS
 from gnnjit.portable import PORTABLE, is_portable
 
 try:
@@ -28,7 +29,7 @@ except ImportError:  # an optional dependency
 else:
     HAVE_LLVM = True
     from gnnjit.lower.cpu import compile as compiler
-    from gnnjit.lower.cpu import movement, tall
+    from gnnjit.lower.cpu import movement, tall, worth
     from gnnjit.lower.cpu.elementwise import RULES, Unsupported
     from gnnjit.lower.cpu.spec import Config, Spec
     from gnnjit.lower.cpu.vectors import DTYPES, is_half
@@ -67,9 +68,15 @@ def default_config(**changes: Any) -> Config:
 
 
 def why_not(
-    body: Program, reductions: tuple[Reduce | None, ...], rows: Space, config: Config | None = None
+    body: Program,
+    reductions: tuple[Reduce | None, ...],
+    rows: Space,
+    config: Config | None = None,
+    *,
+    edges: int | None = None,
 ) -> list[str]:
-    """Reasons why `run` cannot be used; none means that it can."""
+    """Reasons why `run` cannot be used or, given the number of edges, why it should not; none means
+    that it can."""
     reasons = _unavailable()
     if reasons:
         return reasons
@@ -77,8 +84,13 @@ def why_not(
     if reasons:
         return reasons
     index = (np.dtype(np.int32),) * 3
-    code = _code(Spec(body, reductions, rows, index, config or default_config()))
-    return code if isinstance(code, list) else []
+    spec = Spec(body, reductions, rows, index, config or default_config())
+    if edges is not None and (reasons := worth.why_not(spec, edges)):
+        return reasons
+    code = _code(spec)
+    if isinstance(code, list):
+        return code
+    return [] if edges is None else worth.why_not(spec, edges, code.count("\n"))
 
 
 def run(
@@ -204,7 +216,7 @@ def _unsupported(body: Program, reductions: Sequence[Reduce | None], rows: Space
     out = [
         f"no CPU kernel code for the primitive {op.name}"
         for op in ops
-        if not isinstance(op, Lax) or op.name not in RULES
+        if not isinstance(op, Lax) or op.name not in (*RULES, *READS, *SUMS)
     ]
     out += [reason for v in body.values() for reason in _unsupported_value(v)]
     for op, value in zip(reductions, body.outputs, strict=True):

@@ -11,12 +11,19 @@ import numpy as np
 
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Reduce, Value
 from gnnjit.ir.space import Space
+from gnnjit.ir.tables import Rows, RowSum, row_sums
 from gnnjit.lower.cpu.functions import ELEMENTWISE
-from gnnjit.lower.cpu.movement import MAX_CONTRACTION
+from gnnjit.lower.cpu.matvec import Matrix, Matvec, matvec_of, table_read
 from gnnjit.lower.cpu.vectors import is_float, is_half
 
 ONCE, PER_ROW, PER_EDGE = 0, 1, 2
 """Levels: how often a value is computed."""
+
+Factors = tuple[Value, Value]
+"""Of an outer product."""
+
+MAX_OUTER = 1 << 16
+"""Entries of a sum of outer products at most: each task has a copy of it."""
 
 WIDE, BLOCK = 512, 256
 """Scalars of a value above which features are cut, and about how many one block then has."""
@@ -91,26 +98,66 @@ class Spec:
         return ONCE if isinstance(atom, Literal) else (levels or self.levels)[atom]
 
     @functools.cached_property
-    def outers(self) -> dict[int, tuple[Value, Value]]:
+    def outers(self) -> dict[int, tuple[Factors, ...]]:
         """Outputs that are sums over all edges of outer products, too large for registers: the
-        gradient of a matrix that multiplies every message. With their factors, `[F]` and `[G]`."""
+        gradient of a matrix that multiplies every message. With the factors of each product (there
+        are several where the matrix multiplies several values), `[F]` and `[G]`."""
         makers: dict[Atom, Equation] = {o: eqn for eqn in self.body.equations for o in eqn.outputs}
         found = {}
         for number, (op, out) in enumerate(zip(self.reductions, self.body.outputs, strict=True)):
             if op == Reduce("sum", Space.SHARED) and is_float(out.dtype):
                 factors, size = _factors(out, makers), math.prod(out.shape)
-                if factors and self.registers * self.lanes < size <= MAX_CONTRACTION:
+                if factors and self.registers * self.lanes < size <= MAX_OUTER:
                     found[number] = factors
         return found
 
     @functools.cached_property
+    def sums(self) -> dict[int, tuple[TableSum, ...]]:
+        """Outputs that are sums over all edges of rows added to a table: the gradient of a table
+        that edges read rows of."""
+        makers: dict[Atom, Equation] = {o: eqn for eqn in self.body.equations for o in eqn.outputs}
+        found = {}
+        for number, parts in row_sums(self.body, self.reductions).items():
+            size = math.prod(self.body.outputs[number].shape)
+            indices = [a for one in parts for a in one.rows.index]
+            if size <= MAX_OUTER and all(a.dtype.kind in "iu" for a in indices):
+                found[number] = tuple(self._table_sum(one, makers) for one in parts)
+        return found
+
+    def _table_sum(self, one: RowSum, makers: Mapping[Atom, Equation]) -> TableSum:
+        pairs = _factors(_unspread(one.update, makers), makers)
+        large = math.prod(one.update.shape) > self.registers * self.lanes
+        return TableSum(one.rows, one.update, pairs if large else ())
+
+    @functools.cached_property
+    def products(self) -> dict[Equation, Matvec]:
+        """As `matvecs`, those that nobody needs too."""
+        makers = {o: eqn for eqn in self.body.equations for o in eqn.outputs}
+        found = {
+            eqn: matvec_of(eqn, self.body.inputs, makers)
+            for eqn in self.body.equations
+            if self.levels[eqn.outputs[0]] != ONCE
+        }
+        return {eqn: m for eqn, m in found.items() if m is not None}
+
+    @functools.cached_property
     def used(self) -> frozenset[Value]:
-        """Values that some output depends on, but for outer products: their factors do."""
-        outputs = [o for i, out in enumerate(self.body.outputs) for o in self.outers.get(i, (out,))]
+        """Values that some output depends on, but for outer products, rows of tables and matrices
+        in memory: what they are made of is."""
+        outputs: list[Atom] = []
+        for number, out in enumerate(self.body.outputs):
+            if number in self.outers:
+                outputs += [f for pair in self.outers[number] for f in pair]
+            elif number in self.sums:
+                outputs += [a for one in self.sums[number] for a in one.reads]
+            else:
+                outputs.append(out)
         alive = {o for o in outputs if isinstance(o, Value)}
         for eqn in reversed(self.body.equations):
             if alive & set(eqn.outputs):
-                alive |= {a for a in eqn.inputs if isinstance(a, Value)}
+                plan = self.products.get(eqn)
+                reads = eqn.inputs if plan is None else (plan.matrix.value, *plan.reads)
+                alive |= {a for a in reads if isinstance(a, Value)}
         return frozenset(alive)
 
     def equations(self, level: int) -> Iterator[Equation]:
@@ -118,10 +165,52 @@ class Spec:
             if self.used & set(eqn.outputs) and self.levels[eqn.outputs[0]] == level:
                 yield eqn
 
+    @functools.cached_property
+    def matvecs(self) -> dict[Equation, Matvec]:
+        """Products with shared matrices that are loops over the matrices in memory."""
+        return {eqn: m for eqn, m in self.products.items() if self.used & set(eqn.outputs)}
+
+    @functools.cached_property
+    def reads(self) -> dict[Equation, Rows]:
+        """Equations that read rows of shared inputs in memory."""
+        every = (e for level in (PER_ROW, PER_EDGE) for e in self.equations(level))
+        found = {eqn: table_read(eqn, self.body.inputs) for eqn in every}
+        return {eqn: rows for eqn, rows in found.items() if rows is not None}
+
+    @functools.cached_property
+    def packed(self) -> dict[tuple[Value, tuple[int, ...], np.dtype], tuple[int, Matrix]]:
+        """Matrices that a loop reads in another order than they lie in: by what is wanted, where
+        the copy lies in its area (bytes)."""
+        out, at = {}, 0
+        for m in self.matvecs.values():
+            key = (m.matrix.value, m.matrix.axes, m.matrix.dtype)
+            if not m.matrix.lies_so and key not in out:
+                out[key] = at, m.matrix
+                at += -(-m.matrix.bytes // 64) * 64
+        return out
+
+    @functools.cached_property
+    def in_memory(self) -> frozenset[Value]:
+        """Inputs that nothing but these loops reads."""
+        read: set[Atom] = set(self.body.outputs)
+        for eqn in (e for level in (ONCE, PER_ROW, PER_EDGE) for e in self.equations(level)):
+            if eqn in self.matvecs:
+                read.update(self.matvecs[eqn].reads)
+            elif eqn in self.reads:
+                read.update(self.reads[eqn].index)
+            else:
+                read.update(eqn.inputs)
+        found = {m.matrix.value for m in self.matvecs.values()}
+        found |= {a for a in (r.table for r in self.reads.values()) if isinstance(a, Value)}
+        read.update(a for number in self.outers for pair in self.outers[number] for a in pair)
+        read.update(a for number in self.sums for one in self.sums[number] for a in one.reads)
+        return frozenset(found) - read
+
     def inputs(self, level: int) -> Iterator[tuple[int, Value]]:
         """Inputs to load at `level`, with their positions."""
         for position, value in enumerate(self.body.inputs):
-            if value in self.used and self.levels[value] == level:
+            wanted = value in self.used and value not in self.in_memory
+            if wanted and self.levels[value] == level:
                 yield position, value
 
     @functools.cached_property
@@ -169,28 +258,60 @@ class Spec:
             for v in self.body.values()
             if v in self.used and self.levels[v] == PER_EDGE
         ]
-        sizes += [math.prod(self.body.outputs[number].shape) for number in self.outers]
+        sizes += [
+            math.prod(self.body.outputs[number].shape) * len(pairs)
+            for number, pairs in self.outers.items()
+        ]
+        sizes += [m.multiplications for m in self.matvecs.values()]
         return sum(-(-n // self.lanes) for n in sizes) + 1
 
 
-def _factors(out: Atom, makers: Mapping[Atom, Equation]) -> tuple[Value, Value] | None:
-    """Of an outer product of two vectors, perhaps transposed; None of anything else."""
+@dataclasses.dataclass(frozen=True)
+class TableSum:
+    """Rows of a table of sums, to which each edge adds `update`, or the outer products `pairs`."""
+
+    rows: Rows
+    update: Atom
+    pairs: tuple[Factors, ...]
+
+    @property
+    def reads(self) -> tuple[Atom, ...]:
+        """What it is made of."""
+        of_pairs = tuple(f for pair in self.pairs for f in pair)
+        return (*self.rows.index, *(of_pairs or (self.update,)))
+
+
+def _unspread(atom: Atom, makers: Mapping[Atom, Equation]) -> Atom:
+    """The value that `atom` is, but for axes of length 1."""
+    eqn = makers.get(atom)
+    if eqn is None or eqn.op.name not in ("broadcast_in_dim", "reshape", "squeeze"):
+        return atom
+    (source,) = eqn.inputs[:1]
+    lengths = [[n for n in a.shape if n != 1] for a in (source, atom)]
+    return _unspread(source, makers) if lengths[0] == lengths[1] else atom
+
+
+def _factors(out: Atom, makers: Mapping[Atom, Equation]) -> tuple[Factors, ...]:
+    """Of an outer product of two vectors, perhaps transposed, or of a sum of such products; none of
+    anything else."""
     eqn = makers.get(out)
     if eqn is None or not isinstance(eqn.op, Lax):
-        return None
+        return ()
     params = dict(eqn.op.params)
+    if eqn.op.name in ("add", "add_any"):
+        found = [_factors(a, makers) if a.shape == out.shape else () for a in eqn.inputs]
+        return (*found[0], *found[1]) if all(found) else ()
     if eqn.op.name == "transpose" and params["permutation"] == (1, 0):
-        factors = _factors(eqn.inputs[0], makers)
-        return (factors[1], factors[0]) if factors else None
+        return tuple((b, a) for a, b in _factors(eqn.inputs[0], makers))
     if eqn.op.name != "dot_general":
-        return None
+        return ()
     contracted, batch = params["dimension_numbers"]
     left, right = eqn.inputs
     if any((*contracted, *batch)) or (len(left.shape), len(right.shape)) != (1, 1):
-        return None
+        return ()
     assert isinstance(left, Value)
     assert isinstance(right, Value)
-    return left, right
+    return ((left, right),)
 
 
 def is_wide(atom: Atom, full: int) -> bool:

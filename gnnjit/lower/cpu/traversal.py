@@ -23,22 +23,26 @@ from llvmlite import ir
 
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Reduce, Value
 from gnnjit.ir.space import Space
+from gnnjit.ir.tables import Rows
+from gnnjit.lower.cpu import tables
 from gnnjit.lower.cpu.elementwise import RULES, Site, Unsupported
 from gnnjit.lower.cpu.functions import convert
 from gnnjit.lower.cpu.machine import Machine
+from gnnjit.lower.cpu.matvec import Matrix, Product
 from gnnjit.lower.cpu.movement import combiner, identity
 from gnnjit.lower.cpu.products import Collector, Products
-from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Spec
+from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Factors, Spec
 from gnnjit.lower.cpu.vectors import I32, I64, PTR, Vec, is_half, mangle
 
-NEXT, DONE, REFS, ROW_TASKS, TASKS, ROWS, SLOTS, CAPACITY, PARTIAL, MODE, FUTURE, API, POINTERS = (
-    range(13)
-)
+(
+    NEXT, DONE, REFS, ROW_TASKS, TASKS, ROWS, SLOTS, CAPACITY, PARTIAL, PACKED, MODE, FUTURE, API,
+    POINTERS,
+) = range(14)  # fmt: skip
 """Words (8 bytes each) of a job; from POINTERS on: indptr, neighbor, edge, operands, what outputs
 start with, outputs.
 
-ROWS, SLOTS: rows and edges; CAPACITY: length of the edge arrays, padding included. FUTURE: what XLA
-waits for in place of the caller's return, or null.
+ROWS, SLOTS: rows and edges; CAPACITY: length of the edge arrays, padding included. PACKED: shared
+matrices in another order. FUTURE: what XLA waits for in place of the caller's return, or null.
 """
 
 LINES_IN_FLIGHT = 96
@@ -95,7 +99,9 @@ class Traversal:
         self.of_rows = [a for a in self.accumulators if a.op.into is not Space.SHARED]
         self.outers = [a for a in self.accumulators if a.output in spec.outers]
         self.of_all = [a for a in self.accumulators if a.op.into is Space.SHARED]
-        self.grown = [a for a in self.of_all if a not in self.outers]
+        self.tables = [a for a in self.accumulators if a.output in spec.sums]
+        apart = {*self.outers, *self.tables}
+        self.grown = [a for a in self.of_all if a not in apart]
 
     def begin(self, name: str, *arguments: ir.Type) -> tuple[ir.Value, ...]:
         """Start a function whose first argument is a job."""
@@ -106,7 +112,7 @@ class Traversal:
         self.b = self.m.b
         self.job = function.args[0]
         self.rows, self.slots, self.capacity = map(self.word, (ROWS, SLOTS, CAPACITY))
-        self.partial = self.word(PARTIAL, PTR)
+        self.partial, self.copies = self.word(PARTIAL, PTR), self.word(PACKED, PTR)
         self.indptr, self.neighbor, self.edge = (self.word(POINTERS + i, PTR) for i in range(3))
         first = POINTERS + 3
         count = len(self.spec.body.inputs)
@@ -167,6 +173,8 @@ class Traversal:
             self.compute(ONCE)
         totals = self.fresh(self.grown)
         self.collector = self._collector()
+        for acc in self.tables:
+            tables.clear(m, acc.dtype, acc.value.size, m.offset(self.own, acc.leading, 1))
         with m.loop(first, last) as row:
             begin, end = self.start_of(row), self.start_of(b.add(row, I64(1)))
             hub = self.is_hub(begin, end)
@@ -238,8 +246,11 @@ class Traversal:
             if op is None:
                 row = self._element(self.outputs[number], value, self.endpoint[Space.EDGE])
                 m.store(self.read(value), row, spec.places(value))
+        for acc in self.tables:
+            self._add_rows(acc)
         if self.collector:
-            self.collector.take([self._factors(acc) for acc in self.outers])
+            pairs = [(a, pair) for a in self.outers for pair in self.spec.outers[a.output]]
+            self.collector.take([self._factors(acc, pair) for acc, pair in pairs])
 
     def _endpoints(self, slot: ir.Value) -> dict[Space, ir.Value]:
         out, spec = {}, self.spec
@@ -313,6 +324,10 @@ class Traversal:
 
     def _equation(self, eqn: Equation) -> list[Vec]:
         op, spec = eqn.op, self.spec
+        if eqn in spec.matvecs:
+            return [self._matvec(eqn)]
+        if eqn in spec.reads:
+            return [self._table_rows(spec.reads[eqn])]
         rule = RULES.get(op.name)
         if rule is None or not isinstance(op, Lax):
             raise Unsupported(f"no CPU kernel code for the primitive {op.name}")
@@ -324,20 +339,57 @@ class Traversal:
         values = rule(site)
         return [self.m.spread(v, math.prod(s)) for v, s in zip(values, outs, strict=True)]
 
+    def _matvec(self, eqn: Equation) -> Vec:
+        plan, pointer = self.spec.matvecs[eqn], self._matrix(self.spec.matvecs[eqn].matrix)
+        if plan.rows is None:
+            product = Product(self.m, plan, pointer, self.spec.registers)
+            return product.of(self.read(plan.other), eqn.outputs[0].dtype)
+        number, inside = tables.number_of(self.m, plan.rows, self._index(plan.rows))
+        pointer = self.m.offset(pointer, number, plan.row_bytes)
+        product = Product(self.m, plan, pointer, self.spec.registers)
+        found = product.of(self.read(plan.other), eqn.outputs[0].dtype)
+        return tables.filled(self.m, found, plan.rows, inside)
+
+    def _index(self, rows: Rows) -> list[Vec]:
+        return [self.read(a) for a in rows.index]
+
+    def _table_rows(self, rows: Rows) -> Vec:
+        """Rows of a shared table."""
+        pointer = self.operands[self.spec.body.inputs.index(rows.table)]  # type: ignore[arg-type]
+        return tables.read(self.m, rows, self._index(rows), pointer)
+
+    def _add_rows(self, acc: Accumulator) -> None:
+        """Add what an edge gives to rows of the task's own table of sums."""
+        pointer = self.m.offset(self.own, acc.leading, 1)
+        for one in self.spec.sums[acc.output]:
+            sums = tables.Sums(self.m, one.rows, acc.dtype, pointer)
+            if one.pairs:
+                sums.add_products(self._index(one.rows), [self._factors(acc, p) for p in one.pairs])
+            else:
+                value = convert(self.m, self.read(one.update), acc.value.dtype)
+                sums.add(self._index(one.rows), Vec(acc.dtype, value.size, value.chunks))
+
+    def _matrix(self, matrix: Matrix) -> ir.Value:
+        if matrix.lies_so:
+            return self.operands[self.spec.body.inputs.index(matrix.value)]
+        at, _ = self.spec.packed[matrix.value, matrix.axes, matrix.dtype]
+        return self.m.offset(self.copies, at, 1)
+
     # -- outer products ---------------------------------------------------------------------
 
     def _collector(self) -> Collector | None:
         """For the large outer products that are summed over all edges."""
         sums = []
         for acc in self.outers:
-            left, right = (f.size for f in self.spec.outers[acc.output])
             total = self.m.offset(self.own, acc.leading, 1)
-            sums.append(Products(self.m, acc.dtype, left, right, total, self.spec.registers))
+            for left, right in self.spec.outers[acc.output]:
+                sizes = left.size, right.size
+                sums.append(Products(self.m, acc.dtype, *sizes, total, self.spec.registers))
         return Collector(self.m, sums) if sums else None
 
-    def _factors(self, acc: Accumulator) -> tuple[Vec, Vec]:
+    def _factors(self, acc: Accumulator, pair: Factors) -> tuple[Vec, Vec]:
         dtype = acc.value.dtype
-        left, right = (convert(self.m, self.read(f), dtype) for f in self.spec.outers[acc.output])
+        left, right = (convert(self.m, self.read(f), dtype) for f in pair)
         return (
             Vec(acc.dtype, left.size, left.chunks),
             Vec(acc.dtype, right.size, right.chunks),

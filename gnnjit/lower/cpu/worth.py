@@ -1,0 +1,132 @@
+"""Whether a kernel is worth it: time to run and time to compile, beside XLA's form in chunks.
+
+A kernel reads a shared matrix again for every edge; XLA multiplies a chunk of edges at a time,
+which is faster once the matrix leaves the nearest cache, but gathers operands, writes them and
+scatters results. What is written out in a kernel has to be compiled, too. Both times count, the
+step as often as a compiled program is expected to run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from gnnjit.ir.program import Atom, Lax
+from gnnjit.lower.cpu.spec import PER_EDGE, PER_ROW, Spec
+
+RUNS = 1000
+"""Calls of one compiled program: some hundred to some thousand steps of training."""
+
+VECTOR = 16
+"""Scalars that the figures below are for; shorter registers change both forms alike."""
+
+NEAR, FAR = 0.21e-9, 0.31e-9
+"""Seconds for a vector of multiplications with a matrix in the nearest cache, and in the next."""
+
+NEAR_BYTES = 32768
+"""Of the nearest cache."""
+
+OUTER, VALUE = 0.15e-9, 0.5e-9
+"""Seconds for a vector of a sum of outer products, and of a value computed in registers."""
+
+XLA_PRODUCT, XLA_VALUE = 0.19e-9, 3.5e-9
+"""Seconds for a vector of multiplications in XLA, and for a vector that it gathers, writes for a
+product or scatters. What it computes in between is fused, and costs what it does in a kernel.
+
+All these: random graphs of 4,000 vertices and 40,000 edges, networks of two layers 32 to 256 wide,
+value and gradient, one core of an AMD EPYC with 512-bit registers, processor time."""
+
+COMPILE, INSTRUCTION, XLA_COMPILE = 0.05, 0.05e-3, 0.2
+"""Seconds to compile any kernel, and for each instruction; to compile a traversal in chunks."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Seconds of one call, and to compile."""
+
+    step: float
+    compile: float
+
+    @property
+    def total(self) -> float:
+        """Seconds of all calls and of compiling."""
+        return RUNS * self.step + self.compile
+
+    def __str__(self) -> str:
+        return f"{1e3 * self.step:.3g} ms a call and {self.compile:.2g} s to compile"
+
+
+def why_not(spec: Spec, edges: int, instructions: int | None = None) -> list[str]:
+    """Reasons why chunks of edges are better for a graph of so many edges; `instructions` of the
+    kernel, where it is written already."""
+    count = written_out(spec) if instructions is None else instructions
+    own, other = kernel(spec, count, edges), chunks(spec, edges)
+    if own.total <= other.total:
+        return []
+    looped = sum(m.multiplications for m in spec.matvecs.values())
+    return [
+        f"a matmul on the edges, {looped:,} multiplications for each in loops and at least "
+        f"{count:,} instructions: about {own} for {edges:,} edges, in chunks {other}; "
+        f"{RUNS:,} calls count"
+    ]
+
+
+def written_out(spec: Spec) -> int:
+    """Instructions that products take, at least, which are not loops."""
+    found = 0
+    for eqn in (e for level in (PER_ROW, PER_EDGE) for e in spec.equations(level)):
+        if eqn.op.name == "dot_general" and isinstance(eqn.op, Lax) and eqn not in spec.matvecs:
+            (left, _), _ = eqn.op["dimension_numbers"]
+            inner = math.prod(eqn.inputs[0].shape[a] for a in left)
+            found += 3 * inner * -(-eqn.outputs[0].size // spec.lanes)
+    return found
+
+
+def kernel(spec: Spec, instructions: int, edges: int) -> Cost:
+    """Of a kernel with so many instructions."""
+    matrices = {id(m.matrix.value): m.matrix.bytes for m in spec.matvecs.values()}
+    near = sum(matrices.values()) <= NEAR_BYTES
+    vectors = sum(_vectors(m.columns) * m.places.size for m in spec.matvecs.values())
+    each = (NEAR if near else FAR) * vectors
+    each += OUTER * _outer(spec) + VALUE * sum(_vectors(_size(a)) for a in _values(spec))
+    return Cost(edges * each, COMPILE + INSTRUCTION * instructions)
+
+
+def chunks(spec: Spec, edges: int) -> Cost:
+    """Of the same traversal in chunks of edges."""
+    vectors = sum(_vectors(m.columns) * m.places.size for m in spec.matvecs.values())
+    products = XLA_PRODUCT * (vectors + _outer(spec))
+    moved = XLA_VALUE * sum(_vectors(_size(a)) for a in _written(spec))
+    inside = VALUE * sum(_vectors(_size(a)) for a in _values(spec))
+    return Cost(edges * (products + moved + inside), XLA_COMPILE)
+
+
+def _outer(spec: Spec) -> int:
+    """Vectors of the outer products that are summed over all edges."""
+    return sum(
+        a.shape[0] * _vectors(b.shape[0]) for pairs in spec.outers.values() for a, b in pairs
+    )
+
+
+def _values(spec: Spec) -> list[Atom]:
+    """What is computed or read on each edge."""
+    return [v for v in spec.body.values() if v in spec.used and spec.levels[v] == PER_EDGE]
+
+
+def _written(spec: Spec) -> set[Atom]:
+    """What XLA reads at random, or writes for an operation that it fuses with nothing else."""
+    found: set[Atom] = {v for _, v in spec.inputs(PER_EDGE)}
+    for eqn in spec.equations(PER_EDGE):
+        if isinstance(eqn.op, Lax) and eqn.op.name == "dot_general":
+            found |= {*eqn.inputs, *eqn.outputs}
+    for number, out in enumerate(spec.body.outputs):
+        found |= {a for pair in spec.outers.get(number, ((out,),)) for a in pair}
+    return {a for a in found if a in spec.used and spec.level(a) == PER_EDGE}
+
+
+def _size(atom: Atom) -> int:
+    return math.prod(atom.shape)
+
+
+def _vectors(size: int) -> int:
+    return -(-size // VECTOR)

@@ -1,0 +1,43 @@
+"""`zeros-on-the-edges`: a table of zeros stands where the gradient of an edge's rows is written.
+
+before:  z: f32[9, 4] = broadcast_in_dim(0.0)
+         d: f32[edge, 9, 4] = dynamic_update_slice(z, m, i);  g = sum over all edges of d
+after:   z: f32[edge, 9, 4] = broadcast_in_dim(0.0);  ...
+
+Nobody writes the zeros, neither once nor for each edge: the lowerings see them, and add `m` to the
+rows `i` of the sum (`ir.tables`). Legal: the same values. Refuses tables that are not zeros, or not
+read or written by whole rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from gnnjit.ir.program import Builder, Equation, Program, Value, rewrite
+from gnnjit.ir.space import Space
+from gnnjit.ir.tables import sum_of
+
+
+@dataclasses.dataclass(frozen=True)
+class ZerosOnTheEdges:
+    name: str = "zeros-on-the-edges"
+
+    def __call__(self, program: Program) -> Program:
+        made: dict[Any, Equation] = {o: e for e in program.equations for o in e.outputs}
+
+        def rule(builder: Builder, eqn: Equation) -> bool:
+            table = eqn.inputs[0] if eqn.inputs else None
+            zeros = made.get(table)
+            if eqn.space is not Space.EDGE or zeros is None or zeros.space is Space.EDGE:
+                return False
+            if sum_of(eqn, made) is None:
+                return False
+            assert isinstance(table, Value)
+            own = Value(table.shape, table.dtype, Space.EDGE, table.name)
+            builder.emit(zeros.op, zeros.inputs, [own], zeros.location)
+            inputs = [own, *(builder[a] for a in eqn.inputs[1:])]
+            builder.emit(eqn.op, inputs, eqn.outputs, eqn.location)
+            return True
+
+        return rewrite(program, rule)
