@@ -3,8 +3,8 @@
 Works for traced structure and any edge function, matmuls on the edges included; no buffer is
 larger than `limit` scalars (by default `CHUNK_SCALARS`) or one row per vertex, except values
 that stay on the edges. Products that are only summed over all edges, as the gradients of shared
-matrices are, become one product for a chunk: the terms are never written. What edges add to rows of a
-shared table, as the gradient of `w[e.data]` is, a chunk adds to the rows.
+matrices are, become one product for a chunk: the terms are never written. What edges add to rows
+of a shared table, as the gradient of `w[e.data]` is, a chunk adds to the rows.
 """
 
 from __future__ import annotations
