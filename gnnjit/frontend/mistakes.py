@@ -106,7 +106,7 @@ def user_place(error: BaseException) -> str | None:
         f"{file.rsplit('/', 1)[-1]}:{line}"
         for file, line in frames
         if not _is_library(file)
-        and not file.endswith(("gnnjit/layer.py", "gnnjit/stage.py"))
+        and not file.endswith(("gnnjit/_compat.py", "gnnjit/layer.py", "gnnjit/stage.py"))
         and not file.startswith("<")
     ]
     return own[-1] if own else None
