@@ -18,7 +18,7 @@ from . import on_cuda
 from .test_executed import GRAPHS
 
 WIDTH = 6
-SPECIAL = np.float32([np.nan, np.inf, -np.inf, -0.0, 0.0, 3e38, -3e38, -np.nan])
+SPECIAL = np.float32([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e15, -1e15, -np.nan])
 
 WORDS = {
     "reductions": lambda v, e: {
