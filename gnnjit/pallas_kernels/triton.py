@@ -48,21 +48,19 @@ def outer(a: jax.Array, b: jax.Array) -> jax.Array:
     return lax.dot_general(a, b, dims, preferred_element_type=jnp.float32)
 
 
-def maximum(a: jax.Array, b: jax.Array) -> jax.Array:
-    """The larger one, NaN where either is: the backend's own `max` drops NaN."""
-    return _or_nan(jnp.maximum(a, b), a, b)
+def maximum(a: jax.Array, b: jax.Array, *, number: bool = False) -> jax.Array:
+    """The larger one, NaN where either is: the backend's own `max` drops NaN. number: `b` is none,
+    for which one comparison is enough."""
+    if not jnp.issubdtype(a.dtype, jnp.floating):
+        return jnp.maximum(a, b)
+    return jnp.where(a < b, b, a) if number else jnp.where((a > b) | (a != a), a, b)
 
 
-def minimum(a: jax.Array, b: jax.Array) -> jax.Array:
-    """The smaller one, NaN where either is."""
-    return _or_nan(jnp.minimum(a, b), a, b)
-
-
-def _or_nan(x: jax.Array, *args: jax.Array) -> jax.Array:
-    for a in args:
-        if jnp.issubdtype(a.dtype, jnp.floating):
-            x = jnp.where(a != a, a, x)
-    return x
+def minimum(a: jax.Array, b: jax.Array, *, number: bool = False) -> jax.Array:
+    """The smaller one, NaN where either is; as `maximum`."""
+    if not jnp.issubdtype(a.dtype, jnp.floating):
+        return jnp.minimum(a, b)
+    return jnp.where(a > b, b, a) if number else jnp.where((a < b) | (a != a), a, b)
 
 
 def reduce_max(x: jax.Array, axis: int) -> jax.Array:

@@ -177,12 +177,23 @@ def _add(site: Site) -> Sequence[Any]:
 
 @rule("max")
 def _max(site: Site) -> Sequence[Any]:
-    return [triton.maximum(*aligned(site))]
+    return [_extreme(site, triton.maximum)]
 
 
 @rule("min")
 def _min(site: Site) -> Sequence[Any]:
-    return [triton.minimum(*aligned(site))]
+    return [_extreme(site, triton.minimum)]
+
+
+def _extreme(site: Site, of: Any) -> Any:
+    a, b = aligned(site)
+    first, second = map(_is_number, site.eqn.inputs)
+    return of(b, a, number=True) if first else of(a, b, number=second)
+
+
+def _is_number(atom: Atom) -> bool:
+    """Whether it is known not to be NaN."""
+    return isinstance(atom, Literal) and bool(atom.value == atom.value)
 
 
 @rule("at_most")
@@ -194,7 +205,8 @@ def _at_most(site: Site) -> Sequence[Any]:
 @rule("clamp")
 def _clamp(site: Site) -> Sequence[Any]:
     low, x, high = aligned(site)
-    return [triton.minimum(triton.maximum(x, low), high)]
+    least, _, most = map(_is_number, site.eqn.inputs)
+    return [triton.minimum(triton.maximum(x, low, number=least), high, number=most)]
 
 
 @rule("copy", "copy_p", "optimization_barrier", "stop_gradient")
