@@ -15,6 +15,7 @@ from jax import lax
 
 import gnnjit
 from gnnjit.frontend.capture import capture, inline_custom_calls
+from gnnjit.ir.at_most import at_most
 from gnnjit.ir.program import Lax, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.pallas import kernel, tile
@@ -64,6 +65,7 @@ FUNCTIONS: dict[str, list[tuple[Any, ...]]] = {
         (lambda x: lax.integer_pow(x, 3), ((4,), I32)),
     ],
     "add_any": [(lambda x: jax.vjp(lambda a: (a, a), x)[1]((x, lax.sin(x))), ONE)],
+    "at_most": [(at_most, ONE, ONE)],
     "clamp": [(lambda x: lax.clamp(np.float32(0), x, np.float32(1)), ONE)],
     "select_n": [
         (lax.select, ((4,), BOOL), ONE, ONE),
