@@ -2,7 +2,8 @@
 
 Half precision: float32, rounded where the written program's value stood. Other floats: a sum that
 was not there before, from which a factor or a matrix was taken, is taken as a mean, and multiplied
-by the number of edges last: `sum of a * m` as `(a * (sum of m / n)) * n`, n the number of edges.
+last: `sum of a * m` as `(a * (sum of m / n)) * n`, n the number of edges rounded up to a power of
+two. Neither dividing nor multiplying by it rounds anything.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.ir import build
@@ -52,17 +54,30 @@ def in_float32(op: Lax) -> Lax:
 
 
 def edge_count(builder: Builder, space: Space, dtype: Any, where: Location | None) -> Value:
-    """The edges of each element of `space`, at least 1, as a number of `dtype`."""
+    """A power of two for each element of `space`, as a number of `dtype`: at least the number of
+    its edges, and 1, and at most twice as large."""
     (count,) = builder.emit(Degree(), [], [Value((), np.dtype(np.int32), space)], where)
     one = Literal(np.int32(1), np.dtype(np.int32))
     some = build.combine(builder, jax.lax.max, count, one, where)
-    return build.convert(builder, some, dtype, where)
+    number = build.convert(builder, some, dtype, where)
+    half_more = Literal(np.asarray(1.5, dtype)[()], np.dtype(dtype))
+    larger = build.combine(builder, jax.lax.mul, number, half_more, where)
+    return build.elementwise(builder, _to_power_of_two, [larger], where)
+
+
+def _to_power_of_two(x: jax.Array) -> jax.Array:
+    """The nearest one."""
+    return jax.lax.reduce_precision(x, jnp.finfo(x.dtype).nexp, 0)
 
 
 def share(builder: Builder, count: Value, where: Location | None) -> Value:
-    """One over the number of edges: what each of them has in a mean."""
+    """One over what `edge_count` gives."""
     one = Literal(np.asarray(1, count.dtype)[()], np.dtype(count.dtype))
     return build.combine(builder, jax.lax.div, one, count, where)
+
+
+_COUNT = ("reduce_precision", "mul", "convert_element_type", "max")
+"""What `edge_count` makes of a degree, the last operation first."""
 
 
 def has_share(atom: Atom, made: Mapping[Any, Equation], depth: int = 16) -> bool:
@@ -74,9 +89,9 @@ def has_share(atom: Atom, made: Mapping[Any, Equation], depth: int = 16) -> bool
         return any(has_share(a, made, depth - 1) for a in eqn.inputs)
     if eqn.op.name != "div" or not build.is_filled_with(eqn.inputs[0], 1, made):  # type: ignore[arg-type]
         return False
-    for name in ("convert_element_type", "max"):
-        eqn = made.get(eqn.inputs[-1 if name == "convert_element_type" else 0])
-        if eqn is None or eqn.op.name != name:
+    below: Equation | None = made.get(eqn.inputs[1])
+    for name in _COUNT:
+        if below is None or below.op.name != name:
             return False
-    below = made.get(eqn.inputs[0])
+        below = made.get(below.inputs[0])
     return below is not None and isinstance(below.op, Degree)

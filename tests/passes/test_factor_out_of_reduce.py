@@ -19,15 +19,17 @@ def test_fires_on_a_factor():
           b: i32[dst] = degree of v
           c: i32[dst] = max(b, 1)
           d: f32[dst] = convert_element_type(c)
-          f: f32[dst] = 1.0 / d
-          g: f32[edge] = f[v] * x[u]
-          h: f32[dst] = sum over (u -> v) of g
-          i: i32[dst] = degree of v
-          j: bool[dst] = i > 0
-          k: f32[dst] = select_n(j, 1.0, y)
-          m: f32[dst] = k * h
-          n: f32[dst] = m * d
-          return n
+          f: f32[dst] = d * 1.5
+          g: f32[dst] = reduce_precision(f, exponent_bits=8, mantissa_bits=0)
+          h: f32[dst] = 1.0 / g
+          i: f32[edge] = h[v] * x[u]
+          j: f32[dst] = sum over (u -> v) of i
+          k: i32[dst] = degree of v
+          m: bool[dst] = k > 0
+          n: f32[dst] = select_n(m, 1.0, y)
+          p: f32[dst] = n * j
+          q: f32[dst] = p * g
+          return q
         """)  # fmt: skip
 
 

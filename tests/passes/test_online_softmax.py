@@ -104,12 +104,14 @@ def test_fires_through_dropout_and_takes_the_normaliser_out():
           d: i32[dst] = degree of v
           g: i32[dst] = max(d, 1)
           h: f32[dst] = convert_element_type(g)
-          i: f32[dst] = 1.0 / h
-          j: f32[edge] = i[v] * c
-          k: f32[dst] = sum over (u -> v) of exp(s[u] - max s[u]) * j
-          m: f32[dst] = k / n
-          q: f32[dst] = m * h
-          return q
+          i: f32[dst] = h * 1.5
+          j: f32[dst] = reduce_precision(i, exponent_bits=8, mantissa_bits=0)
+          k: f32[dst] = 1.0 / j
+          m: f32[edge] = k[v] * c
+          q: f32[dst] = sum over (u -> v) of exp(s[u] - max s[u]) * m
+          r: f32[dst] = q / n
+          t: f32[dst] = r * j
+          return t
         """)  # fmt: skip
 
 

@@ -30,14 +30,16 @@ MEAN_FIRST = """\
       a: i32[dst] = degree of v
       b: i32[dst] = max(a, 1)
       c: f32[dst] = convert_element_type(b)
-      d: f32[dst] = 1.0 / c
-      f: f32[dst, 2] = broadcast_in_dim(d, broadcast_dimensions=())
-      g: f32[edge, 2] = f[v] * x[u]
-      h: f32[dst, 2] = sum over (u -> v) of g
-      i: f32[dst, 3] = h @ w
-      j: f32[dst, 3] = broadcast_in_dim(c, broadcast_dimensions=())
-      k: f32[dst, 3] = i * j
-      return k
+      d: f32[dst] = c * 1.5
+      f: f32[dst] = reduce_precision(d, exponent_bits=8, mantissa_bits=0)
+      g: f32[dst] = 1.0 / f
+      h: f32[dst, 2] = broadcast_in_dim(g, broadcast_dimensions=())
+      i: f32[edge, 2] = h[v] * x[u]
+      j: f32[dst, 2] = sum over (u -> v) of i
+      k: f32[dst, 3] = j @ w
+      m: f32[dst, 3] = broadcast_in_dim(f, broadcast_dimensions=())
+      n: f32[dst, 3] = k * m
+      return n
     """
 MATRIX_FIRST = """\
     layer f(x: f32[src, 2], w: f32[2, 3])
@@ -154,16 +156,18 @@ def test_mean_and_what_follows_it():
           a: i32[dst] = degree of v
           g: i32[dst] = max(a, 1)
           h: f32[dst] = convert_element_type(g)
-          i: f32[dst] = 1.0 / h
-          j: f32[dst, 2] = broadcast_in_dim(i, broadcast_dimensions=())
-          k: f32[edge, 2] = j[v] * x[u]
-          m: f32[dst, 2] = sum over (u -> v) of k
-          n: f32[dst, 2] = broadcast_in_dim(f, broadcast_dimensions=())
-          p: f32[dst, 2] = m / n
-          q: f32[dst, 3] = p @ w
-          r: f32[dst, 3] = broadcast_in_dim(h, broadcast_dimensions=())
-          s: f32[dst, 3] = q * r
-          j': f32[dst, 3] = s + b
+          i: f32[dst] = h * 1.5
+          j: f32[dst] = reduce_precision(i, exponent_bits=8, mantissa_bits=0)
+          k: f32[dst] = 1.0 / j
+          m: f32[dst, 2] = broadcast_in_dim(k, broadcast_dimensions=())
+          n: f32[edge, 2] = m[v] * x[u]
+          p: f32[dst, 2] = sum over (u -> v) of n
+          q: f32[dst, 2] = broadcast_in_dim(f, broadcast_dimensions=())
+          r: f32[dst, 2] = p / q
+          s: f32[dst, 3] = r @ w
+          t: f32[dst, 3] = broadcast_in_dim(j, broadcast_dimensions=())
+          y: f32[dst, 3] = s * t
+          j': f32[dst, 3] = y + b
           return j'
         """)  # fmt: skip
 
@@ -183,17 +187,19 @@ def test_a_factor_that_was_computed_at_full_width_is_computed_per_element():
           a: i32[dst] = degree of v
           b: i32[dst] = max(a, 1)
           c: f32[dst] = convert_element_type(b)
-          d: f32[dst] = 1.0 / c
-          f: f32[dst, 2] = broadcast_in_dim(d, broadcast_dimensions=())
-          g: f32[edge, 2] = f[v] * x[u]
-          h: f32[dst, 2] = sum over (u -> v) of g
-          i: f32[dst] = 2.0 * t
-          j: f32[dst, 2] = broadcast_in_dim(i, broadcast_dimensions=())
-          k: f32[dst, 2] = j * h
-          m: f32[dst, 3] = k @ w
-          n: f32[dst, 3] = broadcast_in_dim(c, broadcast_dimensions=())
-          p: f32[dst, 3] = m * n
-          return p
+          d: f32[dst] = c * 1.5
+          f: f32[dst] = reduce_precision(d, exponent_bits=8, mantissa_bits=0)
+          g: f32[dst] = 1.0 / f
+          h: f32[dst, 2] = broadcast_in_dim(g, broadcast_dimensions=())
+          i: f32[edge, 2] = h[v] * x[u]
+          j: f32[dst, 2] = sum over (u -> v) of i
+          k: f32[dst] = 2.0 * t
+          m: f32[dst, 2] = broadcast_in_dim(k, broadcast_dimensions=())
+          n: f32[dst, 2] = m * j
+          p: f32[dst, 3] = n @ w
+          q: f32[dst, 3] = broadcast_in_dim(f, broadcast_dimensions=())
+          r: f32[dst, 3] = p * q
+          return r
         """)  # fmt: skip
 
 
@@ -216,23 +222,25 @@ def test_last_matrix_of_an_edge_mlp_and_its_bias():
           d: i32[dst] = degree of v
           f: i32[dst] = max(d, 1)
           g: f32[dst] = convert_element_type(f)
-          h: f32[dst] = 1.0 / g
-          i: f32[dst, 2] = broadcast_in_dim(h, broadcast_dimensions=())
-          j: f32[edge, 2] = i[v] * c
-          k: f32[dst, 2] = sum over (u -> v) of j
-          m: f32[dst, 3] = k @ w
-          n: f32[dst, 3] = broadcast_in_dim(g, broadcast_dimensions=())
-          p: f32[dst, 3] = m * n
-          q: i32[dst] = degree of v
-          r: f32[dst] = convert_element_type(q)
-          s: f32[dst, 3] = broadcast_in_dim(r, broadcast_dimensions=())
-          t: i32[dst] = degree of v
-          z: bool[dst] = t > 0
-          a1: bool[dst, 3] = broadcast_in_dim(z, broadcast_dimensions=())
-          b1: f32[3] = broadcast_in_dim(0.0, broadcast_dimensions=())
-          c1: f32[dst, 3] = select_n(a1, b1, b)
-          d1: f32[dst, 3] = s * c1
-          g': f32[dst, 3] = p + d1
+          h: f32[dst] = g * 1.5
+          i: f32[dst] = reduce_precision(h, exponent_bits=8, mantissa_bits=0)
+          j: f32[dst] = 1.0 / i
+          k: f32[dst, 2] = broadcast_in_dim(j, broadcast_dimensions=())
+          m: f32[edge, 2] = k[v] * c
+          n: f32[dst, 2] = sum over (u -> v) of m
+          p: f32[dst, 3] = n @ w
+          q: f32[dst, 3] = broadcast_in_dim(i, broadcast_dimensions=())
+          r: f32[dst, 3] = p * q
+          s: i32[dst] = degree of v
+          t: f32[dst] = convert_element_type(s)
+          z: f32[dst, 3] = broadcast_in_dim(t, broadcast_dimensions=())
+          a1: i32[dst] = degree of v
+          b1: bool[dst] = a1 > 0
+          c1: bool[dst, 3] = broadcast_in_dim(b1, broadcast_dimensions=())
+          d1: f32[3] = broadcast_in_dim(0.0, broadcast_dimensions=())
+          f1: f32[dst, 3] = select_n(c1, d1, b)
+          g1: f32[dst, 3] = z * f1
+          g': f32[dst, 3] = r + g1
           return g'
         """)  # fmt: skip
 
@@ -309,23 +317,25 @@ def test_heads_and_their_scores():
           f: i32[dst] = degree of v
           h: i32[dst] = max(f, 1)
           i: f32[dst] = convert_element_type(h)
-          j: f32[dst] = 1.0 / i
-          k: f32[edge, 2, 3] = broadcast_in_dim(g, broadcast_dimensions=(0,))
-          m: f32[edge, 2, 3] = broadcast_in_dim(x[u], broadcast_dimensions=(1,))
-          n: f32[edge, 2, 3] = k * m
-          q: f32[dst, 2, 3] = broadcast_in_dim(j, broadcast_dimensions=())
-          r: f32[edge, 2, 3] = q[v] * n
-          s: f32[dst, 2, 3] = sum over (u -> v) of r
-          t: f32[dst, 3] = broadcast_in_dim(j, broadcast_dimensions=())
-          z: f32[dst, 3] = t * y
-          a1: f32[dst, 2, 3] = broadcast_in_dim(z, broadcast_dimensions=(1,))
-          b1: f32[dst, 2, 3] = s + a1
-          c1: f32[3, 2, 2] = reshape(w)
-          d1: f32[dst, 2, 2] = dot_general(b1, c1, dimension_numbers=(((1,), (0,)), ((0,), (1,))))
-          f1: f32[dst, 4] = reshape(d1)
-          g1: f32[dst, 4] = broadcast_in_dim(i, broadcast_dimensions=())
-          h1: f32[dst, 4] = f1 * g1
-          return h1
+          j: f32[dst] = i * 1.5
+          k: f32[dst] = reduce_precision(j, exponent_bits=8, mantissa_bits=0)
+          m: f32[dst] = 1.0 / k
+          n: f32[edge, 2, 3] = broadcast_in_dim(g, broadcast_dimensions=(0,))
+          q: f32[edge, 2, 3] = broadcast_in_dim(x[u], broadcast_dimensions=(1,))
+          r: f32[edge, 2, 3] = n * q
+          s: f32[dst, 2, 3] = broadcast_in_dim(m, broadcast_dimensions=())
+          t: f32[edge, 2, 3] = s[v] * r
+          z: f32[dst, 2, 3] = sum over (u -> v) of t
+          a1: f32[dst, 3] = broadcast_in_dim(m, broadcast_dimensions=())
+          b1: f32[dst, 3] = a1 * y
+          c1: f32[dst, 2, 3] = broadcast_in_dim(b1, broadcast_dimensions=(1,))
+          d1: f32[dst, 2, 3] = z + c1
+          f1: f32[3, 2, 2] = reshape(w)
+          g1: f32[dst, 2, 2] = dot_general(d1, f1, dimension_numbers=(((1,), (0,)), ((0,), (1,))))
+          h1: f32[dst, 4] = reshape(g1)
+          i1: f32[dst, 4] = broadcast_in_dim(k, broadcast_dimensions=())
+          j1: f32[dst, 4] = h1 * i1
+          return j1
         """)  # fmt: skip
 
 
@@ -355,15 +365,17 @@ def test_scores_by_a_product_and_by_a_matrix():
           h: i32[dst] = degree of v
           i: i32[dst] = max(h, 1)
           j: f32[dst] = convert_element_type(i)
-          k: f32[dst] = 1.0 / j
-          m: f32[src, 2] = d * x
-          n: f32[dst, 2] = broadcast_in_dim(k, broadcast_dimensions=())
-          p: f32[edge, 2] = n[v] * m[u]
-          q: f32[dst, 2] = sum over (u -> v) of p
-          r: f32[dst, 3] = q @ w
-          s: f32[dst, 3] = broadcast_in_dim(j, broadcast_dimensions=())
-          t: f32[dst, 3] = r * s
-          return t, g
+          k: f32[dst] = j * 1.5
+          m: f32[dst] = reduce_precision(k, exponent_bits=8, mantissa_bits=0)
+          n: f32[dst] = 1.0 / m
+          p: f32[src, 2] = d * x
+          q: f32[dst, 2] = broadcast_in_dim(n, broadcast_dimensions=())
+          r: f32[edge, 2] = q[v] * p[u]
+          s: f32[dst, 2] = sum over (u -> v) of r
+          t: f32[dst, 3] = s @ w
+          y: f32[dst, 3] = broadcast_in_dim(m, broadcast_dimensions=())
+          z: f32[dst, 3] = t * y
+          return z, g
         """)  # fmt: skip
 
 
