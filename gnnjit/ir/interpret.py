@@ -6,6 +6,7 @@ Slow and simple on purpose: every edge value is an array `[num_edges, ...]`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -83,8 +84,8 @@ class Incidence:
             out = jax.ops.segment_sum(_widen(self.valid(x, 0)), ids, n).astype(x.dtype)
         else:
             worst = extreme(x.dtype, -1 if op.kind == "max" else 1)
-            segment = jax.ops.segment_max if op.kind == "max" else jax.ops.segment_min
-            found = segment(self.valid(x, worst), ids, n)
+            real = jnp.ones(len(self.src), jnp.bool_) if self.mask is None else self.mask
+            found = _segment_extreme(op.kind, n)(self.valid(x, worst), ids, real)
             some = (self.degree_of(ids, n) > 0).reshape((-1,) + (1,) * (x.ndim - 1))
             out = jnp.where(some, found, jnp.zeros_like(found))
         return out[0] if op.into is Space.SHARED else out
@@ -102,6 +103,29 @@ class Incidence:
     def degree_of(self, ids: jax.Array, n: int) -> jax.Array:
         one = self.valid(jnp.ones(len(self.src), jnp.int32), 0)
         return jax.ops.segment_sum(one, ids, n)
+
+
+@functools.cache
+def _segment_extreme(kind: str, n: int) -> Callable[..., jax.Array]:
+    """The extremes of the `n` rows, of values, their rows, and whether they are no padding. The
+    gradient is shared by the edges that attain one: all of them, where it is NaN."""
+
+    @jax.custom_jvp
+    def extreme_of(x: jax.Array, ids: jax.Array, real: jax.Array) -> jax.Array:
+        segment = jax.ops.segment_max if kind == "max" else jax.ops.segment_min
+        return segment(x, ids, n)
+
+    @extreme_of.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        x, ids, real = primals
+        best = extreme_of(x, ids, real)
+        own = best[ids]
+        attains = ((x == own) | (own != own)) & real.reshape((-1,) + (1,) * (x.ndim - 1))
+        count = jax.ops.segment_sum(attains.astype(jnp.float32), ids, n)
+        total = jax.ops.segment_sum(jnp.where(attains, _widen(tangents[0]), 0), ids, n)
+        return best, (total / jnp.maximum(count, 1)).astype(x.dtype)
+
+    return extreme_of
 
 
 def _widen(x: jax.Array) -> jax.Array:
