@@ -17,6 +17,7 @@ from typing import Any
 from gnnjit.ir.program import Builder, Equation, Program, Value, rewrite
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import sum_of
+from gnnjit.passes.drop_dead import DropDead
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,4 +41,5 @@ class ZerosOnTheEdges:
             builder.emit(eqn.op, inputs, eqn.outputs, eqn.location)
             return True
 
-        return rewrite(program, rule)
+        after = rewrite(program, rule)
+        return program if after.is_made_of(program) else DropDead()(after)

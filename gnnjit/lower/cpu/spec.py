@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -251,19 +251,26 @@ class Spec:
         return places[..., : shape[-1]] if shape else places
 
     @functools.cached_property
-    def weight(self) -> int:
-        """Roughly the vector operations per edge."""
+    def unrolled(self) -> int:
+        """Roughly the vector operations per edge that are written out."""
         sizes = [
             math.prod(self.shape(v))
             for v in self.body.values()
             if v in self.used and self.levels[v] == PER_EDGE
         ]
-        sizes += [
-            math.prod(self.body.outputs[number].shape) * len(pairs)
-            for number, pairs in self.outers.items()
-        ]
-        sizes += [m.multiplications for m in self.matvecs.values()]
-        return sum(-(-n // self.lanes) for n in sizes) + 1
+        return self._vectors(sizes) + 1
+
+    @functools.cached_property
+    def weight(self) -> int:
+        """Roughly the vector operations per edge."""
+        outputs = self.body.outputs
+        looped = [math.prod(outputs[k].shape) * len(some) for k, some in self.outers.items()]
+        looped += [m.multiplications for m in self.matvecs.values()]
+        looped += [math.prod(one.update.shape) for some in self.sums.values() for one in some]
+        return self.unrolled + self._vectors(looped)
+
+    def _vectors(self, sizes: Sequence[int]) -> int:
+        return sum(-(-n // self.lanes) for n in sizes)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -174,7 +174,9 @@ class Traversal:
         totals = self.fresh(self.grown)
         self.collector = self._collector()
         for acc in self.tables:
-            tables.clear(m, acc.dtype, acc.value.size, m.offset(self.own, acc.leading, 1))
+            tables.clear(
+                m, acc.dtype, math.prod(acc.value.shape), m.offset(self.own, acc.leading, 1)
+            )
         with m.loop(first, last) as row:
             begin, end = self.start_of(row), self.start_of(b.add(row, I64(1)))
             hub = self.is_hub(begin, end)
