@@ -321,11 +321,12 @@ def _attains(value: Any, best: Any, slack: Any, reduction: Reduce | None) -> Any
     are NaN too."""
     assert reduction is not None
     largest = reduction.kind == "max"
+    exactly = ~(value < best if largest else value > best)
     if slack is None:
-        return ~(value < best if largest else value > best)
+        return exactly
     slack = 2 * slack.astype(best.dtype) + jnp.finfo(best.dtype).eps * jnp.abs(best)
     near = value >= best - slack if largest else value <= best + slack
-    return (value == best) | near | (best != best)
+    return exactly | near
 
 
 ad.primitive_jvps[aggregate_p] = _jvp
