@@ -47,6 +47,7 @@ def plot_heat_map(counts: HostArray, axes: Any) -> None:
     image = axes.imshow(shown, cmap="viridis", interpolation="nearest", norm=_scale(shown))
     axes.figure.colorbar(image, ax=axes, label="edges")
     if len(cells) <= WRITTEN:
+        axes.set(xticks=range(len(cells)), yticks=range(len(cells)))
         for (i, j), count in np.ndenumerate(cells):
             light = image.norm(max(count, 1)) < 0.6 and count
             axes.text(j, i, f"{count:,}", ha="center", va="center", fontsize=7,
