@@ -236,8 +236,11 @@ class _Call:
         for r, atom in zip(self.op.reductions, self.op.body.outputs, strict=True):
             into = None if r is None else r.into
             if r is not None and r.score is not None:
-                weight = self.weight(r)
-                scored.append((self.tape.binary("mul", self.read(atom), weight), into))
+                parts = [self.read(atom), self.weight(r)]
+                made = self.tape.add(
+                    "mul", TABLE["mul"], parts, scalars(atom.shape), _itemsize(atom)
+                )
+                scored.append((made, into))
             elif r is not None and r.kind == "sum":
                 inside, _ = split_factors(self.tape, self.read(atom), r.into)
                 plain.append((self.read(atom) if inside is None else inside, into))
@@ -353,14 +356,15 @@ def rows_of(reductions: Sequence[Reduce | None]) -> Space:
 def split_factors(
     tape: Tape[Space], ct: EdgeNode, into: Space
 ) -> tuple[EdgeNode | None, list[EdgeNode]]:
-    """What stays in the sum, and the factors that leave it (`factor-out-of-reduce`)."""
+    """What stays in the sum, and the factors that leave it (`factor-out-of-reduce`, as it runs when
+    a traversal is lowered: factors of the row stay, unless there are no others)."""
     if into not in _VERTICES:
         return ct, []
     factors = list(_factors(ct))
-    outside = [f for f in factors if f.place in (into, Space.SHARED)]
+    if all(f.place in (into, Space.SHARED) for f in factors):
+        return None, factors
+    outside = [f for f in factors if f.place is Space.SHARED]
     inside = [f for f in factors if f not in outside]
-    if not inside:
-        return None, outside
     if not outside:
         return ct, []
     product = inside[0]
