@@ -198,7 +198,7 @@ def test_integers():
         lambda v, e: (gnnjit.sum(e.src), gnnjit.max(e.src > 1), gnnjit.mean(e.src), gnnjit.min(v))
     )
     outs = layer(ISOLATED.graph(), jnp.arange(6))
-    assert [o.dtype for o in outs] == [jnp.int32, jnp.int32, jnp.float32, jnp.int32]
+    assert [o.dtype for o in outs] == [jnp.int32, jnp.bool_, jnp.float32, jnp.int32]
     assert [o.tolist() for o in outs] == [
         [4, 0, 0, 1, 0, 0], [1, 0, 0, 0, 0, 0], [2, 0, 0, 1, 0, 0], [0, 1, 0, 3, 0, 0]
     ]  # fmt: skip
