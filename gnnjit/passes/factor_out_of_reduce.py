@@ -34,7 +34,7 @@ from gnnjit.ir.dtypes import is_inexact
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Literal, Program, Reduce, Value, rewrite
 from gnnjit.ir.space import Space
 from gnnjit.passes.fixed import fixed_values
-from gnnjit.passes.wide import edge_count, rounds_only, share, widened, working
+from gnnjit.passes.wide import edge_count, is_softmax_total, rounds_only, share, widened, working
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,10 +100,7 @@ class _Sum:
         product = self.product(inside, operand.shape, safe=None, count=count)
         summed = Value(out.shape, self.dtype, op.into)
         self.builder.emit(op, [product], [summed], where)
-        result = self.apply(summed, outside)
-        if count is not None:
-            count = build.broadcast(self.builder, count, out.shape, where)
-            result = build.mul(self.builder, result, count, where)
+        result = self.apply(summed, outside, count)
         self.builder.env[out] = widened(self.builder, result, out.dtype, where)
         return True
 
@@ -172,12 +169,23 @@ class _Sum:
         assert total is not None
         return total
 
-    def apply(self, summed: Value, outside: list[_Factor]) -> Value:
-        scale = self.product(outside, summed.shape, safe=summed.space)
+    def apply(self, summed: Value, outside: list[_Factor], count: Value | None) -> Value:
+        """The sum times the factors that leave it, and times `count`; or over a softmax's total that
+        was divided by `count`."""
+        where = self.eqn.location
         if all(f.inverse for f in outside) and len(outside) == 1:
-            divisor = self.materialise(outside[0], summed.shape, summed.space)
-            return build.combine(self.builder, lax.div, summed, divisor, self.eqn.location)
-        return build.mul(self.builder, scale, summed, self.eqn.location)
+            over = count if is_softmax_total(outside[0].atom, self.made) else None
+            divisor = self.materialise(outside[0], summed.shape, summed.space, over)
+            result = build.combine(self.builder, lax.div, summed, divisor, where)
+            count = None if over is not None else count
+        else:
+            scale = self.product(outside, summed.shape, safe=summed.space)
+            result = build.mul(self.builder, scale, summed, where)
+        if count is None:
+            return result
+        return build.mul(
+            self.builder, result, build.broadcast(self.builder, count, summed.shape, where)
+        )
 
     def materialise(
         self,

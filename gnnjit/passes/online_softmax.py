@@ -153,10 +153,8 @@ class _Sums:
         out = eqn.outputs[0]
         summed = Value(operand.shape, working(out.dtype), weight.into)
         builder.emit(Reduce("exp_sum", weight.into), [score, value], [summed], eqn.location)
-        for divisor in factor.divisors:
-            summed = factor.divide(summed, divisor)
-        if count is not None:
-            summed = build.mul(builder, summed, build.broadcast(builder, count, summed.shape))
+        for number, divisor in enumerate(factor.divisors):
+            summed = factor.divide(summed, divisor, None if number else count)
         summed = widened(builder, summed, out.dtype)
         if merged is not None:
             whole = Value(out.shape, out.dtype, weight.into)
@@ -305,6 +303,8 @@ class _Factor:
         if op.name == "convert_element_type":
             return widened(self.builder, wide[0], dtype, eqn.location)
         space = join(*(a.space for a in wide))
+        if op.name == "broadcast_in_dim" and wide[0].size == 1 and out.space is Space.EDGE:
+            space = Space.EDGE  # an array of [N, F] would hold each number F times
         (made,) = self.builder.emit(op, wide, [Value(out.shape, dtype, space)], eqn.location)
         return made
 
@@ -314,15 +314,22 @@ class _Factor:
         value = widened(self.builder, value, working(value.dtype))
         if count is None:
             return value
-        part = build.broadcast(self.builder, share(self.builder, count, None), shape)
+        part = share(self.builder, count, None)
+        if shape:  # repeated on the edges: an array of [N, *shape] would be read back
+            repeated = Value(shape, part.dtype, Space.EDGE)
+            (part,) = self.builder.emit(build.broadcast_op(part, shape), [part], [repeated])
         return build.mul(self.builder, part, value)
 
-    def divide(self, summed: Value, divisor: Value) -> Value:
-        """`summed` over a number for each of the weight's entries."""
+    def divide(self, summed: Value, divisor: Value, count: Value | None) -> Value:
+        """`summed` over a number for each of the weight's entries; times `count`, if it was summed
+        as `in_range` says."""
         small = self.builder[divisor]
         small = build.reshape(self.builder, small, self.weight.shape)
         assert isinstance(small, Value)
         small = build.convert(self.builder, small, summed.dtype)
+        if count is not None:
+            part = share(self.builder, count, None)
+            small = build.mul(self.builder, small, build.broadcast(self.builder, part, small.shape))
         if summed.shape != self.weight.shape:
             axes = tuple(range(len(self.weight.shape)))
             small = build.emit_op(

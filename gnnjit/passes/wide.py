@@ -17,7 +17,17 @@ import numpy as np
 
 from gnnjit.ir import build
 from gnnjit.ir.dtypes import is_half
-from gnnjit.ir.program import Atom, Builder, Degree, Equation, Lax, Literal, Location, Value
+from gnnjit.ir.program import (
+    Atom,
+    Builder,
+    Degree,
+    Equation,
+    Lax,
+    Literal,
+    Location,
+    Reduce,
+    Value,
+)
 from gnnjit.ir.space import Space
 
 _THROUGH = ("broadcast_in_dim", "convert_element_type", "mul", "reshape", "squeeze")
@@ -59,10 +69,12 @@ def edge_count(builder: Builder, space: Space, dtype: Any, where: Location | Non
     (count,) = builder.emit(Degree(), [], [Value((), np.dtype(np.int32), space)], where)
     one = Literal(np.int32(1), np.dtype(np.int32))
     some = build.combine(builder, jax.lax.max, count, one, where)
-    number = build.convert(builder, some, dtype, where)
-    half_more = Literal(np.asarray(1.5, dtype)[()], np.dtype(dtype))
+    real = np.finfo(dtype).dtype  # of complex numbers too
+    number = build.convert(builder, some, real, where)
+    half_more = Literal(np.asarray(1.5, real)[()], real)
     larger = build.combine(builder, jax.lax.mul, number, half_more, where)
-    return build.elementwise(builder, _to_power_of_two, [larger], where)
+    found = build.elementwise(builder, _to_power_of_two, [larger], where)
+    return build.convert(builder, found, dtype, where)
 
 
 def _to_power_of_two(x: jax.Array) -> jax.Array:
@@ -90,8 +102,34 @@ def has_share(atom: Atom, made: Mapping[Any, Equation], depth: int = 16) -> bool
     if eqn.op.name != "div" or not build.is_filled_with(eqn.inputs[0], 1, made):  # type: ignore[arg-type]
         return False
     below: Equation | None = made.get(eqn.inputs[1])
+    if below is not None and below.op.name == "convert_element_type":  # to complex numbers
+        below = made.get(below.inputs[0])
     for name in _COUNT:
         if below is None or below.op.name != name:
             return False
         below = made.get(below.inputs[0])
     return below is not None and isinstance(below.op, Degree)
+
+
+def is_softmax_total(atom: Atom, made: Mapping[Any, Equation]) -> bool:
+    """Whether `atom` is what a softmax divides by: the sum of `exp(at_most(score, top) - top)` of a
+    row, or 1. From 1 to the number of edges, it may be divided by that number."""
+    chain = ("select_n", "sum", "exp", "sub", "at_most")
+    eqn = _behind_casts(atom, made)
+    for name in chain:
+        kind = eqn.op.kind if eqn is not None and isinstance(eqn.op, Reduce) else None
+        if eqn is None or name not in (eqn.op.name, kind):
+            return False
+        eqn = _behind_casts(eqn.inputs[1 if name == "select_n" else 0], made)
+    return True
+
+
+def _behind_casts(atom: Atom, made: Mapping[Any, Equation]) -> Equation | None:
+    eqn = made.get(atom)
+    while eqn is not None and eqn.op.name in (
+        "convert_element_type",
+        "broadcast_in_dim",
+        "reshape",
+    ):
+        eqn = made.get(eqn.inputs[0])
+    return eqn

@@ -109,9 +109,10 @@ def test_fires_through_dropout_and_takes_the_normaliser_out():
           k: f32[dst] = 1.0 / j
           m: f32[edge] = k[v] * c
           q: f32[dst] = sum over (u -> v) of exp(s[u] - max s[u]) * m
-          r: f32[dst] = q / n
-          t: f32[dst] = r * j
-          return t
+          r: f32[dst] = 1.0 / j
+          t: f32[dst] = n * r
+          w: f32[dst] = q / t
+          return w
         """)  # fmt: skip
 
 
