@@ -170,8 +170,8 @@ class _Sum:
         return total
 
     def apply(self, summed: Value, outside: list[_Factor], count: Value | None) -> Value:
-        """The sum times the factors that leave it, and times `count`; or over a softmax's total that
-        was divided by `count`."""
+        """The sum times the factors that leave it, and times `count`; or over a softmax's total
+        that was divided by `count`."""
         where = self.eqn.location
         if all(f.inverse for f in outside) and len(outside) == 1:
             over = count if is_softmax_total(outside[0].atom, self.made) else None
