@@ -310,7 +310,9 @@ def test_another_process_was_quicker(prepared):
 
 
 def test_values_of_the_wrong_type(tmp_path):
-    with pytest.raises(DataError, match="communities: an option has a value of the wrong type"):
+    with pytest.raises(
+        DataError, match=r"^communities: got num_nodes='5', expected a whole number\.$"
+    ):
         make(request(tmp_path, options={**request(tmp_path).options, "num_nodes": "5"}), silent)
 
 
