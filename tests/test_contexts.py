@@ -30,7 +30,7 @@ from gnnjit.planner import force
 RNG = np.random.default_rng(0)
 N, E = 40, 160
 GRAPH = gnnjit.Graph.from_edges(RNG.integers(0, N, E), RNG.integers(0, N, E), N)
-X, W = (jnp.asarray(RNG.normal(size=s), jnp.float32) for s in ((N, 6), (6, 9)))
+X, W = (jnp.asarray(RNG.normal(size=s), jnp.float32) for s in ((N, 6), (6, 64)))
 
 
 def combine(v: Any, e: Any, w: Any) -> Any:

@@ -24,7 +24,7 @@ from gnnjit.prepare import keep
 from gnnjit.store_dataset import contents_of, store_dataset
 from gnnjit.stored_dataset import StoredDataset
 from gnnjit.train import CheckpointError, TrainConfig, TrainError, train
-from gnnjit.training.checkpoint import named_arrays
+from gnnjit.training.checkpoint import Checkpoints, named_arrays
 from gnnjit.training.progress import Bar, Lines, Silent
 from gnnjit.training.streamed import layout_of, note_of
 
@@ -247,19 +247,19 @@ def test_other_budgets_on_resume(dataset, plain, run):
 
 @pytest.mark.once
 def test_resume_keeps_the_blocks_of_the_same_budget(dataset, run):
-    (run / "streamed.json").write_text(json.dumps(note_of((3, 1), BUDGET)))
+    Checkpoints(run, {}).remember(note_of((3, 1), BUDGET))
     config = CONFIG.replace(epochs=3)
     found = go(dataset, config, checkpoint=run, resume=True, memory_budget=BUDGET)
     assert found.performance["parts"] == 3
-    assert json.loads((run / "streamed.json").read_text()) == {"budget": BUDGET, "layout": [3, 1]}
+    assert Checkpoints(run, {}).recall() == {"budget": BUDGET, "layout": [3, 1]}
 
 
 def test_blocks_that_do_not_fit_any_more(dataset, run):
-    (run / "streamed.json").write_text(json.dumps(note_of((1, 1), BUDGET)))
+    Checkpoints(run, {}).remember(note_of((1, 1), BUDGET))
     config = CONFIG.replace(epochs=3)
     found = go(dataset, config, checkpoint=run, resume=True, memory_budget=BUDGET)
     assert found.performance["parts"] == 2
-    assert layout_of(json.loads((run / "streamed.json").read_text()), BUDGET) == (2, 1)
+    assert layout_of(Checkpoints(run, {}).recall(), BUDGET) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_notes_of_layouts(noted, layout):
 def test_a_finished_run_has_no_figures_of_traffic(dataset, run):
     config = CONFIG.replace(epochs=2)
     # The note is of an earlier version.
-    (run / "streamed.json").write_text(json.dumps({"budget": BUDGET, "parts": 2}))
+    Checkpoints(run, {}).remember({"budget": BUDGET, "parts": 2})
     found = go(dataset, config, checkpoint=run, resume=True, memory_budget=BUDGET)
     assert (found.performance["parts"], found.performance["moved_bytes"]) == (None, None)
 

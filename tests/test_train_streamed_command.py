@@ -22,6 +22,7 @@ from gnnjit.errors import StoreError
 from gnnjit.grid.disk import LOCK
 from gnnjit.prepare import prepare
 from gnnjit.stored_dataset import StoredDataset
+from gnnjit.training.checkpoint import Checkpoints
 from gnnjit.training.streamed import note_of
 
 
@@ -143,9 +144,8 @@ def test_the_preparing_process_ends_with_its_parent(tmp_path):
 
 def budgeted(run: Path, budget: int = 8 << 30, layout: tuple[int, int] = (3, 1)) -> Path:
     """A directory of checkpoints, to be resumed, that notes how the run was cut."""
-    run.mkdir(parents=True, exist_ok=True)
-    (run / "identity.json").write_text("{}")
-    (run / "streamed.json").write_text(json.dumps(note_of(layout, budget)))
+    Checkpoints.claim(run, resume=False)
+    Checkpoints(run, {}).remember(note_of(layout, budget))
     return run
 
 
