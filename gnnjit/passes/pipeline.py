@@ -120,7 +120,8 @@ def lowering_passes(
     matmuls, contract = SplitConcatMatmul(None, keep), ContractWithSharedFirst(keep)
     factors = FactorOutOfReduce(rows=False)
     simplify = _simplify(PlaceInSmallestSpace(keep), matmuls, contract, factors)
-    last = (RepeatOnTheEdges(), *scale, ZerosOnTheEdges(), FuseScatterApplyGather())
+    repeat = RepeatOnTheEdges(numbers=scale_on_edges)
+    last = (repeat, *scale, ZerosOnTheEdges(), FuseScatterApplyGather())
     return (*simplify, *back, *softmax, *last)
 
 

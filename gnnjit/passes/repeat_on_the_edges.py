@@ -9,7 +9,8 @@ edges read the same numbers from several places. Features that are summed per he
 matrix is applied are such values.
 
 Legal: nothing is computed. Refuses what something besides edges and their reductions reads, and
-broadcasts that repeat nothing or single numbers (those belong to `scale-on-the-edges`).
+broadcasts that repeat nothing; and those of single numbers (which belong to `scale-on-the-edges`),
+but for `numbers`: generated kernels repeat them for nothing, where an array of them is read back.
 """
 
 from __future__ import annotations
@@ -26,24 +27,25 @@ _VERTICES = (Space.SRC, Space.DST)
 @dataclasses.dataclass(frozen=True)
 class RepeatOnTheEdges:
     name: str = "repeat-on-the-edges"
+    numbers: bool = False
 
     def __call__(self, program: Program) -> Program:
-        return to_the_edges(program, _moved(program))
+        return to_the_edges(program, _moved(program, 0 if self.numbers else 1))
 
 
-def _moved(program: Program) -> set[Equation]:
+def _moved(program: Program, larger: int) -> set[Equation]:
     elsewhere: set[Atom] = set(program.outputs)
     moved: set[Equation] = set()
     for eqn in reversed(program.equations):
-        if _repeats(eqn) and elsewhere.isdisjoint(eqn.outputs):
+        if _repeats(eqn, larger) and elsewhere.isdisjoint(eqn.outputs):
             moved.add(eqn)
         elif not isinstance(eqn.op, Reduce) and eqn.space is not Space.EDGE:
             elsewhere.update(eqn.inputs)
     return moved
 
 
-def _repeats(eqn: Equation) -> bool:
+def _repeats(eqn: Equation, larger: int) -> bool:
     if not isinstance(eqn.op, Lax) or eqn.op.name != "broadcast_in_dim":
         return False
     x, out = eqn.inputs[0], eqn.outputs[0]
-    return out.space in _VERTICES and isinstance(x, Value) and 1 < x.size < out.size
+    return out.space in _VERTICES and isinstance(x, Value) and larger < x.size < out.size
