@@ -303,7 +303,9 @@ class _Factor:
         if op.name == "convert_element_type":
             return widened(self.builder, wide[0], dtype, eqn.location)
         space = join(*(a.space for a in wide))
-        if op.name == "broadcast_in_dim" and wide[0].size == 1 and out.space is Space.EDGE:
+        first = wide[0]
+        repeats = op.name == "broadcast_in_dim" and isinstance(first, Value) and first.size == 1
+        if repeats and out.space is Space.EDGE:
             space = Space.EDGE  # an array of [N, F] would hold each number F times
         (made,) = self.builder.emit(op, wide, [Value(out.shape, dtype, space)], eqn.location)
         return made
