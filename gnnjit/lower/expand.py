@@ -69,7 +69,25 @@ def _expand(builder: Builder, score: Atom, top: Atom, value: Atom, into: Space) 
     weight = build.elementwise(builder, lax.exp, [build.combine(builder, lax.sub, score, shift)])
     made = {o: e for e in builder.equations for o in e.outputs}
     weight = build.convert(builder, weight, value.dtype)
+    weight, value = _scaled(builder, weight, value, into, made)
     return _emit(builder, Reduce("sum", into), [_times(builder, weight, value, made)])
+
+
+def _scaled(
+    builder: Builder, weight: Value, value: Atom, into: Space, made: dict[Value, Equation]
+) -> tuple[Value, Atom]:
+    """A row's number by which `value` is multiplied goes to the weight: at most 1, and smaller."""
+    product = made.get(value) if isinstance(value, Value) else None
+    if product is None or product.op.name != "mul":
+        return weight, value
+    for number, other in (product.inputs, product.inputs[::-1]):
+        eqn = made.get(number) if isinstance(number, Value) else None
+        if eqn is None or eqn.op.name != "broadcast_in_dim" or eqn.inputs[0].shape != ():
+            continue
+        if eqn.inputs[0].space is into and tuple(other.shape) == tuple(value.shape):
+            number = build.broadcast(builder, eqn.inputs[0], weight.shape)
+            return build.mul(builder, weight, number), other
+    return weight, value
 
 
 def _times(builder: Builder, weight: Value, value: Atom, made: dict[Value, Equation]) -> Atom:

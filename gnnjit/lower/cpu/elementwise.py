@@ -164,7 +164,13 @@ def extremum(code: Codegen, kind: str, dtype: np.dtype) -> Chunk:
 
 for _name in ("max", "min"):
     chunkwise(_name)(lambda code, dtype, kind=_name: extremum(code, kind, dtype))
-chunkwise("at_most")(lambda code, dtype: extremum(code, "min", dtype))
+
+
+@chunkwise("at_most")
+def _at_most(code: Codegen, dtype: np.dtype) -> Chunk:
+    """`top` where one of the two is NaN, which is NaN then: one instruction."""
+    below = compare(code, "<", dtype)
+    return lambda x, top: code.b.select(below(x, top), x, top)
 
 
 @chunkwise("clamp")
