@@ -1,8 +1,8 @@
 """Edges sorted by their rows, in time that is linear in edges and rows.
 
-A first walk over the edges writes where each row begins, as long as the rows rise; padding may
-stand anywhere. Where they do rise, edges are copied as they are, or moved past the padding among
-them. Else rows are counted, and each edge goes to its row's next slot: a counting sort, stable.
+Where rows rise and padding is last, edges are copied as they are. Where rows rise and padding stands
+among them, edges are moved past it. Else rows are counted, and each edge goes to its row's next slot:
+a counting sort, stable. Each is looked at only as long as it holds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from llvmlite import ir
 
 from gnnjit.lower.cpu import abi
 from gnnjit.lower.cpu.frame import NULL, Frame
-from gnnjit.lower.cpu.vectors import I64
+from gnnjit.lower.cpu.vectors import I32, I64, PTR
+
+
+_BLOCK = 1024
+"""Edges that are looked at before it is asked whether their rows rise."""
+
+_LANES = 16
 
 
 class SortKernel(Frame):
@@ -42,26 +48,75 @@ class SortKernel(Frame):
         self.b.ret(NULL)
 
     def _sort(self) -> None:
-        b = self.b
-        rises, real, dense = self._walk()
-        with b.if_else(rises) as (then, otherwise):
+        with self.b.if_else(self._rises()) as (then, otherwise):
             with then:
-                with b.if_else(dense) as (copied, shifted):
-                    with copied:
-                        self._copy()
+                self._end_rows()
+                self._copy()
+            with otherwise:
+                rises, real = self._walk()
+                with self.b.if_else(rises) as (shifted, unordered):
                     with shifted:
                         self._move_padding(real)
-            with otherwise:
-                self._count()
-                self._place()
+                    with unordered:
+                        self._count()
+                        self._place()
 
-    # -- the rows rise ----------------------------------------------------------------------
+    # -- the rows rise, padding last ----------------------------------------------------------
 
-    def _walk(self) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """Write `indptr` while rows rise. Whether they do; how many edges are no padding; whether
-        no padding is before the last of those."""
+    def _rises(self) -> ir.Value:
+        """Whether they do; writes the end of each row to `next` on the way, 0 for one without
+        edges."""
         b = self.b
-        highest, real, end, rises = (self._variable(v) for v in (-1, 0, 0, 1))
+        position, highest, rises = (self._variable(v) for v in (0, 0, 1))
+        self._fill(self.next, I64(0), b.add(self.rows, I64(1)), I64(0))
+        with self._while(lambda: self._more(position, rises)):
+            start = b.load(position, typ=I64)
+            stop = self.m.smaller(b.add(start, I64(_BLOCK)), self.edges)
+            with self.m.loop(start, stop) as at:  # no branch: one that fails once a row costs more
+                row = self._row(at)
+                self._put(self.next, row, b.add(at, I64(1)))
+                falls = b.icmp_signed("<", row, b.load(highest, typ=I64))
+                b.store(b.select(falls, I64(0), b.load(rises, typ=I64)), rises)
+                b.store(row, highest)
+            b.store(stop, position)
+        return b.icmp_signed("==", b.load(rises, typ=I64), I64(1))
+
+    def _end_rows(self) -> None:
+        """`indptr`, of `next`."""
+        highest = self._variable(0)
+        self._put(self.indptr, I64(0), I64(0))
+        with self.m.loop(I64(0), self.rows) as row:
+            end = self.m.larger(self._get(self.next, row), self.b.load(highest, typ=I64))
+            self.b.store(end, highest)
+            self._put(self.indptr, self.b.add(row, I64(1)), end)
+
+    def _copy(self) -> None:
+        b = self.b
+        size = b.mul(self.edges, I64(self.step))
+        copy = self.module.declare_intrinsic("llvm.memcpy", [PTR, PTR, I64])
+        b.call(copy, [self.neighbor, self.payload, size, ir.Constant(ir.IntType(1), 0)])
+        whole = b.and_(self.edges, I64(-_LANES))
+        kind = ir.VectorType(self.kind, _LANES)
+        numbers = ir.Constant(kind, list(range(_LANES)))
+        with self.m.loop(I64(0), whole, _LANES) as at:
+            value = b.add(numbers, self._filled(at, kind))
+            place = b.gep(self.edge, [at], source_etype=self.kind)
+            b.store(value, place).align = self.step
+        with self.m.loop(whole, self.edges) as at:
+            self._put(self.edge, at, at)
+
+    def _filled(self, value: ir.Value, kind: ir.VectorType) -> ir.Value:
+        value = value if self.kind == I64 else self.b.trunc(value, self.kind)
+        one = self.b.insert_element(ir.Constant(kind, ir.Undefined), value, I32(0))
+        zeros = ir.Constant(ir.VectorType(I32, _LANES), [0] * _LANES)
+        return self.b.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
+
+    # -- the rows rise, padding among them ----------------------------------------------------
+
+    def _walk(self) -> tuple[ir.Value, ir.Value]:
+        """Write `indptr` while rows rise. Whether they do; how many edges are no padding."""
+        b = self.b
+        highest, real, rises = (self._variable(v) for v in (-1, 0, 1))
         position = self._variable(0)
         with self._while(lambda: self._more(position, rises)):
             at = b.load(position, typ=I64)
@@ -74,22 +129,15 @@ class SortKernel(Frame):
                 with b.if_then(b.icmp_signed("<", row, before)):
                     b.store(I64(0), rises)
                 b.store(b.add(count, I64(1)), real)
-                b.store(b.add(at, I64(1)), end)
             b.store(b.add(at, I64(1)), position)
         before, count = b.load(highest, typ=I64), b.load(real, typ=I64)
         self._fill(self.indptr, b.add(before, I64(1)), b.add(self.rows, I64(1)), count)
-        dense = b.icmp_signed("==", b.load(end, typ=I64), count)
-        return b.icmp_signed("==", b.load(rises, typ=I64), I64(1)), count, dense
+        return b.icmp_signed("==", b.load(rises, typ=I64), I64(1)), count
 
     def _more(self, position: ir.Value, rises: ir.Value) -> ir.Value:
         b = self.b
         inside = b.icmp_signed("<", b.load(position, typ=I64), self.edges)
         return b.and_(inside, b.icmp_signed("==", b.load(rises, typ=I64), I64(1)))
-
-    def _copy(self) -> None:
-        with self.m.loop(I64(0), self.edges) as at:
-            self._put(self.neighbor, at, self._get(self.payload, at))
-            self._put(self.edge, at, at)
 
     def _move_padding(self, real: ir.Value) -> None:
         b = self.b
