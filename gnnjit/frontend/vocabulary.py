@@ -163,7 +163,7 @@ def _sum(x: Any) -> jax.Array:
 
 
 def _as_by(word: str, x: Any) -> jax.Array:
-    """`x` in the dtype in which `jax.numpy` gives this word of it, integers and truth values too."""
+    """`x` in the dtype that `jax.numpy` gives this word of it; of integers and truth values too."""
     x = jnp.asarray(x)
     return x.astype(_dtype_by(word, x.dtype, bool(jax.config.read("jax_enable_x64"))))
 

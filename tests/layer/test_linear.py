@@ -75,7 +75,6 @@ def test_a_batch_inside_what_is_transposed():
     close(jax.linear_transpose(f, xs)(ct), jax.vjp(f, xs)[1](ct))
 
 
-
 def decided(v: Any, e: Any) -> Any:
     """Times an integer that the unknowns decide."""
     count, h = lax.fori_loop(0, 2, lambda i, c: (c[0] + (c[1][0] > 0), c[1] * 2), (1, v))
