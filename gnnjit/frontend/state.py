@@ -67,7 +67,7 @@ def library_message(error: Exception) -> str | None:
         return _STORED.format("a Variable of nnx")
     if kind != "TraceContextError" or found is None:
         return None
-    if found[1] == "BatchStat":
+    if found[1] == "BatchStat" and "._spectral_normalize" not in _functions(error):
         return _BATCH_NORM
     if found[1] in ("RngCount", "RngKey"):
         return _DRAWN.format("nnx.Rngs", "rngs()")
@@ -168,7 +168,7 @@ def _of_haiku(frame: Any) -> Iterator[_State]:
 
 
 def _of_linen(collection: str, path: str) -> str:
-    if collection == "batch_stats":
+    if collection == "batch_stats" and path.split("/")[-1] in ("mean", "var"):
         return _BATCH_NORM
     if collection == "intermediates":
         return _SOWN

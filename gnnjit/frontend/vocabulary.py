@@ -159,15 +159,20 @@ def _no_order(said: str, x: jax.Array) -> str:
 
 def _sum(x: Any) -> jax.Array:
     """In the dtype of `jnp.sum`: of integers and truth values, the widest that there is."""
+    return _reduce("sum", _as_by("sum", x))
+
+
+def _as_by(word: str, x: Any) -> jax.Array:
+    """`x` in the dtype that `jax.numpy` gives this word of it; of integers and truth values too."""
     x = jnp.asarray(x)
-    return _reduce("sum", x.astype(_summed_dtype(x.dtype, bool(jax.config.read("jax_enable_x64")))))
+    return x.astype(_dtype_by(word, x.dtype, bool(jax.config.read("jax_enable_x64"))))
 
 
 @functools.cache
-def _summed_dtype(dtype: Any, x64: bool) -> Any:
+def _dtype_by(word: str, dtype: Any, x64: bool) -> Any:
     if jnp.issubdtype(dtype, jnp.inexact) or jnp.issubdtype(dtype, jax.dtypes.extended):
         return dtype  # keys are refused by name
-    return jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), dtype)).dtype
+    return jax.eval_shape(getattr(jnp, word), jax.ShapeDtypeStruct((1,), dtype)).dtype
 
 
 def _extreme(kind: str, x: Any) -> jax.Array:
@@ -216,8 +221,7 @@ def min(value: Any, *, initial: Any = None) -> Any:
 
 
 def _float(x: Any) -> jax.Array:
-    x = jnp.asarray(x)
-    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
+    return _as_by("mean", x)
 
 
 def _real(x: Any) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Hashable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from gnnjit import _compat
 from gnnjit.ir.evaluate import bind
@@ -52,21 +54,27 @@ class _Question:
 
 @functools.lru_cache(maxsize=1024)
 def _transposes(question: _Question) -> bool:
-    """Whether JAX can transpose the operation: that is what it says of linear ones."""
+    """Whether JAX can transpose the operation: that is what it says of linear ones. What counts in
+    it, as a loop does, has no cotangent."""
     op, at, inputs = question.eqn.op, question.at, question.eqn.inputs
     assert isinstance(op, Lax)
+    floats = [jnp.issubdtype(o.dtype, jnp.inexact) for o in question.eqn.outputs]
+    if not any(floats):
+        return False
 
     def backward(fixed: dict[int, Any], cotangents: list[Any]) -> Any:
         def f(*some: Any) -> list[Any]:
             every = {**fixed, **dict(zip(at, some, strict=True))}
-            return bind(op, [every[i] for i in range(len(inputs))])
+            outs = bind(op, [every[i] for i in range(len(inputs))])
+            return list(itertools.compress(outs, floats))
 
         return jax.linear_transpose(f, *(inputs[i].aval for i in at))(cotangents)
 
     fixed = {i: a.aval for i, a in enumerate(inputs) if i not in at}
     with _compat.without_mesh():
         try:
-            jax.eval_shape(backward, fixed, [o.aval for o in question.eqn.outputs])
+            cotangents = [o.aval for o in itertools.compress(question.eqn.outputs, floats)]
+            jax.eval_shape(backward, fixed, cotangents)
         except (NotImplementedError, AssertionError, TypeError, ValueError):
             return False
     return True

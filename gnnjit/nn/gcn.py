@@ -12,6 +12,7 @@ from flax import nnx
 import gnnjit
 from gnnjit.errors import LayerError
 from gnnjit.graph import Bipartite, Graph
+from gnnjit.graph.validate import refuse_sparse
 from gnnjit.nn.edge_features import check_weights
 from gnnjit.nn.init import glorot
 
@@ -77,6 +78,7 @@ def with_degree_factors(graph: Graph, x: Any, weights: jax.Array | None, own: in
 
 def _features(x: Any) -> jax.Array:
     """The features of one vertex set as floating-point numbers."""
+    refuse_sparse("nn.GCN: x", x)
     is_array = isinstance(x, (np.ndarray, jax.Array)) and x.ndim == 2
     if not is_array or not (x.dtype.kind in "biuf" or jnp.issubdtype(x.dtype, np.floating)):
         shape = f" of {x.dtype}{list(x.shape)}" if hasattr(x, "dtype") else ""

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export
+from jax import export, lax
 from jax.experimental.jet import jet
 from jax.scipy.sparse.linalg import bicgstab, gmres
 
@@ -37,12 +37,19 @@ by_features = layer(
 )
 mixed = layer(lambda v, e: {"e": e.src - v, "v": gnnjit.mean(e.src), "d": gnnjit.degree() / 2})
 scaled = layer(lambda v, e, w: gnnjit.sum(e.data * jnp.tanh(e.src @ w)))
+loops = layer(
+    lambda v, e, w: (
+        gnnjit.sum(lax.fori_loop(0, 2, lambda i, h: h @ w * (i + 1), e.src))
+        + lax.fori_loop(1, 3, lambda i, h: jnp.roll(h, i) * 2, v)
+    )
+)
 product = layer(lambda v, e, w: gnnjit.sum(jnp.sum(e.src) * e.src @ w) + v @ w)
 LINEAR = {
     "features": (lambda x: attend(G, x, W, edges=S), X),
     "some features": (lambda x: by_features(G, {"k": X, "x": x}), X),
     "several outputs": (lambda x: mixed(G, x), X),
     "edges": (lambda s: scaled(G, X, W, edges=s), S),
+    "loops that count": (lambda x: loops(G, x, W), X),
     "parameters": (lambda w: product(G, X, w), W),
 }
 
@@ -68,11 +75,19 @@ def test_a_batch_inside_what_is_transposed():
     close(jax.linear_transpose(f, xs)(ct), jax.vjp(f, xs)[1](ct))
 
 
+def decided(v: Any, e: Any) -> Any:
+    """Times an integer that the unknowns decide."""
+    count, h = lax.fori_loop(0, 2, lambda i, c: (c[0] + (c[1][0] > 0), c[1] * 2), (1, v))
+    return count * h
+
+
 NOT_LINEAR = {
     "tanh": lambda v, e: gnnjit.sum(jnp.tanh(e.src)),
     "max": lambda v, e: gnnjit.max(e.src),
     "mul": lambda v, e: gnnjit.sum(e.src * v),
     "gt": lambda v, e: gnnjit.sum(jnp.where(e.src > 0, 1.0, 0.0)),
+    "scan": lambda v, e: lax.fori_loop(0, 2, lambda i, h: h * h, v),
+    "convert_element_type": decided,
     "custom_jvp_call": lambda v, e: jax.nn.relu(v),
 }
 

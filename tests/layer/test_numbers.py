@@ -364,6 +364,19 @@ def test_integers(dtype: str, lowering: str) -> None:
             assert outs.dtype == getattr(jnp, word)(a).dtype
 
 
+@pytest.mark.parametrize("lowering", ["reference", "cpu", "segment", "bucketed"])
+def test_integers_of_64_bits(lowering: str) -> None:
+    """Sums and means that 32 bits, and float32, do not hold; the dtypes of `jax.numpy`."""
+    with jax.enable_x64(True):
+        x = jnp.asarray([[2**40 + 1], [2**40 + 2], [7], [0]], jnp.int64)
+        found = run(integer_words, [0, 1, 3], [0, 0, 1], x, lowering)
+        for word in ("sum", "max", "min", "mean", "var", "std"):
+            want = getattr(jnp, word)(x[:2, 0])
+            np.testing.assert_array_equal(found[word][:3, 0], [want, 0, 0], word)
+            assert found[word].dtype == want.dtype, word
+        assert found["logsumexp"].dtype == found["softmax"].dtype == np.float64
+
+
 @gnnjit.layer
 def integer_words(v: Any, e: Any) -> Any:
     words = ("sum", "max", "min", "mean", "var", "std", "logsumexp")

@@ -89,6 +89,26 @@ def test_batch_norm_of_nnx():
     np.testing.assert_allclose(Norm(train=False)(G, X), by_hand, rtol=1e-5, atol=1e-5)
 
 
+def test_other_statistics_are_no_batch_normalisation():
+    norm = nnx.SpectralNorm(nnx.Linear(4, 4, rngs=nnx.Rngs(0)), rngs=nnx.Rngs(0))
+
+    class Linen(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            h = linen.SpectralNorm(linen.Dense(4))
+            return gnnjit.layer(lambda v, e: gnnjit.sum(h(e.src, update_stats=True)))(G, x)
+
+    def spectral(v, e):
+        return gnnjit.sum(norm(e.src, update_stats=True))
+
+    assert "stores a value of its trace in an object of nnx (" in refused(
+        gnnjit.layer(spectral), G, X
+    )
+    assert "stores a value of its trace in the variable batch_stats/" in refused(
+        Linen().init, jax.random.key(0), X
+    )
+
+
 class Nnx(nnx.Module):
     def __init__(self):
         self.drop = nnx.Dropout(0.5, rngs=nnx.Rngs(0))

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.experimental import sparse
 
 from gnnjit import Bipartite, Graph
-from gnnjit.errors import LayerError
+from gnnjit.errors import GraphError, LayerError
 from gnnjit.nn import GAT, GCN, GGNN, GIN, SAGE, CommNet, EdgeConv, GatedGCN, GATv2
 
 from . import formulas
@@ -288,6 +289,16 @@ def test_weights_that_are_no_numbers(kind: Any, edges: Any, shape: str) -> None:
         f"shape {shape}: of shape [num_edges, 1], pass edges[:, 0]; features of the edges are read "
         "by GAT, GATv2, GIN and GatedGCN (edge_features=...)"
     )
+
+
+MODULES = {**UNREADING, "gcn": GCN, "sage": SAGE}
+
+
+@pytest.mark.parametrize("kind", MODULES.values(), ids=MODULES)
+def test_sparse_features_are_refused_by_name(kind: Any) -> None:
+    bag = sparse.BCOO.fromdense(jnp.eye(formulas.NUM_NODES, F_IN))
+    with pytest.raises(GraphError, match=r"x is a sparse array \(jax's BCOO of shape \(\d+, 5\)\)"):
+        kind(F_IN, F_OUT, rngs=nnx.Rngs(0))(SOME, bag)
 
 
 BETWEEN = Graph.from_edges([0, 1], [0, 2], num_src=2, num_dst=3)
