@@ -15,6 +15,7 @@ import numpy as np
 from gnnjit.errors import GraphError, StoreError, StreamError
 from gnnjit.frontend.whole import Rows
 from gnnjit.graph.partition_checks import whole
+from gnnjit.graph.validate import shown
 from gnnjit.grid.blocks import COMPLETE, EdgeBlocks
 from gnnjit.grid.crew import Crew, digest
 from gnnjit.grid.host import HostStore
@@ -118,7 +119,13 @@ class StreamedGraph:
 
         Raises:
             GraphError: endpoints or sizes that do not fit.
+            StoreError: `store` is none.
         """
+        if not (store is None or isinstance(store, VertexStore)):
+            raise StoreError(
+                f"store is {shown(store)}, expected a vertex store: pass "
+                "gnnjit.grid.DiskStore.create(folder), or leave it out for memory of this process"
+            )
         ordering = order_vertices(src, dst, num_nodes, method=order, seed=seed)
         store = HostStore() if store is None else store
         store.tenant = object()
