@@ -15,6 +15,7 @@ import numpy as np
 from gnnjit.errors import GraphError, StoreError, StreamError
 from gnnjit.frontend.whole import Rows
 from gnnjit.graph.partition_checks import whole
+from gnnjit.graph.reading import read_on_host
 from gnnjit.graph.validate import shown
 from gnnjit.grid.blocks import COMPLETE, EdgeBlocks
 from gnnjit.grid.crew import Crew, digest
@@ -150,7 +151,7 @@ class StreamedGraph:
         `array`. Names of vertex data, of edge data and of the store's own arrays do not meet.
 
         Raises:
-            GraphError: there is not one row for each vertex.
+            GraphError: there is not one row for each vertex, or NumPy cannot read them.
             StoreError: the name or the dtype is none for a store.
         """
         rows = self._whole("put", name, rows, Rows.VERTEX)
@@ -171,7 +172,8 @@ class StreamedGraph:
         return self.edge_array(name)
 
     def _whole(self, call: str, name: str, rows: ArrayLike, of: Rows) -> HostArray:
-        rows, count = np.asarray(rows), self.num_rows(of)
+        _full_name(name, of)
+        rows, count = read_on_host(f"{call}({name!r}): rows", rows), self.num_rows(of)
         if rows.shape[:1] != (count,):
             raise GraphError(
                 f"{call}({name!r}) got an array of shape {rows.shape}, expected one row for each "

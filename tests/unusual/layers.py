@@ -275,7 +275,7 @@ def tool_options_call(pick: Pick) -> Call:
     tool = pick({"explain": layer.explain, "check": layer.check, "of a function": gnnjit.explain,
                  "check of one": gnnjit.check})  # fmt: skip
     args = (FULL, x) if tool in (layer.explain, layer.check) else (layer, FULL, x)
-    computes = {"rtol": ("None", "number", "1.5"), "seed": ("number", "2**80")}
+    computes = {"wrt": ("None",), "rtol": ("None", "number", "1.5"), "seed": ("number", "2**80")}
     if pick.names[1] in computes.get(name, ()):  # right: tested where `check` is
         return Call("options", lambda: None, anything)
 
