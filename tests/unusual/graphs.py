@@ -132,7 +132,7 @@ def ends(rng: np.random.Generator, right: np.ndarray) -> dict[str, Any]:
         "bool": np.ones(max(n, 1), bool), "complex": np.ones(max(n, 1), complex),
         "pairs": [[int(x), int(x)] for x in right] or [[0, 1]], "column": right[:, None],
         "0-d": np.array(0), "number": 3, "None": None, "masked": np.ma.array([0, 1], mask=[0, 1]),
-        "keys": jax.random.split(jax.random.key(0), n), "key": jax.random.key(0),
+        "keys": jax.random.split(jax.random.key(0), max(n, 1)), "key": jax.random.key(0),
         "sparse": scipy.sparse.eye(3).tocsr(), "generator": (x for x in right), "dict": {"src": 1},
         "set": {0, 1}, "graph": small(), "text": "edges", "dates": np.zeros(n + 1, "M8[s]"),
         "ragged": [[0], [1, 2]], "huge": [2**40] * max(n, 1), "100 bits": [2**100] * max(n, 1),

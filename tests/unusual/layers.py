@@ -127,7 +127,9 @@ def longhand(
         return (
             None
             if tree is None
-            else jax.tree.map(lambda a: np.zeros(a.shape[1:]) if len(a) == 0 else a[i], tree)
+            else jax.tree.map(
+                lambda a: np.zeros(a.shape[1:], a.dtype) if len(a) == 0 else a[i], tree
+            )
         )
 
     def one(i: int) -> Any:
