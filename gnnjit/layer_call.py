@@ -299,5 +299,5 @@ ad.primitive_transposes[layer_p] = _transpose
 batching.primitive_batchers[layer_p] = _batch
 _compat.drop_unused(layer_p, _drop)
 _compat.refuse_jet(layer_p, _no_jet)
-runs_alone(layer_p)
+runs_alone(layer_p, lambda call, **_: call.label)
 lowers_to(layer_p, _lower)

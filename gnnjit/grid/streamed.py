@@ -16,7 +16,7 @@ from gnnjit.errors import GraphError, StoreError, StreamError
 from gnnjit.frontend.whole import Rows
 from gnnjit.graph.partition_checks import whole
 from gnnjit.graph.reading import read_on_host
-from gnnjit.graph.validate import shown
+from gnnjit.graph.validate import refuse_sparse, shown
 from gnnjit.grid.blocks import COMPLETE, EdgeBlocks
 from gnnjit.grid.crew import Crew, digest
 from gnnjit.grid.host import HostStore
@@ -173,6 +173,7 @@ class StreamedGraph:
 
     def _whole(self, call: str, name: str, rows: ArrayLike, of: Rows) -> HostArray:
         _full_name(name, of)
+        refuse_sparse(f"{call}({name!r}): rows", rows)
         rows, count = read_on_host(f"{call}({name!r}): rows", rows), self.num_rows(of)
         if rows.shape[:1] != (count,):
             raise GraphError(

@@ -13,6 +13,7 @@ import numpy as np
 from flax import nnx
 
 from gnnjit.errors import LayerError
+from gnnjit.graph.reading import is_number
 from gnnjit.graph.validate import INT32_MAX, cut, is_traced, shown
 
 
@@ -74,7 +75,7 @@ def check_rngs(module: str, rngs: Any) -> None:
 def float_features(module: str, x: Any) -> jax.Array:
     """`x: [N, F]` as floating-point numbers. Raises LayerError on anything else."""
     is_array = isinstance(x, (np.ndarray, jax.Array)) and x.ndim == 2
-    if not is_array or not (x.dtype.kind in "biuf" or jnp.issubdtype(x.dtype, np.floating)):
+    if not is_array or not is_number(x.dtype) or jnp.issubdtype(x.dtype, np.complexfloating):
         shape = f" of {cut(str(x.dtype))}{list(x.shape)}" if hasattr(x, "dtype") else ""
         raise LayerError(
             f"nn.{module} got {cut(type(x).__name__)}{shape} as features, expected an array [N, F] "

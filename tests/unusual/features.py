@@ -107,6 +107,8 @@ def plain(x: Any) -> Any:
 
 def in_full(x: Any) -> np.ndarray:
     x = np.asarray(x)
+    if x.dtype == object:
+        raise Nonsense("an array of objects")
     return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
 
 

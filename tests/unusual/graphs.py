@@ -126,7 +126,8 @@ def ends(rng: np.random.Generator, right: np.ndarray) -> dict[str, Any]:
     }  # fmt: skip
     n = len(right)
     wrong = {
-        "floats": right + 0.0, "fractions": right + 0.5, "NaN": np.full(max(n, 1), np.nan),
+        "floats": np.zeros(max(n, 1)), "fractions": np.full(max(n, 1), 0.5),
+        "NaN": np.full(max(n, 1), np.nan),
         "texts": [f"user {x}" for x in right] or ["u"],
         "objects": np.array([None] * n + [1], object),
         "bool": np.ones(max(n, 1), bool), "complex": np.ones(max(n, 1), complex),
@@ -396,6 +397,8 @@ def streamed_call(pick: Pick) -> Call:
         )
         if not (right_store and known and name in ("x", "a.b-c_2", "vertex")):
             raise Nonsense
+        if hasattr(rows, "todense"):
+            raise Nonsense("sparse")
         if isinstance(rows, (dict, list, range)):
             return None
         if np.shape(rows)[:1] != (count,) or str(rows.dtype) not in STORED:
