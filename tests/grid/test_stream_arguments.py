@@ -65,8 +65,8 @@ def test_what_is_not_there_is_not_returned(
 
 
 NO_STORE = (
-    "expected a vertex store: pass gnnjit.grid.DiskStore.create(folder), or leave it out for memory "
-    "of this process"
+    "expected a vertex store: pass gnnjit.grid.DiskStore.create(folder), or leave it out for "
+    "memory of this process"
 )
 NAME = "1 to 160 of the characters A-Z a-z 0-9 _ . -"
 Made = Callable[[StreamedGraph], Any]
@@ -109,7 +109,7 @@ ODD: dict[str, tuple[Made, type[GnnjitError], str]] = {
     "a list as the name of a column": (
         lambda g: g.column(["x"]),  # type: ignore
         StoreError,
-        "the store in memory: there is no array ['x'], add it first; the arrays: 'vertex'",
+        "host store: there is no array ['x'], add it first; the arrays: 'vertex'",
     ),
 }
 

@@ -173,9 +173,8 @@ def test_indices_of_each_dtype_into_tables_of_each(kind, kernel):
     with prefer(kernel):
         got = jax.jit(lambda x, all, i: run(graph(), x, all, edges=i))(x, given, index)
     for (row, columns), found in zip(given, got, strict=True):
-        picked = (
-            jnp.asarray(row)[index], jnp.asarray(row)[:, 0][index], jnp.asarray(columns)[:, index].T
-        )  # fmt: skip
+        row, columns = jnp.asarray(row), jnp.asarray(columns)
+        picked = jax.vmap(lambda i: (row[i], row[:, 0][i], columns[:, i]))(index)  # noqa: B023
         for each, rows in zip(found, picked, strict=True):
             want = np.zeros((N, *rows.shape[1:]), np.float64)
             np.add.at(want, DST, np.asarray(rows, np.float64))
