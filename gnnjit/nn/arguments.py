@@ -21,12 +21,14 @@ def check_sizes(module: str, least: int = 1, **sizes: Any) -> None:
     """Raises LayerError unless each is a whole number, `least` or more, or None where the module
     has it as a default (`edge_features`)."""
     for name, value in sizes.items():
-        if value is None and name == "edge_features":
+        if name == "edge_features" and value is None:
             continue
+        number: int | None = None
         try:
-            number = None if isinstance(value, bool | np.bool_) else operator.index(value)
+            if not isinstance(value, bool | np.bool_ | None):
+                number = operator.index(value)
         except TypeError:
-            number = None
+            pass
         if number is None or not least <= number <= INT32_MAX:
             raise _odd(
                 module, name, value, f"a whole number from {least} to {INT32_MAX}: pass an int"
