@@ -14,6 +14,7 @@ import numpy as np
 
 from gnnjit.errors import CheckError, LayerError, shortened
 from gnnjit.graph.sharded import ShardedGraph
+from gnnjit.graph.validate import is_traced, shown
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
 from gnnjit.passes.pipeline import layer_passes, run
@@ -108,11 +109,14 @@ def check(
     Returns: a report; a list of them if `target` is not a layer but calls layers.
 
     Raises:
+        LayerError: the call ran no layer, or is only traced; `rtol` or `seed` is no such number.
         CheckError: something differs; the message names the array, the entry and the pass.
     """
     if rtol is not None and not (isinstance(rtol, numbers.Real) and rtol >= 0):
         came = shortened(repr(rtol), 100)
         raise LayerError(f"check: rtol is {came}, expected a number, 0 or more")
+    if isinstance(seed, bool | np.bool_) or not hasattr(seed, "__index__") or seed < 0:
+        raise LayerError(f"check: seed is {shown(seed)}, expected a whole number, 0 or more")
     if not callable(target):
         raise LayerError(f"check: got {type(target).__name__}, expected a layer or a function")
     definition = getattr(target, "__gnnjit_layer__", None)
@@ -145,6 +149,12 @@ def _check_call(call: Staged, rtol: float | None, seed: int) -> Report:
         return _results(call, call.interpret(call.program, ops))
 
     got, expected = fast(operands), slow(operands)
+    if is_traced(got, expected):
+        own = call.definition
+        raise LayerError(
+            f"{own.where}: {own.name}: check compares numbers, and the call is only traced here. "
+            "Call it outside of jax.jit, jax.grad and the like"
+        )
     pairs = enumerate(zip(got, expected, strict=True))
     found = [_compare(f"output {i}", a, b, rtol) for i, (a, b) in pairs]
     no_gradient = call.why_no_gradient(moving) if moving else None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import html
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import jax
+import numpy as np
 
 from gnnjit import _compat
 from gnnjit.budget import human
@@ -18,6 +19,7 @@ from gnnjit.frontend.capture import inline_custom_calls
 from gnnjit.graph import Graph
 from gnnjit.graph.one_shard import shapes
 from gnnjit.graph.sharded import ShardedGraph
+from gnnjit.graph.validate import shown
 from gnnjit.ir.changes import changes
 from gnnjit.ir.program import Aggregate, Program
 from gnnjit.ir.show import Printer, kind, show
@@ -150,7 +152,7 @@ def explain(
     target: Callable[..., Any],
     *args: Any,
     backward: bool = True,
-    wrt: Wrt = "all",
+    wrt: Wrt | None = "all",
     measure: bool = False,
     learn: bool = False,
     **keywords: Any,
@@ -164,7 +166,7 @@ def explain(
     Args:
         backward: explain training too: its plan, and the traversals of the gradient.
         wrt: what training takes gradients of: "all" floating-point inputs, or the "params" alone
-            (arrays that the whole graph shares), as in a first layer.
+            (arrays that the whole graph shares), as in a first layer; None as `backward=False`.
         measure: compile each alternative (of many, the 16 fastest as predicted) and time it, the
             layer alone, for seconds; the arguments must be arrays.
         learn: keep what was measured: for the cost model of this device, as `gnnjit calibrate`
@@ -173,8 +175,10 @@ def explain(
             one uses the new one.
 
     Raises:
-        LayerError: the call ran no layer, or is to be measured with arguments that are traced.
+        LayerError: the call ran no layer, an option means nothing, or the call is to be measured
+            while it is traced.
     """
+    _check_options(wrt, backward=backward, measure=measure, learn=learn)
     options: dict[str, Any] = {"wrt": wrt if backward else None}
     options |= {"measure": measure, "learn": learn}
     definition = getattr(target, "__gnnjit_layer__", None)
@@ -190,6 +194,15 @@ def explain(
     if not calls:
         raise LayerError("explain: the call ran no layer (was it compiled by jax.jit before?)")
     return Explanation(tuple(explain_call(c, **options) for c in calls))
+
+
+def _check_options(wrt: Any, **flags: Any) -> None:
+    """Raises LayerError on options that mean nothing."""
+    if not (wrt is None or (isinstance(wrt, str) and wrt in get_args(Wrt))):
+        raise LayerError(f'explain: wrt is {shown(wrt)}, expected "all" or "params"')
+    for name, value in flags.items():
+        if not isinstance(value, bool | np.bool_):
+            raise LayerError(f"explain: {name} is {shown(value)}, expected True or False")
 
 
 def explain_call(

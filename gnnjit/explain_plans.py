@@ -8,7 +8,7 @@ import html
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -161,8 +161,6 @@ class Asked:
     @classmethod
     def of(cls, staged: Staged, wrt: Wrt | None) -> Asked:
         """`wrt`: what gradients are taken of; None for inference."""
-        if wrt not in (None, *get_args(Wrt)):
-            raise LayerError(f'explain: wrt is {wrt!r}, expected "all" or "params"')
         arrays, call = staged.call()
         if wrt is None:
             return cls(staged, call, arrays, None)
@@ -227,11 +225,11 @@ def explain_plans(
     """
     if learn and not measure:
         raise LayerError("explain: learn=True learns from what measure=True measures; give both")
-    if measure and is_traced(staged.graph, staged.traced.operands):
+    if measure and is_traced(staged.graph, staged.traced.operands, jnp.zeros(())):
         own = staged.definition
         raise LayerError(
-            f"{own.where}: {own.name}: explain(measure=True) needs arrays to run the layer with, "
-            "and got some that are only traced. Call it outside of jax.jit, jax.grad and the like, "
+            f"{own.where}: {own.name}: explain(measure=True) needs to run the layer, and it is "
+            "only traced here. Call it outside of jax.jit, jax.grad and the like, "
             "and with a function that is not compiled by jax.jit itself"
         )
     asked = [Asked.of(staged, None)]

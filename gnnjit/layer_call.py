@@ -8,7 +8,8 @@
   layer, whose features need none), and runs as plain JAX around `aggregate`, which is closed under
   differentiation;
 - transposed, where it is linear: the plan that is fastest for its gradients, transposed;
-- batched: the plan of inference, batched;
+- batched: a call that knows of its batches (`Levels`), so that what is transposed is still a layer;
+  otherwise it is the plan of inference, batched;
 - read in part: the program without the outputs that nobody reads, before any plan is made.
 """
 
@@ -45,6 +46,9 @@ from gnnjit.run_program import num_bytes, run_program, shape_of
 
 layer_p = _compat.Primitive("layer_call")
 layer_p.multiple_results = True
+
+Levels = tuple[tuple[tuple[int | None, ...], int], ...]
+"""Of each `jax.vmap` around a call, the innermost first: the axis of each operand, and how many."""
 
 _sizes: Context[Sizes | None] = Context(None)
 
@@ -126,7 +130,7 @@ def bind(call: Call, graph: AnyGraph, arrays: Sequence[Any]) -> list[Any]:
     leaves, treedef = jax.tree.flatten(graph)
     if not isinstance(graph, ShardedGraph):
         leaves, arrays = gathered(leaves), gathered(arrays)
-    return layer_p.bind(*leaves, *arrays, call=call, graph_def=(treedef, len(leaves)))
+    return layer_p.bind(*leaves, *arrays, call=call, graph_def=(treedef, len(leaves)), levels=())
 
 
 def _split(args: Sequence[Any], graph_def: Any) -> tuple[Graph, list[Any]]:
@@ -152,31 +156,42 @@ def _run(
     return run_program(program, call.given, graph, operands, chosen.chosen.choices.limit)
 
 
+def _mapped(run: Callable[..., list[Any]], levels: Levels) -> Callable[..., list[Any]]:
+    for axes, size in levels:
+        run = jax.vmap(run, in_axes=axes, axis_size=size)
+    return run
+
+
 @layer_p.def_abstract_eval
-def _shapes(*args: Any, call: Call, graph_def: Any) -> list[Any]:
+def _shapes(*args: Any, call: Call, graph_def: Any, levels: Levels) -> list[Any]:
     graph, _ = _split(args, graph_def)
+    batch = tuple(size for _, size in reversed(levels))
     return [
-        _compat.result_aval(args, x.shape, x.dtype)
+        _compat.result_aval(args, (*batch, *x.shape), x.dtype)
         for x in map(functools.partial(shape_of, graph), call.program.outputs, call.given)
     ]
 
 
 def _jvp(
-    args: Sequence[Any], tangents: Sequence[Any], *, call: Call, graph_def: Any
+    args: Sequence[Any], tangents: Sequence[Any], *, call: Call, graph_def: Any, levels: Levels
 ) -> tuple[list[Any], list[Any]]:
-    graph, arrays = _split(args, graph_def)
-    given = tangents[graph_def[1] :]
+    n = graph_def[1]
+    arrays, given = args[n:], tangents[n:]
     moving = tuple(
         type(t) is not ad.Zero and jnp.issubdtype(jax.typeof(x).dtype, jnp.inexact)
         for x, t in zip(arrays, given, strict=True)
     )
     at = [i for i, moves in enumerate(moving) if moves]
 
+    def run(*every: Any) -> list[Any]:
+        planned_for = None if levels else moving
+        return _run(call, *_split(every, graph_def), planned_for, platform_here())
+
     def f(*some: Any) -> list[Any]:
-        every = list(arrays)
+        every = list(args)
         for i, x in zip(at, some, strict=True):
-            every[i] = x
-        return _run(call, graph, every, moving, platform_here())
+            every[n + i] = x
+        return _mapped(run, levels)(*every)
 
     outs, steps = jax.jvp(f, [arrays[i] for i in at], [given[i] for i in at])
     touched = depends(call.program, {k for k, i in enumerate(call.slots) if moving[i]})
@@ -188,29 +203,33 @@ def _jvp(
     ]
 
 
-def _transpose(cts: Sequence[Any], *args: Any, call: Call, graph_def: Any) -> list[Any]:
-    graph, arrays = _split(args, graph_def)
+def _transpose(
+    cts: Sequence[Any], *args: Any, call: Call, graph_def: Any, levels: Levels
+) -> list[Any]:
+    n = graph_def[1]
     given = [k for k, ct in enumerate(cts) if type(ct) is not ad.Zero]
-    linear = [i for i, x in enumerate(arrays) if ad.is_undefined_primal(x)]
-    call, inputs = _reading(call, given)
+    linear = [i for i, x in enumerate(args) if ad.is_undefined_primal(x)]
+    call, levels, inputs = _reading(call, levels, given, n)
     at = {number: i for number, i in enumerate(inputs) if i in linear}
-    roots = {k for k, slot in enumerate(call.slots) if slot in at}
+    roots = {k for k, slot in enumerate(call.slots) if n + slot in at}
     if (eqn := nonlinear(call.program, roots)) is not None:
         raise LayerError(_not_linear(call, eqn))
-    moving = tuple(number in at for number in range(len(inputs)))
+    moving = tuple(number in at for number in range(n, len(inputs)))
+
+    def run(*every: Any) -> list[Any]:
+        return _run(call, *_split(every, graph_def), moving, platform_here(), roots)
 
     def f(*some: Any) -> list[Any]:
         rest = iter(some)
-        every = [next(rest) if i in linear else arrays[i] for i in inputs]
-        return _run(call, graph, every, moving, platform_here(), roots)
+        return _mapped(run, levels)(*(next(rest) if i in linear else args[i] for i in inputs))
 
     result: list[Any] = [None] * len(args)
     for i in linear:
-        result[graph_def[1] + i] = ad.Zero(arrays[i].aval)
+        result[i] = ad.Zero(args[i].aval)
     if given and at:
-        transposed = jax.linear_transpose(f, *(arrays[i].aval for i in at.values()))
+        transposed = jax.linear_transpose(f, *(args[i].aval for i in at.values()))
         for i, ct in zip(at.values(), transposed([cts[k] for k in given]), strict=True):
-            result[graph_def[1] + i] = ct
+            result[i] = ct
     return result
 
 
@@ -224,17 +243,18 @@ def _not_linear(call: Call, eqn: Equation) -> str:
 
 
 def _batch(
-    args: Sequence[Any], dims: Sequence[Any], *, call: Call, graph_def: Any
+    args: Sequence[Any], dims: Sequence[Any], *, call: Call, graph_def: Any, levels: Levels
 ) -> tuple[list[Any], list[int]]:
     def f(*some: Any) -> list[Any]:
-        graph, arrays = _split(some, graph_def)
-        return _run(call, graph, arrays, None, platform_here())
+        count = next(x.shape[d] for x, d in zip(some, dims, strict=True) if d is not None)
+        every = (*levels, (tuple(dims), count))
+        return layer_p.bind(*some, call=call, graph_def=graph_def, levels=every)
 
     outs = [0] * len(call.given)
-    return on_each_device(jax.vmap(f, in_axes=tuple(dims)), args, dims, outs), outs
+    return on_each_device(f, args, dims, outs), outs
 
 
-def _no_jet(call: Call, graph_def: Any) -> Any:
+def _no_jet(call: Call, graph_def: Any, levels: Levels) -> Any:
     raise LayerError(
         f"{call.label}: jax.experimental.jet has no rule for a layer; nest jax.jvp, once for each "
         "order, which layers take"
@@ -242,24 +262,31 @@ def _no_jet(call: Call, graph_def: Any) -> Any:
 
 
 def _drop(read: tuple[int, ...], params: dict[str, Any]) -> _compat.Kept:
-    call, arrays = _reading(params["call"], read)
     n = params["graph_def"][1]
-    return [*range(n), *(n + i for i in arrays)], read, {**params, "call": call}
+    call, levels, inputs = _reading(params["call"], params["levels"], read, n)
+    return inputs, read, {**params, "call": call, "levels": levels}
 
 
-def _reading(call: Call, outputs: Sequence[int]) -> tuple[Call, list[int]]:
-    """A call for some of its outputs, and the arrays that it reads for them, by number."""
+def _reading(
+    call: Call, levels: Levels, outputs: Sequence[int], leaves: int
+) -> tuple[Call, Levels, list[int]]:
+    """A call for some of its outputs, and the operands that it reads for them, by number: all
+    `leaves` of the graph, and some arrays."""
     program, inputs = reading(call.program, outputs)
     slots = [call.slots[i] for i in inputs]
     arrays = sorted(set(slots))
     given = tuple(call.given[k] for k in outputs)
     slots = tuple(arrays.index(i) for i in slots)
-    return dataclasses.replace(call, program=program, given=given, slots=slots), arrays
+    read = [*range(leaves), *(leaves + i for i in arrays)]
+    levels = tuple((tuple(axes[i] for i in read), size) for axes, size in levels)
+    return dataclasses.replace(call, program=program, given=given, slots=slots), levels, read
 
 
-def _lower(*args: Any, call: Call, graph_def: Any, platform: str) -> list[Any]:
-    graph, arrays = _split(args, graph_def)
-    return _run(call, graph, arrays, None, platform)
+def _lower(*args: Any, call: Call, graph_def: Any, levels: Levels, platform: str) -> list[Any]:
+    def run(*every: Any) -> list[Any]:
+        return _run(call, *_split(every, graph_def), None, platform)
+
+    return _mapped(run, levels)(*args)
 
 
 def written_out(params: Mapping[str, Any]) -> Callable[..., list[Any]]:
@@ -272,5 +299,5 @@ ad.primitive_transposes[layer_p] = _transpose
 batching.primitive_batchers[layer_p] = _batch
 _compat.drop_unused(layer_p, _drop)
 _compat.refuse_jet(layer_p, _no_jet)
-runs_alone(layer_p)
+runs_alone(layer_p, lambda call, **_: call.label)
 lowers_to(layer_p, _lower)

@@ -18,7 +18,7 @@ from gnnjit.errors import GraphError
 from gnnjit.graph import validate
 from gnnjit.graph.metis import metis_parts, pymetis, symmetric_pattern
 from gnnjit.graph.partition_checks import whole
-from gnnjit.graph.reading import as_indices
+from gnnjit.graph.reading import as_indices, read_on_host
 from gnnjit.shapes import ArrayLike, HostArray
 
 METHODS = ("auto", "metis", "rcm", "given")
@@ -165,7 +165,7 @@ def _unknown(method: Any) -> GraphError:
 
 
 def _permutation(method: ArrayLike, num_nodes: int) -> HostArray:
-    vertex = np.asarray(method)
+    vertex = read_on_host("method", method)
     if vertex.ndim == 0:
         raise _unknown(method)
     if vertex.shape != (num_nodes,):

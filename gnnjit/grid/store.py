@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from gnnjit.errors import StoreError
+from gnnjit.graph.validate import cut, shown
 from gnnjit.grid.crew import ALONE, Crew
 from gnnjit.grid.store_arrays import (
     ALIGNED,
@@ -33,6 +34,8 @@ from gnnjit.grid.store_arrays import (
 
 GAP = 16 << 10
 """Bytes between two wanted rows that are read along rather than skipped with a further call."""
+LISTED = 8
+"""Arrays in a message."""
 PIECE = 1 << 20
 """Bytes that a gather holds beside its result, unless one row is larger."""
 
@@ -263,10 +266,12 @@ class VertexStore(abc.ABC):
 
     def info(self, name: str) -> ArrayInfo:
         infos = self._infos()
-        if name not in infos:
-            held = ", ".join(map(repr, sorted(infos))) or "none"
+        if not isinstance(name, str) or name not in infos:
+            names = sorted(infos)
+            more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+            held = ", ".join(cut(repr(x)) for x in names[:LISTED]) + more or "none"
             raise StoreError(
-                f"{self._where}: there is no array {name!r}, add it first; the arrays: {held}"
+                f"{self._where}: there is no array {shown(name)}, add it first; the arrays: {held}"
             )
         return infos[name]
 
@@ -294,8 +299,8 @@ class VertexStore(abc.ABC):
         self, name: str, num_rows: int, shape: Sequence[int], dtype: Any, replace: bool
     ) -> ArrayInfo:
         """What `add` makes. Raises StoreError where it may not."""
-        call = f"{self._where}: add({name!r})"
-        if not re.fullmatch(NAME, name):
+        call = f"{self._where}: add({shown(name)})"
+        if not isinstance(name, str) or not re.fullmatch(NAME, name):
             raise StoreError(
                 f"{call}: not a name, expected 1 to 200 of the characters A-Z a-z 0-9 _ . -"
             )

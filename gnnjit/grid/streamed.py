@@ -15,6 +15,8 @@ import numpy as np
 from gnnjit.errors import GraphError, StoreError, StreamError
 from gnnjit.frontend.whole import Rows
 from gnnjit.graph.partition_checks import whole
+from gnnjit.graph.reading import read_on_host
+from gnnjit.graph.validate import refuse_sparse, shown
 from gnnjit.grid.blocks import COMPLETE, EdgeBlocks
 from gnnjit.grid.crew import Crew, digest
 from gnnjit.grid.host import HostStore
@@ -118,7 +120,13 @@ class StreamedGraph:
 
         Raises:
             GraphError: endpoints or sizes that do not fit.
+            StoreError: `store` is none.
         """
+        if not (store is None or isinstance(store, VertexStore)):
+            raise StoreError(
+                f"store is {shown(store)}, expected a vertex store: pass "
+                "gnnjit.grid.DiskStore.create(folder), or leave it out for memory of this process"
+            )
         ordering = order_vertices(src, dst, num_nodes, method=order, seed=seed)
         store = HostStore() if store is None else store
         store.tenant = object()
@@ -143,7 +151,7 @@ class StreamedGraph:
         `array`. Names of vertex data, of edge data and of the store's own arrays do not meet.
 
         Raises:
-            GraphError: there is not one row for each vertex.
+            GraphError: there is not one row for each vertex, or NumPy cannot read them.
             StoreError: the name or the dtype is none for a store.
         """
         rows = self._whole("put", name, rows, Rows.VERTEX)
@@ -164,7 +172,9 @@ class StreamedGraph:
         return self.edge_array(name)
 
     def _whole(self, call: str, name: str, rows: ArrayLike, of: Rows) -> HostArray:
-        rows, count = np.asarray(rows), self.num_rows(of)
+        _full_name(name, of)
+        refuse_sparse(f"{call}({name!r}): rows", rows)
+        rows, count = read_on_host(f"{call}({name!r}): rows", rows), self.num_rows(of)
         if rows.shape[:1] != (count,):
             raise GraphError(
                 f"{call}({name!r}) got an array of shape {rows.shape}, expected one row for each "

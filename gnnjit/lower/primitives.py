@@ -19,21 +19,30 @@ MOST = 1024
 """Primitives with other parameters whose code is kept for calls outside `jax.jit`."""
 
 
-def runs_alone(primitive: Any) -> None:
+def runs_alone(primitive: Any, named: Callable[..., str] | None = None) -> None:
     """What the primitive does outside `jax.jit`, as in `jax.grad` of a layer: it is compiled once
-    for the same parameters and shapes."""
+    for the same parameters and shapes. `named(**params)` is what JAX says of it where
+    `jax.debug_nans` finds one in its results; its name if left out."""
 
     def alone(*args: Any, **params: Any) -> Any:
         with jax.disable_jit(False):  # as JAX's own primitives are
-            return _jitted(primitive, frozenset(params.items()))(*args)
+            return _jitted(primitive, named, frozenset(params.items()))(*args)
 
     primitive.def_impl(alone)
 
 
 @functools.lru_cache(maxsize=MOST)
-def _jitted(primitive: Any, params: frozenset[tuple[str, Any]]) -> Callable[..., Any]:
+def _jitted(
+    primitive: Any, named: Callable[..., str] | None, params: frozenset[tuple[str, Any]]
+) -> Callable[..., Any]:
     """JAX forgets what it compiled when this function is forgotten."""
-    return jax.jit(functools.partial(primitive.bind, **dict(params)))
+
+    def one(*args: Any) -> Any:
+        return primitive.bind(*args, **dict(params))
+
+    one.__name__ = primitive.name
+    one.__qualname__ = named(**dict(params)) if named else primitive.name
+    return jax.jit(_compat.as_one_operation(one))
 
 
 def lowers_to(

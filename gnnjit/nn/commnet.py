@@ -8,6 +8,7 @@ import jax
 from flax import nnx
 
 import gnnjit
+from gnnjit.nn.arguments import check_choice, check_rngs, check_sizes
 from gnnjit.nn.init import glorot
 
 
@@ -30,8 +31,9 @@ class CommNet(nnx.Module):
         aggregator: Literal["mean", "sum"] = "mean",
         rngs: nnx.Rngs,
     ):
-        if aggregator not in ("mean", "sum"):
-            raise ValueError(f"CommNet: aggregator must be mean or sum, got {aggregator!r}")
+        check_sizes("CommNet", in_features=in_features, out_features=out_features)
+        check_choice("CommNet", "aggregator", aggregator, ("mean", "sum"))
+        check_rngs("CommNet", rngs)
         self.own = nnx.Linear(in_features, out_features, kernel_init=glorot, rngs=rngs)
         self.heard = nnx.Linear(
             in_features, out_features, use_bias=False, kernel_init=glorot, rngs=rngs

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 import gnnjit
+from gnnjit.nn.arguments import check_rngs, check_sizes
 from gnnjit.nn.init import glorot
 
 
@@ -21,6 +22,8 @@ class EdgeConv(nnx.Module):
     """
 
     def __init__(self, in_features: int, hidden: int, out_features: int, *, rngs: nnx.Rngs):
+        check_sizes("EdgeConv", in_features=in_features, hidden=hidden, out_features=out_features)
+        check_rngs("EdgeConv", rngs)
         self.hidden = nnx.Linear(2 * in_features, hidden, kernel_init=glorot, rngs=rngs)
         self.out = nnx.Linear(hidden, out_features, kernel_init=glorot, rngs=rngs)
 

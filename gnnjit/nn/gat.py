@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 import gnnjit
+from gnnjit.nn.arguments import check_flags, check_numbers, check_rate, check_rngs, check_sizes
 from gnnjit.nn.attention import attend, merge_heads
 from gnnjit.nn.edge_features import edge_vector
 from gnnjit.nn.init import glorot, per_head
@@ -43,6 +44,12 @@ class GAT(nnx.Module):
         edge_features: int | None = None,
         rngs: nnx.Rngs,
     ):
+        check_sizes("GAT", in_features=in_features, out_features=out_features, heads=heads)
+        check_sizes("GAT", edge_features=edge_features)
+        check_rate("GAT", dropout)
+        check_numbers("GAT", negative_slope=negative_slope)
+        check_flags("GAT", concat=concat, self_loops=self_loops)
+        check_rngs("GAT", rngs)
         self.linear = nnx.Linear(
             in_features, heads * out_features, use_bias=False, kernel_init=glorot, rngs=rngs
         )

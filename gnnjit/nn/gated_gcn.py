@@ -8,6 +8,7 @@ import jax
 from flax import nnx
 
 import gnnjit
+from gnnjit.nn.arguments import check_rngs, check_sizes
 from gnnjit.nn.edge_features import edge_vector
 from gnnjit.nn.init import glorot
 
@@ -35,6 +36,10 @@ class GatedGCN(nnx.Module):
         edge_features: int | None = None,
         rngs: nnx.Rngs,
     ):
+        check_sizes("GatedGCN", in_features=in_features, out_features=out_features)
+        check_sizes("GatedGCN", edge_features=edge_features)
+        check_rngs("GatedGCN", rngs)
+
         def linear(inputs: int, outputs: int) -> nnx.Linear:
             return nnx.Linear(inputs, outputs, use_bias=False, kernel_init=glorot, rngs=rngs)
 

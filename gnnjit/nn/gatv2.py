@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 import gnnjit
+from gnnjit.nn.arguments import check_flags, check_numbers, check_rate, check_rngs, check_sizes
 from gnnjit.nn.attention import attend, merge_heads
 from gnnjit.nn.edge_features import edge_vector
 from gnnjit.nn.init import glorot, per_head
@@ -39,6 +40,12 @@ class GATv2(nnx.Module):
         edge_features: int | None = None,
         rngs: nnx.Rngs,
     ):
+        check_sizes("GATv2", in_features=in_features, out_features=out_features, heads=heads)
+        check_sizes("GATv2", edge_features=edge_features)
+        check_rate("GATv2", dropout)
+        check_numbers("GATv2", negative_slope=negative_slope)
+        check_flags("GATv2", concat=concat, self_loops=self_loops)
+        check_rngs("GATv2", rngs)
         width = heads * out_features
         self.src = nnx.Linear(in_features, width, kernel_init=glorot, rngs=rngs)
         self.dst = nnx.Linear(in_features, width, kernel_init=glorot, rngs=rngs)

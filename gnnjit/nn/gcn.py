@@ -6,13 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 import gnnjit
-from gnnjit.errors import LayerError
 from gnnjit.graph import Bipartite, Graph
-from gnnjit.graph.validate import refuse_sparse
+from gnnjit.nn.arguments import check_flags, check_rngs, check_sizes, float_features
 from gnnjit.nn.edge_features import check_weights
 from gnnjit.nn.init import glorot
 
@@ -40,6 +38,9 @@ class GCN(nnx.Module):
         use_bias: bool = True,
         rngs: nnx.Rngs,
     ):
+        check_sizes("GCN", in_features=in_features, out_features=out_features)
+        check_flags("GCN", self_loops=self_loops, use_bias=use_bias)
+        check_rngs("GCN", rngs)
         self.linear = nnx.Linear(
             in_features, out_features, use_bias=False, kernel_init=glorot, rngs=rngs
         )
@@ -68,27 +69,12 @@ class GCN(nnx.Module):
 def with_degree_factors(graph: Graph, x: Any, weights: jax.Array | None, own: int) -> Any:
     """`x` paired with `(degree + own) ** -0.5` (0 where that degree is not positive)."""
     if not isinstance(x, Bipartite):
-        x = _features(x)
+        x = float_features("GCN", x)
         return x, _inverse_root(_degree(graph, weights), own, x.dtype)
-    x = Bipartite(_features(x.src), _features(x.dst))
+    x = Bipartite(float_features("GCN", x.src), float_features("GCN", x.dst))
     at_src = _inverse_root(_degree(graph.reverse(), weights), own, x.src.dtype)
     at_dst = _inverse_root(_degree(graph, weights), own, x.dst.dtype)
     return Bipartite((x.src, at_src), (x.dst, at_dst))
-
-
-def _features(x: Any) -> jax.Array:
-    """The features of one vertex set as floating-point numbers."""
-    refuse_sparse("nn.GCN: x", x)
-    is_array = isinstance(x, (np.ndarray, jax.Array)) and x.ndim == 2
-    if not is_array or not (x.dtype.kind in "biuf" or jnp.issubdtype(x.dtype, np.floating)):
-        shape = f" of {x.dtype}{list(x.shape)}" if hasattr(x, "dtype") else ""
-        raise LayerError(
-            f"nn.GCN got {type(x).__name__}{shape} as features, expected an array [N, F] of real "
-            "numbers: pass jnp.asarray(x), or a Bipartite of two"
-        )
-    if isinstance(x, np.ndarray):
-        x = jnp.asarray(x.astype(x.dtype.newbyteorder("=")))
-    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
 
 
 def _degree(graph: Graph, weights: jax.Array | None) -> jax.Array:

@@ -6,13 +6,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 import gnnjit
 from gnnjit.errors import LayerError
 from gnnjit.graph import Graph
 from gnnjit.graph.validate import refuse_sparse
+from gnnjit.nn.arguments import check_rngs, check_sizes, float_features
 from gnnjit.nn.edge_features import check_one_set
 from gnnjit.nn.init import glorot
 
@@ -29,6 +29,10 @@ class GGNN(nnx.Module):
     """
 
     def __init__(self, features: int, *, steps: int = 2, edge_types: int = 1, rngs: nnx.Rngs):
+        check_sizes("GGNN", features=features, edge_types=edge_types)
+        check_sizes("GGNN", least=0, steps=steps)
+        check_rngs("GGNN", rngs)
+
         def linear(width: int, use_bias: bool = False) -> nnx.Linear:
             return nnx.Linear(features, width, use_bias=use_bias, kernel_init=glorot, rngs=rngs)
 
@@ -49,9 +53,10 @@ class GGNN(nnx.Module):
         """
         check_one_set(graph, x, "GGNN")
         refuse_sparse("GGNN: x", x)
-        if np.ndim(x) != 2 or x.shape[1] > self.features:
+        x = float_features("GGNN", x)
+        if x.shape[1] > self.features:
             raise LayerError(
-                f"GGNN was given x of shape {list(np.shape(x))}, expected [num_nodes, F] with F at "
+                f"GGNN was given x of shape {list(x.shape)}, expected [num_nodes, F] with F at "
                 f"most {self.features}, its features: apply a linear layer before, or make it wider"
             )
         h = jnp.pad(x, ((0, 0), (0, self.features - x.shape[1])))

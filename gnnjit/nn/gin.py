@@ -10,6 +10,7 @@ from flax import nnx
 
 import gnnjit
 from gnnjit.graph import Graph, ShardedGraph
+from gnnjit.nn.arguments import check_flags, check_numbers, check_rngs, check_sizes
 from gnnjit.nn.edge_features import edge_vector
 from gnnjit.nn.init import glorot
 
@@ -39,6 +40,11 @@ class GIN(nnx.Module):
         edge_features: int | None = None,
         rngs: nnx.Rngs,
     ):
+        check_sizes("GIN", in_features=in_features, hidden=hidden, out_features=out_features)
+        check_sizes("GIN", edge_features=edge_features)
+        check_numbers("GIN", eps=eps)
+        check_flags("GIN", train_eps=train_eps, batch_norm=batch_norm)
+        check_rngs("GIN", rngs)
         self.hidden = nnx.Linear(in_features, hidden, kernel_init=glorot, rngs=rngs)
         self.out = nnx.Linear(hidden, out_features, kernel_init=glorot, rngs=rngs)
         self.norm = nnx.BatchNorm(hidden, momentum=0.9, rngs=rngs) if batch_norm else None

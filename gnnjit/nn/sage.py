@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from flax import nnx
 
 import gnnjit
 from gnnjit.graph import Graph
+from gnnjit.nn.arguments import check_choice, check_flags, check_rngs, check_sizes
 from gnnjit.nn.edge_features import check_weights
 from gnnjit.nn.init import glorot
 
@@ -42,8 +43,10 @@ class SAGE(nnx.Module):
         normalize: bool = False,
         rngs: nnx.Rngs,
     ):
-        if aggregator not in ("mean", "sum", "max", "pool"):
-            raise ValueError(f"SAGE: aggregator must be mean, sum, max or pool, got {aggregator!r}")
+        check_sizes("SAGE", in_features=in_features, out_features=out_features)
+        check_choice("SAGE", "aggregator", aggregator, get_args(Aggregator))
+        check_flags("SAGE", normalize=normalize)
+        check_rngs("SAGE", rngs)
         self.own = nnx.Linear(in_features, out_features, kernel_init=glorot, rngs=rngs)
         self.neighbors = nnx.Linear(
             in_features, out_features, use_bias=False, kernel_init=glorot, rngs=rngs

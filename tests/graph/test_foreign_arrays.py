@@ -10,13 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import gnnjit
-from gnnjit.errors import GnnjitError, GraphError
-from gnnjit.graph import Graph, Partition, batch, coalesce, partition, symmetrize
-from gnnjit.graph.vertex_costs import vertex_features
+from gnnjit.errors import GraphError
+from gnnjit.graph import Graph, Partition, batch, coalesce, partition
 
 RENUMBER = (
     "number the vertices from 0, with `ids, number = numpy.unique(numpy.concatenate([src, dst]), "
@@ -343,57 +340,6 @@ def test_the_advice_on_other_ids_works() -> None:
     graph = Graph.from_edges(*np.split(number, 2))
     assert ids[np.asarray(graph.src)].tolist() == src.tolist()
     assert ids[np.asarray(graph.dst)].tolist() == dst.tolist()
-
-
-HUGE = list(range(20_000))
-VALUES: list[Any] = [
-    None, True, -1, 0, 3, 2.0, 1e3, 1e300, float("nan"), float("inf"), 2**40, 2**100, "5",
-    "x" * 20_000, b"5", (), [], [0, 1], HUGE, [HUGE, HUGE[:5]], [[0, 1], [1, 0]], {"a": 1}, {1, 2},
-    object(), np.arange(3), np.arange(3.0), np.array([1, np.nan, 2]), np.array(["a", "b", "c"]),
-    np.array([None, 1, 2], object), np.zeros((3, 3)), np.zeros((0, 2)), np.zeros(3, "m8[s]"),
-    np.zeros(3, "M8[s]"), np.zeros(3, complex), np.zeros(3, ">i2"), np.zeros(3, [("a", "i4")]),
-    np.ma.array([1, 2, 3], mask=[1, 0, 0]), Tensor([0, 1, 2]), Tensor([0, 1], "no"),
-    jax.random.key(0), jax.random.split(jax.random.key(0), 3), jnp.arange(3), range(3),
-    scipy.sparse.eye(3).tocsr(), lambda: 0, np.float16(2), 1j, "dst", Ellipsis, slice(3),
-]  # fmt: skip
-CALLS: dict[str, Callable[[Any, Any], Any]] = {
-    "edges": lambda a, b: Graph.from_edges(a, b),
-    "edges, 3": lambda a, b: Graph.from_edges(a, b, 3),
-    "num_nodes": lambda a, b: Graph.from_edges([0, 1], [1, 0], a),
-    "sizes": lambda a, b: Graph.from_edges([0], [0], num_src=a, num_dst=b),
-    "mask": lambda a, b: Graph.from_edges([0, 1, 2], [0, 1, 2], edge_mask=a),
-    "said": lambda a, b: Graph.from_edges([0], [0], sorted_by=a, symmetric=b),
-    "pad": lambda a, b: small().pad(a, b),
-    "pad_nodes": lambda a, b: small().pad_nodes(a),
-    "batch": lambda a, b: batch([small(), a]),
-    "batch of": lambda a, b: batch(a),
-    "degree": lambda a, b: small().degree(a),
-    "gcn_norm": lambda a, b: small().gcn_norm(a),
-    "self loops": lambda a, b: small().with_self_loops(a, fill=b),
-    "self loops, fill": lambda a, b: small().with_self_loops(np.ones(3), fill=a),
-    "check": lambda a, b: small().check(a, b, "x"),
-    "coalesce": coalesce,
-    "symmetrize": symmetrize,
-    "equal_vertices": partition.equal_vertices,
-    "equal_edges": partition.equal_edges,
-    "balanced": partition.balanced,
-    "partition": lambda a, b: Partition(a, b, "given"),
-    "shards": Partition.of_assignment,
-    "features": lambda a, b: vertex_features([0], [0], a, b),
-}  # fmt: skip
-
-
-@given(st.sampled_from(sorted(CALLS)), *[st.integers(0, len(VALUES) - 1)] * 2)
-@settings(max_examples=500, deadline=None)
-@pytest.mark.filterwarnings("error")
-def test_unusual_calls(name: str, first: int, second: int) -> None:
-    """An error of ours of at most 1,000 characters, or a result."""
-    message = ""
-    try:
-        CALLS[name](VALUES[first], VALUES[second])
-    except GnnjitError as error:
-        message = str(error)
-    assert len(message) <= 1000
 
 
 # What a self loop holds ---------------------------------------------------------------------------

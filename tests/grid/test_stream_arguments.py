@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit.errors import StreamError
-from gnnjit.grid import StreamedGraph
+from gnnjit.errors import GnnjitError, GraphError, StoreError, StreamError
+from gnnjit.grid import HostStore, StreamedGraph
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +62,69 @@ def test_what_is_not_there_is_not_returned(
     )
     with pytest.raises(StreamError, match=f"^{re.escape(message)}$"):
         gnnjit.stream(returned, memory_budget="1GiB")(graph, x)
+
+
+NO_STORE = (
+    "expected a vertex store: pass gnnjit.grid.DiskStore.create(folder), or leave it out for "
+    "memory of this process"
+)
+NAME = "1 to 160 of the characters A-Z a-z 0-9 _ . -"
+Made = Callable[[StreamedGraph], Any]
+ODD: dict[str, tuple[Made, type[GnnjitError], str]] = {
+    "a number as a store": (
+        lambda g: StreamedGraph.from_edges([0], [0], 1, store=3),  # type: ignore
+        StoreError,
+        f"store is 3, {NO_STORE}",
+    ),
+    "a folder as a store": (
+        lambda g: StreamedGraph.from_edges([0], [0], 1, store="graphs"),  # type: ignore
+        StoreError,
+        f"store is 'graphs', {NO_STORE}",
+    ),
+    "a ragged order": (
+        lambda g: StreamedGraph.from_edges([0], [0], 2, order=[[0], [0, 1]]),
+        GraphError,
+        "method is a list that NumPy cannot read (setting an array element with a sequence. The "
+        "requested array has an inhomoge...), expected an array: pass one in the memory of the "
+        "host, without ragged rows",
+    ),
+    "ragged rows": (
+        lambda g: g.put("x", [[1], [2, 3], [4], [5]]),
+        GraphError,
+        "put('x'): rows is a list that NumPy cannot read (setting an array element with a sequence."
+        " The requested array has an inhomoge...), expected an array: pass one in the memory of "
+        "the host, without ragged rows",
+    ),
+    "keys as rows": (
+        lambda g: g.put_edges("x", jax.random.split(jax.random.key(0), 4)),
+        GraphError,
+        "put_edges('x'): rows is of type key<fry>, expected numbers that are known: pass a NumPy "
+        "array",
+    ),
+    "a list as a name": (
+        lambda g: g.put(["x"], np.ones(4)),  # type: ignore
+        StoreError,
+        f"['x'] is no name for data of the vertices, expected {NAME}",
+    ),
+    "a list as the name of a column": (
+        lambda g: g.column(["x"]),  # type: ignore
+        StoreError,
+        "host store: there is no array ['x'], add it first; the arrays: 'vertex'",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_odd_stores_names_and_rows(what: str) -> None:
+    call, kind, message = ODD[what]
+    graph = StreamedGraph.from_edges(np.array([0, 1, 2, 2]), np.array([1, 2, 0, 3]), 4)
+    with pytest.raises(kind, match=f"^{re.escape(message)}$"):
+        call(graph)
+
+
+def test_of_many_arrays_a_message_lists_some() -> None:
+    store = HostStore()
+    for i in range(200):
+        store.add(f"array.{i:03}", 1, (), np.float32)
+    with pytest.raises(StoreError, match=r"'array\.007' and 192 more$"):
+        store.info("other")

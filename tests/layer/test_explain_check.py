@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import gnnjit
@@ -179,3 +180,35 @@ def test_explain_shows_the_wrong_pass():
     (step,) = [s for s in steps if s.name == "maxima-are-minima"]
     assert "max over" in step.before
     assert "min over" in step.after
+
+
+OF_EXPLAIN = {
+    "wrt": (np.ones(2), 'explain: wrt is ndarray of shape (2,), expected "all" or "params"'),
+    "backward": ("no", "explain: backward is 'no', expected True or False"),
+    "measure": (1, "explain: measure is 1, expected True or False"),
+    "learn": (None, "explain: learn is None, expected True or False"),
+}
+OF_CHECK = {
+    "rtol": ("small", "check: rtol is 'small', expected a number, 0 or more"),
+    "seed": (-1, "check: seed is -1, expected a whole number, 0 or more"),
+}
+
+
+@pytest.mark.parametrize("option", [*OF_EXPLAIN, *OF_CHECK])
+def test_options_that_mean_nothing(option):
+    layer = gnnjit.layer(lambda v, e: gnnjit.sum(e.src))
+    tool = layer.explain if option in OF_EXPLAIN else layer.check
+    value, message = (OF_EXPLAIN | OF_CHECK)[option]
+    graph = gnnjit.Graph.from_edges([0, 1], [1, 1])
+    with pytest.raises(LayerError) as error:
+        tool(graph, jnp.ones((2, 3)), **{option: value})
+    assert str(error.value) == message
+
+
+def test_inside_jit_there_is_nothing_to_compare_or_measure():
+    layer = gnnjit.layer(lambda v, e: gnnjit.sum(e.src))
+    graph, x = gnnjit.Graph.from_edges([0, 1], [1, 1]), jnp.ones((2, 3))
+    with pytest.raises(LayerError, match=r"check compares numbers, and the call is only traced"):
+        jax.jit(lambda: len(str(layer.check(graph, x))))()
+    with pytest.raises(LayerError, match=r"needs to run the layer, and it is only traced here"):
+        jax.jit(lambda: len(str(layer.explain(graph, x, measure=True))))()

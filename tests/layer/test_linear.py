@@ -85,6 +85,7 @@ NOT_LINEAR = {
     "tanh": lambda v, e: gnnjit.sum(jnp.tanh(e.src)),
     "max": lambda v, e: gnnjit.max(e.src),
     "mul": lambda v, e: gnnjit.sum(e.src * v),
+    "max, of a softmax": lambda v, e: gnnjit.sum(gnnjit.softmax(e.src) * 2),
     "gt": lambda v, e: gnnjit.sum(jnp.where(e.src > 0, 1.0, 0.0)),
     "scan": lambda v, e: lax.fori_loop(0, 2, lambda i, h: h * h, v),
     "convert_element_type": decided,
@@ -92,15 +93,43 @@ NOT_LINEAR = {
 }
 
 
+@pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.parametrize("times", [1, 2])
+def test_batches_inside_what_is_transposed(name, times):
+    """Weights of a softmax in the same traversal as what they weigh included."""
+    f, x = LINEAR[name]
+    xs = jnp.stack([x, 2 * x])
+    for _ in range(times):
+        f = jax.vmap(f)
+    xs = xs if times == 1 else jnp.stack([xs, -xs, xs / 2])
+    ct = jax.tree.map(lambda y: array(*y.shape).astype(y.dtype), jax.eval_shape(f, xs))
+    close(jax.jit(lambda ct: jax.linear_transpose(f, xs)(ct))(ct), jax.vjp(f, xs)[1](ct))
+
+
+def test_batches_of_what_is_not_transposed():
+    """Each cotangent flows to one of two operands, of which one has no batch."""
+    both = layer(lambda v, e, w: (e.src * 2, gnnjit.sum(e.data * w)))
+
+    def f(w: Any) -> Any:
+        return jax.vmap(lambda x: both(G, x, w, edges=S)[1])(jnp.stack([X, X]))
+
+    ct = array(2, 5, 3)
+    close(jax.linear_transpose(f, W[0])(ct), jax.vjp(f, W[0])[1](ct))
+
+
+@pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("name", NOT_LINEAR)
-def test_what_is_not_linear(name):
+def test_what_is_not_linear(name, batched):
     f = layer(NOT_LINEAR[name])
     said = (
         "the layer is transposed (by jax.linear_transpose or a linear solver), but it is not "
-        f"linear in what it is transposed for: {name} at test_linear.py:"
+        f"linear in what it is transposed for: {name.split(',')[0]} at test_linear.py:"
     )
+    g, x = (lambda x: f(G, x)), X
+    if batched:
+        g, x = jax.vmap(g), X[None]
     with pytest.raises(LayerError, match=re.escape(said)):
-        jax.linear_transpose(lambda x: f(G, x), X)(X)
+        jax.linear_transpose(g, x)(x)
 
 
 spread = layer(lambda v, e: gnnjit.sum(e.src * e.data / (1 + gnnjit.degree())))

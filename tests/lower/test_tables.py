@@ -142,15 +142,53 @@ def test_rows_on_shards(name):
     alike((got, sharded.get(got_x), got_t), (loss, of_x, of_t))
 
 
-KINDS = [np.int8, np.int16, np.uint8, np.uint32]
+KINDS = [np.uint8, np.int8, np.int16, np.int32, np.uint16, np.uint32]
+TABLES = [np.float32, np.float16, np.int8, np.uint8, np.int16, np.int32, np.uint32, np.bool_]
+
+
+def picks(kind: type[np.integer]) -> jax.Array:
+    """In range, counted from the end, beyond both ends, and the ends of the dtype themselves."""
+    ends = np.iinfo(kind)
+    drawn = np.clip(INDEX, ends.min, ends.max)
+    drawn[:6] = np.clip([ends.min, ends.max, ends.max - 1, -1, 127, -128], ends.min, ends.max)
+    return jnp.asarray(drawn.astype(kind))
+
+
+@pytest.mark.parametrize("kernel", ["cpu", "segment"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_indices_of_each_dtype_into_tables_of_each(kind, kernel):
+    """Sums of rows, numbers and columns, against NumPy; out of range as plain JAX has it."""
+    index, x = picks(kind), draw(N, F)
+    rng = np.random.default_rng(1)
+    tables = {
+        t: (rng.integers(0, 9, (R, F)).astype(t), rng.integers(0, 9, (4, 300)).astype(t))
+        for t in TABLES
+    }
+    run = gnnjit.layer(
+        lambda v, e, all: [
+            gnnjit.sum((row[e.data], row[:, 0][e.data], columns[:, e.data])) for row, columns in all
+        ]
+    )
+    given = [tables[t] for t in TABLES]
+    with prefer(kernel):
+        got = jax.jit(lambda x, all, i: run(graph(), x, all, edges=i))(x, given, index)
+    for (row, columns), found in zip(given, got, strict=True):
+        row, columns = jnp.asarray(row), jnp.asarray(columns)
+        picked = jax.vmap(lambda i: (row[i], row[:, 0][i], columns[:, i]))(index)  # noqa: B023
+        for each, rows in zip(found, picked, strict=True):
+            want = np.zeros((N, *rows.shape[1:]), np.float64)
+            np.add.at(want, DST, np.asarray(rows, np.float64))
+            np.testing.assert_array_equal(np.asarray(each, np.float64), want, f"{row.dtype}")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_indices_of_other_dtypes(kind):
+def test_gradients_of_tables_by_indices_of_each_dtype(kind):
+    index, x = picks(kind), draw(N, F)
     run, t = layer("a row")
-    index = jnp.asarray(np.abs(INDEX) % R, kind)
-    got = value_and_gradient(run, graph(), draw(N, F), t, index)
-    alike(got, value_and_gradient(run, graph(), draw(N, F), t, index.astype(np.int32)))
+    loss = lambda x, t: jnp.square(plain("a row", x, t, index)).sum()  # noqa: E731
+    want = jax.value_and_grad(loss, argnums=(0, 1))(x, t)
+    with prefer("cpu"):
+        alike(jax.jit(lambda *a: value_and_gradient(run, graph(), *a))(x, t, index), want)
 
 
 def test_padding_reads_and_adds_nothing():
