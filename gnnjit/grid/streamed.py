@@ -118,7 +118,13 @@ class StreamedGraph:
 
         Raises:
             GraphError: endpoints or sizes that do not fit.
+            StoreError: `store` is none.
         """
+        if not isinstance(store, VertexStore | None):
+            raise StoreError(
+                f"store is a {type(store).__name__}, expected a HostStore, a DiskStore, or None "
+                "for the memory of this process"
+            )
         ordering = order_vertices(src, dst, num_nodes, method=order, seed=seed)
         store = HostStore() if store is None else store
         store.tenant = object()

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit.errors import StreamError
-from gnnjit.grid import StreamedGraph
+from gnnjit.errors import StoreError, StreamError
+from gnnjit.grid import HostStore, StreamedGraph
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +33,16 @@ def test_sizes_of_the_layout(name: str, most: int, free: str, value: Any) -> Non
     message = f"{name} is {value!r}, expected a whole number from 1 to {most}, or None for {free}"
     with pytest.raises(StreamError, match=f"^{re.escape(message)}$"):
         gnnjit.stream(total, memory_budget="1GiB", **{name: value})
+
+
+@pytest.mark.parametrize("store", [3, "folder", HostStore])
+def test_a_store_that_is_none(store: Any) -> None:
+    message = (
+        f"store is a {type(store).__name__}, expected a HostStore, a DiskStore, or None for the "
+        "memory of this process"
+    )
+    with pytest.raises(StoreError, match=f"^{re.escape(message)}$"):
+        StreamedGraph.from_edges([0], [1], 2, store=store)
 
 
 def test_sizes_of_numpy(graph: StreamedGraph) -> None:
