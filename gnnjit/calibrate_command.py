@@ -21,6 +21,7 @@ from rich.table import Table
 from gnnjit.calibrate import QUICK, THOROUGH, USUAL, Effort, Point, Report, calibrate
 from gnnjit.calibration_grid import calibration_points
 from gnnjit.cost.store import Key, Stored, check_writable, save
+from gnnjit.errors import CostError
 from gnnjit.output import add_json_option, check_json, for_people, write_json
 
 SUMMARY = "measure this device once, for the choices that the compiler makes by cost"
@@ -47,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure, report, and store; the exit code."""
     people = Console(file=for_people(args, to_the_end=not args.dry_run))
     check_json(args.json)
+    if args.seed < 0:
+        raise CostError(f"--seed is {args.seed}, expected at least 0")
     if not args.dry_run:
         check_writable()
     key = Key.here()

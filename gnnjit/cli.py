@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
+import jax
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -15,13 +19,19 @@ from gnnjit import calibrate_command, distributed, explain_command, launch_comma
 from gnnjit.allocator import keep_memory
 from gnnjit.config import KEEP_MEMORY, version
 from gnnjit.data import DATASETS
-from gnnjit.errors import GnnjitError
+from gnnjit.errors import LONGEST, GnnjitError, shortened
 from gnnjit.output import drop_output
 from gnnjit.training import command as train_command
+from gnnjit.training.checkpoint import quiet
 
 FAILURE = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(shortened(message, 500))
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,7 @@ COMMANDS = (
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="gnnjit", description="A functional compiler for graph neural networks in JAX."
     )
     top.add_argument("--version", action="version", version=f"gnnjit {version()}")
@@ -102,14 +112,35 @@ def main(argv: Sequence[str] | None = None) -> int:
             return BROKEN_PIPE
         return leaving.code if isinstance(leaving.code, int) else FAILURE
     except GnnjitError as error:
-        print(f"gnnjit: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return FAILURE
+        return _failed(str(error))
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if not _is_of_memory(error):
+            raise
+        said = shortened(str(error).strip() or "no room", 200)
+        return _failed(
+            f"memory is too short ({said}): choose a smaller model or dataset, or train within a "
+            "budget (gnnjit train --memory-budget 1GiB --store DIR)"
+        )
     except KeyboardInterrupt:
         print("gnnjit: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         drop_output(sys.stdout)
         return BROKEN_PIPE
+    except OSError as error:
+        if error.filename is None:  # of a stream
+            drop_output(sys.stdout)
+        at = error.filename or "the standard output"
+        return _failed(f"{at} cannot be used ({error.strerror}): make room, or choose another")
+
+
+def _failed(message: str) -> int:
+    print(shortened(f"gnnjit: error: {' '.join(message.split())}", LONGEST), file=sys.stderr)
+    return FAILURE
+
+
+def _is_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
 def console() -> int:
@@ -121,8 +152,13 @@ def console() -> int:
         distributed.keep_stdout()
     if KEEP_MEMORY or sys.argv[1:2] == ["calibrate"]:
         keep_memory()
-    code = main()
-    distributed.leave(code)
+    with quiet():  # what callbacks of a checkpoint raise may come after it
+        code = main()
+        distributed.leave(code)
+        if code == INTERRUPTED:  # threads of XLA and Orbax are at work: Python's way out may crash
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+            os._exit(code)
     return code
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from gnnjit.errors import shortened
 
 
 def number(flag: str) -> int:
@@ -26,6 +29,22 @@ def cache_dir() -> Path:
     """XDG_CACHE_HOME/gnnjit, or ~/.cache/gnnjit. It need not exist yet."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "gnnjit"
+
+
+def path_of(given: str | os.PathLike[str], what: str, error: type[Exception]) -> Path:
+    """`given`, which the user calls `what`, as an absolute path. Raises `error` for what can be no
+    path: no text, a name that is too long, the home of nobody, a folder that may not be entered."""
+    try:
+        if not os.fspath(given):
+            raise ValueError("it is empty")
+        path = Path(given).expanduser().absolute()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()
+    except (OSError, ValueError, RuntimeError) as found:
+        reason = getattr(found, "strerror", None) or str(found)
+        shown = repr(shortened(os.fspath(given), 200))
+        raise error(f"{what} {shown} cannot be used ({reason}): choose another path") from found
+    return path
 
 
 def cores() -> int:

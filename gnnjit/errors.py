@@ -16,7 +16,15 @@ def shortened(text: str, limit: int) -> str:
 
 
 class GnnjitError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base of all errors raised on purpose. Whatever a user's text, name or path adds to a message,
+    its begin and its end, which say where and what to do, are kept."""
+
+    longest: int | None = LONGEST
+    """Characters of a message; None where it may hold whole programs."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if self.longest is None else shortened(text, self.longest)
 
 
 class LayerError(GnnjitError, ValueError):
@@ -58,6 +66,10 @@ class OutputError(GnnjitError, ValueError):
 class VerifyError(GnnjitError, AssertionError):
     """A program of the IR is ill-formed: a bug in a pass, not in the user's code."""
 
+    longest = None
+
 
 class CheckError(GnnjitError, AssertionError):
     """An optimised layer and its interpreted program disagree."""
+
+    longest = None

@@ -11,6 +11,7 @@ from gnnjit.errors import LayerError
 from gnnjit.explain import Explanation, explain
 from gnnjit.nn.recipes import MODELS, build
 from gnnjit.output import add_json_option, check_json, for_people, write_json
+from gnnjit.training.config import TrainConfig
 
 SUMMARY = "print the plans of a model's layers, their passes, buffers and kernels"
 
@@ -58,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     check_json(args.json)
     if args.heads is not None and not MODELS[args.model].attention:
         raise LayerError(f"--heads: {args.model} has no attention heads: leave it out")
+    heads = 4 if args.heads is None else args.heads
+    TrainConfig(model=args.model, layers=args.layers, hidden=args.hidden, heads=heads)  # checks
     dataset = open_dataset(args.dataset, args.data_dir)
     graph = dataset.union() if isinstance(dataset, GraphDataset) else dataset.graph
     model = build(
@@ -66,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         hidden=args.hidden,
         num_classes=dataset.num_classes,
         layers=args.layers,
-        heads=4 if args.heads is None else args.heads,
+        heads=heads,
         dropout=0.0,
         rngs=nnx.Rngs(0),
     )

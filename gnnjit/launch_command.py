@@ -14,6 +14,9 @@ SUMMARY = "run a command of gnnjit in several processes that work together"
 MISTAKE = 2
 """Exit code of a command after an error whose message says what to do."""
 
+MOST = 1024
+"""Processes of a machine, and devices of a process."""
+
 _LOCAL_DEVICES = "JAX_LOCAL_DEVICE_IDS"
 
 EPILOG = """examples:
@@ -92,12 +95,11 @@ def run(args: argparse.Namespace, inner: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace, inner: argparse.Namespace) -> None:
-    if args.processes < 1:
-        raise LaunchError(f"--processes is {args.processes}, expected at least 1")
-    if args.devices_per_process is not None and args.devices_per_process < 1:
-        raise LaunchError(
-            f"--devices-per-process is {args.devices_per_process}, expected at least 1"
-        )
+    for option, count in (
+        ("--processes", args.processes), ("--devices-per-process", args.devices_per_process)
+    ):  # fmt: skip
+        if count is not None and not 1 <= count <= MOST:
+            raise LaunchError(f"{option} is {count}, expected 1 to {MOST}")
     if not 0 <= args.grace < 1e6:
         raise LaunchError(f"--grace is {args.grace:g}, expected a number of seconds from 0 on")
     if inner.command == "launch":

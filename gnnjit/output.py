@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from gnnjit.config import write_atomically
+from gnnjit.config import path_of, write_atomically
 from gnnjit.errors import OutputError
 
 STDOUT = "-"
@@ -37,13 +37,11 @@ def check_json(path: str | None) -> None:
     """Raises OutputError if `write_json` could not write there: known before the work."""
     if path is None or path == STDOUT:
         return
-    target = Path(path).expanduser()
+    target = path_of(path, "--json", OutputError)
     if target.is_dir():
         raise OutputError(f"--json {path} is a directory, expected a file name")
-    if not target.absolute().parent.is_dir():
-        raise OutputError(
-            f"--json {path}: {target.absolute().parent} is no directory, make it first"
-        )
+    if not target.parent.is_dir():
+        raise OutputError(f"--json {path}: {target.parent} is no directory, make it first")
 
 
 def write_json(path: str | None, data: Any) -> None:

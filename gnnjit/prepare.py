@@ -28,6 +28,7 @@ from typing import IO, Any
 import numpy as np
 
 from gnnjit import errors
+from gnnjit.config import path_of
 from gnnjit.data import DATASETS, Dataset, open_dataset, row_normalize
 from gnnjit.data.communities import draw
 from gnnjit.data.registry import checked_options
@@ -190,7 +191,7 @@ def _holds(request: Request) -> bool:
 
 
 def _refuse_file(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
+    if not path_of(folder, "the folder", StoreError).is_dir() and folder.exists():
         raise StoreError(f"{folder}: this is a file, expected a folder: choose another one")
 
 

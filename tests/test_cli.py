@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 
+import jax
 import pytest
 
 from gnnjit import cli
+from gnnjit.data import open_dataset
 from gnnjit.training import command
 
 FAST = ["train", "karate", "--model", "gcn", "--epochs", "4", "--no-compare"]
@@ -157,6 +159,114 @@ def test_mistakes_are_one_line(gnnjit, options, message):
     assert code == 2
     assert err == error(message)
     assert "Traceback" not in out
+
+
+LONG = "x" * 3000
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"train {LONG}", f"train karate --model {LONG}", f"train karate --seed {LONG}",
+        f"train karate --option {LONG}", f"train karate --option {LONG}=1", f"train karate {LONG}",
+        f"train karate --decay {LONG}", f"explain {LONG}", f"data {LONG}", LONG,
+        f"train karate --json {LONG}", f"train karate --checkpoint {LONG}",
+        f"train cora --data-dir {LONG}", f"train karate --memory-budget 1GiB --store {LONG}",
+        f"launch -n 2 -- train --model {LONG} --seed {LONG}",
+        f"train communities --option num_nodes={'9' * 400}", "train --epochs x",
+    ],
+    ids=lambda command: command.replace(LONG, "LONG")[:60],
+)  # fmt: skip
+def test_no_message_is_long(gnnjit, command):
+    code, _, err = gnnjit(*command.split())
+    assert code == 2
+    assert "error: " in err
+    assert len(err) <= 1001
+
+
+STORE = "--memory-budget 1GiB --store"
+
+
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        *(
+            (o, p)
+            for o in ("--json", "--checkpoint")
+            for p in ("a\0b", LONG, "~nobody-of-this-name", "")
+        ),
+        *((STORE, p) for p in ("a\0b", LONG)),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_what_can_be_no_path_is_told_before_training(gnnjit, options, path):
+    code, _, err = gnnjit(*FAST, *options.split(), path)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "cannot be used (" in err
+    assert err.endswith("): choose another path\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("explain karate --layers 0", "layers is 0, expected 1 to 1000"),
+        ("explain karate --hidden -5", "hidden is -5, expected at least 1"),
+        ("explain karate --heads 0", "heads is 0, expected at least 1"),
+        ("train karate --layers 2147483647", "layers is 2147483647, expected 1 to 1000"),
+        (
+            "train karate --devices 99999999",
+            "devices is 99999999, expected at most 1024 in each process",
+        ),
+        ("calibrate --seed -1", "--seed is -1, expected at least 0"),
+        ("launch -n 99999999 -- data list", "--processes is 99999999, expected 1 to 1024"),
+        (
+            "launch -n 1 --devices-per-process 99999999 -- data list",
+            "--devices-per-process is 99999999, expected 1 to 1024",
+        ),
+    ],
+)
+def test_numbers_out_of_range_are_told(gnnjit, arguments, message):
+    code, out, err = gnnjit(*arguments.split())
+    assert (code, out, err) == (2, "", error(message))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["communities", "--option", "num_features=2147483647"], ["karate", "--hidden", "2147483647"]],
+)
+def test_a_lack_of_memory_is_one_line(gnnjit, monkeypatch, options):
+    found = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")
+    monkeypatch.setattr(command, "train", raises(found))
+    monkeypatch.setattr(command, "open_dataset", raises(MemoryError("Unable to allocate 9 bytes")))
+    if options[0] == "karate":
+        monkeypatch.setattr(command, "open_dataset", open_dataset)
+    code, _, err = gnnjit("train", *options, "--no-compare", "--quiet")
+    assert code == 2
+    assert err.startswith("gnnjit: error: memory is too short (")
+    assert err.endswith("(gnnjit train --memory-budget 1GiB --store DIR)\n")
+
+
+def raises(error):
+    def fail(*arguments, **keywords):
+        raise error
+
+    return fail
+
+
+def test_other_errors_of_jax_pass_through(gnnjit, monkeypatch):
+    monkeypatch.setattr(command, "train", raises(jax.errors.JaxRuntimeError("INTERNAL: a bug")))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="a bug"):
+        gnnjit(*FAST)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a device that is full")
+@pytest.mark.parametrize("arguments", ["data list", "explain karate --model gcn --json -"])
+def test_standard_output_on_a_full_disk(capsys, arguments):
+    with open("/dev/full", "w", buffering=1) as stream, contextlib.redirect_stdout(stream):
+        assert cli.main(arguments.split()) == 2
+    assert capsys.readouterr().err.startswith(
+        "gnnjit: error: the standard output cannot be used (No space left on device)"
+    )
 
 
 @pytest.mark.parametrize("name", ["cora", "mutag", "dblp"])

@@ -248,10 +248,10 @@ def test_a_mistake_in_the_command_is_told_once(capfd):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["-n", "0"], "--processes is 0, expected at least 1"),
+        (["-n", "0"], "--processes is 0, expected 1 to 1024"),
         (
             ["-n", "2", "--devices-per-process", "0"],
-            "--devices-per-process is 0, expected at least 1",
+            "--devices-per-process is 0, expected 1 to 1024",
         ),
         (["-n", "2", "--grace", "-1"], "--grace is -1, expected a number of seconds from 0 on"),
         (["-n", "2", "--grace", "nan"], "--grace is nan, expected a number of seconds from 0 on"),

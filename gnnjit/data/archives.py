@@ -94,14 +94,18 @@ def _read_npy(raw: bytes, where: str) -> Any:
     if dtype.hasobject:
         value = load_pickle(rest, where)
         return value.item() if isinstance(value, np.ndarray) and value.shape == () else value
-    if not all(isinstance(side, int) and side >= 0 for side in shape):
-        raise _unreadable(where, f"its shape is {_short(shape)}")
+    odd = _unreadable(where, f"its shape is {_short(shape)}")
+    if not all(type(side) is int and side >= 0 for side in shape):
+        raise odd
     if dtype.kind not in "biufUS" or dtype.itemsize * math.prod(shape) != len(rest):
         found = f"{len(rest):,} bytes for {_short(dtype)} of the shape {_short(shape)}"
         raise _unreadable(where, found)
-    if dtype.itemsize == 0:
-        return np.zeros(shape, dtype)
-    return np.frombuffer(rest, dtype).reshape(shape, order="F" if fortran else "C")
+    try:
+        if dtype.itemsize == 0:
+            return np.zeros(shape, dtype)
+        return np.frombuffer(rest, dtype).reshape(shape, order="F" if fortran else "C")
+    except (ValueError, MemoryError) as error:  # more dimensions or elements than NumPy has
+        raise odd from error
 
 
 def _short(value: object) -> str:

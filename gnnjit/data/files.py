@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gnnjit.config import cache_dir, write_atomically
+from gnnjit.config import cache_dir, path_of, write_atomically
 from gnnjit.errors import DataError
 
 Fetch = Callable[[str, int], bytes]
@@ -47,9 +47,9 @@ def user_dir(data_dir: str | os.PathLike[str] | None) -> Path | None:
     chosen = data_dir or os.environ.get("GNNJIT_DATA_DIR")
     if not chosen:
         return None
-    path = Path(chosen).expanduser()
+    given = "--data-dir" if data_dir else "GNNJIT_DATA_DIR"
+    path = path_of(chosen, given, DataError)
     if not path.exists():
-        given = "--data-dir" if data_dir else "GNNJIT_DATA_DIR"
         raise DataError(f"{path}: no such directory, expected {given} to hold dataset files.")
     return path
 

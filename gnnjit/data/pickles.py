@@ -43,7 +43,8 @@ class Csr:
                 f"{where}: the matrix has {self.shape[0]:,} x {self.shape[1]:,} elements, expected "
                 "one that fits into memory. Is it the right file?"
             ) from error
-        np.add.at(out, (self.rows(), self.indices), self.data.astype(np.float32))
+        with np.errstate(over="ignore"):  # infinities are told where features are looked at
+            np.add.at(out, (self.rows(), self.indices), self.data.astype(np.float32))
         return out
 
 

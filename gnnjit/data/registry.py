@@ -20,6 +20,7 @@ from gnnjit.data.planetoid import planetoid
 from gnnjit.data.tu import tu
 from gnnjit.data.types import Dataset, GraphDataset
 from gnnjit.errors import DataError
+from gnnjit.graph.validate import shown
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,8 @@ def checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {option: _checked(name, option, value, entry) for option, value in options.items()}
 
 
+_BITS = 128
+"""Of whole numbers, seeds included."""
 _KINDS = {"int": "a whole number", "float": "a finite number", "bool": "True or False"}
 
 
@@ -116,8 +119,9 @@ def _checked(name: str, option: str, value: Any, entry: Entry) -> Any:
     found = _as_kind(kind, value)
     if found is None or (option == "seed" and found < 0):
         wanted = "a whole number, 0 or more" if option == "seed" else _KINDS[kind]
-        shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
-        raise DataError(f"{name}: got {option}={shown}, expected {wanted}.")
+        if isinstance(value, int) and value.bit_length() > _BITS:
+            wanted += f" below 2**{_BITS}"
+        raise DataError(f"{name}: got {option}={shown(value)}, expected {wanted}.")
     return found
 
 
@@ -126,6 +130,8 @@ def _as_kind(kind: str, value: Any) -> Any:
     if isinstance(value, bool | np.bool_):
         return bool(value) if kind == "bool" else None
     if kind == "bool" or not isinstance(value, int | float | np.integer | np.floating):
+        return None
+    if isinstance(value, int) and value.bit_length() > _BITS:
         return None
     if not math.isfinite(value) or (kind == "int" and value != int(value)):
         return None

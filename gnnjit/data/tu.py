@@ -133,8 +133,7 @@ def _assemble(name: str, texts: _Texts, attributes: bool) -> GraphDataset:
     y = y.reshape(-1).astype(np.int32)
     owner = _owner(texts, y.shape[0])
     n = owner.shape[0]
-    edges = texts.table("A", np.int64, columns=2) - 1
-    _check_edges(texts, edges, owner)
+    edges = _edges(texts, owner)
     order = np.argsort(owner[edges[:, 0]], kind="stable")
     edges = edges[order].astype(np.int32)
     edge_label = None
@@ -160,31 +159,34 @@ def _assemble(name: str, texts: _Texts, attributes: bool) -> GraphDataset:
 
 def _owner(texts: _Texts, graphs: int) -> np.ndarray:
     """int64 [N]: the graph of each vertex, from 0, rising."""
-    owner = texts.table("graph_indicator", np.int64, columns=1)[:, 0] - 1
-    if (np.diff(owner) < 0).any():
-        line = int(np.argmax(np.diff(owner) < 0)) + 2
+    number = texts.table("graph_indicator", np.int64, columns=1)[:, 0]
+    falls = number[1:] < number[:-1]
+    if falls.any():
+        line = int(np.argmax(falls)) + 2
         raise DataError(
             f"{texts.file('graph_indicator')}: line {line} steps down to graph "
-            f"{owner[line - 1] + 1}, expected the vertices graph by graph. The file is damaged; "
+            f"{number[line - 1]}, expected the vertices graph by graph. The file is damaged; "
             "get it again."
         )
-    if owner[0] < 0 or owner[-1] >= graphs:
+    if number[0] < 1 or number[-1] > graphs:
         raise DataError(
-            f"{texts.file('graph_indicator')}: got graphs {owner[0] + 1} to {owner[-1] + 1}, "
+            f"{texts.file('graph_indicator')}: got graphs {number[0]} to {number[-1]}, "
             f"expected 1 to {graphs} by the lines of graph_labels. Get both files again."
         )
-    return owner
+    return number - 1
 
 
-def _check_edges(texts: _Texts, edges: np.ndarray, owner: np.ndarray) -> None:
-    n = owner.shape[0]
-    outside = ((edges < 0) | (edges >= n)).any(axis=1)
+def _edges(texts: _Texts, owner: np.ndarray) -> np.ndarray:
+    """int64 [E, 2]: the ends of each edge, from 0."""
+    n, number = owner.shape[0], texts.table("A", np.int64, columns=2)
+    outside = ((number < 1) | (number > n)).any(axis=1)
     if outside.any():
         line = int(np.argmax(outside))
         raise DataError(
-            f"{texts.file('A')}: line {line + 1} joins {edges[line, 0] + 1} and "
-            f"{edges[line, 1] + 1}, expected vertices from 1 to {n}. Get all files again."
+            f"{texts.file('A')}: line {line + 1} joins {number[line, 0]} and "
+            f"{number[line, 1]}, expected vertices from 1 to {n}. Get all files again."
         )
+    edges = number - 1
     crossing = owner[edges[:, 0]] != owner[edges[:, 1]]
     if crossing.any():
         line = int(np.argmax(crossing))
@@ -193,6 +195,7 @@ def _check_edges(texts: _Texts, edges: np.ndarray, owner: np.ndarray) -> None:
             f"{texts.file('A')}: line {line + 1} joins graphs {a} and {b}, expected edges within "
             "a graph. Get all files again."
         )
+    return edges
 
 
 def _features(texts: _Texts, n: int, attributes: bool) -> np.ndarray:

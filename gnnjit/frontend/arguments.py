@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import LayerError, shortened
 from gnnjit.graph import Graph
+from gnnjit.graph.reading import is_number
 
 
 def checked(tree: Any, what: str, where: str) -> Any:
@@ -84,12 +84,13 @@ def is_array(x: Any) -> bool:
 
 def numbers(x: Any, what: str) -> Any:
     """An array of NumPy in the byte order of this machine, if it holds numbers."""
-    if x.dtype.kind in "biufc" or jnp.issubdtype(x.dtype, np.number):
+    if is_number(x.dtype):
         return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
+    of_text = "give each text a number, as in np.unique(..., return_inverse=True)[1]"
     advice = {
         "O": "make numbers of it, as in x.astype('float32')",
-        "U": "give each text a number, as in np.unique(..., return_inverse=True)[1]",
-        "S": "give each text a number, as in np.unique(..., return_inverse=True)[1]",
+        "U": of_text,
+        "S": of_text,
         "M": "subtract a date and divide by a unit, as in (t - t[0]) / np.timedelta64(1, 's')",
         "m": "divide it by a unit, as in t / np.timedelta64(1, 's')",
         "V": "pass its fields as a dict of arrays",

@@ -18,37 +18,29 @@ from gnnjit.ir.program import Value
 _LIBRARIES = ("jax", "jaxlib", "flax", "numpy", "gnnjit/frontend", "gnnjit/lower", "gnnjit/ir")
 _RAISE = dis.opmap["RAISE_VARARGS"]
 
-_PICK = (
-    "A layer is traced once, for all vertices and edges, so Python sees no numbers. Write {}; "
-    "under `with jax.disable_jit():` print shows the numbers"
-)
-_CONCRETE: tuple[tuple[type[Exception], str], ...] = (
-    (
-        jax.errors.TracerBoolConversionError,
-        "needs the truth of a value of the graph in Python (if, while, and, or, not, assert). "
-        + _PICK.format("jnp.where(condition, a, b), jnp.logical_and(a, b) or jax.lax.cond"),
+_CONCRETE: dict[type[Exception], tuple[str, str]] = {
+    jax.errors.TracerBoolConversionError: (
+        "needs the truth of a value of the graph in Python (if, while, and, or, not, assert)",
+        "jnp.where(condition, a, b), jnp.logical_and(a, b) or jax.lax.cond",
     ),
-    (
-        jax.errors.TracerArrayConversionError,
-        "gave a value of the graph to NumPy or another library (np.exp, np.asarray, ...). "
-        + _PICK.format("the function of jax.numpy, as jnp.exp for np.exp"),
+    jax.errors.TracerArrayConversionError: (
+        "gave a value of the graph to NumPy or another library (np.exp, np.asarray, ...)",
+        "the function of jax.numpy, as jnp.exp for np.exp",
     ),
-    (
-        jax.errors.TracerIntegerConversionError,
-        "used a value of the graph as a Python integer (an index of a list, a size, a range). "
-        + _PICK.format("an index of a JAX array, as in jnp.asarray(table)[i]"),
+    jax.errors.TracerIntegerConversionError: (
+        "used a value of the graph as a Python integer (an index of a list, a size, a range)",
+        "an index of a JAX array, as in jnp.asarray(table)[i]",
     ),
-    (
-        jax.errors.NonConcreteBooleanIndexError,
-        "picked entries by a condition, of which it is not known how many hold. "
-        + _PICK.format("jnp.where(condition, x, 0)"),
+    jax.errors.NonConcreteBooleanIndexError: (
+        "picked entries by a condition, of which it is not known how many hold",
+        "jnp.where(condition, x, 0)",
     ),
-    (
-        jax.errors.ConcretizationTypeError,
-        "made a Python number of a value of the graph (float(), int(), .item(), math.exp, ...). "
-        + _PICK.format("jnp.exp for math.exp, x.astype(float) for float(x)"),
+    jax.errors.ConcretizationTypeError: (
+        "made a Python number of a value of the graph (float(), int(), .item(), math.exp, ...)",
+        "jnp.exp for math.exp, x.astype(float) for float(x)",
     ),
-)
+}
+"""What a layer did where JAX needs a number, and what to write instead; subclasses first."""
 
 
 def in_words(error: Exception, values: Sequence[Value], name: str, where: str) -> LayerError | None:
@@ -57,11 +49,15 @@ def in_words(error: Exception, values: Sequence[Value], name: str, where: str) -
     if isinstance(error, GnnjitError) or not _is_of_tracing(error):
         return None
     at = user_place(error) or where
-    for kind, text in _CONCRETE:
+    for kind, (did, write) in _CONCRETE.items():
         if isinstance(error, kind):
-            return LayerError(f"{at}: {name} {text}")
+            return LayerError(
+                f"{at}: {name} {did}. A layer is traced once, for all vertices and edges, so "
+                f"Python sees no numbers. Write {write}; under `with jax.disable_jit():` print "
+                "shows the numbers"
+            )
     if isinstance(error, AttributeError):
-        return _attribute(error, name, at)
+        return _attribute(error, values, name, at)
     if not isinstance(error, (TypeError, ValueError, IndexError)):
         return None
     said = shortened(str(error).strip(), 400)
@@ -70,9 +66,17 @@ def in_words(error: Exception, values: Sequence[Value], name: str, where: str) -
     )
 
 
-def _attribute(error: AttributeError, name: str, at: str) -> LayerError | None:
-    if error.name not in ("src", "dst", "data") or not _compat.is_tracer(error.obj):
+def _attribute(
+    error: AttributeError, values: Sequence[Value], name: str, at: str
+) -> LayerError | None:
+    if not _compat.is_tracer(error.obj):
         return None
+    if error.name not in ("src", "dst", "data"):
+        asked = shortened(str(error.name), 60)
+        return LayerError(
+            f"{at}: {name} asked an array for .{asked}, which arrays do not have\n"
+            f"  {per_element(values)}"
+        )
     return LayerError(
         f"{at}: {name} asked an array for .{error.name}, which an edge has: v are this vertex's "
         "own features, and those of an incoming edge are e.src, e.dst and e.data. Write "

@@ -95,9 +95,8 @@ def _collapse(program: Program, v: Value) -> Equation | None:
         return readers[0] if 0 in op["axes"] else None
     if v.shape[0] < 2 or any(e.op.name not in _CUTS for e in readers):
         return None
-    parts = {
-        o: {o} for e in readers for o in e.outputs
-    }  # of each value, what was cut out and added
+    # Of each value, what was cut out and added.
+    parts = {o: {o} for e in readers for o in e.outputs}
     for eqn in program.equations:
         if eqn.op.name in ("squeeze", "add"):
             added = set().union(*(parts.get(a, set()) for a in eqn.inputs))  # type: ignore[arg-type]

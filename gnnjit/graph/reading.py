@@ -53,7 +53,7 @@ def as_indices(name: str, value: ArrayLike) -> Any:
     Raises GraphError if it is not one-dimensional or not of an integer type.
     """
     array = read_array(name, value)
-    if array.dtype == object and array.ndim == 0:
+    if array.ndim == 0 and getattr(array.dtype, "kind", "") in tuple("OUS"):
         raise GraphError(
             f"{name} is a {cut(type(value).__qualname__)}, expected an array of vertex numbers: "
             f"pass one vertex per edge"

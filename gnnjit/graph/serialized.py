@@ -39,18 +39,14 @@ def _refuse(_: Any) -> Any:
 
 def register() -> None:
     """Tell JAX how the parts of a graph are written. Both processes import gnnjit then."""
-    for kind in (AllGather, Cover, Halo, Ring, ShardedGraph):
+    sharded, single = (AllGather, Cover, Halo, Ring, ShardedGraph), (
+        Bipartite, Buckets, Graph, RowTasks, Structure,
+    )  # fmt: skip
+    for kind in (*sharded, *single):
         export.register_pytree_node_serialization(
             kind,
             serialized_name=f"gnnjit.{kind.__name__}",
-            serialize_auxdata=_refuse,
-            deserialize_auxdata=_refuse,
-        )
-    for kind in (Bipartite, Buckets, Graph, RowTasks, Structure):
-        export.register_pytree_node_serialization(
-            kind,
-            serialized_name=f"gnnjit.{kind.__name__}",
-            serialize_auxdata=_dump,
-            deserialize_auxdata=_load,
+            serialize_auxdata=_refuse if kind in sharded else _dump,
+            deserialize_auxdata=_refuse if kind in sharded else _load,
         )
     export.register_namedtuple_serialization(TaskList, serialized_name="gnnjit.TaskList")

@@ -43,7 +43,10 @@ def shown(value: Any) -> str:
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and shape:
         return f"{cut(type(value).__name__)} of shape {cut(str(shape))}"
-    return cut(_short.repr(value))
+    try:
+        return cut(_short.repr(value))
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return f"a number of {value.bit_length()} bits"
 
 
 def cut(text: str) -> str:

@@ -28,7 +28,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from gnnjit.config import write_atomically
+from gnnjit.config import path_of, write_atomically
 from gnnjit.training.errors import CheckpointError
 
 _IDENTITY = "identity.json"
@@ -117,7 +117,7 @@ class Checkpoints:
 
 def _claimed(root: str | os.PathLike[str], resume: bool) -> Path:
     """Where checkpoints are, on resume, or may be put."""
-    root = Path(root).expanduser().absolute()
+    root = path_of(root, "--checkpoint", CheckpointError)
     if resume:
         _read_identity(root)
     elif root.is_dir() and any(_IDENTITY not in path.name for path in root.iterdir()):

@@ -20,7 +20,7 @@ from gnnjit.prepare import prepare
 from gnnjit.shard import PARTITIONS
 from gnnjit.stored_dataset import StoredDataset
 from gnnjit.train import train
-from gnnjit.training.checkpoint import Checkpoints, quiet
+from gnnjit.training.checkpoint import Checkpoints
 from gnnjit.training.config import DECAYS, FIELDS, OPTIMIZERS, TrainConfig, in_words, resolve
 from gnnjit.training.devices import check_spread, provide
 from gnnjit.training.errors import TrainError
@@ -53,6 +53,7 @@ literature has none, from GCN's on Cora (GAT's, with attention). The JSON lists 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `gnnjit train`."""
     parser.epilog = EPILOG
+    parser.usage = "gnnjit train [-h] [DATASET] [OPTION ...]"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
         "dataset",
@@ -242,7 +243,7 @@ def run(args: argparse.Namespace) -> int:
     """Train as the options say, with the other processes of the job, if there are any; the exit
     code."""
     connect()
-    with main_first(), quiet():  # what callbacks of a checkpoint raise may come after it
+    with main_first():
         return _run(args)
 
 

@@ -73,7 +73,7 @@ class TrainConfig:
             raise TrainError("; ".join(wrong))
         rules = (
             ("model", self.model in MODELS, f"one of {', '.join(MODELS)}"),
-            ("layers", self.layers >= 1, "at least 1"),
+            ("layers", 1 <= self.layers <= 1000, "1 to 1000"),
             ("hidden", self.hidden >= 1, "at least 1"),
             ("heads", self.heads >= 1, "at least 1"),
             ("out_heads", self.out_heads >= 1, "at least 1"),

@@ -20,6 +20,8 @@ from gnnjit.training.tasks import Batch, split_weights
 from gnnjit.training.together import processes
 
 AXIS = "shards"
+MOST = 1024
+"""Devices of a process: JAX makes a thread and more for each part of the CPU."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +113,12 @@ def _check_name(what: str, got: str, expected: tuple[str, ...]) -> None:
 def provide(devices: int | None) -> None:
     """Where this process computes on the CPU, let JAX take that for as many devices as make so many
     in all processes. Nothing where JAX has used its devices, or was told how many to take."""
-    if devices is None or devices < 1 or devices % processes():
+    if devices is None or devices < 1:
         return  # what is wrong is told later
+    if devices > MOST * processes():
+        raise TrainError(f"devices is {devices}, expected at most {MOST} in each process")
+    if devices % processes():
+        return
     if getattr(jax.config, "jax_num_cpu_devices") > 0:  # noqa: B009, of which types know nothing
         return
     try:

@@ -106,6 +106,11 @@ def _npy(header: str, data: bytes = b"") -> bytes:
         ("{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,)}",
          "8 bytes for float32 of the shape (1099511627776,)"),
         ("{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}", "its shape is (-2,)"),
+        ("{'descr': '<U0', 'fortran_order': False, 'shape': (2,)}", "8 bytes for <U0 of"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (True, 2)}",
+         "its shape is (True, 2)"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (2," + "1," * 70 + ")}",
+         "its shape is (2, 1, 1,"),
         ("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}",
          "8 bytes for float32 of the shape (3,)"),
         ("{'descr': '|V8', 'fortran_order': False, 'shape': (1,)}", "8 bytes for |V8 of"),
@@ -127,6 +132,15 @@ def test_headers_are_compared_with_what_is_there(tmp_path, header, why):
     assert message.endswith("), expected the .npy format. Get the file again.")
     assert why in message
     assert len(message) < 400
+
+
+@pytest.mark.parametrize("shape", ["(0, 99999999999999999999)", "(2**70,)", str((0,) * 70)])
+@pytest.mark.parametrize("dtype", ["<f4", "<U0"])
+def test_sizes_that_numpy_does_not_have(tmp_path, shape, dtype):
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}}}"
+    path = _zip(tmp_path / "a.npz", [("x.npy", _npy(header))])
+    with pytest.raises(DataError, match=r"not a readable array \(.*\), expected the .npy format"):
+        read_npz(path, ("x",))
 
 
 @pytest.mark.parametrize(

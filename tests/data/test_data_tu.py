@@ -59,6 +59,11 @@ def test_without_labels(tmp_path, tu_texts, write_tu):
          "The file is damaged or of another set; get all files again."),
         ("A", "1, 9\n", "{zip}:MUTAG_A.txt: line 1 joins 1 and 9, expected vertices from 1 to 6. "
          "Get all files again."),
+        ("A", f"1, {-2**63}\n", "{zip}:MUTAG_A.txt: line 1 joins 1 and -9223372036854775808, "
+         "expected vertices from 1 to 6. Get all files again."),
+        ("graph_indicator", f"{-2**63}\n1\n2\n2\n2\n3\n", "{zip}:MUTAG_graph_indicator.txt: got "
+         "graphs -9223372036854775808 to 3, expected 1 to 3 by the lines of graph_labels. Get both "
+         "files again."),
         ("A", "1, 2\n0, 1\n", "{zip}:MUTAG_A.txt: line 2 joins 0 and 1, expected vertices from 1 "
          "to 6. Get all files again."),
         ("A", "1, 2\n2, 3\n", "{zip}:MUTAG_A.txt: line 2 joins graphs 1 and 2, expected edges "

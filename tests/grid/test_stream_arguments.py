@@ -81,6 +81,11 @@ ODD: dict[str, tuple[Made, type[GnnjitError], str]] = {
         StoreError,
         f"store is 'graphs', {NO_STORE}",
     ),
+    "the class of a store": (
+        lambda g: StreamedGraph.from_edges([0], [0], 1, store=HostStore),  # type: ignore
+        StoreError,
+        f"store is <class 'gnnjit.grid.host.HostStore'>, {NO_STORE}",
+    ),
     "a ragged order": (
         lambda g: StreamedGraph.from_edges([0], [0], 2, order=[[0], [0, 1]]),
         GraphError,

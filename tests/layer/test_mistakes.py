@@ -417,6 +417,23 @@ def test_a_vertex_has_no_src():
     )
 
 
+@pytest.mark.parametrize("fn", [lambda v, e: v.mine, lambda v, e: gnnjit.sum(e.src.mine)])
+def test_an_attribute_that_arrays_do_not_have(fn):
+    text = call(G, X, fn=fn)
+    assert ".<lambda> asked an array for .mine, which arrays do not have\n" in "." + text
+    assert "v: float32[4]. A feature vector is [F] here" in text
+
+
+@pytest.mark.parametrize("unit", ["s", "ns", "D"])
+@pytest.mark.parametrize("kind", ["m8", "M8"])
+def test_times_are_no_numbers(kind, unit):
+    times, numbers = np.zeros((5, 2), f"{kind}[{unit}]"), X
+    for x, edges in ((times, None), (numbers, times[:3])):
+        text = call(G, x, edges=edges, fn=lambda v, e: gnnjit.sum(e.src))
+        assert f"has dtype {times.dtype}, expected numbers: " in text
+        assert "np.timedelta64(1, 's')" in text or "divide it by a unit" in text
+
+
 def test_an_index_too_many():
     assert call(G, X, fn=lambda v, e: gnnjit.sum(e.src[:, :3])) == (
         "test_an_index_too_many.<lambda> cannot be traced for one element: Too many indices: array "

@@ -1,8 +1,8 @@
 """Edges sorted by their rows, in time that is linear in edges and rows.
 
-Where rows rise and padding is last, edges are copied as they are. Where rows rise and padding stands
-among them, edges are moved past it. Else rows are counted, and each edge goes to its row's next slot:
-a counting sort, stable. Each is looked at only as long as it holds.
+Where rows rise and padding is last, edges are copied as they are. Where rows rise and padding is
+among them, edges are moved past it. Else rows are counted, and each edge goes to its row's next
+slot: a counting sort, stable. Each is looked at only as long as it holds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from llvmlite import ir
 from gnnjit.lower.cpu import abi
 from gnnjit.lower.cpu.frame import NULL, Frame
 from gnnjit.lower.cpu.vectors import I32, I64, PTR
-
 
 _BLOCK = 1024
 """Edges that are looked at before it is asked whether their rows rise."""
