@@ -81,9 +81,10 @@ def float_features(module: str, x: Any) -> jax.Array:
     is_array = isinstance(x, (np.ndarray, jax.Array)) and x.ndim == 2
     if not is_array or not is_number(x.dtype) or jnp.issubdtype(x.dtype, np.complexfloating):
         shape = f" of {cut(str(x.dtype))}{list(x.shape)}" if hasattr(x, "dtype") else ""
+        remedy = "x[:, None], one feature" if getattr(x, "ndim", 2) == 1 else "jnp.asarray(x)"
         raise LayerError(
             f"nn.{module} got {cut(type(x).__name__)}{shape} as features, expected an array [N, F] "
-            "of real numbers: pass jnp.asarray(x)"
+            f"of real numbers: pass {remedy}"
         )
     if isinstance(x, np.ndarray):
         x = jnp.asarray(x.astype(x.dtype.newbyteorder("=")))

@@ -89,6 +89,10 @@ def apply(store: VertexStore, oracle: dict[str, np.ndarray], call) -> None:
         assert store.info(name).sealed == (do == "seal")
 
 
+LONG = "'" + "x" * 37 + "..." + "x" * 38 + "'"
+"""201 letters, in a message."""
+
+
 @pytest.mark.parametrize("kind", ["host", "disk"])
 @given(calls=CALLS)
 def test_a_store_is_a_dict_of_arrays(kind, tmp_path_factory, calls):
@@ -241,9 +245,16 @@ WHERE = {"host": "host store", "disk": "{folder}"}
         *[
             (
                 lambda s, name=name: s.add(name, 1, (), "bool"),
-                f"add({name!r}): not a name, expected 1 to 200 of the characters A-Z a-z 0-9 _ . -",
+                f"add({came}): not a name, expected 1 to 200 of the characters A-Z a-z 0-9 _ . -",
             )
-            for name in ("", "a/b", "x\n", "é", "x" * 201)
+            for name, came in (
+                ("", "''"),
+                ("a/b", "'a/b'"),
+                ("x\n", "'x\\n'"),
+                ("é", "'é'"),
+                ("x" * 201, LONG),
+                (3, "3"),
+            )
         ],
         (
             lambda s: s.add("y", 1, (2, -1), "bool"),

@@ -268,7 +268,7 @@ def test_traced_arguments_cannot_be_measured():
         gcn.explain(G, x, P["w"], measure=True)
         return x
 
-    with pytest.raises(LayerError, match=r"gcn: explain\(measure=True\) needs arrays"):
+    with pytest.raises(LayerError, match=r"gcn: explain\(measure=True\) needs to run the"):
         jax.jit(traced)(X)
 
 

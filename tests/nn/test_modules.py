@@ -320,9 +320,15 @@ def test_ggnn_between_two_vertex_sets(x: Any, came: str) -> None:
     )
 
 
-@pytest.mark.parametrize("shape", [(9, 7), (9,)])
-def test_ggnn_of_features_that_do_not_fit(shape: tuple[int, ...]) -> None:
-    assert refusal(GGNN(6, rngs=nnx.Rngs(0)), np.ones(shape)) == (
-        f"GGNN was given x of shape {list(shape)}, expected [num_nodes, F] with F at most 6, its "
+def test_ggnn_of_features_that_do_not_fit() -> None:
+    assert refusal(GGNN(6, rngs=nnx.Rngs(0)), np.ones((9, 7))) == (
+        "GGNN was given x of shape [9, 7], expected [num_nodes, F] with F at most 6, its "
         "features: apply a linear layer before, or make it wider"
+    )
+
+
+def test_ggnn_of_one_number_a_vertex() -> None:
+    assert refusal(GGNN(6, rngs=nnx.Rngs(0)), np.ones(9)) == (
+        "nn.GGNN got ndarray of float64[9] as features, expected an array [N, F] of real numbers: "
+        "pass x[:, None], one feature"
     )
