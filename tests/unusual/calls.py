@@ -97,8 +97,9 @@ def run(call: Call) -> Any:
 
 def bad_error(error: Exception) -> str | None:
     text = f"{type(error).__name__}: {str(error)[:300]}"
-    if len(str(error)) > LONGEST:
-        return f"a message of {len(str(error))} characters: {text}"
+    said = str(error.args[0]) if isinstance(error, GnnjitError) and error.args else str(error)
+    if len(said) > LONGEST:  # as it was written: what is printed has its middle left out
+        return f"a message of {len(said)} characters: {text}"
     if isinstance(error, (VerifyError, CheckError)):
         return f"an error of ours inside: {text}"
     if isinstance(error, GnnjitError):
