@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -161,8 +161,19 @@ def run(
         return step.finish(start)
     if count == 1:
         return step.finish(step(start, 0))
-    numbers = jnp.arange(count, dtype=structure.indptr.dtype)
-    return step.finish(lax.scan(lambda state, i: (step(state, i), None), start, numbers)[0])
+    number = structure.indptr.dtype.type
+    last = lax.fori_loop(number(0), number(count), lambda i, state: step(state, i), start)
+    return step.finish(last)
+
+
+class _Part(NamedTuple):
+    """A chunk of edges: their numbers, rows (padding has one beyond the last), neighbours, and
+    which of them count."""
+
+    edge: Any
+    row: Any
+    neighbor: Any
+    valid: Any
 
 
 class _Step:
@@ -193,34 +204,44 @@ class _Step:
         return out
 
     def __call__(self, state: list[Any], number: Any) -> list[Any]:
-        last = self.graph.num_edges - 1
-        slot = number * self.chunk + jnp.arange(self.chunk, dtype=self.structure.indptr.dtype)
-        valid = slot < self.structure.indptr[-1]
-        slot = jnp.minimum(slot, last)
-        values = self.values(slot, valid)
+        part = self.part(number)
+        valid, values = part.valid, self.values(part)
         new, split = [], self.split
         each = zip(state, split.at, split.products, split.rows, self.reductions, strict=True)
         for total, at, product, rows, r in each:
             if rows:
                 new.append(_with_rows(total, rows, [values[i] for i in at], valid))
             elif r is None:
-                new.append(self.write(total, values[at[0]], slot, valid))
+                new.append(self.write(total, values[at[0]], part))
             elif product is not None:
                 a, b = (_mask(values[i], valid, 0) for i in at)
                 new.append(total + _summed(product, a, b, total.dtype))
             else:
-                new.append(self.reduce(total, values[at[0]], r, slot, valid))
+                new.append(self.reduce(total, values[at[0]], r, part))
         return new
 
-    def values(self, slot: Any, valid: Any) -> list[Any]:
-        edge = self.structure.edge[slot]
-        row = jnp.where(valid, self.row_of_edge[edge], 0)
+    def part(self, number: Any) -> _Part:
+        """Chunk `number`. The last one begins early enough to be as long as the others; what it
+        has in common with the one before is not valid."""
+        s, chunk = self.structure, self.chunk
+        first = number * chunk
+        start = jnp.minimum(first, self.graph.num_edges - chunk).astype(s.indptr.dtype)
+        slot = start + jnp.arange(chunk, dtype=s.indptr.dtype)
+        edge, neighbor = (
+            lax.dynamic_slice_in_dim(x, start, chunk, axis=0) for x in (s.edge, s.neighbor)
+        )
+        real = slot < s.indptr[-1]
+        row = jnp.where(real, _read(self.row_of_edge, edge), size(self.graph, self.rows))
+        return _Part(edge, row, neighbor, (slot >= first) & real)
+
+    def values(self, part: _Part) -> list[Any]:
         near, far = self.rows, self.rows.flipped
-        index = {near: row, far: self.structure.neighbor[slot], Space.EDGE: edge}
+        row = jnp.where(part.valid, part.row, 0)
+        index = {near: row, far: part.neighbor, Space.EDGE: part.edge}
         args, axes = [], []
         for x, v in zip(self.operands, self.body.inputs, strict=True):
             shared = v.space is Space.SHARED
-            args.append(x if shared else x[index[v.space]])
+            args.append(x if shared else _read(x, index[v.space]))
             axes.append(None if shared else 0)
         body = self.split.body
         if all(a is None for a in axes):
@@ -228,23 +249,23 @@ class _Step:
             return [jnp.broadcast_to(o, (self.chunk, *jnp.shape(o))) for o in outs]
         return jax.vmap(lambda *xs: evaluate_element(body, xs), in_axes=axes)(*args)
 
-    def reduce(self, total: Any, x: Any, r: Reduce, slot: Any, valid: Any) -> Any:
-        x = _mask(x.astype(total.dtype), valid, neutral(r, total.dtype))
+    def reduce(self, total: Any, x: Any, r: Reduce, part: _Part) -> Any:
+        x = _mask(x.astype(total.dtype), part.valid, neutral(r, total.dtype))
         if r.into is Space.SHARED:
             whole = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}[r.kind](x, axis=0)
             pair = jnp.stack([total[0], whole])
             return {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}[r.kind](pair, axis=0)[None]
-        ids = self.row_of_edge[self.structure.edge[slot]]
-        ids = jnp.where(valid, ids, total.shape[0])
-        at = total.at[ids]
+        at = total.at[part.row]
         how = {"sum": at.add, "max": at.max, "min": at.min}[r.kind]
-        return how(x, indices_are_sorted=True, mode="drop")
+        return how(x, indices_are_sorted=True, mode="drop", wrap_negative_indices=False)
 
-    def write(self, written: Any, x: Any, slot: Any, valid: Any) -> Any:
+    def write(self, written: Any, x: Any, part: _Part) -> Any:
         """With the values of one chunk, in the order in which the edges were given."""
-        beyond = self.graph.num_edges + jnp.arange(self.chunk, dtype=slot.dtype)
-        at = written.at[jnp.where(valid, self.structure.edge[slot], beyond)]
-        return at.set(x.astype(written.dtype), mode="drop", unique_indices=True)
+        beyond = self.graph.num_edges + jnp.arange(self.chunk, dtype=part.edge.dtype)
+        at = written.at[jnp.where(part.valid, part.edge, beyond)]
+        return at.set(
+            x.astype(written.dtype), mode="drop", unique_indices=True, wrap_negative_indices=False
+        )
 
     def finish(self, state: list[Any]) -> list[Any]:
         degree = jnp.diff(self.structure.indptr)
@@ -274,6 +295,11 @@ def _with_rows(total: Any, sums: Sequence[RowSum], values: list[Any], valid: Any
         flat = total.reshape(count, size).at[number].add(update, mode="drop")
         total = flat.reshape(total.shape)
     return total
+
+
+def _read(x: Any, at: Any) -> Any:
+    """`x[at]`, of indices that are known to be right."""
+    return x.at[at].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def _mask(x: Any, keep: Any, otherwise: Any) -> Any:
