@@ -72,7 +72,7 @@ def test_right_values_and_no_false_alarm(name: str, mode: str, expected: Any) ->
     with MODES[mode]():
         found = [step(arguments)]
         if mode != "transfer_guard":  # JAX's own rules move constants outside of jit
-            found.append(run(arguments))
+            found.append(run(arguments[:1]))
     for (loss, out), grad in found[0] + found[-1]:
         want = expected[name]
         got = (loss, out[: len(want[1])], grad[: len(X)])
