@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 from rich import box
@@ -143,6 +145,25 @@ def _is_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Within it, Ctrl-C is not lost in a callback of C code, such as JAX's of the garbage
+    collector, whose exceptions Python tells of and drops: it comes again."""
+    before = sys.unraisablehook
+
+    def hook(found: Any) -> None:
+        if isinstance(found.exc_value, KeyboardInterrupt):
+            threading.Timer(0.05, _thread.interrupt_main).start()  # when the callback is over
+        else:
+            before(found)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
 def console() -> int:
     """`main` in a process of its own. What is measured there should not depend on what was freed
     before. One of several processes of a job ends with `gnnjit launch`, and does not wait for the
@@ -152,7 +173,7 @@ def console() -> int:
         distributed.keep_stdout()
     if KEEP_MEMORY or sys.argv[1:2] == ["calibrate"]:
         keep_memory()
-    with quiet():  # what callbacks of a checkpoint raise may come after it
+    with interruptible(), quiet():  # what callbacks of a checkpoint raise may come after it
         code = main()
         distributed.leave(code)
         if code == INTERRUPTED:  # threads of XLA and Orbax are at work: Python's way out may crash

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 
 import jax
 import pytest
@@ -368,3 +369,16 @@ def test_a_resumed_run_says_where_it_continues(gnnjit, tmp_path):
     code, out, err = gnnjit(*FAST, *run, "--resume", "--epochs", "6")
     assert (code, err) == (0, "")
     assert "seed-0  resumed after epoch 4\n" in out
+
+
+def test_an_interrupt_in_a_callback_comes_again() -> None:
+    class Swallows:
+        def __del__(self) -> None:
+            raise KeyboardInterrupt  # Python tells of it, and goes on
+
+    def work() -> None:
+        Swallows()
+        threading.Event().wait(60)
+
+    with cli.interruptible(), pytest.raises(KeyboardInterrupt):
+        work()
