@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -42,6 +44,7 @@ __all__ = [
     "is_exported",
     "is_jaxpr",
     "is_tracer",
+    "is_users",
     "jit_is_disabled",
     "like",
     "lower_fun",
@@ -296,25 +299,42 @@ def current_trace() -> Any:
     return inner.trace_ctx.trace
 
 
-_LIBRARIES = tuple(
-    f"{os.sep}{name}{os.sep}"
-    for name in ("flax", "gnnjit/frontend", "gnnjit/lower", "gnnjit/ir", "gnnjit/grid")
-)
-_CALLS = tuple(
-    os.path.join("gnnjit", f"{name}.py")
-    for name in ("_compat", "layer", "layer_call", "run_program", "stage", "stream")
-)
+def _folder(package: str) -> str:
+    spec = importlib.util.find_spec(package)  # which imports nothing
+    return "" if spec is None or spec.origin is None else os.path.dirname(spec.origin) + os.sep
+
+
+_OURS = os.path.dirname(__file__) + os.sep
+_OTHERS = tuple(filter(None, map(_folder, ("jax", "jaxlib", "flax", "numpy"))))
+_PYTHON = os.path.dirname(os.__file__) + os.sep
+_AS_USERS_DO = tuple(f"{_OURS}{room}{os.sep}" for room in ("nn", "training"))
+"""Rooms of ours that write layers and call them."""
+
+
+def is_users(file: str) -> bool:
+    """Whether code in a file is the user's, whose line a message names: none of Python, JAX, Flax,
+    NumPy and this package, but for the layers that come with it."""
+    if file.startswith(_OURS):
+        return file.startswith(_AS_USERS_DO)
+    if file.startswith((*_OTHERS, "<frozen ", "<string>")):
+        return False
+    return not file.startswith(_PYTHON) or "-packages" in file[len(_PYTHON) :]
 
 
 def user_line(source_info: Any) -> tuple[str, int] | None:
     """File and line of the user's code that made an equation."""
     from jax._src import source_info_util  # the only way to a frame on all supported releases
 
-    traceback = getattr(source_info, "traceback", source_info)
-    frames = list(source_info_util.user_frames(traceback))
-    own = [f for f in frames if not any(lib in f.file_name for lib in _LIBRARIES)]
-    own = [f for f in own if not f.file_name.endswith(_CALLS)]
-    return (own[0].file_name, own[0].start_line) if own else None
+    frames = source_info_util.user_frames(getattr(source_info, "traceback", source_info))
+    first = next((f for f in frames if is_users(f.file_name)), None)
+    return (first.file_name, first.start_line) if first else None
+
+
+def raised_at(error: BaseException) -> str | None:
+    """File and line of the user's code, the innermost that raised an error or that it passed."""
+    frames = traceback.walk_tb(error.__traceback__)
+    at = [(f.f_code.co_filename, line) for f, line in frames if is_users(f.f_code.co_filename)]
+    return f"{os.path.basename(at[-1][0])}:{at[-1][1]}" if at else None
 
 
 def dropout_of(source_info: Any) -> str | None:
@@ -327,19 +347,3 @@ def dropout_of(source_info: Any) -> str | None:
         if any(name.endswith(file) for name in files):
             return f"{library}.Dropout"
     return None
-
-
-def raised_at(error: BaseException) -> str | None:
-    """File and line of the user's code that raised an error."""
-    found, at = None, error.__traceback__
-    while at is not None:
-        name = at.tb_frame.f_code.co_filename
-        package = name.startswith(_PACKAGE) or any(lib in name for lib in _INSTALLED)
-        if not package:
-            found = f"{os.path.basename(name)}:{at.tb_lineno}"
-        at = at.tb_next
-    return found
-
-
-_PACKAGE = os.path.dirname(__file__) + os.sep
-_INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("jax", "jaxlib", "flax"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 import inspect
-import os
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +14,6 @@ from gnnjit import _compat
 from gnnjit.errors import GnnjitError, LayerError, shortened
 from gnnjit.ir.program import Value
 
-_LIBRARIES = ("jax", "jaxlib", "flax", "numpy", "gnnjit/frontend", "gnnjit/lower", "gnnjit/ir")
 _RAISE = dis.opmap["RAISE_VARARGS"]
 
 _CONCRETE: dict[type[Exception], tuple[str, str]] = {
@@ -48,7 +46,7 @@ def in_words(error: Exception, values: Sequence[Value], name: str, where: str) -
     one says it best: the user raised it, or a library that is neither JAX nor ours."""
     if isinstance(error, GnnjitError) or not _is_of_tracing(error):
         return None
-    at = user_place(error) or where
+    at = _compat.raised_at(error) or where
     for kind, (did, write) in _CONCRETE.items():
         if isinstance(error, kind):
             return LayerError(
@@ -90,30 +88,9 @@ def _is_of_tracing(error: Exception) -> bool:
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
-    if at is None or _is_library(frame.f_code.co_filename):
+    if at is None or not _compat.is_users(frame.f_code.co_filename):
         return True
     return frame.f_code.co_code[at.tb_lasti] != _RAISE
-
-
-def _is_library(file: str) -> bool:
-    file = file.replace(os.sep, "/")
-    return any(f"/{library}/" in file for library in _LIBRARIES)
-
-
-def user_place(error: BaseException) -> str | None:
-    """`file:line` of the innermost line outside libraries that `error` passed through."""
-    frames = [
-        (frame.f_code.co_filename.replace(os.sep, "/"), line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-    ]
-    own = [
-        f"{file.rsplit('/', 1)[-1]}:{line}"
-        for file, line in frames
-        if not _is_library(file)
-        and not file.endswith(("gnnjit/_compat.py", "gnnjit/layer.py", "gnnjit/stage.py"))
-        and not file.startswith("<")
-    ]
-    return own[-1] if own else None
 
 
 def per_element(values: Sequence[Value]) -> str:

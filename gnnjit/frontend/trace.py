@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gnnjit import _compat
 from gnnjit.errors import LayerError
 from gnnjit.frontend import arguments, mistakes, suspicions
 from gnnjit.frontend.capture import MUTABLE, Captured, capture
@@ -165,15 +166,15 @@ def _in_words(
     if isinstance(error, LayerError):
         if _PLACE.match(str(error)):
             return None
-        return LayerError(f"{mistakes.user_place(error) or where}: {error}")
+        return LayerError(f"{_compat.raised_at(error) or where}: {error}")
     if isinstance(error, jax.errors.UnexpectedTracerError):
         return LayerError(leak_message(name, where))
     if args.dst is None and ("_Missing" in str(error) or "__jax_array__" in str(error)):
         return LayerError(_no_destination(name, where))
     if isinstance(error, (TypeError, ValueError)) and "__jax_array__" in str(error):
-        return LayerError(f"{mistakes.user_place(error) or where}: {_AS_ARRAY}")
+        return LayerError(f"{_compat.raised_at(error) or where}: {_AS_ARRAY}")
     if (said := library_message(error)) is not None:
-        return LayerError(f"{mistakes.user_place(error) or where}: {name} {said}")
+        return LayerError(f"{_compat.raised_at(error) or where}: {name} {said}")
     return mistakes.in_words(error, values, name, where)
 
 
