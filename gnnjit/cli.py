@@ -6,6 +6,7 @@ import _thread
 import argparse
 import contextlib
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -153,7 +154,7 @@ def interruptible() -> Iterator[None]:
 
     def hook(found: Any) -> None:
         if isinstance(found.exc_value, KeyboardInterrupt):
-            threading.Timer(0.05, _thread.interrupt_main).start()  # when the callback is over
+            threading.Timer(0.05, _interrupt).start()  # when the callback is over
         else:
             before(found)
 
@@ -162,6 +163,14 @@ def interruptible() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = before
+
+
+def _interrupt() -> None:
+    """As Ctrl-C does, also out of a wait."""
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
 
 
 def console() -> int:

@@ -11,7 +11,8 @@ import scipy.sparse
 from jax.experimental import sparse
 
 import gnnjit
-from tests.unusual.calls import Nonsense
+
+from .calls import Nonsense
 
 SRC, DST = np.array([0, 1, 2, 2, 0]), np.array([1, 2, 0, 1, 1])
 FULL = gnnjit.Graph.from_edges(SRC, DST, num_nodes=4)

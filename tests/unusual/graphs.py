@@ -12,8 +12,9 @@ import scipy.sparse
 from gnnjit.graph import Bipartite, Graph, Partition, batch, coalesce, partition, symmetrize
 from gnnjit.graph.vertex_costs import vertex_features
 from gnnjit.grid import HostStore, StreamedGraph
-from tests.unusual.calls import Call, Nonsense, Pick, anything
-from tests.unusual.features import GRAPHS, Tensor, features
+
+from .calls import Call, Nonsense, Pick, anything
+from .features import GRAPHS, Tensor, features
 
 HUGE = list(range(20_000))
 VALUES: list[Any] = [

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import gnnjit
-from tests.unusual.calls import Call, Nonsense, Pick, anything, nothing_right
-from tests.unusual.features import (
+
+from .calls import Call, Nonsense, Pick, anything, nothing_right
+from .features import (
     DST,
     FULL,
     GRAPHS,

@@ -12,8 +12,9 @@ import numpy as np
 from flax import nnx
 
 from gnnjit import nn
-from tests.unusual.calls import Call, Nonsense, Pick, Shape
-from tests.unusual.features import FULL, Leaves, Unknown, features, plain, rows_of
+
+from .calls import Call, Nonsense, Pick, Shape
+from .features import FULL, Leaves, Unknown, features, plain, rows_of
 
 
 @functools.cache

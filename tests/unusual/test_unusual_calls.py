@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from gnnjit.errors import LayerError
-from tests.unusual.calls import Call, Pick, complaint, nothing_right
-from tests.unusual.graphs import (
+
+from .calls import Call, Pick, complaint, nothing_right
+from .graphs import (
     batch_call,
     edges_call,
     graph_call,
@@ -26,7 +27,7 @@ from tests.unusual.graphs import (
     pad_call,
     streamed_call,
 )
-from tests.unusual.layers import (
+from .layers import (
     arguments_call,
     dropout_call,
     layer_call,
@@ -34,7 +35,7 @@ from tests.unusual.layers import (
     tool_options_call,
     word_call,
 )
-from tests.unusual.modules import make_call, module_call
+from .modules import make_call, module_call
 
 CALLS = 2_000
 
