@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import argparse
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -30,6 +31,9 @@ from gnnjit.training.checkpoint import quiet
 FAILURE = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+
+_OF_STREAMS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EBADF)
+"""What writing to a stream may end in."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -131,10 +135,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         drop_output(sys.stdout)
         return BROKEN_PIPE
     except OSError as error:
-        if error.filename is None:  # of a stream
-            drop_output(sys.stdout)
-        at = error.filename or "the standard output"
-        return _failed(f"{at} cannot be used ({error.strerror}): make room, or choose another")
+        return _failed(_of_the_system(error))
+
+
+def _of_the_system(error: OSError) -> str:
+    """What to say of a file or a stream that failed. Raises any other error again."""
+    if error.filename is None and error.errno not in _OF_STREAMS:
+        raise error
+    if error.filename is None:
+        drop_output(sys.stdout)
+    at = error.filename or "the standard output"
+    return f"{at} cannot be used ({error.strerror}): make room, or choose another"
 
 
 def _failed(message: str) -> int:
@@ -148,8 +159,8 @@ def _is_of_memory(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Within it, Ctrl-C is not lost in a callback of C code, such as JAX's of the garbage
-    collector, whose exceptions Python tells of and drops: it comes again."""
+    """Within it, a Ctrl-C that comes during a callback from C code comes again. Python reports what
+    such a callback raises (JAX has one of the garbage collector), and goes on."""
     before = sys.unraisablehook
 
     def hook(found: Any) -> None:
@@ -166,7 +177,7 @@ def interruptible() -> Iterator[None]:
 
 
 def _interrupt() -> None:
-    """As Ctrl-C does, also out of a wait."""
+    """Send this process what Ctrl-C sends, so that a wait ends too."""
     if hasattr(signal, "pthread_kill"):
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
     else:

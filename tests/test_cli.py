@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -370,6 +371,15 @@ def test_a_resumed_run_says_where_it_continues(gnnjit, tmp_path):
     code, out, err = gnnjit(*FAST, *run, "--resume", "--epochs", "6")
     assert (code, err) == (0, "")
     assert "seed-0  resumed after epoch 4\n" in out
+
+
+def test_other_errors_of_the_system_are_not_blamed_on_the_output(monkeypatch):
+    def refused(*args, **keywords):
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+    monkeypatch.setattr(command, "train", refused)
+    with pytest.raises(ConnectionRefusedError):
+        cli.main(FAST)
 
 
 SWALLOWED = """

@@ -76,7 +76,8 @@ def _expand(builder: Builder, score: Atom, top: Atom, value: Atom, into: Space) 
 def _scaled(
     builder: Builder, weight: Value, value: Atom, into: Space, made: dict[Value, Equation]
 ) -> tuple[Value, Atom]:
-    """A row's number by which `value` is multiplied goes to the weight: at most 1, and smaller."""
+    """The weight times a number of the row that `value` was multiplied by, and `value` without it:
+    the weight is at most 1, and has fewer scalars."""
     product = made.get(value) if isinstance(value, Value) else None
     if product is None or product.op.name != "mul":
         return weight, value

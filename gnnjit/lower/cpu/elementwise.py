@@ -168,7 +168,8 @@ for _name in ("max", "min"):
 
 @chunkwise("at_most")
 def _at_most(code: Codegen, dtype: np.dtype) -> Chunk:
-    """`top` where one of the two is NaN, which is NaN then: one instruction."""
+    """The smaller of `x` and `top`; `top` if either is NaN. `top` is the largest `x` of a row, so
+    it is NaN wherever an `x` is. One instruction."""
     below = compare(code, "<", dtype)
     return lambda x, top: code.b.select(below(x, top), x, top)
 

@@ -2,7 +2,8 @@
 
 Where rows rise and padding is last, edges are copied as they are. Where rows rise and padding is
 among them, edges are moved past it. Else rows are counted, and each edge goes to its row's next
-slot: a counting sort, stable. Each is looked at only as long as it holds.
+slot: a counting sort, stable. Each case is tried until an edge
+contradicts it.
 """
 
 from __future__ import annotations
@@ -63,8 +64,7 @@ class SortKernel(Frame):
     # -- the rows rise, padding last ----------------------------------------------------------
 
     def _rises(self) -> ir.Value:
-        """Whether they do; writes the end of each row to `next` on the way, 0 for one without
-        edges."""
+        """Whether they do. Writes the end of each row to `next`, 0 for a row without edges."""
         b = self.b
         position, highest, rises = (self._variable(v) for v in (0, 0, 1))
         self._fill(self.next, I64(0), b.add(self.rows, I64(1)), I64(0))
@@ -81,7 +81,7 @@ class SortKernel(Frame):
         return b.icmp_signed("==", b.load(rises, typ=I64), I64(1))
 
     def _end_rows(self) -> None:
-        """`indptr`, of `next`."""
+        """Write `indptr` from the ends of rows in `next`."""
         highest = self._variable(0)
         self._put(self.indptr, I64(0), I64(0))
         with self.m.loop(I64(0), self.rows) as row:
