@@ -27,11 +27,11 @@ import planner_options
 import gnnjit
 import gnnjit.data
 from gnnjit.calibration_layers import Case, prepare
-from gnnjit.clock import slower
 from gnnjit.cost.model import CostModel
 from gnnjit.errors import DataError
 from gnnjit.passes.pipeline import Choices
 from gnnjit.plans import Alternative
+from gnnjit.system.timing import slower
 
 GRAPHS = {
     "sparse": (60_000, 180_000, False),

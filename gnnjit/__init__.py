@@ -1,7 +1,5 @@
 """gnnjit: a compiler for graph neural networks in JAX."""
 
-from gnnjit.allocator import keep_memory
-from gnnjit.budget import memory_budget
 from gnnjit.check import check
 from gnnjit.explain import explain
 from gnnjit.frontend.vocabulary import (
@@ -19,11 +17,13 @@ from gnnjit.frontend.vocabulary import (
 )
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.layer import layer, reference
-from gnnjit.portable import portable
 from gnnjit.rebalancing import rebalance
 from gnnjit.shard import shard
 from gnnjit.stream import stream
-from gnnjit.tuning import autotuning
+from gnnjit.system.allocator import keep_memory
+from gnnjit.system.autotuning import autotuning
+from gnnjit.system.memory_budget import memory_budget
+from gnnjit.system.portable import portable
 
 __all__ = [
     "Bipartite",

@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from gnnjit import clock
-from gnnjit.clock import Run
 from gnnjit.cost.defaults import default_model
 from gnnjit.cost.learner import Learner, fitted
 from gnnjit.cost.model import CostModel, Work
 from gnnjit.errors import CostError
+from gnnjit.system import timing
+from gnnjit.system.timing import Run
 
 REPEATS = 5
 
@@ -160,14 +160,14 @@ def calibrate(
             if number == 0:
                 works.append(prepared.works)
                 runs.append(prepared.compiled())
-            found = clock.readings(runs[k], prepared.arrays, fill=effort.fill, turns=turns)
+            found = timing.readings(runs[k], prepared.arrays, fill=effort.fill, turns=turns)
             readings[k].append(found)
             if progress is not None:
                 progress(point.name)
     measured = [
         (point.name, work, seconds)
         for point, some, found in zip(points, works, readings, strict=True)
-        for work, seconds in zip(some, clock.compared(np.concatenate(found)), strict=True)
+        for work, seconds in zip(some, timing.compared(np.concatenate(found)), strict=True)
     ]
     learner = fitted(
         [(work, t) for _, work, t in measured], prior or default_model(jax.default_backend())

@@ -20,7 +20,7 @@ from gnnjit.passes.pipeline import Choices
 from gnnjit.planner import force, plan, weigh
 from gnnjit.plans import Alternative
 from gnnjit.stage import stage
-from gnnjit.tuning import autotuning
+from gnnjit.system.autotuning import autotuning
 
 MODELS = ("gcn", "sage", "gin", "gat", "gat4", "gated", "mlp")
 DIRECTIONS = ("inference", "first layer", "inner layer")

@@ -20,11 +20,11 @@ from rich.console import Console
 from rich.table import Table
 
 from gnnjit import calibrate_command, distributed, explain_command, launch_command
-from gnnjit.allocator import keep_memory
 from gnnjit.config import KEEP_MEMORY, version
 from gnnjit.data import DATASETS
 from gnnjit.errors import LONGEST, GnnjitError, shortened
 from gnnjit.output import drop_output
+from gnnjit.system.allocator import keep_memory
 from gnnjit.training import command as train_command
 from gnnjit.training.checkpoint import quiet
 

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from gnnjit import _compat
-from gnnjit.budget import human
 from gnnjit.cost.machine import platform_here
 from gnnjit.errors import LayerError
 from gnnjit.explain_plans import Asked, PlanExplanation, Wrt, explain_plans
@@ -31,6 +30,7 @@ from gnnjit.lower.execute import size
 from gnnjit.lower.vertex_matmul import tall_p
 from gnnjit.passes.pipeline import layer_passes, run
 from gnnjit.stage import Staged, recording, stage
+from gnnjit.system.memory_budget import human
 
 
 @dataclasses.dataclass(frozen=True)

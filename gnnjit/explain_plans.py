@@ -14,9 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from gnnjit import plan_times, planner
-from gnnjit.budget import human
-from gnnjit.clock import compare
-from gnnjit.contexts import cached
 from gnnjit.cost.current import current
 from gnnjit.cost.learn import learn_points
 from gnnjit.cost.model import Work
@@ -32,6 +29,9 @@ from gnnjit.passes.scores_as_products import scores
 from gnnjit.passes.store_edge_values import candidates
 from gnnjit.plans import Plan, Problem
 from gnnjit.stage import Staged
+from gnnjit.system.contexts import cached
+from gnnjit.system.memory_budget import human
+from gnnjit.system.timing import compare
 
 Wrt = Literal["all", "params"]
 

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from gnnjit.contexts import cached
 from gnnjit.graph.sharded import AnyGraph, ShardedGraph
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
 from gnnjit.run_program import run_program
+from gnnjit.system.contexts import cached
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,11 +7,11 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gnnjit.budget import parse_size
 from gnnjit.check import check
 from gnnjit.errors import LayerError
 from gnnjit.explain import explain
 from gnnjit.stage import Definition, location, reference, stage
+from gnnjit.system.memory_budget import parse_size
 
 __all__ = ["layer", "reference"]
 

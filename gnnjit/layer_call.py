@@ -24,9 +24,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gnnjit import _compat, tuning
+from gnnjit import _compat
 from gnnjit._compat import ad, batching
-from gnnjit.contexts import Context
 from gnnjit.cost.machine import platform_here
 from gnnjit.cost.sketch import Sizes
 from gnnjit.errors import LayerError, PlanError
@@ -43,6 +42,8 @@ from gnnjit.passes.drop_dead import reading
 from gnnjit.planner import plan
 from gnnjit.plans import Problem
 from gnnjit.run_program import num_bytes, run_program, shape_of
+from gnnjit.system import autotuning
+from gnnjit.system.contexts import Context
 
 layer_p = _compat.Primitive("layer_call")
 layer_p.multiple_results = True
@@ -102,7 +103,7 @@ class Call:
             inexact = [jnp.issubdtype(x.dtype, jnp.inexact) for x in outs]
             least += sum(n for n, counts in zip(of_outs, inexact, strict=True) if counts)
         layout = None
-        timed = tuning.is_on() and _sizes.value is None and not isinstance(graph, ShardedGraph)
+        timed = autotuning.is_on() and _sizes.value is None and not isinstance(graph, ShardedGraph)
         if self.budget is not None or timed:
             layout = Layout.of(graph, arrays, spaces, self.given)
         return Problem(

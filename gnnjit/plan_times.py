@@ -20,9 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnnjit import judge, tuning
-from gnnjit.allocator import keeps_memory
-from gnnjit.clock import compare
+from gnnjit import judge
 from gnnjit.cost.store import Key
 from gnnjit.graph import Graph
 from gnnjit.graph.structure import Structure
@@ -31,8 +29,11 @@ from gnnjit.judge import Candidate
 from gnnjit.lower.choose import preferred
 from gnnjit.passes.pipeline import Choices
 from gnnjit.plans import Alternative, Problem
-from gnnjit.portable import is_portable
-from gnnjit.tuning import Table
+from gnnjit.system import autotuning
+from gnnjit.system.allocator import keeps_memory
+from gnnjit.system.autotuning import Table
+from gnnjit.system.portable import is_portable
+from gnnjit.system.timing import compare
 
 CLOSE = 1.5
 """Alternatives whose predicted times are within this factor are timed, where autotuning is on."""
@@ -162,7 +163,7 @@ def measured(candidates: Sequence[Candidate]) -> list[float | None]:
     compile or run."""
     layout, rng = candidates[0].layout, np.random.default_rng(0)
     given = jax.tree.unflatten(layout.graph_def, layout.graph)
-    leaves, treedef = tuning.untraced(lambda: jax.tree.flatten(_graph_like(given, rng)))
+    leaves, treedef = autotuning.untraced(lambda: jax.tree.flatten(_graph_like(given, rng)))
     shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
     here = dataclasses.replace(layout, graph_def=treedef, graph=shapes)
     candidates = [dataclasses.replace(c, layout=here) for c in candidates]
@@ -176,7 +177,7 @@ def measured(candidates: Sequence[Candidate]) -> list[float | None]:
         times = iter(_fails_to_none(functools.partial(compare, able, given)) or ())
         return [f and next(times, None) for f in runs]
 
-    return tuning.untraced(clocked)
+    return autotuning.untraced(clocked)
 
 
 def _runs(f: Callable[..., Any], given: tuple[Any, ...]) -> bool:

@@ -16,9 +16,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gnnjit import judge, plan_times, tuning
-from gnnjit.budget import human
-from gnnjit.contexts import Context, cached
+from gnnjit import judge, plan_times
 from gnnjit.cost.current import current
 from gnnjit.cost.machine import Machine, machine_of
 from gnnjit.cost.memory import scratch_of
@@ -43,6 +41,9 @@ from gnnjit.passes.reorder_aggregate_combine import sites
 from gnnjit.passes.scores_as_products import scores
 from gnnjit.passes.store_edge_values import candidates
 from gnnjit.plans import Alternative, Plan, Problem
+from gnnjit.system import autotuning
+from gnnjit.system.contexts import Context, cached
+from gnnjit.system.memory_budget import human
 
 LIMITS = (1 << 18, 1 << 16, 1 << 14, 1 << 12)
 """Scalars of one chunk of edges, tried where memory is limited; the lowering's own is larger."""
@@ -137,7 +138,7 @@ def weigh(problem: Problem, model: CostModel | None = None) -> tuple[Alternative
 
 @cached(maxsize=8192)
 def _plan(problem: Problem, machine: Machine, model: CostModel) -> Plan:
-    planner, forced = _Planner(problem, machine, model, tuning.stretches()), _forced.value
+    planner, forced = _Planner(problem, machine, model, autotuning.stretches()), _forced.value
     try:
         every, why = planner.fitting(forced), ""
     except UnknownOperation as error:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from gnnjit.budget import parse_size
 from gnnjit.cost.links import Blocks, Way, choose, ways
 from gnnjit.cost.partition import PartitionModel
 from gnnjit.errors import GraphError, PlanError
@@ -31,6 +30,7 @@ from gnnjit.grid.order import order_vertices
 from gnnjit.links import links_of
 from gnnjit.shapes import ArrayLike, HostArray
 from gnnjit.shard_report import ShardReport
+from gnnjit.system.memory_budget import parse_size
 
 PARTITIONS = ("auto", "vertices", "edges", "learned", "metis")
 ORDERS = ("auto", "given", "rcm")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from gnnjit.budget import human
 from gnnjit.cost.links import Way
+from gnnjit.system.memory_budget import human
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

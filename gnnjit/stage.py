@@ -14,8 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from gnnjit import _compat
-from gnnjit.budget import default_budget
-from gnnjit.contexts import Context
 from gnnjit.cost.machine import platform_here
 from gnnjit.errors import GnnjitError, LayerError, shortened
 from gnnjit.frontend.arguments import checked
@@ -33,6 +31,8 @@ from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.plans import Problem
 from gnnjit.run_program import incidence, outputs, real_edges
+from gnnjit.system.contexts import Context
+from gnnjit.system.memory_budget import default_budget
 
 
 @dataclasses.dataclass(frozen=True)

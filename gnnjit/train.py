@@ -28,12 +28,12 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from gnnjit.budget import parse_size
 from gnnjit.data import Dataset, GraphDataset, row_normalize
 from gnnjit.grid.host import HostStore
 from gnnjit.prepare import keep
 from gnnjit.store_dataset import store_dataset
 from gnnjit.stored_dataset import StoredDataset
+from gnnjit.system.memory_budget import parse_size
 from gnnjit.training import measure
 from gnnjit.training.checkpoint import Checkpoints, digest, named_arrays
 from gnnjit.training.config import TrainConfig, resolve

@@ -65,8 +65,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def few_readings() -> Iterator[None]:
     """Whatever is timed while layers are tested: not for long."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gnnjit.clock.FILL", 0.0)
-        patch.setattr("gnnjit.clock.ROUNDS", 1)
+        patch.setattr("gnnjit.system.timing.FILL", 0.0)
+        patch.setattr("gnnjit.system.timing.ROUNDS", 1)
         yield
 
 

@@ -15,7 +15,7 @@ from flax import nnx
 
 import gnnjit
 import gnnjit.nn
-from gnnjit import contexts, plan_times
+from gnnjit import plan_times
 from gnnjit.cost.current import use
 from gnnjit.cost.kinds import NAMES
 from gnnjit.cost.model import CostModel
@@ -26,6 +26,7 @@ from gnnjit.layer_call import planned_as
 from gnnjit.lower import choose, cpu
 from gnnjit.passes.pipeline import Choices
 from gnnjit.planner import force
+from gnnjit.system import contexts
 
 RNG = np.random.default_rng(0)
 N, E = 40, 160
@@ -49,7 +50,7 @@ CONTEXTS: dict[str, Callable[[], Any]] = {
     "use": lambda: use(only("matmul")),
     "planned_as": lambda: planned_as(Sizes(10, 10**6, 10)),
     "left_to_pool": cpu.left_to_pool,
-    "portable": gnnjit.portable,
+    "portable": gnnjit.system.portable,
 }
 
 

@@ -25,7 +25,7 @@ from gnnjit.graph.buckets import make_buckets
 from gnnjit.graph.tasks import make_tasks
 from gnnjit.grid import HostStore, StreamedGraph
 from gnnjit.lower import choose, cpu
-from gnnjit.portable import PORTABLE
+from gnnjit.system.portable import PORTABLE
 
 RNG = np.random.default_rng(5)
 GRAPH = gnnjit.Graph.from_edges(*RNG.integers(0, 30, (2, 110)), 30)
@@ -80,14 +80,14 @@ def test_whatever_is_preferred(kernel):
     with choose.prefer(kernel):
         exported = export.export(f, platforms=("cpu", "cuda"))(GRAPH, X)
         assert custom_calls(exported.mlir_module()) == set()
-        with gnnjit.portable():
+        with gnnjit.system.portable():
             text = f.trace(GRAPH, X).lower(lowering_platforms=("cuda",)).as_text()
     assert custom_calls(text) == set()
 
 
 def test_explain_says_why():
     program = gnnjit.layer(lambda v, e: gnnjit.sum(e.src))
-    with gnnjit.portable():
+    with gnnjit.system.portable():
         assert PORTABLE in str(program.explain(GRAPH, X))
 
 
@@ -206,7 +206,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for name, raw in made.items():
         (folder / name).write_bytes(raw)
     local = plain.lower(P, LEAVES, X).compile()
-    with gnnjit.portable():
+    with gnnjit.system.portable():
         executable = plain.lower(P, LEAVES, X).compile()
     for name, compiled in {"local": local, "executable": executable}.items():
         raw, _, _ = serialize_executable.serialize(compiled)

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import jax
 
-from gnnjit.contexts import Context
 from gnnjit.cost.defaults import default_model
 from gnnjit.cost.model import CostModel
 from gnnjit.cost.store import Key, load
+from gnnjit.system.contexts import Context
 
 _used: Context[CostModel | None] = Context(None)
 

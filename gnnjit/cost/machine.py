@@ -7,8 +7,8 @@ import math
 
 import jax
 
-from gnnjit.allocator import keeps_memory
-from gnnjit.host import vector_bytes
+from gnnjit.system.allocator import keeps_memory
+from gnnjit.system.cpu_features import vector_bytes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,9 +19,9 @@ import numpy as np
 from jax import lax
 
 from gnnjit import _compat
-from gnnjit.contexts import Context
 from gnnjit.errors import LayerError, shortened
 from gnnjit.ir.at_most import at_most
+from gnnjit.system.contexts import Context
 
 _state = threading.local()
 _in_layer = Context(False)

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from gnnjit import contexts
 from gnnjit.errors import StreamError
 from gnnjit.frontend import whole
 from gnnjit.frontend.whole import Array, Constant, Rows
@@ -27,6 +26,7 @@ from gnnjit.grid.stand_in import no_edges_in, stand_in
 from gnnjit.grid.streamed import StreamedGraph, fresh_name
 from gnnjit.grid.sweeps import described, plan_sweeps
 from gnnjit.grid.traffic import Traffic, refined_order
+from gnnjit.system import contexts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

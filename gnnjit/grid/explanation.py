@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from gnnjit.budget import human
 from gnnjit.frontend.whole import Array, Rows
 from gnnjit.grid import plots
 from gnnjit.grid.chunks import heat_map
@@ -22,6 +21,7 @@ from gnnjit.grid.script import Order, Pieces, Step, Tensor
 from gnnjit.grid.sweeps import Gather, Sweep
 from gnnjit.grid.traffic import Traffic, refined_order
 from gnnjit.shapes import HostArray
+from gnnjit.system.memory_budget import human
 
 CAUSES = ("own rows", "other rows", "selected rows", "edges", "stored", "held")
 """Why bytes move, as `Traffic.moved` has them."""

@@ -13,8 +13,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from gnnjit.allocator import resident, trim
-from gnnjit.budget import human
 from gnnjit.errors import PlanError, StreamError
 from gnnjit.frontend.whole import Array
 from gnnjit.grid.blocks import EdgeBlocks
@@ -33,6 +31,8 @@ from gnnjit.grid.workspace import (
     shapes_of,
     slices_of,
 )
+from gnnjit.system.allocator import resident, trim
+from gnnjit.system.memory_budget import human
 
 MOST_STEPS = 200_000
 """Chunks in all sweeps, up to which grids are tried."""

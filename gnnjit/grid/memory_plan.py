@@ -27,10 +27,10 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
-from gnnjit.budget import human
 from gnnjit.errors import PlanError
 from gnnjit.grid.memory_integer import fewest_bytes
 from gnnjit.grid.memory_program import START, Operation, Program, State, bits, whole
+from gnnjit.system.memory_budget import human
 
 __all__ = [
     "MAX_OPERATIONS",

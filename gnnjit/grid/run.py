@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnnjit.allocator import trim
 from gnnjit.frontend.whole import Array
 from gnnjit.grid.fit import Fit
 from gnnjit.grid.flights import Flights, Write
@@ -28,6 +27,7 @@ from gnnjit.grid.script import Pieces, Step, Tensor, cell, upcoming
 from gnnjit.grid.totals import Totals
 from gnnjit.grid.traffic import Traffic
 from gnnjit.lower.merging import empty
+from gnnjit.system.allocator import trim
 
 
 @dataclasses.dataclass

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from gnnjit import _compat
-from gnnjit.contexts import cached
 from gnnjit.ir.evaluate import Kind, result_kinds
 from gnnjit.ir.program import Atom, Builder, Degree, Equation, Lax, Literal, Location, Value
 from gnnjit.ir.space import Space, join
+from gnnjit.system.contexts import cached
 
 _NUMBER: Kind = ((), np.dtype(np.float32))
 _COUNT: Kind = ((), np.dtype(np.int32))

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gnnjit.contexts import Context, cached
 from gnnjit.frontend.capture import inline_custom_calls
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Atom, Program, Reduce
@@ -18,7 +17,8 @@ from gnnjit.lower.execute import size
 from gnnjit.lower.expand import flat
 from gnnjit.passes.pipeline import lowering_passes
 from gnnjit.passes.pipeline import run as run_passes
-from gnnjit.portable import PORTABLE, is_portable
+from gnnjit.system.contexts import Context, cached
+from gnnjit.system.portable import PORTABLE, is_portable
 
 
 @dataclasses.dataclass(frozen=True)

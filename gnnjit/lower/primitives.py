@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from gnnjit import _compat
-from gnnjit.portable import portable
+from gnnjit.system.portable import portable
 
 EVERY = (None, "cpu", "cuda", "rocm", "tpu")
 """Platforms; None stands for all that are not named."""
@@ -53,7 +53,7 @@ def lowers_to(
     multiple_results: bool = True,
 ) -> None:
     """`fn(*args, **params, platform=)` is how a primitive becomes code, on each platform. It is
-    called within `gnnjit.portable` where `jax.export` asks."""
+    called within `gnnjit.system.portable` where `jax.export` asks."""
     for platform in platforms:
         traced = functools.partial(fn, platform=platform or "other")
         rule = _portable_in_exports(_compat.lower_fun(traced, multiple_results=multiple_results))

@@ -9,7 +9,6 @@ from typing import Any
 
 from rich.console import Console
 
-from gnnjit.budget import parse_size
 from gnnjit.data import DATASETS, GraphDataset, open_dataset
 from gnnjit.distributed import connect, is_main
 from gnnjit.errors import DataError
@@ -19,6 +18,7 @@ from gnnjit.output import add_json_option, check_json, for_people, write_json
 from gnnjit.prepare import prepare
 from gnnjit.shard import PARTITIONS
 from gnnjit.stored_dataset import StoredDataset
+from gnnjit.system.memory_budget import parse_size
 from gnnjit.train import train
 from gnnjit.training.checkpoint import Checkpoints
 from gnnjit.training.config import DECAYS, FIELDS, OPTIMIZERS, TrainConfig, in_words, resolve

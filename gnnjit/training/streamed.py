@@ -10,12 +10,12 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from gnnjit.budget import parse_size
 from gnnjit.errors import StoreError
 from gnnjit.grid.disk import DiskStore
 from gnnjit.grid.streamed import StreamedGraph
 from gnnjit.stored_dataset import StoredDataset
 from gnnjit.stream import stream
+from gnnjit.system.memory_budget import parse_size
 from gnnjit.training.errors import TrainError
 from gnnjit.training.steps import Program, State, Sums
 from gnnjit.training.tasks import SPLITS, Batch

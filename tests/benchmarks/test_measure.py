@@ -31,7 +31,7 @@ def test_what_is_open_is_read_in_further_passes(
         assert turns == (5, measure.MOST_TURNS)
         return np.ones((5, len(runs)))
 
-    monkeypatch.setattr("gnnjit.clock.readings", readings)
+    monkeypatch.setattr("gnnjit.system.timing.readings", readings)
     groups = [["clear", "other"], ["open", "other"], ["late", "other"]]
     known = iter([True, False, False, True, False, True, True, False, True])
     passes: list[int] = []
@@ -51,7 +51,7 @@ def test_what_is_open_is_read_in_further_passes(
 def test_all_readings_of_a_group_count(measure: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([1.0, 2.0, 4.0])
     monkeypatch.setattr(
-        "gnnjit.clock.readings",
+        "gnnjit.system.timing.readings",
         lambda *_, **__: np.array([[1.0, next(seconds)]]),
     )
     ((one, other),) = measure.in_passes([["a", "b"]], 1, 3, further=0)

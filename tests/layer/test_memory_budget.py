@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit import budget, judge, layer_call, planner
+from gnnjit import judge, layer_call, planner
 from gnnjit.errors import PlanError
 from gnnjit.lower import choose
+from gnnjit.system import memory_budget
 
 N, E, F, WIDE = 300, 4000, 16, 128
 
@@ -288,7 +289,7 @@ def test_a_list_is_no_size_and_makes_a_short_message():
      (4096, 4096), (np.int64(7), 7), (" 1.5 kib ", 1536), ("2b", 2), ("3TB", 3 * 10**12)],
 )  # fmt: skip
 def test_sizes(size, count):
-    assert budget.parse_size(size) == count
+    assert memory_budget.parse_size(size) == count
 
 
 # ---------------------------------------------------------------------------------- context
@@ -312,7 +313,7 @@ def test_a_budget_is_part_of_the_key_of_compiled_code():
 
     @jax.jit
     def f(*args: Any) -> Any:
-        traced.append(budget.default_budget())
+        traced.append(memory_budget.default_budget())
         return call(*args)
 
     for limit in (None, "1GiB", "1GiB", "2GiB", None):

@@ -10,13 +10,13 @@ import pytest
 from pallas import with_tasks
 
 import gnnjit
-from gnnjit import tuning
 from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.pallas import kernel, trial, tune
 from gnnjit.lower.pallas.config import candidates, static_config
 from gnnjit.pallas_kernels.rows import Config
 from gnnjit.pallas_kernels.traversal import Traversal
+from gnnjit.system import autotuning
 
 X = Value((5,), np.dtype(np.float32), Space.SRC, "x")
 BODY = Program((X,), (), (X,), "body")
@@ -87,9 +87,9 @@ def test_without_tuning_or_without_a_device(cache):
 
 def test_the_flag_of_the_environment(monkeypatch):
     monkeypatch.setattr("gnnjit.config.AUTOTUNE", True)
-    assert tuning.is_on()
+    assert autotuning.is_on()
     with gnnjit.autotuning(False):
-        assert not tuning.is_on()
+        assert not autotuning.is_on()
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
-from gnnjit.host import is_x86
 from gnnjit.lower.cpu import abi
 from gnnjit.lower.cpu.handler import Handler
 from gnnjit.lower.cpu.sorting import SortKernel
 from gnnjit.lower.cpu.spec import Spec
+from gnnjit.system.cpu_features import is_x86
 
 _engines: dict[str, llvm.ExecutionEngine] = {}
 """By custom call name; kept for the life of the process: XLA holds addresses into them."""

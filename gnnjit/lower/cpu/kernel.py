@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.config import cores
-from gnnjit.contexts import Context
-from gnnjit.host import features, is_x86, vector_bytes
 from gnnjit.ir.dtypes import is_extended
 from gnnjit.ir.program import Lax, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import READS, SUMS
-from gnnjit.portable import PORTABLE, is_portable
+from gnnjit.system.contexts import Context
+from gnnjit.system.cpu_features import features, is_x86, vector_bytes
+from gnnjit.system.portable import PORTABLE, is_portable
 
 try:
     import llvmlite  # noqa: F401

@@ -14,7 +14,7 @@ from gnnjit.lower.pallas.tune import Timer, seconds
 from gnnjit.pallas_kernels import edges, rows
 from gnnjit.pallas_kernels.rows import Config
 from gnnjit.pallas_kernels.traversal import Traversal
-from gnnjit.tuning import untraced
+from gnnjit.system.autotuning import untraced
 
 
 def rows_timer(

@@ -16,14 +16,15 @@ from typing import Any
 
 import jax
 
-from gnnjit import _compat, tuning
+from gnnjit import _compat
 from gnnjit.ir.program import Program
 from gnnjit.ir.show import show
 from gnnjit.lower.pallas.config import candidates, static_config
 from gnnjit.pallas_kernels import triton
 from gnnjit.pallas_kernels.rows import Config
 from gnnjit.pallas_kernels.traversal import Traversal
-from gnnjit.tuning import Table
+from gnnjit.system import autotuning
+from gnnjit.system.autotuning import Table
 
 REPEATS = 5
 
@@ -58,7 +59,7 @@ def choose(kernel: Kernel, t: Traversal, timer: Callable[[Traversal], Timer] | N
     found = TILES.load().get(where)
     if found is not None:
         return found
-    if not tuning.is_on():
+    if not autotuning.is_on():
         return static_config(t)
     best = fastest(candidates(t), timer(t))
     if best is None:

@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 
-from gnnjit.contexts import Context
+from gnnjit.system.contexts import Context
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -3, -4, -8
 """Of `mallopt`, from glibc's <malloc.h>."""

@@ -9,8 +9,8 @@ import reprlib
 from collections.abc import Iterator
 from typing import Any
 
-from gnnjit.contexts import Context
 from gnnjit.errors import PlanError
+from gnnjit.system.contexts import Context
 
 _UNITS = {
     "": 1,

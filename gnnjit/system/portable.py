@@ -6,11 +6,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from gnnjit.contexts import Context
+from gnnjit.system.contexts import Context
 
 _portable = Context(False)
 
-PORTABLE = "the code is for other processes (gnnjit.portable)"
+PORTABLE = "the code is for other processes (gnnjit.system.portable)"
 """The reason against a lowering that is not."""
 
 

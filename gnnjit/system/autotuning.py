@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import jax
 
 from gnnjit import config
-from gnnjit.contexts import Context
+from gnnjit.system.contexts import Context
 
 T = TypeVar("T")
 
