@@ -30,7 +30,8 @@ from rich.table import Table
 
 import gnnjit
 from gnnjit.cost.partition import PartitionModel
-from gnnjit.graph.partition import (
+from gnnjit.partition.migrate import measured_costs, rebalance
+from gnnjit.partition.partition import (
     Partition,
     balanced,
     cut_edges,
@@ -38,8 +39,7 @@ from gnnjit.graph.partition import (
     equal_vertices,
     halo_rows,
 )
-from gnnjit.graph.rebalance import measured_costs, rebalance
-from gnnjit.graph.vertex_costs import vertex_features
+from gnnjit.partition.vertex_features import vertex_features
 
 HIDDEN = 16
 """Of the network on the edges."""

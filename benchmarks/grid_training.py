@@ -20,8 +20,8 @@ from flax import nnx
 import gnnjit
 from gnnjit.data import communities
 from gnnjit.grid import StreamedGraph, VertexStore
-from gnnjit.grid.order import order_vertices
 from gnnjit.nn import recipes
+from gnnjit.partition.locality import order_vertices
 
 MODELS = {
     "gcn": {"hidden": 32, "heads": 1},

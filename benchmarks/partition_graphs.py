@@ -13,7 +13,7 @@ import workloads
 from scipy.sparse.csgraph import breadth_first_order
 
 import gnnjit
-from gnnjit.graph.partition import Partition
+from gnnjit.partition.partition import Partition
 
 WEB = "snap-web-NotreDame/web-NotreDame.txt.gz"
 TRUST = "snap-soc-Epinions1/soc-Epinions1.txt.gz"

@@ -18,7 +18,7 @@ from layers.with_gnnjit import APPLY
 from partition_graphs import Network
 
 import gnnjit
-from gnnjit.graph.partition import Partition
+from gnnjit.partition.partition import Partition
 
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 """What is compiled, and what it is called with."""

@@ -19,10 +19,10 @@ from partition_graphs import CIRCLES, WEB, Network, SkippedError, crawled, store
 from gnnjit.cost.partition import PartitionModel
 from gnnjit.graph.cover import rows_that_travel
 from gnnjit.graph.exchanges import runs_of
-from gnnjit.graph.partition import Partition, balanced, equal_vertices, halo_rows
 from gnnjit.graph.shard_blocks import Blocks
-from gnnjit.graph.vertex_costs import vertex_features
-from gnnjit.grid.order import order_vertices
+from gnnjit.partition.locality import order_vertices
+from gnnjit.partition.partition import Partition, balanced, equal_vertices, halo_rows
+from gnnjit.partition.vertex_features import vertex_features
 
 EXCHANGES = ("all_gather", "halo", "cover", "ring")
 CUTS = ("crawl", "rcm", "learned")

@@ -34,7 +34,7 @@ from gnnjit.data.communities import draw
 from gnnjit.data.registry import checked_options
 from gnnjit.errors import DataError, GnnjitError, StoreError
 from gnnjit.grid.disk import MANIFEST, DiskStore
-from gnnjit.grid.order import order_vertices
+from gnnjit.partition.locality import order_vertices
 from gnnjit.store_dataset import (
     PARTS,
     Source,

@@ -14,10 +14,10 @@ from gnnjit.cost.partition import PartitionModel
 from gnnjit.errors import GraphError
 from gnnjit.graph import Graph
 from gnnjit.graph.edit import real_edges
-from gnnjit.graph.rebalance import measured_costs
-from gnnjit.graph.rebalance import rebalance as balance
 from gnnjit.graph.sharded import ShardedGraph, own_part
-from gnnjit.graph.vertex_costs import vertex_features
+from gnnjit.partition.migrate import measured_costs
+from gnnjit.partition.migrate import rebalance as balance
+from gnnjit.partition.vertex_features import vertex_features
 from gnnjit.shapes import HostArray
 from gnnjit.shard import shard
 
@@ -83,7 +83,7 @@ def rebalance(
         threshold: the largest time over the mean.
         cost: the learned model of what vertices cost, as of `gnnjit.shard`; it learns from these
             times (ROC, section 4.1), and serves for other graphs too.
-        plans, seed: as of `gnnjit.graph.rebalance.rebalance`.
+        plans, seed: as of `gnnjit.partition.migrate.rebalance`.
 
     Raises:
         GraphError: arguments that do not fit.

@@ -14,7 +14,12 @@ from gnnjit.errors import GraphError, PlanError
 from gnnjit.graph import Graph, validate
 from gnnjit.graph.edit import real_edges
 from gnnjit.graph.exchanges import EXCHANGES
-from gnnjit.graph.partition import (
+from gnnjit.graph.shard_blocks import Blocks as SentBlocks
+from gnnjit.graph.shard_build import Plan, build, plan
+from gnnjit.graph.sharded import ShardedGraph
+from gnnjit.links import links_of
+from gnnjit.partition.locality import order_vertices
+from gnnjit.partition.partition import (
     Partition,
     balanced,
     cut_edges,
@@ -22,12 +27,7 @@ from gnnjit.graph.partition import (
     equal_vertices,
     metis,
 )
-from gnnjit.graph.shard_blocks import Blocks as SentBlocks
-from gnnjit.graph.shard_build import Plan, build, plan
-from gnnjit.graph.sharded import ShardedGraph
-from gnnjit.graph.vertex_costs import vertex_features
-from gnnjit.grid.order import order_vertices
-from gnnjit.links import links_of
+from gnnjit.partition.vertex_features import vertex_features
 from gnnjit.shapes import ArrayLike, HostArray
 from gnnjit.shard_report import ShardReport
 from gnnjit.system.memory_budget import parse_size

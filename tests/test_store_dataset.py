@@ -20,7 +20,7 @@ from gnnjit.errors import GraphError, StoreError
 from gnnjit.grid import disk
 from gnnjit.grid.disk import DiskStore
 from gnnjit.grid.host import HostStore
-from gnnjit.grid.order import order_vertices
+from gnnjit.partition.locality import order_vertices
 from gnnjit.stored_dataset import ARRAYS, DATASET, StoredDataset
 
 MASKS = ("train_mask", "val_mask", "test_mask")

@@ -19,7 +19,7 @@ from gnnjit.cost.store import Key
 from gnnjit.errors import CostError
 
 FEATURES = ("vertex", "neighbors", "runs", "neighbor accesses", "activation accesses")
-"""As of `gnnjit.graph.vertex_costs.VERTEX_FEATURES`."""
+"""As of `gnnjit.partition.vertex_features.VERTEX_FEATURES`."""
 
 PRIOR = (2e-7, 2e-9, 0.0, 0.0, 5e-9)
 """Seconds per unit of each feature before anything is learned: a step of GCN with 64 features on
@@ -102,10 +102,10 @@ class PartitionModel:
 
     def vertex_cost(self, features: ArrayLike) -> Vector:
         """float64[N]: seconds that each vertex brings; the constant, which no cut changes, is not
-        in it. What `gnnjit.graph.partition.balanced` cuts by.
+        in it. What `gnnjit.partition.partition.balanced` cuts by.
 
         Args:
-            features: float[N, 5], as of `gnnjit.graph.vertex_costs.vertex_features`.
+            features: float[N, 5], as of `gnnjit.partition.vertex_features.vertex_features`.
 
         Raises:
             CostError: another shape.

@@ -14,10 +14,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from gnnjit.graph import validate
 from gnnjit.graph.cover import Covered, Ends
 from gnnjit.graph.exchanges import AllGather, Halo, Ring, Run, runs_of
-from gnnjit.graph.partition import Partition
 from gnnjit.graph.shard_blocks import Blocks, alone, padded, rows_of, structure, traffic
 from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.graph.structure import Structure, counting_sort
+from gnnjit.partition.partition import Partition
 from gnnjit.shapes import HostArray
 
 Parts = Callable[[int], Any]

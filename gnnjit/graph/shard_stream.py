@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from gnnjit.graph.partition import Partition
 from gnnjit.graph.shard_blocks import padded
 from gnnjit.graph.shard_build import Dealt, Edges, Plan, edges_between
+from gnnjit.partition.partition import Partition
 from gnnjit.shapes import HostArray
 
 Blocks = Iterable[tuple[HostArray, HostArray]]

@@ -15,8 +15,8 @@ from gnnjit.errors import GraphError
 from gnnjit.graph import validate
 from gnnjit.graph.exchanges import Cover, Exchange
 from gnnjit.graph.graph import Graph
-from gnnjit.graph.partition import Partition
 from gnnjit.graph.structure import Structure
+from gnnjit.partition.partition import Partition
 from gnnjit.shapes import ArrayLike, EdgeMask, HostArray, PyTree
 
 

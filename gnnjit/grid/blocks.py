@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from gnnjit.errors import GraphError, StoreError
-from gnnjit.graph.partition_checks import whole
 from gnnjit.grid import blocks_build
 from gnnjit.grid.blocks_build import (
     ENDS,
@@ -31,6 +30,7 @@ from gnnjit.grid.blocks_build import (
 from gnnjit.grid.chunks import EdgeGrid
 from gnnjit.grid.store import VertexStore
 from gnnjit.grid.store_arrays import aligned
+from gnnjit.partition.validate import whole
 from gnnjit.shapes import ArrayLike, HostArray
 
 By: TypeAlias = Literal["dst", "src"]

@@ -16,8 +16,8 @@ import numpy as np
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import validate
-from gnnjit.graph.partition_checks import whole
-from gnnjit.grid.order import endpoints
+from gnnjit.partition.locality import endpoints
+from gnnjit.partition.validate import whole
 from gnnjit.shapes import ArrayLike, HostArray
 
 MAX_NODES = 3_037_000_499

@@ -19,7 +19,7 @@ import numpy as np
 
 from gnnjit import distributed, errors
 from gnnjit.errors import StreamError
-from gnnjit.graph.contiguous import contiguous_cut, prefix_sums
+from gnnjit.partition.contiguous import contiguous_cut, prefix_sums
 from gnnjit.shapes import HostArray
 
 T = TypeVar("T")

@@ -14,17 +14,17 @@ import numpy as np
 
 from gnnjit.errors import GraphError, StoreError, StreamError
 from gnnjit.frontend.whole import Rows
-from gnnjit.graph.partition_checks import whole
 from gnnjit.graph.reading import read_on_host
 from gnnjit.graph.validate import refuse_sparse, shown
 from gnnjit.grid.blocks import COMPLETE, EdgeBlocks
 from gnnjit.grid.crew import Crew, digest
 from gnnjit.grid.host import HostStore
-from gnnjit.grid.order import Ordering, order_vertices
 from gnnjit.grid.row_arrays import EdgeArray, VertexArray
 from gnnjit.grid.selective import Rates
 from gnnjit.grid.store import VertexStore
 from gnnjit.grid.store_arrays import NAME
+from gnnjit.partition.locality import Ordering, order_vertices
+from gnnjit.partition.validate import whole
 from gnnjit.shapes import ArrayLike, HostArray
 
 PIECE = 1 << 22
@@ -115,7 +115,7 @@ class StreamedGraph:
             src, dst: `int[E]`, no padding.
             num_nodes: N.
             store: memory of this process (the default), or a `DiskStore`.
-            order: as in `gnnjit.grid.order.order_vertices`.
+            order: as in `gnnjit.partition.locality.order_vertices`.
             seed: of the order.
 
         Raises:

@@ -12,9 +12,9 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from gnnjit.cost.partition import PartitionModel
-from gnnjit.graph.partition import Partition, balanced, equal_edges, equal_vertices
 from gnnjit.graph.shard_build import build, shards_here
 from gnnjit.graph.shard_stream import streamed_plan
+from gnnjit.partition.partition import Partition, balanced, equal_edges, equal_vertices
 from gnnjit.shapes import HostArray
 from gnnjit.shard_report import ShardReport
 from gnnjit.stored_dataset import StoredDataset

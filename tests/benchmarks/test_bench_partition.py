@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnjit.graph.partition import Partition
+from gnnjit.partition.partition import Partition
 
 pytestmark = pytest.mark.once
 

@@ -16,8 +16,8 @@ from gnnjit.cost import partition
 from gnnjit.cost.partition import FEATURES, PRIOR, START, PartitionModel, load, path, save
 from gnnjit.cost.store import Key
 from gnnjit.errors import CostError
-from gnnjit.graph.partition import balanced, equal_edges, equal_vertices, imbalance
-from gnnjit.graph.vertex_costs import VERTEX_FEATURES, vertex_features
+from gnnjit.partition.partition import balanced, equal_edges, equal_vertices, imbalance
+from gnnjit.partition.vertex_features import VERTEX_FEATURES, vertex_features
 
 pytestmark = pytest.mark.once
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnjit.errors import GraphError
-from gnnjit.graph.metis import WEIGHT
-from gnnjit.graph.partition import (
+from gnnjit.partition.metis import WEIGHT
+from gnnjit.partition.partition import (
     Partition,
     balanced,
     cut_edges,
@@ -26,7 +26,7 @@ from gnnjit.graph.partition import (
     imbalance,
     metis,
 )
-from gnnjit.graph.vertex_costs import VERTEX_FEATURES, vertex_features
+from gnnjit.partition.vertex_features import VERTEX_FEATURES, vertex_features
 
 from .strategies import edge_lists
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnjit.errors import GraphError
-from gnnjit.graph import rebalance as rebalance_module
-from gnnjit.graph.partition import Partition, balanced, cut_edges, equal_vertices, imbalance
-from gnnjit.graph.rebalance import measured_costs, rebalance
+from gnnjit.partition import migrate as rebalance_module
+from gnnjit.partition.migrate import measured_costs, rebalance
+from gnnjit.partition.partition import Partition, balanced, cut_edges, equal_vertices, imbalance
 
 from .strategies import edge_lists
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnjit.graph.partition import Partition
 from gnnjit.graph.shard_build import Plan, plan
 from gnnjit.graph.shard_stream import streamed_plan
+from gnnjit.partition.partition import Partition
 
 
 def blocks(src, dst, size):

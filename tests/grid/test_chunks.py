@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gnnjit.errors import GraphError
 from gnnjit.grid.chunks import MAX_NODES, SHADES, Chunk, EdgeGrid, cut
-from gnnjit.grid.order import order_vertices
+from gnnjit.partition.locality import order_vertices
 
 pytestmark = pytest.mark.once
 

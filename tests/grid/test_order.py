@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from gnnjit.errors import GraphError
-from gnnjit.grid.order import Ordering, order_vertices
+from gnnjit.partition.locality import Ordering, order_vertices
 
 pytestmark = pytest.mark.once
 

@@ -16,7 +16,7 @@ from gnnjit import links, rebalancing
 from gnnjit.cost.links import Link, Links
 from gnnjit.cost.partition import PartitionModel
 from gnnjit.errors import GraphError, PlanError
-from gnnjit.graph.partition import equal_vertices
+from gnnjit.partition.partition import equal_vertices
 
 from .sharding import edges, mesh, random_edges
 

@@ -10,7 +10,7 @@ import pytest
 
 import gnnjit
 from gnnjit.errors import GraphError, LayerError
-from gnnjit.graph.partition import equal_vertices
+from gnnjit.partition.partition import equal_vertices
 
 from .sharding import GRAPHS, mesh
 

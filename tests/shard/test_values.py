@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit.graph.partition import equal_edges
+from gnnjit.partition.partition import equal_edges
 
 from .functions import FUNCTIONS, MODULES, F, arguments, of_module
 from .sharding import EXCHANGES, GRAPHS, PARTITIONS, assert_alike, assert_same, mesh

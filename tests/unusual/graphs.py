@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
-from gnnjit.graph import Bipartite, Graph, Partition, batch, coalesce, partition, symmetrize
-from gnnjit.graph.vertex_costs import vertex_features
+from gnnjit.graph import Bipartite, Graph, Partition, batch, coalesce, symmetrize
 from gnnjit.grid import HostStore, StreamedGraph
+from gnnjit.partition import partition
+from gnnjit.partition.vertex_features import vertex_features
 
 from .calls import Call, Nonsense, Pick, anything
 from .features import GRAPHS, Tensor, features

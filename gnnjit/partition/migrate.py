@@ -10,8 +10,8 @@ import scipy.sparse
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from gnnjit.errors import GraphError
-from gnnjit.graph import partition_checks as checks
-from gnnjit.graph.partition import Partition, balanced, cut_edges, imbalance
+from gnnjit.partition import validate as checks
+from gnnjit.partition.partition import Partition, balanced, cut_edges, imbalance
 from gnnjit.shapes import ArrayLike, HostArray
 
 METHOD = "rebalanced"

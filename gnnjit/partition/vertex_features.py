@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnjit.graph import partition_checks as checks
+from gnnjit.partition import validate as checks
 from gnnjit.shapes import ArrayLike, HostArray
 
 VERTEX_FEATURES = ("vertex", "neighbors", "runs", "neighbor accesses", "activation accesses")

@@ -11,9 +11,9 @@ import numpy as np
 import scipy.sparse
 
 from gnnjit.errors import GraphError
-from gnnjit.graph import partition_checks as checks
-from gnnjit.graph.contiguous import contiguous_cut, even, prefix_sums
-from gnnjit.graph.metis import metis_parts, pymetis, symmetric_pattern
+from gnnjit.partition import validate as checks
+from gnnjit.partition.contiguous import contiguous_cut, even, prefix_sums
+from gnnjit.partition.metis import metis_parts, pymetis, symmetric_pattern
 from gnnjit.shapes import ArrayLike, HostArray
 
 

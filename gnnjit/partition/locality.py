@@ -16,9 +16,9 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import validate
-from gnnjit.graph.metis import metis_parts, pymetis, symmetric_pattern
-from gnnjit.graph.partition_checks import whole
 from gnnjit.graph.reading import as_indices, read_on_host
+from gnnjit.partition.metis import metis_parts, pymetis, symmetric_pattern
+from gnnjit.partition.validate import whole
 from gnnjit.shapes import ArrayLike, HostArray
 
 METHODS = ("auto", "metis", "rcm", "given")
