@@ -333,8 +333,8 @@ def _processor() -> str:
 def in_turn(
     runs: Sequence[Callable[..., Any]], repeats: int, arrays: Sequence[Any] = (), fill: float = 0.02
 ) -> list[float]:
-    """Seconds of one call of each, on `arrays`, in this process: as `gnnjit.system.timing.compare`, with at
-    least `repeats` turns."""
+    """Seconds of one call of each, on `arrays`, in this process: as `gnnjit.system.timing.compare`, with
+    at least `repeats` turns."""
     from gnnjit.system.timing import compare
 
     return compare(runs, arrays, fill=fill, turns=(repeats, MOST_TURNS))
@@ -352,8 +352,8 @@ def in_passes(
     """As `in_turn` for each group, with its `arrays`, over the turns of several passes, which lie
     apart in time: where other machines share the memory, the same program takes 1.1 times as long
     for minutes. Groups whose readings (of each pass: turns x calls) do not tell then what is to be
-    `known` (which call is the fastest: `gnnjit.system.timing.decided`, of all) get `further` passes (twice
-    as many), with readings of at least `LONGER` seconds."""
+    `known` (which call is the fastest: `gnnjit.system.timing.decided`, of all) get `further`
+    passes (twice as many), with readings of at least `LONGER` seconds."""
     from gnnjit.system.timing import compared, decided, readings
 
     known = known or (lambda passes: decided(np.concatenate(passes)))

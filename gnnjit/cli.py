@@ -19,9 +19,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from gnnjit import calibrate_command, distributed, explain_command, launch_command
+from gnnjit import calibrate_command, explain_command, launch_command
 from gnnjit.config import KEEP_MEMORY, version
 from gnnjit.data import DATASETS
+from gnnjit.distributed import connection
 from gnnjit.errors import LONGEST, GnnjitError, shortened
 from gnnjit.output import drop_output
 from gnnjit.system.allocator import keep_memory
@@ -188,14 +189,14 @@ def console() -> int:
     """`main` in a process of its own. What is measured there should not depend on what was freed
     before. One of several processes of a job ends with `gnnjit launch`, and does not wait for the
     others when it has failed."""
-    distributed.watch_launcher()
+    connection.watch_launcher()
     if sys.argv[1:2] != ["launch"]:
-        distributed.keep_stdout()
+        connection.keep_stdout()
     if KEEP_MEMORY or sys.argv[1:2] == ["calibrate"]:
         keep_memory()
     with interruptible(), quiet():  # what callbacks of a checkpoint raise may come after it
         code = main()
-        distributed.leave(code)
+        connection.leave(code)
         if code == INTERRUPTED:  # threads of XLA and Orbax are at work: Python's way out may crash
             with contextlib.suppress(OSError):
                 sys.stdout.flush()

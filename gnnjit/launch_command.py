@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from gnnjit.launch import LaunchError, Outcome, show_cursor, supervise, virtual_devices
+from gnnjit.distributed.launch import LaunchError, Outcome, show_cursor, supervise, virtual_devices
 
 SUMMARY = "run a command of gnnjit in several processes that work together"
 

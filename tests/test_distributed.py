@@ -12,26 +12,26 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gnnjit import distributed
-from gnnjit.distributed import LOST_PEER, DistributedError, Place
-from gnnjit.launch import supervise
-from gnnjit.peers import Line, Peers
+from gnnjit.distributed import connection
+from gnnjit.distributed.connection import LOST_PEER, DistributedError, Place
+from gnnjit.distributed.control_plane import Line, Peers
+from gnnjit.distributed.launch import supervise
 
 
 def test_alone_all_of_it_does_nothing(monkeypatch):
     for name in os.environ:
         if name.startswith(("GNNJIT_", "SLURM_", "OMPI_")):
             monkeypatch.delenv(name)
-    assert distributed.connect() == Place(0, 1, None)
-    assert distributed.is_main()
-    distributed.barrier("b")
-    distributed.everywhere("value", "what")
-    distributed.leave(1)
-    assert distributed.joined() == Place(0, 1, None)
-    assert distributed.broadcast_bytes(b"data") == b"data"
-    assert distributed.gather_bytes("g", b"data") == [b"data"]
+    assert connection.connect() == Place(0, 1, None)
+    assert connection.is_main()
+    connection.barrier("b")
+    connection.everywhere("value", "what")
+    connection.leave(1)
+    assert connection.joined() == Place(0, 1, None)
+    assert connection.broadcast_bytes(b"data") == b"data"
+    assert connection.gather_bytes("g", b"data") == [b"data"]
     with pytest.raises(DistributedError, match="got None from process 0, expected bytes"):
-        distributed.broadcast_bytes(None)
+        connection.broadcast_bytes(None)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def port():
 @pytest.fixture
 def as_process_1(monkeypatch, port):
     """This process counts as number 1 of 2 that has used no devices."""
-    monkeypatch.setattr(distributed, "devices_in_use", lambda: False)
+    monkeypatch.setattr(connection, "devices_in_use", lambda: False)
     monkeypatch.setenv("GNNJIT_PROCESSES", "2")
     monkeypatch.setenv("GNNJIT_PROCESS", "1")
     monkeypatch.setenv("GNNJIT_COORDINATOR", f"127.0.0.1:{port}")
@@ -58,26 +58,26 @@ def test_coordinator_that_is_not_there(as_process_1, port):
         "reached from here$"
     )
     with pytest.raises(DistributedError, match=expected):
-        distributed.connect(timeout=1)
+        connection.connect(timeout=1)
 
 
 def test_timeouts_are_checked(as_process_1):
     with pytest.raises(DistributedError, match="timeout is 0 and heartbeat 10, expected at least"):
-        distributed.connect(timeout=0)
+        connection.connect(timeout=0)
 
 
 def test_devices_used_before(as_process_1, monkeypatch):
-    monkeypatch.setattr(distributed, "devices_in_use", lambda: True)
+    monkeypatch.setattr(connection, "devices_in_use", lambda: True)
     expected = "process 1 of 2: JAX has used its devices before connect()"
     with pytest.raises(DistributedError, match=re.escape(expected)):
-        distributed.connect()
+        connection.connect()
 
 
 def test_port_that_is_taken(as_process_1, monkeypatch, port):
     monkeypatch.setenv("GNNJIT_PROCESS", "0")
     expected = rf"^process 0 of 2 cannot listen at 127\.0\.0\.1:{port} \(Address already in use\)"
     with pytest.raises(DistributedError, match=expected):
-        distributed.connect()
+        connection.connect()
 
 
 class Job:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gnnjit import cli
-from gnnjit.distributed import LIFELINE, LOST_PEER
-from gnnjit.launch import Ended, LaunchError, Outcome, supervise, virtual_devices
+from gnnjit.distributed.connection import LIFELINE, LOST_PEER
+from gnnjit.distributed.launch import Ended, LaunchError, Outcome, supervise, virtual_devices
 from gnnjit.launch_command import message
 
 PRELUDE = """

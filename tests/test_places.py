@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from gnnjit.distributed import DistributedError, Place, place_from_environment
+from gnnjit.distributed.connection import DistributedError, Place, place_from_environment
 
 SLURM = {
     "SLURM_JOB_ID": "4097",

@@ -18,7 +18,7 @@ import pytest
 from test_train_devices import SIZES, curve
 
 from gnnjit import cli
-from gnnjit.launch import supervise, virtual_devices
+from gnnjit.distributed.launch import supervise, virtual_devices
 from gnnjit.training.together import _packed, _unpacked
 
 ROOT = Path(__file__).parent.parent

@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from gnnjit.distributed.process_group import digest, hashed
 from gnnjit.errors import StreamError
 from gnnjit.frontend import whole
 from gnnjit.frontend.whole import Array, Constant, Rows
 from gnnjit.graph.validate import is_traced
-from gnnjit.grid.crew import digest, hashed
 from gnnjit.grid.explanation import GridExplanation, explain
 from gnnjit.grid.fit import Fit, Options, fit, reordered
 from gnnjit.grid.loading import Data

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gnnjit.distributed.process_group import Crew
 from gnnjit.errors import StoreError
-from gnnjit.grid.crew import Crew
 from gnnjit.grid.disk import LOCK, DiskStore
 from gnnjit.grid.disk_files import ArrayFile, open_complete
 from gnnjit.grid.store_arrays import DTYPES, ArrayInfo

@@ -13,10 +13,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from gnnjit.distributed.process_group import own_blocks
 from gnnjit.errors import PlanError, StreamError
 from gnnjit.frontend.whole import Array
 from gnnjit.grid.blocks import EdgeBlocks
-from gnnjit.grid.crew import own_blocks
 from gnnjit.grid.flights import Room, rooms
 from gnnjit.grid.keeping import held_between_calls, read_in_part
 from gnnjit.grid.memory_plan import MemoryPlan, Operation, plan_memory, streaming

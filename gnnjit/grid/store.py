@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from gnnjit.distributed.process_group import ALONE, Crew
 from gnnjit.errors import StoreError
 from gnnjit.graph.validate import cut, shown
-from gnnjit.grid.crew import ALONE, Crew
 from gnnjit.grid.store_arrays import (
     ALIGNED,
     DTYPES,

@@ -12,12 +12,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from gnnjit.distributed.process_group import Crew, digest
 from gnnjit.errors import GraphError, StoreError, StreamError
 from gnnjit.frontend.whole import Rows
 from gnnjit.graph.reading import read_on_host
 from gnnjit.graph.validate import refuse_sparse, shown
 from gnnjit.grid.blocks import COMPLETE, EdgeBlocks
-from gnnjit.grid.crew import Crew, digest
 from gnnjit.grid.host import HostStore
 from gnnjit.grid.row_arrays import EdgeArray, VertexArray
 from gnnjit.grid.selective import Rates

@@ -8,8 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from gnnjit.distributed.process_group import Crew
 from gnnjit.frontend.whole import Array
-from gnnjit.grid.crew import Crew
 from gnnjit.grid.pieces import BlockPiece, finished_total, neutral_totals
 from gnnjit.grid.sweeps import Gather
 from gnnjit.lower.merging import empty, merge_partials

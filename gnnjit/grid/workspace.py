@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from gnnjit.distributed.process_group import Crew
 from gnnjit.frontend.whole import Array, Rows
-from gnnjit.grid.crew import Crew
 from gnnjit.grid.in_place import lies
 from gnnjit.grid.script import Pieces, Step, Tensor, cell, room, steps, upcoming
 from gnnjit.grid.store import VertexStore

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from gnnjit.data import DATASETS, GraphDataset, open_dataset
-from gnnjit.distributed import connect, is_main
+from gnnjit.distributed.connection import connect, is_main
 from gnnjit.errors import DataError
 from gnnjit.graph.exchanges import EXCHANGES
 from gnnjit.nn.recipes import MODELS

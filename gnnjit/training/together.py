@@ -19,9 +19,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from gnnjit import distributed
 from gnnjit.cost.current import current, use
 from gnnjit.cost.model import CostModel
+from gnnjit.distributed import connection
 from gnnjit.errors import GnnjitError
 from gnnjit.stored_dataset import StoredDataset
 from gnnjit.training.checkpoint import Checkpoints, RunCheckpoint
@@ -33,7 +33,7 @@ LONG = 7 * 86400.0
 _SAME = 2.0
 """Seconds in which process 0 says what all processes have found wrong."""
 
-is_main = distributed.is_main
+is_main = connection.is_main
 
 
 def processes() -> int:
@@ -44,7 +44,7 @@ def processes() -> int:
     """
     if not jax.distributed.is_initialized():
         return 1
-    place = distributed.connect()
+    place = connection.connect()
     if place.processes == 1:
         raise TrainError(
             "jax.distributed was initialized without gnnjit: call gnnjit.distributed.connect() in "
@@ -55,7 +55,7 @@ def processes() -> int:
 
 def wait(name: str) -> None:
     """Until all are here. JAX's own collectives are not for waiting long: they give up."""
-    distributed.barrier(name, timeout=LONG)
+    connection.barrier(name, timeout=LONG)
 
 
 def open_in_all(
@@ -74,19 +74,19 @@ def open_in_all(
 def check_same(values: Mapping[str, Any]) -> None:
     """Raises DistributedError, in all processes, where a value differs; it is named."""
     for what, value in values.items():
-        distributed.everywhere(str(value), what, timeout=LONG)
+        connection.everywhere(str(value), what, timeout=LONG)
 
 
 def of_main(numbers: np.ndarray) -> np.ndarray:
     """Process 0's `float64` numbers, in all: what is decided from them must be equal everywhere."""
-    raw = distributed.broadcast_bytes(numbers.astype(np.float64).tobytes(), timeout=LONG)
+    raw = connection.broadcast_bytes(numbers.astype(np.float64).tobytes(), timeout=LONG)
     return np.frombuffer(raw, np.float64).reshape(numbers.shape)
 
 
 def known_to_main(checkpoints: Checkpoints) -> dict[str, Any]:
     """What `Checkpoints.recall` gives in process 0, in all."""
     told = json.dumps(checkpoints.recall()).encode() if is_main() else None
-    return json.loads(distributed.broadcast_bytes(told, timeout=LONG))
+    return json.loads(connection.broadcast_bytes(told, timeout=LONG))
 
 
 def open_checkpoints(
@@ -107,7 +107,7 @@ def one_cost_model() -> Iterator[None]:
         return
     model = current()
     mine = json.dumps({"weights": model.to_json(), "source": model.source}).encode()
-    found = json.loads(distributed.broadcast_bytes(mine, timeout=LONG))
+    found = json.loads(connection.broadcast_bytes(mine, timeout=LONG))
     with use(CostModel.from_json(found["weights"], found["source"])):
         yield
 
@@ -143,7 +143,7 @@ class SharedCheckpoint:
     def load(self, template: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """As `RunCheckpoint.load`, in all processes."""
         raw = _packed(*self._inner.load(template)) if is_main() else None
-        return _unpacked(distributed.broadcast_bytes(raw, timeout=LONG), template)
+        return _unpacked(connection.broadcast_bytes(raw, timeout=LONG), template)
 
 
 def shared(checkpoint: RunCheckpoint) -> RunCheckpoint | SharedCheckpoint:

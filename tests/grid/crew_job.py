@@ -16,9 +16,9 @@ import optax
 from flax import nnx
 
 import gnnjit
-from gnnjit import distributed
+from gnnjit.distributed import connection
+from gnnjit.distributed.process_group import Crew, digest
 from gnnjit.grid import CrewStore, StreamedGraph
-from gnnjit.grid.crew import Crew, digest
 from gnnjit.grid.run import Run
 from gnnjit.nn import recipes
 from gnnjit.stream import stream
@@ -126,7 +126,7 @@ CASES: dict[str, Callable[[StreamedGraph], list[np.ndarray]]] = {
 
 
 def main(folder: Path, cases: list[str], victim: int) -> None:
-    place = distributed.connect()
+    place = connection.connect()
     with CrewStore.create(folder / "store") as store:
         graph = make_graph(store)
         if place.process == victim:
@@ -136,7 +136,7 @@ def main(folder: Path, cases: list[str], victim: int) -> None:
             store.crew.same("the results", lambda found=found: digest(*found))
             if place.process == 0:
                 np.savez(folder / name, *found)
-        distributed.barrier("written")
+        connection.barrier("written")
 
 
 def _prime(count: int) -> None:

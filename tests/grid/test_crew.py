@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnjit import distributed
-from gnnjit.distributed import DistributedError, Place
+from gnnjit.distributed import connection
+from gnnjit.distributed.connection import DistributedError, Place
+from gnnjit.distributed.launch import supervise
+from gnnjit.distributed.process_group import Crew, digest, own_blocks
 from gnnjit.errors import PlanError, StoreError, StreamError
 from gnnjit.grid import CrewStore, DiskStore, HostStore
 from gnnjit.grid.blocks import EdgeBlocks
-from gnnjit.grid.crew import Crew, digest, own_blocks
 from gnnjit.grid.disk import LOCK
-from gnnjit.launch import supervise
 from gnnjit.stream import stream
 
 from . import crew_job
@@ -263,6 +263,6 @@ def test_folders_that_are_not_the_same_one(three, tmp_path):
 def test_a_store_of_one_process_among_several(monkeypatch):
     graph = crew_job.make_graph(HostStore())
     step = stream(lambda graph, x: x.sum(), memory_budget="1GiB")
-    monkeypatch.setattr(distributed, "joined", lambda: Place(1, 2, "host:1"))
+    monkeypatch.setattr(connection, "joined", lambda: Place(1, 2, "host:1"))
     with pytest.raises(StreamError, match=r"^2 processes are connected, and the store of .* alone"):
         step(graph, graph.array("x"))

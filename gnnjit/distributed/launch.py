@@ -21,10 +21,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from gnnjit.distributed import LIFELINE, LISTENER, LOST_PEER
+from gnnjit.distributed.cluster_env import COORDINATOR, PROCESS, PROCESSES
+from gnnjit.distributed.connection import LIFELINE, LISTENER, LOST_PEER
+from gnnjit.distributed.control_plane import numbered
 from gnnjit.errors import GnnjitError
-from gnnjit.peers import numbered
-from gnnjit.places import COORDINATOR, PROCESS, PROCESSES
 
 _SETTLE = 0.2
 """Seconds after a death in which others are looked at, too, to name the one that was the cause."""

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gnnjit import distributed, errors
+from gnnjit import errors
+from gnnjit.distributed import connection
 from gnnjit.errors import StreamError
 from gnnjit.partition.contiguous import contiguous_cut, prefix_sums
 from gnnjit.shapes import HostArray
@@ -29,7 +30,7 @@ LONG = 7 * 86400.0
 
 
 def _gather(name: str, value: bytes) -> list[bytes]:
-    return distributed.gather_bytes(name, value, timeout=LONG)
+    return connection.gather_bytes(name, value, timeout=LONG)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Crew:
     @classmethod
     def here(cls) -> Crew:
         """All processes of this job."""
-        place = distributed.joined()
+        place = connection.joined()
         return cls(place.process, place.processes)
 
     @property
@@ -82,7 +83,7 @@ class Crew:
         if not self.alone:
             mine = value()
             raw = mine.encode() if isinstance(mine, str) else mine
-            distributed.check_equal(self.gather(f"same {what}", raw), what)
+            connection.check_equal(self.gather(f"same {what}", raw), what)
 
     def agree(self, name: str, work: Callable[[], T], error: type[Exception]) -> T:
         """What `work` gives here; where it raises `error` in one process, all raise it."""

@@ -22,8 +22,14 @@ import jax
 
 from gnnjit._compat import devices_in_use
 from gnnjit.config import version
-from gnnjit.peers import DistributedError, Peers, numbered
-from gnnjit.places import ALONE, Place, job_name, place_from_environment, split_address
+from gnnjit.distributed.cluster_env import (
+    ALONE,
+    Place,
+    job_name,
+    place_from_environment,
+    split_address,
+)
+from gnnjit.distributed.control_plane import DistributedError, Peers, numbered
 
 __all__ = [
     "DistributedError",

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gnnjit.peers import DistributedError
+from gnnjit.distributed.control_plane import DistributedError
 
 COORDINATOR, PROCESS, PROCESSES = "GNNJIT_COORDINATOR", "GNNJIT_PROCESS", "GNNJIT_PROCESSES"
 _FIRST_PORT, _PORTS = 61440, 4096
