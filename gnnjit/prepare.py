@@ -33,8 +33,8 @@ from gnnjit.data import DATASETS, Dataset, open_dataset, row_normalize
 from gnnjit.data.communities import draw
 from gnnjit.data.registry import checked_options
 from gnnjit.errors import DataError, GnnjitError, StoreError
-from gnnjit.grid.disk import MANIFEST, DiskStore
 from gnnjit.partition.locality import order_vertices
+from gnnjit.store.disk import MANIFEST, DiskStore
 from gnnjit.store_dataset import (
     PARTS,
     Source,

@@ -13,10 +13,10 @@ import numpy as np
 
 from gnnjit.data import Dataset
 from gnnjit.errors import StoreError
-from gnnjit.grid.disk import DiskStore
-from gnnjit.grid.store import VertexStore
 from gnnjit.partition.locality import Ordering, order_vertices
 from gnnjit.shapes import ArrayLike
+from gnnjit.store.disk import DiskStore
+from gnnjit.store.store import VertexStore
 from gnnjit.stored_dataset import EDGES, Counts, StoredDataset, arrays_of, write_description
 
 PARTS = 16

@@ -25,11 +25,11 @@ import numpy as np
 
 from gnnjit.config import write_atomically
 from gnnjit.errors import StoreError
-from gnnjit.grid.crew_store import CrewStore
-from gnnjit.grid.disk import DiskStore
-from gnnjit.grid.disk_shared import SharedStore
-from gnnjit.grid.store import VertexStore
-from gnnjit.grid.store_arrays import DTYPES, ArrayInfo
+from gnnjit.store.array_info import DTYPES, ArrayInfo
+from gnnjit.store.collective import CrewStore
+from gnnjit.store.disk import DiskStore
+from gnnjit.store.disk_shared import SharedStore
+from gnnjit.store.store import VertexStore
 
 KIND = "gnnjit stored dataset"
 FORMAT = 1

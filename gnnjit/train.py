@@ -29,8 +29,8 @@ import numpy as np
 from flax import nnx
 
 from gnnjit.data import Dataset, GraphDataset, row_normalize
-from gnnjit.grid.host import HostStore
 from gnnjit.prepare import keep
+from gnnjit.store.memory import HostStore
 from gnnjit.store_dataset import store_dataset
 from gnnjit.stored_dataset import StoredDataset
 from gnnjit.system.memory_budget import parse_size

@@ -18,9 +18,9 @@ import pytest
 
 from gnnjit.data import DATASETS, Entry, communities, karate, row_normalize
 from gnnjit.errors import DataError, GraphError, StoreError
-from gnnjit.grid import disk
-from gnnjit.grid.disk import LOCK, MANIFEST, DiskStore
 from gnnjit.prepare import Request, keep, make, prepare
+from gnnjit.store import disk
+from gnnjit.store.disk import LOCK, MANIFEST, DiskStore
 from gnnjit.store_dataset import contents_of, silent
 from gnnjit.stored_dataset import ARRAYS, DATASET, StoredDataset
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from gnnjit import Graph, store_dataset, stored_dataset
 from gnnjit.data import Dataset, communities, karate
 from gnnjit.errors import GraphError, StoreError
-from gnnjit.grid import disk
-from gnnjit.grid.disk import DiskStore
-from gnnjit.grid.host import HostStore
 from gnnjit.partition.locality import order_vertices
+from gnnjit.store import disk
+from gnnjit.store.disk import DiskStore
+from gnnjit.store.memory import HostStore
 from gnnjit.stored_dataset import ARRAYS, DATASET, StoredDataset
 
 MASKS = ("train_mask", "val_mask", "test_mask")

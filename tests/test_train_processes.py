@@ -41,7 +41,7 @@ if os.environ.get("GNNJIT_PROCESS") == "1" and os.environ.get("TEST_DIES"):
 COUNTS = """
 import atexit, os, sys
 if os.environ.get("GNNJIT_PROCESS"):
-    from gnnjit.grid.store import VertexStore
+    from gnnjit.store.store import VertexStore
     from gnnjit.training import stored_shards
     read, plan, rows = VertexStore.read, stored_shards.streamed_plan, []
     def counted(self, name, start, stop, out=None):

@@ -18,9 +18,9 @@ from rich.console import Console
 import gnnjit
 from gnnjit.data import GraphDataset, communities
 from gnnjit.errors import PlanError, StoreError, StreamError
-from gnnjit.grid.disk import DiskStore
-from gnnjit.grid.host import HostStore
 from gnnjit.prepare import keep
+from gnnjit.store.disk import DiskStore
+from gnnjit.store.memory import HostStore
 from gnnjit.store_dataset import contents_of, store_dataset
 from gnnjit.stored_dataset import StoredDataset
 from gnnjit.train import CheckpointError, TrainConfig, TrainError, train

@@ -19,8 +19,8 @@ from test_train_streamed import ROOMY, SMALL
 
 from gnnjit import cli
 from gnnjit.errors import StoreError
-from gnnjit.grid.disk import LOCK
 from gnnjit.prepare import prepare
+from gnnjit.store.disk import LOCK
 from gnnjit.stored_dataset import StoredDataset
 from gnnjit.training.checkpoint import Checkpoints
 from gnnjit.training.streamed import note_of

@@ -2,7 +2,7 @@
 
 NeuGraph (section 3.1) cuts the edges into P x P chunks, and (section 4) keeps each twice: as CSC,
 by destination, for the forward pass, and as CSR, by source, for the backward pass. So do we, in a
-store (`gnnjit.grid.store`), so that the edges may exceed the memory; `gnnjit.grid.chunks` is the
+store (`gnnjit.store.store`), so that the edges may exceed the memory; `gnnjit.grid.chunks` is the
 same grid in memory.
 """
 
@@ -28,10 +28,10 @@ from gnnjit.grid.blocks_build import (
     Watch,
 )
 from gnnjit.grid.chunks import EdgeGrid
-from gnnjit.grid.store import VertexStore
-from gnnjit.grid.store_arrays import aligned
 from gnnjit.partition.validate import whole
 from gnnjit.shapes import ArrayLike, HostArray
+from gnnjit.store.array_info import aligned
+from gnnjit.store.store import VertexStore
 
 By: TypeAlias = Literal["dst", "src"]
 

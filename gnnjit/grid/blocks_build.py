@@ -17,8 +17,8 @@ from gnnjit.errors import GraphError
 from gnnjit.graph import validate
 from gnnjit.graph.reading import as_indices
 from gnnjit.graph.structure import counting_sort
-from gnnjit.grid.store import VertexStore
 from gnnjit.shapes import ArrayLike, HostArray
+from gnnjit.store.store import VertexStore
 
 EdgeSource = Callable[[], Iterable[tuple[ArrayLike, ArrayLike]]]
 """Called once a pass: blocks `(src, dst)` of `int[n]`, the same edges each time."""

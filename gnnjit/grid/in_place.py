@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 
 from gnnjit.frontend.whole import Array
-from gnnjit.grid.store import VertexStore
-from gnnjit.grid.store_arrays import ALIGNED
+from gnnjit.store.array_info import ALIGNED
+from gnnjit.store.store import VertexStore
 
 IN_PLACE = 64 << 10
 """Bytes of rows from which on they are used where they lie, rather than copied: a map of a file

@@ -18,8 +18,8 @@ from gnnjit.grid.blocks import EdgeBlocks
 from gnnjit.grid.fit import Fit
 from gnnjit.grid.in_place import lies, shares
 from gnnjit.grid.script import Pieces, Step, Tensor, cell, room
-from gnnjit.grid.store import VertexStore
-from gnnjit.grid.store_arrays import aligned
+from gnnjit.store.array_info import aligned
+from gnnjit.store.store import VertexStore
 
 
 def at_once(fn: Callable[..., Any], *args: Any) -> concurrent.futures.Future[Any]:

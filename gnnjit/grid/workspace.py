@@ -14,9 +14,9 @@ from gnnjit.distributed.process_group import Crew
 from gnnjit.frontend.whole import Array, Rows
 from gnnjit.grid.in_place import lies
 from gnnjit.grid.script import Pieces, Step, Tensor, cell, room, steps, upcoming
-from gnnjit.grid.store import VertexStore
 from gnnjit.grid.streamed import StreamedGraph
 from gnnjit.lower.merging import partial_shapes
+from gnnjit.store.store import VertexStore
 
 PROBE = 2048
 """Rows of a block for which the pieces are compiled to see what they need."""

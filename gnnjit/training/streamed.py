@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from gnnjit.errors import StoreError
-from gnnjit.grid.disk import DiskStore
 from gnnjit.grid.streamed import StreamedGraph
+from gnnjit.store.disk import DiskStore
 from gnnjit.stored_dataset import StoredDataset
 from gnnjit.stream import stream
 from gnnjit.system.memory_budget import parse_size

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gnnjit.grid.disk import DiskStore
-from gnnjit.grid.host import HostStore
+from gnnjit.store.disk import DiskStore
+from gnnjit.store.memory import HostStore
 
 from .stores import ROWS, put
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gnnjit.errors import StoreError
-from gnnjit.grid.store import VertexStore
+from gnnjit.store.store import VertexStore
 
 ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)
 

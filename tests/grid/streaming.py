@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 import gnnjit
-from gnnjit.grid.store import VertexStore
 from gnnjit.grid.streamed import StreamedGraph
+from gnnjit.store.store import VertexStore
 from gnnjit.stream import stream
 
 _names = (f"array{k}" for k in itertools.count())

@@ -16,8 +16,8 @@ from gnnjit.grid import blocks_build
 from gnnjit.grid.blocks import ARRAYS, EdgeBlocks, LoadedChunk, shared_sizes
 from gnnjit.grid.blocks_build import ENDS
 from gnnjit.grid.chunks import EdgeGrid
-from gnnjit.grid.disk import DiskStore
-from gnnjit.grid.host import HostStore
+from gnnjit.store.disk import DiskStore
+from gnnjit.store.memory import HostStore
 
 from .stores import everything
 

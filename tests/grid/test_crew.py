@@ -19,7 +19,7 @@ from gnnjit.distributed.process_group import Crew, digest, own_blocks
 from gnnjit.errors import PlanError, StoreError, StreamError
 from gnnjit.grid import CrewStore, DiskStore, HostStore
 from gnnjit.grid.blocks import EdgeBlocks
-from gnnjit.grid.disk import LOCK
+from gnnjit.store.disk import LOCK
 from gnnjit.stream import stream
 
 from . import crew_job

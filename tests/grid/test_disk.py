@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnjit.grid import disk
-from gnnjit.grid.disk import DiskStore
-from gnnjit.grid.store import GAP, PIECE, _runs
-from gnnjit.grid.store_arrays import ArrayInfo
+from gnnjit.store import disk
+from gnnjit.store.array_info import ArrayInfo
+from gnnjit.store.disk import DiskStore
+from gnnjit.store.store import GAP, PIECE, _runs
 
 from .stores import ROWS, everything, file_of, put, refused, rewrite
 

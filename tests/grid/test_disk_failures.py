@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from gnnjit.errors import StoreError
-from gnnjit.grid import disk, disk_files
-from gnnjit.grid.disk import DiskStore
-from gnnjit.grid.store import VertexStore
+from gnnjit.store import disk, files
+from gnnjit.store.disk import DiskStore
+from gnnjit.store.store import VertexStore
 
 from .stores import ROWS, everything, file_of, put, refused
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.once
 def full(monkeypatch):
     """The disk says that it has 1000 bytes free."""
     usage = collections.namedtuple("usage", "total used free")
-    monkeypatch.setattr(disk_files.shutil, "disk_usage", lambda path: usage(5000, 4000, 1000))
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda path: usage(5000, 4000, 1000))
 
 
 def fail(code: int):
@@ -105,7 +105,7 @@ def test_a_disk_that_fails(folder, monkeypatch):
 @pytest.mark.parametrize("code", [errno.EIO, errno.EFAULT])
 def test_a_disk_that_fails_while_rows_are_mapped(folder, monkeypatch, code):
     with DiskStore.open(folder) as store:
-        monkeypatch.setattr(disk_files.mmap, "mmap", refusing(code))
+        monkeypatch.setattr(files.mmap, "mmap", refusing(code))
         with refused(
             "{folder}/x.#.npy: Input/output error: check the disk, and the rights on the folder"
         ):
@@ -122,9 +122,9 @@ def refusing(code: int) -> type[mmap.mmap]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="rows are mapped on Linux alone")
 def test_a_system_that_cannot_read_a_map_ahead(folder, monkeypatch, request):
-    request.addfinalizer(disk_files.maps.cache_clear)
-    disk_files.maps.cache_clear()
-    monkeypatch.setattr(disk_files.mmap, "mmap", refusing(errno.EINVAL))
+    request.addfinalizer(files.maps.cache_clear)
+    files.maps.cache_clear()
+    monkeypatch.setattr(files.mmap, "mmap", refusing(errno.EINVAL))
     with DiskStore.open(folder) as store:
         assert not store.shows_rows
         assert store.view("x", 0, 6) is None
@@ -194,7 +194,7 @@ def found(store: VertexStore, ones: np.ndarray, twos: np.ndarray) -> str:
 CHILD = """
 import itertools, sys
 import numpy as np
-from gnnjit.grid.disk import DiskStore
+from gnnjit.store.disk import DiskStore
 
 store = DiskStore.create(sys.argv[1])
 store.add("h", 1000, (16,), "float32")
@@ -237,7 +237,7 @@ def test_a_killed_process(tmp_path):
 MEMORY = """
 import re, sys
 import numpy as np
-from gnnjit.grid.disk import DiskStore
+from gnnjit.store.disk import DiskStore
 
 def memory(what):
     with open("/proc/self/status") as status:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gnnjit.errors import StoreError
-from gnnjit.grid.disk import DiskStore
-from gnnjit.grid.disk_shared import SharedStore
+from gnnjit.store.disk import DiskStore
+from gnnjit.store.disk_shared import SharedStore
 
 
 @pytest.fixture

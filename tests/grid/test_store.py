@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnjit.errors import GnnjitError, StoreError
-from gnnjit.grid.disk import DiskStore
-from gnnjit.grid.host import HostStore
-from gnnjit.grid.store import VertexStore
-from gnnjit.grid.store_arrays import ALIGNED, DTYPES, ArrayInfo, aligned
+from gnnjit.store.array_info import ALIGNED, DTYPES, ArrayInfo, aligned
+from gnnjit.store.disk import DiskStore
+from gnnjit.store.memory import HostStore
+from gnnjit.store.store import VertexStore
 
 from .stores import ROWS, everything, file_of, put, refused
 

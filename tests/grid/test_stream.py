@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gnnjit
-from gnnjit.grid.disk import DiskStore
 from gnnjit.grid.streamed import VertexArray
+from gnnjit.store.disk import DiskStore
 from gnnjit.stream import stream
 
 from .streaming import (

@@ -84,7 +84,7 @@ ODD: dict[str, tuple[Made, type[GnnjitError], str]] = {
     "the class of a store": (
         lambda g: StreamedGraph.from_edges([0], [0], 1, store=HostStore),  # type: ignore
         StoreError,
-        f"store is <class 'gnnjit.grid.host.HostStore'>, {NO_STORE}",
+        f"store is <class 'gnnjit.store.memory.HostStore'>, {NO_STORE}",
     ),
     "a ragged order": (
         lambda g: StreamedGraph.from_edges([0], [0], 2, order=[[0], [0, 1]]),

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gnnjit.errors import StoreError
-from gnnjit.grid.disk import DiskStore, _read_manifest
-from gnnjit.grid.disk_files import ArrayFile, open_complete
+from gnnjit.store.disk import DiskStore, _read_manifest
+from gnnjit.store.files import ArrayFile, open_complete
 
 
 class SharedStore(DiskStore):

@@ -11,9 +11,9 @@ from typing import Any
 
 from gnnjit.distributed.process_group import Crew
 from gnnjit.errors import StoreError
-from gnnjit.grid.disk import LOCK, DiskStore
-from gnnjit.grid.disk_files import ArrayFile, open_complete
-from gnnjit.grid.store_arrays import DTYPES, ArrayInfo
+from gnnjit.store.array_info import DTYPES, ArrayInfo
+from gnnjit.store.disk import LOCK, DiskStore
+from gnnjit.store.files import ArrayFile, open_complete
 
 
 class CrewStore(DiskStore):

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from gnnjit.errors import StoreError
-from gnnjit.grid.store_arrays import ArrayInfo
+from gnnjit.store.array_info import ArrayInfo
 
 _CALL = 1 << 30  # Bytes of one system call: macOS refuses 2 GiB, Linux does less than asked.
 _POPULATE_READ = 22  # Linux's MADV_POPULATE_READ and MAP_FIXED: Python has no names for them.

@@ -1,8 +1,8 @@
 """Where the vertex data of a streamed graph lives: named arrays, read and written by rows.
 
 NeuGraph (sections 3.1 and 3.2) cuts the vertices into contiguous chunks and swaps vertex data and
-activations between the device and host memory (`gnnjit.grid.host`); ROC (section 5) keeps in host
-memory what it does not cache on the device. We also keep them on disk (`gnnjit.grid.disk`), behind
+activations between the device and host memory (`gnnjit.store.memory`); ROC (section 5) keeps in host
+memory what it does not cache on the device. We also keep them on disk (`gnnjit.store.disk`), behind
 the same interface.
 """
 
@@ -22,15 +22,7 @@ import numpy as np
 from gnnjit.distributed.process_group import ALONE, Crew
 from gnnjit.errors import StoreError
 from gnnjit.graph.validate import cut, shown
-from gnnjit.grid.store_arrays import (
-    ALIGNED,
-    DTYPES,
-    NAME,
-    ArrayInfo,
-    described,
-    fits,
-    typed,
-)
+from gnnjit.store.array_info import ALIGNED, DTYPES, NAME, ArrayInfo, described, fits, typed
 
 GAP = 16 << 10
 """Bytes between two wanted rows that are read along rather than skipped with a further call."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gnnjit.grid.store import VertexStore
-from gnnjit.grid.store_arrays import ALIGNED, ArrayInfo, aligned
+from gnnjit.store.array_info import ALIGNED, ArrayInfo, aligned
+from gnnjit.store.store import VertexStore
 
 BEHIND = 1 << 20
 """Bytes of zeros behind the last row of an array, at most."""

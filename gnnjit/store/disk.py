@@ -18,7 +18,8 @@ import numpy as np
 
 from gnnjit.config import write_atomically
 from gnnjit.errors import StoreError
-from gnnjit.grid.disk_files import (
+from gnnjit.store.array_info import DTYPES, NAME, ArrayInfo
+from gnnjit.store.files import (
     ArrayFile,
     cached,
     expect,
@@ -31,8 +32,7 @@ from gnnjit.grid.disk_files import (
     sync_folder,
     write_at,
 )
-from gnnjit.grid.store import VertexStore
-from gnnjit.grid.store_arrays import DTYPES, NAME, ArrayInfo
+from gnnjit.store.store import VertexStore
 
 KIND = "gnnjit vertex store"
 FORMAT = 1
