@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 import gnnjit
-from gnnjit.cost.partition import PartitionModel
+from gnnjit.cost.partition_model import PartitionModel
 from gnnjit.partition.migrate import measured_costs, rebalance
 from gnnjit.partition.partition import (
     Partition,

@@ -15,9 +15,9 @@ from typing import Any
 import measure
 
 import gnnjit
-from gnnjit.calibrate import QUICK, THOROUGH, calibrate
 from gnnjit.calibration_grid import calibration_points
 from gnnjit.calibration_layers import Case, prepare
+from gnnjit.cost.calibrate import QUICK, THOROUGH, calibrate
 from gnnjit.cost.current import current
 from gnnjit.cost.model import CostModel
 

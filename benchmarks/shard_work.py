@@ -16,7 +16,7 @@ import numpy as np
 import workloads
 from partition_graphs import CIRCLES, WEB, Network, SkippedError, crawled, stored
 
-from gnnjit.cost.partition import PartitionModel
+from gnnjit.cost.partition_model import PartitionModel
 from gnnjit.graph.cover import rows_that_travel
 from gnnjit.graph.exchanges import runs_of
 from gnnjit.graph.shard_blocks import Blocks

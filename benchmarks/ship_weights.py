@@ -59,8 +59,8 @@ def fit(layers: int, passes: int) -> Weights:
     import numpy as np
 
     import gnnjit
-    from gnnjit.calibrate import THOROUGH, calibrate
     from gnnjit.calibration_grid import calibration_points
+    from gnnjit.cost.calibrate import THOROUGH, calibrate
     from gnnjit.cost.model import CostModel
 
     assert gnnjit.keep_memory(), "without it, times depend on what was freed before"

@@ -18,8 +18,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from gnnjit.calibrate import QUICK, THOROUGH, USUAL, Effort, Point, Report, calibrate
 from gnnjit.calibration_grid import calibration_points
+from gnnjit.cost.calibrate import QUICK, THOROUGH, USUAL, Effort, Point, Report, calibrate
 from gnnjit.cost.store import Key, Stored, check_writable, save
 from gnnjit.errors import CostError
 from gnnjit.output import add_json_option, check_json, for_people, write_json

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnnjit.calibrate import USUAL, Effort, Point, Prepared
 from gnnjit.calibration_layers import Case, prepare, random_case
+from gnnjit.cost.calibrate import USUAL, Effort, Point, Prepared
 from gnnjit.cost.machine import machine_of, platform_here
 from gnnjit.cost.model import Work
 from gnnjit.cost.work import product_features, tall_features

@@ -18,7 +18,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit import config
-from gnnjit.cost.links import Link, Links
+from gnnjit.cost.link_model import Link, Links
 from gnnjit.shapes import HostArray
 
 WIDTH = 64

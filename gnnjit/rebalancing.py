@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from gnnjit.cost.partition import PartitionModel
+from gnnjit.cost.partition_model import PartitionModel
 from gnnjit.errors import GraphError
 from gnnjit.graph import Graph
 from gnnjit.graph.edit import real_edges

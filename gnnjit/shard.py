@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from gnnjit.cost.links import Blocks, Way, choose, ways
-from gnnjit.cost.partition import PartitionModel
+from gnnjit.cost.link_model import Blocks, Way, choose, ways
+from gnnjit.cost.partition_model import PartitionModel
 from gnnjit.errors import GraphError, PlanError
 from gnnjit.graph import Graph, validate
 from gnnjit.graph.edit import real_edges

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from gnnjit.cost.links import Way
+from gnnjit.cost.link_model import Way
 from gnnjit.system.memory_budget import human
 
 

@@ -12,11 +12,11 @@ import jax
 import numpy as np
 import pytest
 
-from gnnjit import calibrate as calibration
 from gnnjit import calibrate_command, cli
-from gnnjit.calibrate import QUICK, THOROUGH, USUAL, Effort, Point, Prepared, calibrate
 from gnnjit.calibrate_command import readable
 from gnnjit.calibration_grid import calibration_points
+from gnnjit.cost import calibrate as calibration
+from gnnjit.cost.calibrate import QUICK, THOROUGH, USUAL, Effort, Point, Prepared, calibrate
 from gnnjit.cost.current import current, forget
 from gnnjit.cost.defaults import default_model
 from gnnjit.cost.kinds import KINDS

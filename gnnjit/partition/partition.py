@@ -136,7 +136,7 @@ def balanced(
 
     Args:
         cost: `float[N]`, >= 0, what each vertex costs in any unit, as of
-            `gnnjit.cost.partition.PartitionModel.vertex_cost`.
+            `gnnjit.cost.partition_model.PartitionModel.vertex_cost`.
         num_shards: P; shards may stay empty.
         order: `int[N]`, the vertices in the order that is cut; by number if left out.
         method: what is recorded as having made it.

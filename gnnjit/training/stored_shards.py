@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from gnnjit.cost.partition import PartitionModel
+from gnnjit.cost.partition_model import PartitionModel
 from gnnjit.graph.shard_build import build, shards_here
 from gnnjit.graph.shard_stream import streamed_plan
 from gnnjit.partition.partition import Partition, balanced, equal_edges, equal_vertices

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gnnjit.cost.links import Blocks, Link, Links, choose, ways
+from gnnjit.cost.link_model import Blocks, Link, Links, choose, ways
 from gnnjit.errors import PlanError
 
 EQUAL = Links(*(Link(1e-5, 1e9),) * 4)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnjit.cost import partition
-from gnnjit.cost.partition import FEATURES, PRIOR, START, PartitionModel, load, path, save
+from gnnjit.cost import partition_model
+from gnnjit.cost.partition_model import FEATURES, PRIOR, START, PartitionModel, load, path, save
 from gnnjit.cost.store import Key
 from gnnjit.errors import CostError
 from gnnjit.partition.partition import balanced, equal_edges, equal_vertices, imbalance
@@ -144,7 +144,7 @@ def test_files_that_are_not_ours(change, why):
     file = save(KEY, "gcn 64", PartitionModel())
     data = {**json.loads(file.read_text()), **change}
     del data["checksum"]
-    file.write_text(json.dumps({**data, "checksum": partition._digest(data)}))
+    file.write_text(json.dumps({**data, "checksum": partition_model._digest(data)}))
     head = f"{file}: not a partition model of 'gcn 64' for this device ({why}"
     with pytest.warns(UserWarning, match=f"^{re.escape(head)}"):
         assert load(KEY, "gcn 64") is None

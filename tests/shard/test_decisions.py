@@ -13,8 +13,8 @@ import pytest
 
 import gnnjit
 from gnnjit import links, rebalancing
-from gnnjit.cost.links import Link, Links
-from gnnjit.cost.partition import PartitionModel
+from gnnjit.cost.link_model import Link, Links
+from gnnjit.cost.partition_model import PartitionModel
 from gnnjit.errors import GraphError, PlanError
 from gnnjit.partition.partition import equal_vertices
 
