@@ -19,7 +19,7 @@ import pytest
 import gnnjit
 from gnnjit import layer_call
 from gnnjit._compat import open_jaxpr, subjaxprs
-from gnnjit.graph.tasks import build_tasks
+from gnnjit.graph.row_tasks import build_tasks
 from gnnjit.ir.program import Aggregate
 from gnnjit.layer_call import layer_p
 from gnnjit.lower import choose

@@ -21,8 +21,8 @@ from jax.experimental import serialize_executable
 
 import gnnjit
 from gnnjit.errors import GraphError, StreamError
-from gnnjit.graph.buckets import make_buckets
-from gnnjit.graph.tasks import make_tasks
+from gnnjit.graph.degree_buckets import make_buckets
+from gnnjit.graph.row_tasks import make_tasks
 from gnnjit.grid import HostStore, StreamedGraph
 from gnnjit.lower import choose, cpu
 from gnnjit.system.portable import PORTABLE

@@ -12,9 +12,9 @@ import numpy as np
 import scipy.sparse
 
 from gnnjit.graph import hosting
-from gnnjit.graph.buckets import make_buckets
+from gnnjit.graph.degree_buckets import make_buckets
+from gnnjit.graph.row_tasks import make_tasks
 from gnnjit.graph.sorting import sort_edges
-from gnnjit.graph.tasks import make_tasks
 from gnnjit.shapes import EdgeIndex, HostArray, RowPointer, SlotIndex
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gnnjit.graph import Graph
-from gnnjit.graph.buckets import Buckets
+from gnnjit.graph.degree_buckets import Buckets
 from gnnjit.graph.structure import Structure
 from gnnjit.ir.evaluate import evaluate_element
 from gnnjit.ir.program import Program, Reduce

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnjit.graph.buckets import Buckets, build_buckets, widths
+from gnnjit.graph.degree_buckets import Buckets, build_buckets, widths
 
 
 def slots(buckets: Buckets, pieces: Any) -> list[int]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnjit import Graph
-from gnnjit.graph.tasks import build_tasks, make_tasks
+from gnnjit.graph.row_tasks import build_tasks, make_tasks
 
 DEGREES = st.lists(st.sampled_from([0, 1, 2, 5, 9, 30]), max_size=12)
 

@@ -20,7 +20,7 @@ from shard.sharding import mesh
 
 import gnnjit
 import gnnjit.nn
-from gnnjit.graph.buckets import build_buckets
+from gnnjit.graph.degree_buckets import build_buckets
 from gnnjit.lower.choose import prefer
 from gnnjit.passes.pipeline import Choices
 from gnnjit.planner import force

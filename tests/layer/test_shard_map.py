@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 import gnnjit
 from gnnjit import nn
-from gnnjit.graph.buckets import build_buckets
+from gnnjit.graph.degree_buckets import build_buckets
 from gnnjit.lower import choose, segment
 
 RANDOM = np.random.default_rng(31)

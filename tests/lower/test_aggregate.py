@@ -13,7 +13,7 @@ import pytest
 from layer.cases import CASES, GRAPHS, Edges, features, hub, layer_of
 
 import gnnjit
-from gnnjit.graph.buckets import build_buckets
+from gnnjit.graph.degree_buckets import build_buckets
 from gnnjit.lower import bucketed, choose, csr, segment
 
 

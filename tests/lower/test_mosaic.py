@@ -12,7 +12,7 @@ import pytest
 from reads import with_edges_as_read
 
 import gnnjit
-from gnnjit.graph.tasks import build_tasks
+from gnnjit.graph.row_tasks import build_tasks
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose, segment
 from gnnjit.lower.pallas import mosaic as lowering

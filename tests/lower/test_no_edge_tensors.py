@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 
 import gnnjit
-from gnnjit.graph.buckets import build_buckets
+from gnnjit.graph.degree_buckets import build_buckets
 from gnnjit.lower import choose, segment
 from gnnjit.nn import GAT, GCN, GIN, SAGE, GatedGCN
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit.graph.buckets import build_buckets
+from gnnjit.graph.degree_buckets import build_buckets
 from gnnjit.lower import cpu
 from gnnjit.lower.choose import prefer
 

@@ -15,7 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 import gnnjit
-from gnnjit.graph.tasks import TaskList
+from gnnjit.graph.row_tasks import TaskList
 from gnnjit.pallas_kernels import triton
 
 from . import on_cuda, ttir

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pallas import INTERPRET, numeric
 
-from gnnjit.graph.tasks import build_tasks
+from gnnjit.graph.row_tasks import build_tasks
 from gnnjit.pallas_kernels import rows
 from gnnjit.pallas_kernels.traversal import Operand, Output, Traversal
 

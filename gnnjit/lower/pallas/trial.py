@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnnjit.graph.tasks import PIECE, SHORT
+from gnnjit.graph.row_tasks import PIECE, SHORT
 from gnnjit.lower.pallas.tune import Timer, seconds
 from gnnjit.pallas_kernels import edges, rows
 from gnnjit.pallas_kernels.rows import Config
