@@ -17,12 +17,12 @@ import workloads
 from partition_graphs import CIRCLES, WEB, Network, SkippedError, crawled, stored
 
 from gnnjit.cost.partition_model import PartitionModel
-from gnnjit.graph.cover import rows_that_travel
-from gnnjit.graph.exchanges import runs_of
-from gnnjit.graph.shard_blocks import Blocks
 from gnnjit.partition.locality import order_vertices
 from gnnjit.partition.partition import Partition, balanced, equal_vertices, halo_rows
 from gnnjit.partition.vertex_features import vertex_features
+from gnnjit.sharding.exchange import runs_of
+from gnnjit.sharding.send_blocks import Blocks
+from gnnjit.sharding.vertex_cover import rows_that_travel
 
 EXCHANGES = ("all_gather", "halo", "cover", "ring")
 CUTS = ("crawl", "rcm", "learned")

@@ -17,8 +17,8 @@ from gnnjit.frontend.vocabulary import (
 )
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.layer import layer, reference
-from gnnjit.rebalancing import rebalance
-from gnnjit.shard import shard
+from gnnjit.sharding.rebalance import rebalance
+from gnnjit.sharding.shard import shard
 from gnnjit.stream import stream
 from gnnjit.system.allocator import keep_memory
 from gnnjit.system.autotuning import autotuning

@@ -16,8 +16,6 @@ from gnnjit.errors import LayerError
 from gnnjit.explain_plans import Asked, PlanExplanation, Wrt, explain_plans
 from gnnjit.frontend.capture import inline_custom_calls
 from gnnjit.graph import Graph
-from gnnjit.graph.one_shard import shapes
-from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.graph.validate import shown
 from gnnjit.ir.changes import changes
 from gnnjit.ir.program import Aggregate, Program
@@ -29,6 +27,8 @@ from gnnjit.lower.choose import Choice, choose, traversals
 from gnnjit.lower.execute import size
 from gnnjit.lower.vertex_matmul import tall_p
 from gnnjit.passes.pipeline import layer_passes, run
+from gnnjit.sharding.local_shard import shapes
+from gnnjit.sharding.sharded_graph import ShardedGraph
 from gnnjit.stage import Staged, recording, stage
 from gnnjit.system.memory_budget import human
 

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from gnnjit.graph.sharded import AnyGraph, ShardedGraph
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
 from gnnjit.run_program import run_program
+from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
 from gnnjit.system.contexts import cached
 
 

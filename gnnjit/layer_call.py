@@ -30,7 +30,6 @@ from gnnjit.cost.machine import platform_here
 from gnnjit.cost.sketch import Sizes
 from gnnjit.errors import LayerError, PlanError
 from gnnjit.graph import Graph
-from gnnjit.graph.sharded import AnyGraph, ShardedGraph
 from gnnjit.ir.linear import nonlinear
 from gnnjit.ir.program import Equation, Program, depends
 from gnnjit.ir.space import Space
@@ -42,6 +41,7 @@ from gnnjit.passes.drop_dead import reading
 from gnnjit.planner import plan
 from gnnjit.plans import Problem
 from gnnjit.run_program import num_bytes, run_program, shape_of
+from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
 from gnnjit.system import autotuning
 from gnnjit.system.contexts import Context
 

@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gnnjit.graph.sharded import AnyGraph, ShardedGraph
 from gnnjit.ir.interpret import Incidence
 from gnnjit.ir.program import Aggregate, Atom, Equation, Program, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.aggregate import aggregate
 from gnnjit.lower.execute import execute, size, spread
+from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
 
 
 def run_program(

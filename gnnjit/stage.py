@@ -21,7 +21,6 @@ from gnnjit.frontend.by_hand import by_hand, muted
 from gnnjit.frontend.state import active_linen, names_of, unchanged
 from gnnjit.frontend.trace import Arguments, Traced, call_once, leak_message, trace
 from gnnjit.graph import Bipartite, Graph
-from gnnjit.graph.sharded import AnyGraph, ShardedGraph
 from gnnjit.ir.interpret import interpret
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
@@ -31,6 +30,7 @@ from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.plans import Problem
 from gnnjit.run_program import incidence, outputs, real_edges
+from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
 from gnnjit.system.contexts import Context
 from gnnjit.system.memory_budget import default_budget
 

@@ -4,10 +4,10 @@ from gnnjit.graph.batching import batch
 from gnnjit.graph.edit import coalesce, symmetrize
 from gnnjit.graph.graph import Bipartite, Graph
 from gnnjit.graph.serialized import register
-from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.graph.statistics import DegreeStatistics, Statistics
 from gnnjit.graph.structure import Structure
 from gnnjit.partition.partition import Partition
+from gnnjit.sharding.sharded_graph import ShardedGraph
 
 __all__ = [
     "Bipartite",

@@ -9,11 +9,11 @@ from jax import export
 
 from gnnjit.errors import GraphError
 from gnnjit.graph.degree_buckets import Buckets
-from gnnjit.graph.exchanges import AllGather, Cover, Halo, Ring
 from gnnjit.graph.graph import Bipartite, Graph
 from gnnjit.graph.row_tasks import RowTasks, TaskList
-from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.graph.structure import Structure
+from gnnjit.sharding.exchange import AllGather, Cover, Halo, Ring
+from gnnjit.sharding.sharded_graph import ShardedGraph
 
 
 def _dump(static: Any) -> bytes:

@@ -22,7 +22,6 @@ from gnnjit import _compat
 from gnnjit._compat import ad, batching
 from gnnjit.errors import LayerError
 from gnnjit.frontend.capture import capture
-from gnnjit.graph.sharded import AnyGraph
 from gnnjit.ir.at_most import at_most
 from gnnjit.ir.dtypes import is_half
 from gnnjit.ir.evaluate import evaluate_element, finite_or_zero, times
@@ -33,6 +32,7 @@ from gnnjit.lower.execute import size
 from gnnjit.lower.explicit import on_each_device
 from gnnjit.lower.rounding import error_bounds
 from gnnjit.passes.drop_dead import reading, smaller
+from gnnjit.sharding.sharded_graph import AnyGraph
 
 aggregate_p = _compat.Primitive("aggregate")
 aggregate_p.multiple_results = True

@@ -9,8 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.graph import Graph
-from gnnjit.graph.one_shard import Shard
-from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.ir.evaluate import bind_in_space, literal_array
 from gnnjit.ir.program import (
     Aggregate,
@@ -26,6 +24,8 @@ from gnnjit.ir.program import (
 )
 from gnnjit.ir.space import Space
 from gnnjit.lower import vertex_matmul
+from gnnjit.sharding.local_shard import Shard
+from gnnjit.sharding.sharded_graph import ShardedGraph
 
 Whole = Graph | ShardedGraph | Shard
 """What a program runs over: a graph, one over many devices, or what one device has of it."""

@@ -8,12 +8,12 @@ from typing import Any
 import jax
 
 from gnnjit.graph import Graph
-from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.ir.program import Aggregate, Equation, Program
 from gnnjit.lower import choose, sharded
 from gnnjit.lower.aggregate import Reductions, aggregate_p
 from gnnjit.lower.execute import execute, spread
 from gnnjit.lower.primitives import lowers_to, runs_alone
+from gnnjit.sharding.sharded_graph import ShardedGraph
 
 
 def lower(

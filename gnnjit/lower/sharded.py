@@ -21,9 +21,6 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from gnnjit.graph import Graph
-from gnnjit.graph.exchanges import Halo, Ring
-from gnnjit.graph.one_shard import Shard, local
-from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.ir.program import Aggregate, Atom, Equation, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose
@@ -32,6 +29,9 @@ from gnnjit.lower.execute import execute
 from gnnjit.lower.features import narrowed
 from gnnjit.lower.merging import empty, finish, highest, lowest, merge, wide_sums
 from gnnjit.lower.packing import together
+from gnnjit.sharding.exchange import Halo, Ring
+from gnnjit.sharding.local_shard import Shard, local
+from gnnjit.sharding.sharded_graph import ShardedGraph
 
 
 def lower(

@@ -12,11 +12,11 @@ from rich.console import Console
 from gnnjit.data import DATASETS, GraphDataset, open_dataset
 from gnnjit.distributed.connection import connect, is_main
 from gnnjit.errors import DataError
-from gnnjit.graph.exchanges import EXCHANGES
 from gnnjit.nn.recipes import MODELS
 from gnnjit.output import add_json_option, check_json, for_people, write_json
 from gnnjit.prepare import prepare
-from gnnjit.shard import PARTITIONS
+from gnnjit.sharding.exchange import EXCHANGES
+from gnnjit.sharding.shard import PARTITIONS
 from gnnjit.stored_dataset import StoredDataset
 from gnnjit.system.memory_budget import parse_size
 from gnnjit.train import train

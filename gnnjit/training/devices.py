@@ -13,8 +13,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from gnnjit.data import Dataset
 from gnnjit.errors import GraphError
 from gnnjit.graph import ShardedGraph
-from gnnjit.graph.exchanges import EXCHANGES
-from gnnjit.shard import PARTITIONS, shard
+from gnnjit.sharding.exchange import EXCHANGES
+from gnnjit.sharding.shard import PARTITIONS, shard
 from gnnjit.training.errors import TrainError
 from gnnjit.training.tasks import Batch, split_weights
 from gnnjit.training.together import processes

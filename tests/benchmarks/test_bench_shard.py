@@ -68,7 +68,7 @@ def test_counts_are_those_of_the_edges() -> None:
 
 def test_padding_is_that_of_the_graph() -> None:
     """What `gnnjit.shard` builds has blocks of the heights that are counted."""
-    work, build = module("shard_work"), module("gnnjit.graph.shard_build")
+    work, build = module("shard_work"), module("gnnjit.sharding.build")
     found = module("partition_graphs").crawled(80, 400)
     partition = work.cut(found, "crawl", 4)
     known = work.shards(found, partition)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnjit.graph.cover import Covered, Ends, rows_that_travel
-from gnnjit.graph.shard_blocks import Blocks, traffic
+from gnnjit.sharding.send_blocks import Blocks, traffic
+from gnnjit.sharding.vertex_cover import Covered, Ends, rows_that_travel
 
 pairs = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=14)
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnjit.graph.shard_build import Plan, plan
-from gnnjit.graph.shard_stream import streamed_plan
 from gnnjit.partition.partition import Partition
+from gnnjit.sharding.build import Plan, plan
+from gnnjit.sharding.build_streamed import streamed_plan
 
 
 def blocks(src, dst, size):

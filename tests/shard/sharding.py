@@ -14,8 +14,8 @@ import pytest
 from jax.sharding import Mesh
 
 import gnnjit
-from gnnjit.graph.exchanges import EXCHANGES as EXCHANGES
-from gnnjit.graph.sharded import ShardedGraph
+from gnnjit.sharding.exchange import EXCHANGES as EXCHANGES
+from gnnjit.sharding.sharded_graph import ShardedGraph
 
 
 def mesh(shards: int) -> Mesh:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit import links, rebalancing
 from gnnjit.cost.link_model import Link, Links
 from gnnjit.cost.partition_model import PartitionModel
 from gnnjit.errors import GraphError, PlanError
 from gnnjit.partition.partition import equal_vertices
+from gnnjit.sharding import measure_links, rebalance
 
 from .sharding import edges, mesh, random_edges
 
@@ -99,16 +99,16 @@ def test_an_exchange_that_does_not_fit_its_budget() -> None:
 
 def test_rates_are_measured_once_and_kept(monkeypatch: Any, tmp_path: Any) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    links.links_of.cache_clear()
-    first = links.links_of(mesh(2), "shards")
-    monkeypatch.setattr(links, "_measured", None)
-    links.links_of.cache_clear()
-    assert links.links_of(mesh(2), "shards") == first
+    measure_links.links_of.cache_clear()
+    first = measure_links.links_of(mesh(2), "shards")
+    monkeypatch.setattr(measure_links, "_measured", None)
+    measure_links.links_of.cache_clear()
+    assert measure_links.links_of(mesh(2), "shards") == first
     (file,) = (tmp_path / "gnnjit" / "links").iterdir()
     file.write_text("[[1, 2], [3")
-    links.links_of.cache_clear()
+    measure_links.links_of.cache_clear()
     with pytest.raises(TypeError):  # it is measured again
-        links.links_of(mesh(2), "shards")
+        measure_links.links_of(mesh(2), "shards")
 
 
 @pytest.mark.parametrize("exchange", ["halo", "cover", "ring", "all_gather"])
@@ -128,8 +128,8 @@ def test_rebalance(exchange: str, monkeypatch: Any) -> None:
         taken.append(times)
         return np.asarray(sharded.report.edges, float)
 
-    measured = rebalancing.shard_seconds
-    monkeypatch.setattr(rebalancing, "shard_seconds", seconds)
+    measured = rebalance.shard_seconds
+    monkeypatch.setattr(rebalance, "shard_seconds", seconds)
     model = PartitionModel()
     found = gnnjit.rebalance(graph, sharded, total, sharded, rows, threshold=1.1, cost=model)
     assert len(taken) == 1
@@ -146,4 +146,4 @@ def test_rebalance(exchange: str, monkeypatch: Any) -> None:
 def test_arguments_without_a_sharded_graph() -> None:
     message = "the arguments hold 0 sharded graphs, expected one: pass what gnnjit.shard(...) gave"
     with pytest.raises(GraphError, match=re.escape(message)):
-        rebalancing.shard_seconds(total, random_edges(4, 4).graph(), np.ones((4, 1), np.float32))
+        rebalance.shard_seconds(total, random_edges(4, 4).graph(), np.ones((4, 1), np.float32))

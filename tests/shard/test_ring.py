@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnjit
-from gnnjit.graph.exchanges import RUNS, Run, runs_of
-from gnnjit.graph.sharded import ShardedGraph
+from gnnjit.sharding.exchange import RUNS, Run, runs_of
+from gnnjit.sharding.sharded_graph import ShardedGraph
 
 from .functions import FUNCTIONS, arguments
 from .sharding import Edges, assert_alike, edges, mesh

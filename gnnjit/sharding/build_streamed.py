@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from gnnjit.graph.shard_blocks import padded
-from gnnjit.graph.shard_build import Dealt, Edges, Plan, edges_between
 from gnnjit.partition.partition import Partition
 from gnnjit.shapes import HostArray
+from gnnjit.sharding.build import Dealt, Edges, Plan, edges_between
+from gnnjit.sharding.send_blocks import padded
 
 Blocks = Iterable[tuple[HostArray, HostArray]]
 """Endpoints of edges, one block after the other, in the order in which edges were given."""

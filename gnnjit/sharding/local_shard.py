@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gnnjit.graph.exchanges import Cover, Exchange, Ring
 from gnnjit.graph.graph import Graph
-from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.graph.structure import Structure
+from gnnjit.sharding.exchange import Cover, Exchange, Ring
+from gnnjit.sharding.sharded_graph import ShardedGraph
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -14,12 +14,12 @@ from gnnjit.cost.partition_model import PartitionModel
 from gnnjit.errors import GraphError
 from gnnjit.graph import Graph
 from gnnjit.graph.edit import real_edges
-from gnnjit.graph.sharded import ShardedGraph, own_part
 from gnnjit.partition.migrate import measured_costs
 from gnnjit.partition.migrate import rebalance as balance
 from gnnjit.partition.vertex_features import vertex_features
 from gnnjit.shapes import HostArray
-from gnnjit.shard import shard
+from gnnjit.sharding.shard import shard
+from gnnjit.sharding.sharded_graph import ShardedGraph, own_part
 
 __all__ = ["rebalance", "shard_seconds"]
 

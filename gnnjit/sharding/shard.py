@@ -13,11 +13,6 @@ from gnnjit.cost.partition_model import PartitionModel
 from gnnjit.errors import GraphError, PlanError
 from gnnjit.graph import Graph, validate
 from gnnjit.graph.edit import real_edges
-from gnnjit.graph.exchanges import EXCHANGES
-from gnnjit.graph.shard_blocks import Blocks as SentBlocks
-from gnnjit.graph.shard_build import Plan, build, plan
-from gnnjit.graph.sharded import ShardedGraph
-from gnnjit.links import links_of
 from gnnjit.partition.locality import order_vertices
 from gnnjit.partition.partition import (
     Partition,
@@ -29,7 +24,12 @@ from gnnjit.partition.partition import (
 )
 from gnnjit.partition.vertex_features import vertex_features
 from gnnjit.shapes import ArrayLike, HostArray
-from gnnjit.shard_report import ShardReport
+from gnnjit.sharding.build import Plan, build, plan
+from gnnjit.sharding.exchange import EXCHANGES
+from gnnjit.sharding.measure_links import links_of
+from gnnjit.sharding.report import ShardReport
+from gnnjit.sharding.send_blocks import Blocks as SentBlocks
+from gnnjit.sharding.sharded_graph import ShardedGraph
 from gnnjit.system.memory_budget import parse_size
 
 PARTITIONS = ("auto", "vertices", "edges", "learned", "metis")

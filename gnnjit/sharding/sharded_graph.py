@@ -13,11 +13,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import validate
-from gnnjit.graph.exchanges import Cover, Exchange
 from gnnjit.graph.graph import Graph
 from gnnjit.graph.structure import Structure
 from gnnjit.partition.partition import Partition
 from gnnjit.shapes import ArrayLike, EdgeMask, HostArray, PyTree
+from gnnjit.sharding.exchange import Cover, Exchange
 
 
 @functools.partial(

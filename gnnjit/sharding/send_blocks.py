@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gnnjit.graph.exchanges import Block, Halo, moved_rows
 from gnnjit.graph.structure import Structure, counting_sort
 from gnnjit.shapes import HostArray
+from gnnjit.sharding.exchange import Block, Halo, moved_rows
 
 AT_ONCE = 1.25
 """One `all_to_all` where it moves at most so many times what one `ppermute` each would."""

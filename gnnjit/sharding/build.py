@@ -12,13 +12,13 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit.graph import validate
-from gnnjit.graph.cover import Covered, Ends
-from gnnjit.graph.exchanges import AllGather, Halo, Ring, Run, runs_of
-from gnnjit.graph.shard_blocks import Blocks, alone, padded, rows_of, structure, traffic
-from gnnjit.graph.sharded import ShardedGraph
 from gnnjit.graph.structure import Structure, counting_sort
 from gnnjit.partition.partition import Partition
 from gnnjit.shapes import HostArray
+from gnnjit.sharding.exchange import AllGather, Halo, Ring, Run, runs_of
+from gnnjit.sharding.send_blocks import Blocks, alone, padded, rows_of, structure, traffic
+from gnnjit.sharding.sharded_graph import ShardedGraph
+from gnnjit.sharding.vertex_cover import Covered, Ends
 
 Parts = Callable[[int], Any]
 """From the number of a shard to its part, a pytree of arrays."""

@@ -17,9 +17,9 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse.csgraph import breadth_first_order, maximum_bipartite_matching
 
-from gnnjit.graph.exchanges import Cover
-from gnnjit.graph.shard_blocks import Blocks, alone, padded, structure, traffic
 from gnnjit.shapes import HostArray
+from gnnjit.sharding.exchange import Cover
+from gnnjit.sharding.send_blocks import Blocks, alone, padded, structure, traffic
 
 
 def rows_that_travel(row: HostArray, total: HostArray) -> HostArray:
