@@ -17,7 +17,7 @@ from gnnjit.grid.memory_plan import lru, plan_memory, streaming
 from gnnjit.grid.memory_program import Operation
 from gnnjit.grid.script import Pieces, Step, Tensor, cell, operations
 from gnnjit.grid.workspace import Workspace
-from gnnjit.lower.merging import partial_shapes
+from gnnjit.lower.partial_results import partial_shapes
 from gnnjit.stream import stream
 
 AMPLE = 1 << 50

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
-from gnnjit.run_program import run_program
+from gnnjit.lower.run_program import run_program
 from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
 from gnnjit.system.contexts import cached
 

@@ -25,11 +25,11 @@ from gnnjit.ir.interpret import interpret
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
 from gnnjit.layer_call import Call, bind
-from gnnjit.lower import lowering, sort_edges  # noqa: F401  (they register lowerings)
+from gnnjit.lower import dispatch, sort_edges  # noqa: F401  (they register lowerings)
+from gnnjit.lower.run_program import incidence, outputs, real_edges
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.plans import Problem
-from gnnjit.run_program import incidence, outputs, real_edges
 from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
 from gnnjit.system.contexts import Context
 from gnnjit.system.memory_budget import default_budget

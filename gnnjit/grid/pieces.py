@@ -23,7 +23,7 @@ from gnnjit.ir.space import Space
 from gnnjit.lower import cpu
 from gnnjit.lower.accumulate import accumulate
 from gnnjit.lower.aggregate import aggregate
-from gnnjit.lower.merging import counted, first, merge
+from gnnjit.lower.partial_results import counted, first, merge
 
 Env = dict[Array, Any]
 

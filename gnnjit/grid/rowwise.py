@@ -28,7 +28,7 @@ from gnnjit.grid.rules import (
     summed,
 )
 from gnnjit.ir.elementwise import ELEMENTWISE
-from gnnjit.lower.merging import highest, lowest
+from gnnjit.lower.partial_results import highest, lowest
 
 __all__ = ["Block", "Rule", "bind", "highest", "lowest", "rule_of"]
 

@@ -26,7 +26,7 @@ from gnnjit.grid.loading import Data, LoadedEdges, Loader, Mover, at_once, padde
 from gnnjit.grid.script import Pieces, Step, Tensor, cell, upcoming
 from gnnjit.grid.totals import Totals
 from gnnjit.grid.traffic import Traffic
-from gnnjit.lower.merging import empty
+from gnnjit.lower.partial_results import empty
 from gnnjit.system.allocator import trim
 
 

@@ -12,7 +12,7 @@ from gnnjit.distributed.process_group import Crew
 from gnnjit.frontend.whole import Array
 from gnnjit.grid.pieces import BlockPiece, finished_total, neutral_totals
 from gnnjit.grid.sweeps import Gather
-from gnnjit.lower.merging import empty, merge_partials
+from gnnjit.lower.partial_results import empty, merge_partials
 
 
 class Totals:

@@ -11,7 +11,7 @@ from gnnjit.frontend.whole import Array, Equation, Function, Operand, Rows
 from gnnjit.grid.rowwise import Rule, rule_of
 from gnnjit.ir.program import Aggregate
 from gnnjit.ir.space import Space
-from gnnjit.lower.merging import finish, wide_sums
+from gnnjit.lower.partial_results import finish, wide_sums
 from gnnjit.passes.drop_dead import DropDead
 
 Side = Literal["dst", "src"]

@@ -15,7 +15,7 @@ from gnnjit.frontend.whole import Array, Rows
 from gnnjit.grid.in_place import lies
 from gnnjit.grid.script import Pieces, Step, Tensor, cell, room, steps, upcoming
 from gnnjit.grid.streamed import StreamedGraph
-from gnnjit.lower.merging import partial_shapes
+from gnnjit.lower.partial_results import partial_shapes
 from gnnjit.store.store import VertexStore
 
 PROBE = 2048

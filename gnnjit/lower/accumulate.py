@@ -2,7 +2,7 @@
 
     partials = accumulate(graph, op, operands, limit, before)
 
-are the partial results (`gnnjit.lower.merging`) of sums and extremes over the edges of `graph`,
+are the partial results (`gnnjit.lower.partial_results`) of sums and extremes over the edges of `graph`,
 with those `before`. A generated CPU kernel starts each row with what is given, and so reads and
 writes partial results once; after other code they are merged. Nothing is differentiated here.
 """
@@ -22,7 +22,7 @@ from gnnjit.ir.space import Space
 from gnnjit.lower import choose, cpu
 from gnnjit.lower.aggregate import Reductions, out_shape
 from gnnjit.lower.execute import execute, spread
-from gnnjit.lower.merging import merged
+from gnnjit.lower.partial_results import merged
 from gnnjit.lower.primitives import lowers_to, runs_alone
 
 accumulate_p = _compat.Primitive("accumulate")

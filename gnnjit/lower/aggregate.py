@@ -28,9 +28,9 @@ from gnnjit.ir.evaluate import evaluate_element, finite_or_zero, times
 from gnnjit.ir.program import Aggregate, Atom, Program, Reduce, Value, depends
 from gnnjit.ir.space import Space
 from gnnjit.lower.deciding import in_float32
+from gnnjit.lower.error_bounds import error_bounds
 from gnnjit.lower.execute import size
 from gnnjit.lower.explicit import on_each_device
-from gnnjit.lower.rounding import error_bounds
 from gnnjit.passes.drop_dead import reading, smaller
 from gnnjit.sharding.sharded_graph import AnyGraph
 

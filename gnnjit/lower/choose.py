@@ -14,7 +14,7 @@ from gnnjit.ir.space import Space
 from gnnjit.lower import bucketed, cpu, csr, pallas, segment
 from gnnjit.lower.aggregate import Reductions
 from gnnjit.lower.execute import size
-from gnnjit.lower.expand import flat
+from gnnjit.lower.flatten import flat
 from gnnjit.passes.pipeline import lowering_passes
 from gnnjit.passes.pipeline import run as run_passes
 from gnnjit.system.contexts import Context, cached

@@ -27,8 +27,8 @@ from gnnjit.lower import choose
 from gnnjit.lower.aggregate import Reductions
 from gnnjit.lower.execute import execute
 from gnnjit.lower.features import narrowed
-from gnnjit.lower.merging import empty, finish, highest, lowest, merge, wide_sums
 from gnnjit.lower.packing import together
+from gnnjit.lower.partial_results import empty, finish, highest, lowest, merge, wide_sums
 from gnnjit.sharding.exchange import Halo, Ring
 from gnnjit.sharding.local_shard import Shard, local
 from gnnjit.sharding.sharded_graph import ShardedGraph

@@ -13,7 +13,7 @@ import optax
 import pytest
 from flax import nnx
 
-from gnnjit.lower import merging
+from gnnjit.lower import partial_results
 from gnnjit.nn import recipes
 from gnnjit.stream import stream
 
@@ -113,6 +113,6 @@ def test_training_keeping_nothing_on_the_device():
 @pytest.mark.once
 def test_a_wrong_merge_would_be_seen(monkeypatch):
     """The comparison is as sharp as it has to be: exp sums that are not rescaled fail it."""
-    monkeypatch.setattr(merging, "_rescaled", lambda total, top, new: total)
+    monkeypatch.setattr(partial_results, "_rescaled", lambda total, top, new: total)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         assert_trains_alike("gat", 2, 2, EDGES)

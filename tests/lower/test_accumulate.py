@@ -15,7 +15,7 @@ from gnnjit.lower import cpu
 from gnnjit.lower.accumulate import accumulate
 from gnnjit.lower.aggregate import aggregate
 from gnnjit.lower.choose import prefer
-from gnnjit.lower.merging import counted, empty, finish, merge
+from gnnjit.lower.partial_results import counted, empty, finish, merge
 
 SRC, DST, EDGE, SHARED = Space.SRC, Space.DST, Space.EDGE, Space.SHARED
 N = 40

@@ -8,7 +8,7 @@ import pytest
 from gnnjit.frontend.capture import capture
 from gnnjit.ir.program import Aggregate, Reduce, Value
 from gnnjit.ir.space import Space
-from gnnjit.lower.merging import empty, first, merge
+from gnnjit.lower.partial_results import empty, first, merge
 
 F32 = np.dtype(np.float32)
 DEGREE = np.array([2, 0, 1, 3, 1, 1], np.int32)

@@ -13,7 +13,7 @@ from gnnjit.ir.evaluate import evaluate_element
 from gnnjit.ir.program import Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose
-from gnnjit.lower.rounding import error_bounds
+from gnnjit.lower.error_bounds import error_bounds
 
 F32 = np.dtype(np.float32)
 RNG = np.random.default_rng(0)

@@ -21,7 +21,7 @@ import pytest
 from gnnjit import layer_call
 from gnnjit._compat import JaxprLiteral, open_jaxpr, subjaxprs
 from gnnjit.layer_call import layer_p
-from gnnjit.lower import lowering
+from gnnjit.lower import dispatch
 from gnnjit.lower.aggregate import aggregate_p
 
 from . import ttir
@@ -82,7 +82,7 @@ def _written_out(closed: Any, *args: Any) -> list[Any]:
 
 
 def _meaning(eqn: Any, given: list[Any]) -> list[Any]:
-    rules = {layer_p: layer_call._lower, aggregate_p: lowering.lower}
+    rules = {layer_p: layer_call._lower, aggregate_p: dispatch.lower}
     if eqn.primitive in rules:
         fn = functools.partial(rules[eqn.primitive], platform="cuda", **eqn.params)
         return _written_out(jax.make_jaxpr(fn)(*given), *given)
