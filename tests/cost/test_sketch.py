@@ -13,7 +13,7 @@ from flax import nnx
 
 import gnnjit
 from gnnjit.cost.operations import TABLE
-from gnnjit.lower.cpu.elementwise import RULES
+from gnnjit.lower.cpu.elementwise_rules import RULES
 from gnnjit.nn.edge_conv import EdgeConv
 from gnnjit.nn.gat import GAT
 from gnnjit.nn.gated_gcn import GatedGCN

@@ -20,7 +20,7 @@ pytest.importorskip("llvmlite", reason="CPU kernels are generated with llvmlite"
 from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import cpu
-from gnnjit.lower.cpu import abi, compile, handler, kernel
+from gnnjit.lower.cpu import compile, ffi_abi, ffi_handler, kernel
 from gnnjit.lower.cpu.spec import Spec
 
 unavailable = kernel._unavailable()
@@ -47,8 +47,8 @@ class Xla:
     broken: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        layout = abi.read_abi()
-        assert isinstance(layout, abi.Abi)
+        layout = ffi_abi.read_abi()
+        assert isinstance(layout, ffi_abi.Abi)
         self.helpers: list[Any] = []
         self.completed: list[int] = []
         self.destroyed: list[int] = []
@@ -100,7 +100,7 @@ class Case:
 
     @property
     def future(self) -> int:
-        return self.frame[abi.FRAME_FUTURE // 8]
+        return self.frame[ffi_abi.FRAME_FUTURE // 8]
 
 
 def case(xla: Xla) -> Case:
@@ -121,11 +121,11 @@ def case(xla: Xla) -> Case:
         alive.append(found)
         return ctypes.addressof(found)
 
-    frame = words(*[0] * (abi.FRAME_FUTURE // 8 + 1))
-    frame[abi.FRAME_API // 8] = ctypes.addressof(xla.api)
-    frame[abi.FRAME_STAGE // 8] = abi.STAGE_EXECUTE
-    frame[abi.FRAME_ARGS // 8] = table(indptr, neighbor, x)
-    frame[abi.FRAME_RETS // 8] = table(out)
+    frame = words(*[0] * (ffi_abi.FRAME_FUTURE // 8 + 1))
+    frame[ffi_abi.FRAME_API // 8] = ctypes.addressof(xla.api)
+    frame[ffi_abi.FRAME_STAGE // 8] = ffi_abi.STAGE_EXECUTE
+    frame[ffi_abi.FRAME_ARGS // 8] = table(indptr, neighbor, x)
+    frame[ffi_abi.FRAME_RETS // 8] = table(out)
     row = np.repeat(np.arange(ROWS), counts)
     want = np.zeros_like(out)
     np.add.at(want, row, x[neighbor])
@@ -141,8 +141,8 @@ def entry() -> Any:
     body = Program((x,), (), (x,))
     spec = Spec(body, (Reduce("sum", Space.DST),), Space.DST, index, config)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handler, "LONG_WORK", 0)
-        patch.setattr(handler, "PARALLEL_WORK", 0)
+        patch.setattr(ffi_handler, "LONG_WORK", 0)
+        patch.setattr(ffi_handler, "PARALLEL_WORK", 0)
         name = compile.register(compile.emit(spec))
     return Call(compile._engines[name].get_function_address("entry"))
 
@@ -212,7 +212,7 @@ def several(v: Any, e: Any, w: Any) -> Any:
 def all_is_long(monkeypatch):
     """Whoever leaves work leaves all of it. Kernels that were made before are not used."""
     for work in ("LONG_WORK", "PARALLEL_WORK"):
-        monkeypatch.setattr(handler, work, 0)
+        monkeypatch.setattr(ffi_handler, work, 0)
     for made in ("_emitted", "_registered"):
         monkeypatch.setattr(kernel, made, {})
     kernel._product_target.cache_clear()

@@ -14,7 +14,7 @@ pytest.importorskip("llvmlite", reason="CPU kernels are generated with llvmlite"
 from gnnjit.ir.interpret import Incidence, interpret
 from gnnjit.ir.program import Aggregate, Equation, Lax, Literal, Program, Reduce, Value
 from gnnjit.ir.space import Space, join
-from gnnjit.lower.cpu import abi, kernel
+from gnnjit.lower.cpu import ffi_abi, kernel
 from gnnjit.lower.cpu.spec import PER_EDGE, Spec
 
 SRC, DST, EDGE, SHARED = Space.SRC, Space.DST, Space.EDGE, Space.SHARED
@@ -456,5 +456,5 @@ def test_why_not(fn, inputs, reduce, reason):
 
 
 def test_unknown_header_is_refused():
-    assert "XLA_FFI_Buffer" in abi.parse("struct XLA_FFI_Buffer { size_t struct_size; }")
-    assert isinstance(abi.read_abi(), abi.Abi)
+    assert "XLA_FFI_Buffer" in ffi_abi.parse("struct XLA_FFI_Buffer { size_t struct_size; }")
+    assert isinstance(ffi_abi.read_abi(), ffi_abi.Abi)

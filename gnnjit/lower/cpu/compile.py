@@ -11,8 +11,8 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
-from gnnjit.lower.cpu import abi
-from gnnjit.lower.cpu.handler import Handler
+from gnnjit.lower.cpu import ffi_abi
+from gnnjit.lower.cpu.ffi_handler import Handler
 from gnnjit.lower.cpu.sorting import SortKernel
 from gnnjit.lower.cpu.spec import Spec
 from gnnjit.system.cpu_features import is_x86
@@ -25,7 +25,7 @@ def why_not_here() -> list[str]:
     """Reasons why this machine or this jaxlib cannot run generated kernels."""
     if sys.maxsize < 2**32 or sys.byteorder != "little" or sys.platform == "win32":
         return ["CPU kernels need a 64-bit little-endian Unix"]
-    layout = abi.read_abi()
+    layout = ffi_abi.read_abi()
     return [layout] if isinstance(layout, str) else []
 
 
@@ -56,9 +56,9 @@ def emit_sort(dtype: np.dtype, entry: str = "entry") -> str:
     return str(module)
 
 
-def _empty_module() -> tuple[ir.Module, abi.Abi]:
-    layout = abi.read_abi()
-    assert isinstance(layout, abi.Abi), layout
+def _empty_module() -> tuple[ir.Module, ffi_abi.Abi]:
+    layout = ffi_abi.read_abi()
+    assert isinstance(layout, ffi_abi.Abi), layout
     module = ir.Module("gnnjit")
     module.triple = _machine().triple
     module.data_layout = str(_machine().target_data)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from gnnjit.lower.cpu import abi
-from gnnjit.lower.cpu.machine import Machine
-from gnnjit.lower.cpu.vectors import I8, I32, I64, PTR
+from gnnjit.lower.cpu import ffi_abi
+from gnnjit.lower.cpu.control_flow import Machine
+from gnnjit.lower.cpu.simd import I8, I32, I64, PTR
 
 NULL = ir.Constant(PTR, None)
 
@@ -14,7 +14,7 @@ NULL = ir.Constant(PTR, None)
 class Frame:
     """What every entry point does: answer questions about itself, find its buffers."""
 
-    layout: abi.Abi
+    layout: ffi_abi.Abi
     module: ir.Module
     m: Machine
     b: ir.IRBuilder
@@ -25,8 +25,8 @@ class Frame:
         self.m = Machine(self.module, ir.IRBuilder(function.append_basic_block()), lanes)
         self.b, (frame,) = self.m.b, function.args
         self._answer_metadata(frame)
-        stage = self.field(frame, abi.FRAME_STAGE, I32)
-        with self.b.if_then(self.b.icmp_signed("!=", stage, I32(abi.STAGE_EXECUTE))):
+        stage = self.field(frame, ffi_abi.FRAME_STAGE, I32)
+        with self.b.if_then(self.b.icmp_signed("!=", stage, I32(ffi_abi.STAGE_EXECUTE))):
             self.b.ret(NULL)
         return frame
 
@@ -41,20 +41,20 @@ class Frame:
         return self.field(self.field(frame, table, PTR), 8 * number, PTR)
 
     def data(self, buffer: ir.Value) -> ir.Value:
-        return self.field(buffer, abi.BUFFER_DATA, PTR)
+        return self.field(buffer, ffi_abi.BUFFER_DATA, PTR)
 
     def length(self, buffer: ir.Value, axis: int = 0) -> ir.Value:
-        return self.field(self.field(buffer, abi.BUFFER_DIMS, PTR), 8 * axis, I64)
+        return self.field(self.field(buffer, ffi_abi.BUFFER_DIMS, PTR), 8 * axis, I64)
 
     def _answer_metadata(self, frame: ir.Value) -> None:
         b = self.b
-        extension = self.field(frame, abi.FRAME_EXTENSION, PTR)
+        extension = self.field(frame, ffi_abi.FRAME_EXTENSION, PTR)
         with b.if_then(b.icmp_unsigned("!=", extension, NULL)):
-            kind = self.field(extension, abi.EXTENSION_TYPE, I32)
-            with b.if_then(b.icmp_signed("==", kind, I32(abi.TYPE_METADATA))):
-                data = self.field(extension, abi.EXTENSION_METADATA, PTR)
-                self.put(data, abi.METADATA_MAJOR, I32(self.layout.major))
-                self.put(data, abi.METADATA_MINOR, I32(self.layout.minor))
-                self.put(data, abi.METADATA_TRAITS, I32(0))
-                self.put(data, abi.METADATA_STATE_TYPE, I64(0))
+            kind = self.field(extension, ffi_abi.EXTENSION_TYPE, I32)
+            with b.if_then(b.icmp_signed("==", kind, I32(ffi_abi.TYPE_METADATA))):
+                data = self.field(extension, ffi_abi.EXTENSION_METADATA, PTR)
+                self.put(data, ffi_abi.METADATA_MAJOR, I32(self.layout.major))
+                self.put(data, ffi_abi.METADATA_MINOR, I32(self.layout.minor))
+                self.put(data, ffi_abi.METADATA_TRAITS, I32(0))
+                self.put(data, ffi_abi.METADATA_STATE_TYPE, I64(0))
                 b.ret(NULL)

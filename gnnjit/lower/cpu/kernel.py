@@ -29,12 +29,12 @@ except ImportError:  # an optional dependency
 else:
     HAVE_LLVM = True
     from gnnjit.lower.cpu import compile as compiler
-    from gnnjit.lower.cpu import movement, tall, worth
-    from gnnjit.lower.cpu.elementwise import RULES, Unsupported
+    from gnnjit.lower.cpu import index_rules, tall_matmul, worth
+    from gnnjit.lower.cpu.elementwise_rules import RULES, Unsupported
+    from gnnjit.lower.cpu.simd import DTYPES, is_half
     from gnnjit.lower.cpu.spec import Config, Spec
-    from gnnjit.lower.cpu.vectors import DTYPES, is_half
 
-    assert movement.RULES is RULES  # importing it registers its rules
+    assert index_rules.RULES is RULES  # importing it registers its rules
 
 MAX_WORK = 16384
 """Vector operations per edge that are unrolled at most."""
@@ -207,8 +207,8 @@ def _sort_target(dtype: np.dtype) -> str:
 @functools.cache
 def _product_target(left: int, right: int, dtype: np.dtype, config: Config) -> str:
     with _lock:
-        spec = tall.spec_of(left, right, dtype, config)
-        return compiler.register(compiler.emit(spec, kind=tall.TallProduct))
+        spec = tall_matmul.spec_of(left, right, dtype, config)
+        return compiler.register(compiler.emit(spec, kind=tall_matmul.TallProduct))
 
 
 def _unsupported(body: Program, reductions: Sequence[Reduce | None], rows: Space) -> list[str]:

@@ -18,10 +18,10 @@ from llvmlite import ir
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Value
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import Rows, read_of
-from gnnjit.lower.cpu.functions import convert
-from gnnjit.lower.cpu.machine import Machine
-from gnnjit.lower.cpu.movement import combiner
-from gnnjit.lower.cpu.vectors import I64, Vec, is_float, is_half, register_type
+from gnnjit.lower.cpu.control_flow import Machine
+from gnnjit.lower.cpu.index_rules import combiner
+from gnnjit.lower.cpu.math_rules import convert
+from gnnjit.lower.cpu.simd import I64, Vec, is_float, is_half, register_type
 
 UNROLLED = 256
 """Multiplications of a product that is written out at most."""

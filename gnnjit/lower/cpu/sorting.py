@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import numpy as np
 from llvmlite import ir
 
-from gnnjit.lower.cpu import abi
+from gnnjit.lower.cpu import ffi_abi
 from gnnjit.lower.cpu.frame import NULL, Frame
-from gnnjit.lower.cpu.vectors import I32, I64, PTR
+from gnnjit.lower.cpu.simd import I32, I64, PTR
 
 _BLOCK = 1024
 """Edges that are looked at before it is asked whether their rows rise."""
@@ -28,14 +28,14 @@ class SortKernel(Frame):
     """The entry point: `key[B, E], payload[B, E]` to `indptr[B, rows + 1]`, `payload` by slot,
     position by slot, and `[B, rows + 1]` to work in."""
 
-    def __init__(self, dtype: np.dtype, module: ir.Module, layout: abi.Abi):
+    def __init__(self, dtype: np.dtype, module: ir.Module, layout: ffi_abi.Abi):
         self.module, self.layout = module, layout
         self.kind, self.step = ir.IntType(8 * dtype.itemsize), dtype.itemsize
 
     def emit(self, entry: str) -> None:
         frame = self.begin_entry(entry, 1)
-        arguments = [self.buffer(frame, abi.FRAME_ARGS, i) for i in range(2)]
-        results = [self.buffer(frame, abi.FRAME_RETS, i) for i in range(4)]
+        arguments = [self.buffer(frame, ffi_abi.FRAME_ARGS, i) for i in range(2)]
+        results = [self.buffer(frame, ffi_abi.FRAME_RETS, i) for i in range(4)]
         self.edges = self.length(arguments[0], 1)
         self.rows = self.b.sub(self.length(results[0], 1), I64(1))
         arrays = [self.data(x) for x in [*arguments, *results]]

@@ -12,9 +12,9 @@ import numpy as np
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import Rows, RowSum, row_sums
-from gnnjit.lower.cpu.functions import ELEMENTWISE
+from gnnjit.lower.cpu.math_rules import ELEMENTWISE
 from gnnjit.lower.cpu.matvec import Matrix, Matvec, matvec_of, table_read
-from gnnjit.lower.cpu.vectors import is_float, is_half
+from gnnjit.lower.cpu.simd import is_float, is_half
 
 ONCE, PER_ROW, PER_EDGE = 0, 1, 2
 """Levels: how often a value is computed."""

@@ -10,10 +10,10 @@ import numpy as np
 from llvmlite import ir
 
 from gnnjit.ir.tables import Rows
-from gnnjit.lower.cpu.elementwise import Unsupported
-from gnnjit.lower.cpu.machine import Machine
-from gnnjit.lower.cpu.movement import combiner
-from gnnjit.lower.cpu.vectors import I32, I64, Vec, is_signed, register_type
+from gnnjit.lower.cpu.control_flow import Machine
+from gnnjit.lower.cpu.elementwise_rules import Unsupported
+from gnnjit.lower.cpu.index_rules import combiner
+from gnnjit.lower.cpu.simd import I32, I64, Vec, is_signed, register_type
 
 Number = tuple[ir.Value, ir.Value | None]
 """Of a row among all rows of a table, the nearest one; whether there is such a row, where what

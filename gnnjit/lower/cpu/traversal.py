@@ -25,14 +25,14 @@ from gnnjit.ir.program import Atom, Equation, Lax, Literal, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import Rows
 from gnnjit.lower.cpu import tables
-from gnnjit.lower.cpu.elementwise import RULES, Site, Unsupported
-from gnnjit.lower.cpu.functions import convert
-from gnnjit.lower.cpu.machine import Machine
+from gnnjit.lower.cpu.control_flow import Machine
+from gnnjit.lower.cpu.elementwise_rules import RULES, Site, Unsupported
+from gnnjit.lower.cpu.index_rules import combiner, identity
+from gnnjit.lower.cpu.math_rules import convert
 from gnnjit.lower.cpu.matvec import Matrix, Product
-from gnnjit.lower.cpu.movement import combiner, identity
-from gnnjit.lower.cpu.products import Collector, Products
+from gnnjit.lower.cpu.outer_products import Collector, Products
+from gnnjit.lower.cpu.simd import I32, I64, PTR, Vec, is_half, mangle
 from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Factors, Spec
-from gnnjit.lower.cpu.vectors import I32, I64, PTR, Vec, is_half, mangle
 
 (
     NEXT, DONE, REFS, ROW_TASKS, TASKS, ROWS, SLOTS, CAPACITY, PARTIAL, PACKED, MODE, FUTURE, API,

@@ -15,10 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 from llvmlite import ir
 
-from gnnjit.lower.cpu import abi
+from gnnjit.lower.cpu import ffi_abi
 from gnnjit.lower.cpu.frame import NULL, Frame
+from gnnjit.lower.cpu.index_rules import combiner, identity
 from gnnjit.lower.cpu.matvec import pack
-from gnnjit.lower.cpu.movement import combiner, identity
+from gnnjit.lower.cpu.simd import I8, I32, I64, PTR
 from gnnjit.lower.cpu.traversal import (
     API,
     CAPACITY,
@@ -37,7 +38,6 @@ from gnnjit.lower.cpu.traversal import (
     Accumulator,
     Traversal,
 )
-from gnnjit.lower.cpu.vectors import I8, I32, I64, PTR
 
 PARALLEL_WORK = 1 << 16
 """Vector operations below which one thread does it all."""
@@ -51,7 +51,7 @@ FALSE = ir.Constant(ir.IntType(1), 0)
 class Handler(Frame, Traversal):
     """Adds to the traversal: `finish`, `pad`, `work`, `helper` and the entry point."""
 
-    def emit(self, layout: abi.Abi, entry: str, save_mode: bool) -> None:
+    def emit(self, layout: ffi_abi.Abi, entry: str, save_mode: bool) -> None:
         """`save_mode`: helpers take over the caller's x86 rounding and denormal modes."""
         self.layout, self.save_mode = layout, save_mode
         self.emit_task("task")
@@ -232,7 +232,7 @@ class Handler(Frame, Traversal):
             self.local("packing", self.job)
         left = self._call_helpers(frame)
         with self.b.if_then(left):
-            self.put(frame, abi.FRAME_FUTURE, self.word(FUTURE))
+            self.put(frame, ffi_abi.FRAME_FUTURE, self.word(FUTURE))
             self.release()
             self.b.ret(NULL)
         self.local("work", self.job)
@@ -245,8 +245,8 @@ class Handler(Frame, Traversal):
         b, spec = self.b, self.spec
         arrays = 3 if spec.needs_edge else 2
         count = len(spec.body.inputs) + len(spec.starts)
-        arguments = [self.buffer(frame, abi.FRAME_ARGS, i) for i in range(arrays + count)]
-        results = [self.buffer(frame, abi.FRAME_RETS, i) for i in range(len(spec.body.outputs))]
+        arguments = [self.buffer(frame, ffi_abi.FRAME_ARGS, i) for i in range(arrays + count)]
+        results = [self.buffer(frame, ffi_abi.FRAME_RETS, i) for i in range(len(spec.body.outputs))]
         structure = [self.data(a) for a in arguments[:arrays]]
         structure += structure[-1:] * (3 - arrays)
         pointers = [self.data(a) for a in [*arguments[arrays:], *results]]
@@ -274,7 +274,7 @@ class Handler(Frame, Traversal):
             CAPACITY: capacity,
             MODE: I64(0),
             FUTURE: I64(0),
-            API: self.field(frame, abi.FRAME_API, PTR),
+            API: self.field(frame, ffi_abi.FRAME_API, PTR),
             PARTIAL: self.m.offset(self.job, head + copies, 1),
             PACKED: self.m.offset(self.job, head, 1),
         }
@@ -299,7 +299,7 @@ class Handler(Frame, Traversal):
         b, m, threads = self.b, self.m, self.spec.config.threads
         if threads < 2:
             return FALSE
-        api, context = (self.field(frame, at, PTR) for at in (abi.FRAME_API, abi.FRAME_CTX))
+        api, context = (self.field(frame, at, PTR) for at in (ffi_abi.FRAME_API, ffi_abi.FRAME_CTX))
         left, mine = FALSE, I64(1)
         if self.spec.config.left:
             with m.when(self._takes(LONG_WORK)):

@@ -16,10 +16,10 @@ from jax import lax
 from gnnjit.ir.build import elementwise
 from gnnjit.ir.program import Builder, Program, Reduce, Value
 from gnnjit.ir.space import Space
-from gnnjit.lower.cpu.handler import Handler
-from gnnjit.lower.cpu.products import Products
+from gnnjit.lower.cpu.ffi_handler import Handler
+from gnnjit.lower.cpu.outer_products import Products
+from gnnjit.lower.cpu.simd import I64
 from gnnjit.lower.cpu.spec import Config, Spec
-from gnnjit.lower.cpu.vectors import I64
 
 PIECE = 4096
 """Elements of one task at least."""

@@ -11,7 +11,7 @@ import math
 
 from llvmlite import ir
 
-from gnnjit.lower.cpu.vectors import CONTRACT, F32, I32, Codegen
+from gnnjit.lower.cpu.simd import CONTRACT, F32, I32, Codegen
 from gnnjit.system.cpu_features import features, is_x86
 
 MAGIC = 12582912.0  # 1.5 * 2**23: adding it rounds a small float to an integer in its low bits

@@ -14,14 +14,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from gnnjit.lower.cpu.vectors import (
-    CONTRACT,
-    Chunk,
-    Codegen,
-    Vec,
-    is_float,
-    is_signed,
-)
+from gnnjit.lower.cpu.simd import CONTRACT, Chunk, Codegen, Vec, is_float, is_signed
 
 
 class Unsupported(Exception):

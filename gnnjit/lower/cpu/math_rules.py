@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 
-from gnnjit.lower.cpu.elementary import Elementary
-from gnnjit.lower.cpu.elementwise import (
+from gnnjit.lower.cpu.elementwise_rules import (
     RULES,
     Site,
     Unsupported,
@@ -14,7 +13,7 @@ from gnnjit.lower.cpu.elementwise import (
     chunkwise,
     compare,
 )
-from gnnjit.lower.cpu.vectors import (
+from gnnjit.lower.cpu.simd import (
     BF16,
     Chunk,
     Codegen,
@@ -25,6 +24,7 @@ from gnnjit.lower.cpu.vectors import (
     mangle,
     register_type,
 )
+from gnnjit.lower.cpu.transcendentals import Elementary
 
 # -- functions ------------------------------------------------------------------------------
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gnnjit.lower.cpu.elementwise import RULES, Site, Unsupported, arithmetic, extremum
-from gnnjit.lower.cpu.functions import convert
-from gnnjit.lower.cpu.vectors import Codegen, Vec, is_float
+from gnnjit.lower.cpu.elementwise_rules import RULES, Site, Unsupported, arithmetic, extremum
+from gnnjit.lower.cpu.math_rules import convert
+from gnnjit.lower.cpu.simd import Codegen, Vec, is_float
 
 MAX_CONTRACTION = 8192
 """Multiplications per element that may be unrolled; more belongs in a matrix product."""

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from llvmlite import ir
 
-from gnnjit.lower.cpu.machine import Machine
-from gnnjit.lower.cpu.movement import combiner
-from gnnjit.lower.cpu.vectors import I64, Vec, register_type
+from gnnjit.lower.cpu.control_flow import Machine
+from gnnjit.lower.cpu.index_rules import combiner
+from gnnjit.lower.cpu.simd import I64, Vec, register_type
 
 COLLECTED_BYTES = 16384
 """Of collected factors: they stay in the nearest cache."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from llvmlite import ir
 
-from gnnjit.lower.cpu.vectors import I8, I64, PTR, Codegen, Vec, memory_type
+from gnnjit.lower.cpu.simd import I8, I64, PTR, Codegen, Vec, memory_type
 
 
 class Machine(Codegen):
