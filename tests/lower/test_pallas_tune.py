@@ -12,7 +12,7 @@ from pallas import with_tasks
 import gnnjit
 from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
-from gnnjit.lower.pallas import kernel, trial, tune
+from gnnjit.lower.pallas import kernel, timing_inputs, tune
 from gnnjit.lower.pallas.config import candidates, static_config
 from gnnjit.pallas_kernels.rows import Config
 from gnnjit.pallas_kernels.traversal import Traversal
@@ -147,8 +147,8 @@ def test_the_timers_run_the_kernels(tasks):
     x = np.ones((3, 5), np.float32)
     plan = kernel.plan_of(structure)
     config = Config(lanes=4)
-    assert trial.rows_timer(plan, 3, 6, [x], interpret=True)(T)(config) > 0
+    assert timing_inputs.rows_timer(plan, 3, 6, [x], interpret=True)(T)(config) > 0
     into_all = (Reduce("sum", Space.SHARED),)
     (part,) = kernel.parts(BODY, into_all, Space.DST)
     t = kernel._traversal(part, Space.DST, {})
-    assert trial.edges_timer(3, 3, 6, [x], interpret=True)(t)(config) > 0
+    assert timing_inputs.edges_timer(3, 3, 6, [x], interpret=True)(t)(config) > 0

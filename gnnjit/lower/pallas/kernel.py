@@ -13,12 +13,12 @@ from gnnjit.graph import Graph
 from gnnjit.graph.structure import Structure
 from gnnjit.ir.program import Atom, Program, Reduce
 from gnnjit.ir.space import Space
-from gnnjit.lower.pallas import matmul, movement, sizes, tile, trial, tune
-from gnnjit.lower.pallas.outer import MAX_SUM, OuterProduct, find_outer_products
+from gnnjit.lower.pallas import index_rules, limits, matmul_rules, tile, timing_inputs, tune
+from gnnjit.lower.pallas.outer_products import MAX_SUM, OuterProduct, find_outer_products
 from gnnjit.pallas_kernels import edges, rows, triton
 from gnnjit.pallas_kernels.traversal import Operand, Output, Traversal, padded
 
-assert matmul.rule is movement.rule  # importing them registers their rules
+assert matmul_rules.rule is index_rules.rule  # importing them registers their rules
 
 KINDS = ("sum", "max", "min", "exp_sum")
 Reductions = tuple[Reduce | None, ...]
@@ -43,7 +43,7 @@ def why_not(
 ) -> list[str]:
     """Reasons why `run` cannot be used for a traversal by the rows `by`, of `graph` if given."""
     out = triton.MISSING + _reductions(body, reductions, by)
-    out += [] if graph is None else sizes.reasons(body, reductions, by, graph)
+    out += [] if graph is None else limits.reasons(body, reductions, by, graph)
     if out:
         return out
     for part in parts(body, reductions, by):
@@ -129,7 +129,9 @@ def _by_row(
 ) -> list[Any]:
     t = _traversal(part, by, {})
     plan, num_rows = plan_of(structure), structure.num_rows
-    timer = None if interpret else trial.rows_timer(plan, num_rows, graph.num_edges, operands)
+    timer = (
+        None if interpret else timing_inputs.rows_timer(plan, num_rows, graph.num_edges, operands)
+    )
     return rows.run(
         t,
         plan,
@@ -149,7 +151,7 @@ def _by_edge(
     t = _traversal(part, by, _outer(part))
     row, neighbor = (graph.dst, graph.src) if by is Space.DST else (graph.src, graph.dst)
     kernel = _kernel("edges", part, by, graph)
-    timer = None if interpret else trial.edges_timer(*kernel.sizes, operands)
+    timer = None if interpret else timing_inputs.edges_timer(*kernel.sizes, operands)
     config = tune.choose(kernel, t, timer)
     return edges.run(t, row, neighbor, graph.mask, operands, config, interpret=interpret)
 

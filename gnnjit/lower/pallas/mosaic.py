@@ -19,7 +19,7 @@ from jax import lax
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Equation, Lax, Literal, Program, Reduce
 from gnnjit.ir.space import Space
-from gnnjit.lower.pallas import sizes
+from gnnjit.lower.pallas import limits
 from gnnjit.lower.pallas.kernel import plan_of
 from gnnjit.lower.pallas.tile import working_dtype
 from gnnjit.pallas_kernels import mosaic
@@ -40,7 +40,7 @@ def why_not(
 ) -> list[str]:
     """Reasons why `run` cannot be used for a traversal by the rows `by`, of `graph` if given."""
     out = mosaic.MISSING + _device() + _reductions(reductions, by)
-    out += [] if graph is None else sizes.too_many(body, reductions, graph)
+    out += [] if graph is None else limits.too_many(body, reductions, graph)
     for v in (*body.values(), *(a for a in body.outputs if isinstance(a, Literal))):
         out += _value(v)
     for v in (*body.inputs, *body.outputs):  # masks are for use between them
