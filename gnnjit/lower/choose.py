@@ -11,10 +11,11 @@ from gnnjit.frontend.capture import inline_custom_calls
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Atom, Program, Reduce
 from gnnjit.ir.space import Space
-from gnnjit.lower import bucketed, cpu, csr, pallas, segment
+from gnnjit.lower import cpu, pallas
 from gnnjit.lower.aggregate import Reductions
 from gnnjit.lower.execute import size
 from gnnjit.lower.flatten import flat
+from gnnjit.lower.xla import bucketed, csr, segment
 from gnnjit.passes.pipeline import lowering_passes
 from gnnjit.passes.pipeline import run as run_passes
 from gnnjit.system.contexts import Context, cached

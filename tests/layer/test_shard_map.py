@@ -18,7 +18,8 @@ from jax.sharding import PartitionSpec as P
 import gnnjit
 from gnnjit import nn
 from gnnjit.graph.degree_buckets import build_buckets
-from gnnjit.lower import choose, segment
+from gnnjit.lower import choose
+from gnnjit.lower.xla import segment
 
 RANDOM = np.random.default_rng(31)
 W = jnp.asarray(RANDOM.normal(size=(3, 3)), jnp.float32)

@@ -14,7 +14,8 @@ from layer.cases import CASES, GRAPHS, Edges, features, hub, layer_of
 
 import gnnjit
 from gnnjit.graph.degree_buckets import build_buckets
-from gnnjit.lower import bucketed, choose, csr, segment
+from gnnjit.lower import choose
+from gnnjit.lower.xla import bucketed, csr, segment
 
 
 def with_buckets(graph: gnnjit.Graph, max_width: int) -> gnnjit.Graph:

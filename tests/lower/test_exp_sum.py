@@ -18,8 +18,9 @@ import gnnjit
 from gnnjit.ir.interpret import Incidence, interpret
 from gnnjit.ir.program import Aggregate, Program, Reduce
 from gnnjit.ir.space import Space
-from gnnjit.lower import bucketed, cpu, csr, segment
+from gnnjit.lower import cpu
 from gnnjit.lower.choose import optimised
+from gnnjit.lower.xla import bucketed, csr, segment
 from gnnjit.passes.pipeline import Choices, default_passes, run
 from gnnjit.planner import force, optimise
 from gnnjit.stage import recording

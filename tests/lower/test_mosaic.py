@@ -14,8 +14,9 @@ from reads import with_edges_as_read
 import gnnjit
 from gnnjit.graph.row_tasks import build_tasks
 from gnnjit.ir.space import Space
-from gnnjit.lower import choose, segment
+from gnnjit.lower import choose
 from gnnjit.lower.pallas import mosaic as lowering
+from gnnjit.lower.xla import segment
 from gnnjit.pallas_kernels import mosaic
 
 F32 = np.dtype(np.float32)

@@ -15,7 +15,8 @@ from flax import nnx
 
 import gnnjit
 from gnnjit.graph.degree_buckets import build_buckets
-from gnnjit.lower import choose, segment
+from gnnjit.lower import choose
+from gnnjit.lower.xla import segment
 from gnnjit.nn import GAT, GCN, GIN, SAGE, GatedGCN
 
 N, E, F = 200, 8000, 32

@@ -19,8 +19,8 @@ from gnnjit.graph.structure import Structure
 from gnnjit.ir.evaluate import evaluate_element
 from gnnjit.ir.program import Program, Reduce
 from gnnjit.ir.space import Space
-from gnnjit.lower import segment
-from gnnjit.lower.segment import accumulator_dtype, neutral
+from gnnjit.lower.xla import segment
+from gnnjit.lower.xla.segment import accumulator_dtype, neutral
 
 UNROLL = 8
 
