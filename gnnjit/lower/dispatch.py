@@ -9,10 +9,11 @@ import jax
 
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Equation, Program
-from gnnjit.lower import choose, sharded
+from gnnjit.lower import choose
 from gnnjit.lower.aggregate import Reductions, aggregate_p
 from gnnjit.lower.execute import execute, spread
 from gnnjit.lower.primitives import lowers_to, runs_alone
+from gnnjit.lower.sharded import aggregate
 from gnnjit.sharding.sharded_graph import ShardedGraph
 
 
@@ -28,7 +29,7 @@ def lower(
     n = graph_def[1]
     graph = jax.tree.unflatten(graph_def[0], list(args[:n]))
     if isinstance(graph, ShardedGraph):
-        return sharded.lower(graph, body, reductions, args[n:], platform, limit)
+        return aggregate.lower(graph, body, reductions, args[n:], platform, limit)
     program = choose.traversals(body, reductions, graph, platform)
 
     def run(graph: Graph, eqn: Equation, operands: list[Any]) -> Sequence[Any]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gnnjit.lower.packing import together
+from gnnjit.lower.sharded.packing import together
 
 from .functions import arguments, gated, of_module
 from .sharding import edges

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import Mesh
 
 import gnnjit
-from gnnjit.lower import sharded
+from gnnjit.lower.sharded import aggregate
 
 from .sharding import random_edges
 
@@ -77,11 +77,11 @@ def test_equal(layer: Any, exchange: str) -> None:
 def test_what_treats_features_alone_is_split(layer: Any, split: bool, monkeypatch: Any) -> None:
     found = []
 
-    def narrowed(body: Any, parts: int, original: Any = sharded.narrowed) -> Any:
+    def narrowed(body: Any, parts: int, original: Any = aggregate.narrowed) -> Any:
         found.append(original(body, parts) is not None)
         return original(body, parts)
 
-    monkeypatch.setattr(sharded, "narrowed", narrowed)
+    monkeypatch.setattr(aggregate, "narrowed", narrowed)
     mesh = Mesh(np.asarray(jax.devices()[:4]).reshape(2, 2), ("shards", "features"))
     graph = gnnjit.shard(
         E.graph(), mesh, "shards", partition="vertices", exchange="halo", features="features"

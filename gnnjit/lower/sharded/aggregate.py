@@ -26,9 +26,9 @@ from gnnjit.ir.space import Space
 from gnnjit.lower import choose
 from gnnjit.lower.aggregate import Reductions
 from gnnjit.lower.execute import execute
-from gnnjit.lower.features import narrowed
-from gnnjit.lower.packing import together
 from gnnjit.lower.partial_results import empty, finish, highest, lowest, merge, wide_sums
+from gnnjit.lower.sharded.feature_parallel import narrowed
+from gnnjit.lower.sharded.packing import together
 from gnnjit.sharding.exchange import Halo, Ring
 from gnnjit.sharding.local_shard import Shard, local
 from gnnjit.sharding.sharded_graph import ShardedGraph
