@@ -17,7 +17,7 @@ from gnnjit.ir.space import Space
 from gnnjit.lower import choose
 from gnnjit.lower.pallas import mosaic as lowering
 from gnnjit.lower.xla import segment
-from gnnjit.pallas_kernels import mosaic
+from pallas_kernels import mosaic
 
 F32 = np.dtype(np.float32)
 CALL = "@mosaic_gpu_v2"

@@ -16,7 +16,7 @@ from gnnjit.ir.program import Equation, Lax, Literal, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose
 from gnnjit.lower.pallas import mosaic as lowering
-from gnnjit.pallas_kernels import mosaic
+from pallas_kernels import mosaic
 
 SRC, DST, EDGE, SHARED = Space.SRC, Space.DST, Space.EDGE, Space.SHARED
 SUM = (Reduce("sum", DST),)

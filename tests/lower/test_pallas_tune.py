@@ -14,9 +14,9 @@ from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.pallas import kernel, timing_inputs, tune
 from gnnjit.lower.pallas.config import candidates, static_config
-from gnnjit.pallas_kernels.rows import Config
-from gnnjit.pallas_kernels.traversal import Traversal
 from gnnjit.system import autotuning
+from pallas_kernels.rows import Config
+from pallas_kernels.traversal import Traversal
 
 X = Value((5,), np.dtype(np.float32), Space.SRC, "x")
 BODY = Program((X,), (), (X,), "body")

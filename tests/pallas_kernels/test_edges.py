@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from pallas import INTERPRET, numeric
 
-from gnnjit.pallas_kernels import edges
-from gnnjit.pallas_kernels.rows import Config
-from gnnjit.pallas_kernels.traversal import DOT, Operand, Output, Traversal
+from pallas_kernels import edges
+from pallas_kernels.rows import Config
+from pallas_kernels.traversal import DOT, Operand, Output, Traversal
 
 F32 = np.dtype(np.float32)
 pytestmark = numeric

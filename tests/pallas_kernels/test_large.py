@@ -12,8 +12,8 @@ import numpy as np
 import pallas
 import pytest
 
-from gnnjit.pallas_kernels import edges, rows
-from gnnjit.pallas_kernels.traversal import Operand, Output, Traversal
+from pallas_kernels import edges, rows
+from pallas_kernels.traversal import Operand, Output, Traversal
 
 from . import ttir
 from .memory import Fault, Virtual

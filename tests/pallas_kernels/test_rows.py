@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pallas import INTERPRET, numeric
 
 from gnnjit.graph.row_tasks import build_tasks
-from gnnjit.pallas_kernels import rows
-from gnnjit.pallas_kernels.traversal import Operand, Output, Traversal
+from pallas_kernels import rows
+from pallas_kernels.traversal import Operand, Output, Traversal
 
 F32 = np.dtype(np.float32)
 pytestmark = numeric

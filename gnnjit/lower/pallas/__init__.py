@@ -1,4 +1,4 @@
-"""Lowering a traversal to the GPU kernels of `gnnjit.pallas_kernels`.
+"""Lowering a traversal to the GPU kernels of `pallas_kernels`.
 
 `run` and `why_not` are those of the Triton backend of Pallas; `mosaic` has its own.
 """

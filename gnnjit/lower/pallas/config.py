@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from gnnjit.pallas_kernels.rows import Config
-from gnnjit.pallas_kernels.traversal import DOT, Traversal, padded
+from pallas_kernels.rows import Config
+from pallas_kernels.traversal import DOT, Traversal, padded
 
 TILE = 2048
 """About as many scalars as the widest tile of a program holds."""

@@ -11,8 +11,8 @@ import numpy as np
 from jax import lax
 
 from gnnjit.lower.pallas.tile import Site, Unsupported, clear, rule
-from gnnjit.pallas_kernels import triton
-from gnnjit.pallas_kernels.traversal import padded
+from pallas_kernels import triton
+from pallas_kernels.traversal import padded
 
 
 @rule("broadcast_in_dim")

@@ -15,8 +15,8 @@ from gnnjit.ir.program import Atom, Program, Reduce
 from gnnjit.ir.space import Space
 from gnnjit.lower.pallas import index_rules, limits, matmul_rules, tile, timing_inputs, tune
 from gnnjit.lower.pallas.outer_products import MAX_SUM, OuterProduct, find_outer_products
-from gnnjit.pallas_kernels import edges, rows, triton
-from gnnjit.pallas_kernels.traversal import Operand, Output, Traversal, padded
+from pallas_kernels import edges, rows, triton
+from pallas_kernels.traversal import Operand, Output, Traversal, padded
 
 assert matmul_rules.rule is index_rules.rule  # importing them registers their rules
 

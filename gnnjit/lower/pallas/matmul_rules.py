@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.lower.pallas.tile import MAX_SCALARS, Site, Unsupported, clear, rule
-from gnnjit.pallas_kernels import triton
-from gnnjit.pallas_kernels.traversal import DOT, padded
+from pallas_kernels import triton
+from pallas_kernels.traversal import DOT, padded
 
 MAX_MATRIX = 128 * 128
 """Scalars of a shared matrix that a program holds."""

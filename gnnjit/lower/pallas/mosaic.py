@@ -22,9 +22,9 @@ from gnnjit.ir.space import Space
 from gnnjit.lower.pallas import limits
 from gnnjit.lower.pallas.kernel import plan_of
 from gnnjit.lower.pallas.tile import working_dtype
-from gnnjit.pallas_kernels import mosaic
-from gnnjit.pallas_kernels.mosaic import full
-from gnnjit.pallas_kernels.traversal import Operand, Output, Traversal
+from pallas_kernels import mosaic
+from pallas_kernels.mosaic import full
+from pallas_kernels.traversal import Operand, Output, Traversal
 
 Rule = Callable[[Equation, Sequence[Any]], Any]
 """The output of an equation from its arguments, which have the shape of the output if the rule

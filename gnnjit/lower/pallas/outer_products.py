@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce
 from gnnjit.lower.pallas.tile import clear, read, working_dtype
-from gnnjit.pallas_kernels.traversal import DOT, padded
+from pallas_kernels.traversal import DOT, padded
 
 MAX_SUM = 8192
 """Scalars of a sum of outer products that a program holds; more spill into memory."""

@@ -20,8 +20,8 @@ from jax import lax
 from gnnjit.ir.dtypes import is_extended
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Value
 from gnnjit.ir.space import Space
-from gnnjit.pallas_kernels import special, triton
-from gnnjit.pallas_kernels.traversal import accumulator_dtype, padded
+from pallas_kernels import special, triton
+from pallas_kernels.traversal import accumulator_dtype, padded
 
 MAX_SCALARS = 8192
 """Scalars of one value, per edge, that a tile may hold."""

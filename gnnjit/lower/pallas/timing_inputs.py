@@ -11,10 +11,10 @@ import numpy as np
 
 from gnnjit.graph.row_tasks import PIECE, SHORT
 from gnnjit.lower.pallas.tune import Timer, seconds
-from gnnjit.pallas_kernels import edges, rows
-from gnnjit.pallas_kernels.rows import Config
-from gnnjit.pallas_kernels.traversal import Traversal
 from gnnjit.system.autotuning import untraced
+from pallas_kernels import edges, rows
+from pallas_kernels.rows import Config
+from pallas_kernels.traversal import Traversal
 
 
 def rows_timer(

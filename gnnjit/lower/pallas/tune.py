@@ -20,11 +20,11 @@ from gnnjit import _compat
 from gnnjit.ir.program import Program
 from gnnjit.ir.show import show
 from gnnjit.lower.pallas.config import candidates, static_config
-from gnnjit.pallas_kernels import triton
-from gnnjit.pallas_kernels.rows import Config
-from gnnjit.pallas_kernels.traversal import Traversal
 from gnnjit.system import autotuning
 from gnnjit.system.autotuning import Table
+from pallas_kernels import triton
+from pallas_kernels.rows import Config
+from pallas_kernels.traversal import Traversal
 
 REPEATS = 5
 

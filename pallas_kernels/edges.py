@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gnnjit.pallas_kernels import traversal, triton
-from gnnjit.pallas_kernels.rows import Config
-from gnnjit.pallas_kernels.traversal import Output, Tiles, Traversal
+from pallas_kernels import traversal, triton
+from pallas_kernels.rows import Config
+from pallas_kernels.traversal import Output, Tiles, Traversal
 
 MAX_PROGRAMS = 512
 """Programs that leave a partial result: a few for each multiprocessor."""

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gnnjit.pallas_kernels import traversal, triton
-from gnnjit.pallas_kernels.traversal import Operand, Refs, Tiles, Traversal
+from pallas_kernels import traversal, triton
+from pallas_kernels.traversal import Operand, Refs, Tiles, Traversal
 
 
 @functools.partial(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gnnjit.pallas_kernels import triton
+from pallas_kernels import triton
 
 Tiles = list[Any]
 """One tile a value; a pair of them where an outer product is summed."""

@@ -19,15 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gnnjit.pallas_kernels.rows import Plan, Tasks
-from gnnjit.pallas_kernels.traversal import (
-    Operand,
-    Output,
-    Refs,
-    Traversal,
-    accumulator_dtype,
-    neutral,
-)
+from pallas_kernels.rows import Plan, Tasks
+from pallas_kernels.traversal import Operand, Output, Refs, Traversal, accumulator_dtype, neutral
 
 try:
     from jax.experimental.pallas import mosaic_gpu as backend
