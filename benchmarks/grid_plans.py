@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from grid_training import Task, model
 
-from gnnjit.frontend.whole import Array
+from gnnjit.frontend.trace_arrays import Array
 from gnnjit.grid.compile import Arguments
 from gnnjit.grid.memory_plan import lru, plan_memory, streaming
 from gnnjit.grid.memory_program import Operation

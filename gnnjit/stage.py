@@ -19,7 +19,7 @@ from gnnjit.errors import GnnjitError, LayerError, shortened
 from gnnjit.frontend.arguments import checked
 from gnnjit.frontend.by_hand import by_hand, muted
 from gnnjit.frontend.state import active_linen, names_of, unchanged
-from gnnjit.frontend.trace import Arguments, Traced, call_once, leak_message, trace
+from gnnjit.frontend.trace_layer import Arguments, Traced, call_once, leak_message, trace
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.ir.interpret import interpret
 from gnnjit.ir.program import Program

@@ -25,7 +25,7 @@ import numpy as np
 
 from gnnjit import _compat
 from gnnjit.errors import GnnjitWarning
-from gnnjit.frontend.trace import Arguments, Traced, call_element, fresh_names
+from gnnjit.frontend.trace_layer import Arguments, Traced, call_element, fresh_names
 from gnnjit.frontend.vocabulary import answered_by
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Index, Reduce

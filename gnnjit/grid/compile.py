@@ -13,8 +13,8 @@ import numpy as np
 
 from gnnjit.distributed.process_group import digest, hashed
 from gnnjit.errors import StreamError
-from gnnjit.frontend import whole
-from gnnjit.frontend.whole import Array, Constant, Rows
+from gnnjit.frontend import trace_arrays
+from gnnjit.frontend.trace_arrays import Array, Constant, Rows
 from gnnjit.graph.validate import is_traced
 from gnnjit.grid.explanation import GridExplanation, explain
 from gnnjit.grid.fit import Fit, Options, fit, reordered
@@ -42,7 +42,7 @@ class Traced:
     out_tree: Any
 
     @property
-    def function(self) -> whole.Function:
+    def function(self) -> trace_arrays.Function:
         return self.pieces.streamed.function
 
 
@@ -138,7 +138,7 @@ class StreamedFunction:
         self,
         fn: Callable[..., Any],
         options: Options,
-        expand: whole.Expand,
+        expand: trace_arrays.Expand,
         planned: Callable[[int, int], contextlib.AbstractContextManager[None]],
     ) -> None:
         functools.update_wrapper(self, fn)
@@ -180,7 +180,7 @@ class StreamedFunction:
         key = (arguments.key, contexts.values())
         if key not in self._traced:
             n, e = arguments.graph.num_nodes, arguments.graph.num_edges
-            sizes = whole.Sizes((n, n + 1), (e, e + 2))
+            sizes = trace_arrays.Sizes((n, n + 1), (e, e + 2))
 
             def at(k: int) -> Any:
                 def fn(*values: Any) -> Any:
@@ -190,7 +190,7 @@ class StreamedFunction:
                 return fn, arguments.shapes(sizes.vertices[k], sizes.edges[k])
 
             with self._planned(n, e):
-                function, shape = whole.trace(at, sizes, self._expand)
+                function, shape = trace_arrays.trace(at, sizes, self._expand)
             pieces = Pieces(plan_sweeps(function))
             self._traced[key] = Traced(pieces, jax.tree.structure(shape))
         return self._traced[key]

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.csgraph
 
-from gnnjit.frontend.whole import Array, Equation
+from gnnjit.frontend.trace_arrays import Array, Equation
 from gnnjit.grid.works import Gather, RowWise
 
 FLOPS_PER_BYTE = 16

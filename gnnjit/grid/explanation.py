@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnjit.frontend.whole import Array, Rows
+from gnnjit.frontend.trace_arrays import Array, Rows
 from gnnjit.grid import plots
 from gnnjit.grid.chunks import heat_map
 from gnnjit.grid.fit import Fit

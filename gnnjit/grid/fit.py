@@ -15,7 +15,7 @@ import numpy as np
 
 from gnnjit.distributed.process_group import own_blocks
 from gnnjit.errors import PlanError, StreamError
-from gnnjit.frontend.whole import Array
+from gnnjit.frontend.trace_arrays import Array
 from gnnjit.grid.blocks import EdgeBlocks
 from gnnjit.grid.flights import Room, rooms
 from gnnjit.grid.keeping import held_between_calls, read_in_part

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from gnnjit.frontend.whole import Array
+from gnnjit.frontend.trace_arrays import Array
 from gnnjit.grid.memory_plan import MemoryPlan
 from gnnjit.grid.script import Step, Tensor
 from gnnjit.grid.workspace import Workspace

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gnnjit.frontend.whole import Array, Rows
+from gnnjit.frontend.trace_arrays import Array, Rows
 from gnnjit.grid.blocks import EdgeBlocks
 from gnnjit.grid.fit import Fit
 from gnnjit.grid.in_place import lies, shares

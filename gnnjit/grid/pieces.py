@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gnnjit.frontend.whole import Array, Constant, Operand
+from gnnjit.frontend.trace_arrays import Array, Constant, Operand
 from gnnjit.graph import Graph
 from gnnjit.graph.structure import Structure
 from gnnjit.grid.rules import Block, bind

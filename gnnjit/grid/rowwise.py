@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import StreamError
-from gnnjit.frontend.whole import Array, Equation
+from gnnjit.frontend.trace_arrays import Array, Equation
 from gnnjit.grid.rules import (
     Block,
     Rule,

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gnnjit.frontend.whole import Array, Equation
+from gnnjit.frontend.trace_arrays import Array, Equation
 
 
 @dataclasses.dataclass(frozen=True)

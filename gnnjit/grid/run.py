@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnnjit.frontend.whole import Array
+from gnnjit.frontend.trace_arrays import Array
 from gnnjit.grid.fit import Fit
 from gnnjit.grid.flights import Flights, Write
 from gnnjit.grid.loading import Data, LoadedEdges, Loader, Mover, at_once, padded

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gnnjit.frontend.whole import Array, Rows
+from gnnjit.frontend.trace_arrays import Array, Rows
 from gnnjit.grid.memory_plan import Operation
 from gnnjit.grid.pieces import BlockPiece, ChunkPiece, SharedPiece, block_pieces
 from gnnjit.grid.sweeps import Gather, Streamed, Sweep

@@ -14,7 +14,7 @@ import numpy as np
 
 from gnnjit.distributed.process_group import Crew, digest
 from gnnjit.errors import GraphError, StoreError, StreamError
-from gnnjit.frontend.whole import Rows
+from gnnjit.frontend.trace_arrays import Rows
 from gnnjit.graph.reading import read_on_host
 from gnnjit.graph.validate import refuse_sparse, shown
 from gnnjit.grid.blocks import COMPLETE, EdgeBlocks

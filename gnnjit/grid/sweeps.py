@@ -17,7 +17,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
-from gnnjit.frontend.whole import Array, Constant, Function, Operand, Rows
+from gnnjit.frontend.trace_arrays import Array, Constant, Function, Operand, Rows
 from gnnjit.grid.cut import Cut
 from gnnjit.grid.works import Gather, RowWise, Shared, Side, Streamed, Sweep, Work, works
 from gnnjit.ir.space import Space

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.distributed.process_group import Crew
-from gnnjit.frontend.whole import Array
+from gnnjit.frontend.trace_arrays import Array
 from gnnjit.grid.pieces import BlockPiece, finished_total, neutral_totals
 from gnnjit.grid.sweeps import Gather
 from gnnjit.lower.partial_results import empty, merge_partials

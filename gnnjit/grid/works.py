@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from gnnjit.errors import StreamError
-from gnnjit.frontend.whole import Array, Equation, Function, Operand, Rows
+from gnnjit.frontend.trace_arrays import Array, Equation, Function, Operand, Rows
 from gnnjit.grid.rowwise import Rule, rule_of
 from gnnjit.ir.program import Aggregate
 from gnnjit.ir.space import Space

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from gnnjit.distributed.process_group import Crew
-from gnnjit.frontend.whole import Array, Rows
+from gnnjit.frontend.trace_arrays import Array, Rows
 from gnnjit.grid.in_place import lies
 from gnnjit.grid.script import Pieces, Step, Tensor, cell, room, steps, upcoming
 from gnnjit.grid.streamed import StreamedGraph

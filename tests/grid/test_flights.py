@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit.frontend.whole import Array, Rows
+from gnnjit.frontend.trace_arrays import Array, Rows
 from gnnjit.grid import fit as fitting
 from gnnjit.grid import flights, in_place
 from gnnjit.grid.blocks import EdgeBlocks

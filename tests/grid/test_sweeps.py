@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnjit
-from gnnjit.frontend.whole import Array, Equation, Rows
+from gnnjit.frontend.trace_arrays import Array, Equation, Rows
 from gnnjit.grid.compile import Arguments
 from gnnjit.grid.cut import Cut, source_side
 from gnnjit.grid.rowwise import Rule
