@@ -23,7 +23,7 @@ from jax import lax
 from gnnjit.ir.dtypes import is_floating
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Literal, Program, Value, rewrite
 from gnnjit.ir.space import Space
-from gnnjit.passes.linear_forms import VERTICES, dot
+from gnnjit.passes.analysis.linear import VERTICES, dot
 
 READ = 4
 """Multiplications that reading a scalar of a vertex costs an edge."""

@@ -33,7 +33,7 @@ from gnnjit.ir import build
 from gnnjit.ir.dtypes import is_inexact
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Literal, Program, Reduce, Value, rewrite
 from gnnjit.ir.space import Space
-from gnnjit.passes.fixed import fixed_values
+from gnnjit.passes.analysis.no_gradient import fixed_values
 from gnnjit.passes.wide import edge_count, is_softmax_total, rounds_only, share, widened, working
 
 

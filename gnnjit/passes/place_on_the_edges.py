@@ -19,7 +19,7 @@ import dataclasses
 
 from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce
 from gnnjit.ir.space import Space
-from gnnjit.passes.to_the_edges import to_the_edges
+from gnnjit.passes.analysis.move_to_edges import to_the_edges
 
 
 @dataclasses.dataclass(frozen=True)

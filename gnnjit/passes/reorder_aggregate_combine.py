@@ -42,11 +42,11 @@ from gnnjit.ir import build
 from gnnjit.ir.program import Atom, Builder, Equation, Location, Program, Reduce, Value, rewrite
 from gnnjit.ir.show import kind
 from gnnjit.ir.space import Space
-from gnnjit.passes.attention_scores import product_per_head, replaceable_scores
+from gnnjit.passes.analysis.attention_scores import product_per_head, replaceable_scores
+from gnnjit.passes.analysis.linear import VERTICES, Rebuild, fill, reshape, where_edges
+from gnnjit.passes.analysis.movable_matmuls import Analysis, Found, Order, Tree, analysis
 from gnnjit.passes.drop_dead import DropDead
-from gnnjit.passes.linear_forms import VERTICES, Rebuild, fill, reshape, where_edges
 from gnnjit.passes.store_edge_values import parameter_name
-from gnnjit.passes.weight_sites import Analysis, Found, Order, Tree, analysis
 from gnnjit.passes.wide import edge_count, has_share, share, widened, working
 
 __all__ = ["Order", "ReorderAggregateCombine", "Site", "sites"]

@@ -21,8 +21,8 @@ import functools
 from gnnjit.ir.dtypes import is_inexact
 from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce
 from gnnjit.ir.space import Space
-from gnnjit.passes.fixed import fixed_values
-from gnnjit.passes.to_the_edges import to_the_edges
+from gnnjit.passes.analysis.move_to_edges import to_the_edges
+from gnnjit.passes.analysis.no_gradient import fixed_values
 
 _VERTICES = (Space.SRC, Space.DST)
 _BROADCASTS = ("broadcast_in_dim", "reshape")

@@ -34,7 +34,7 @@ from gnnjit.ir.program import (
     remembered,
 )
 from gnnjit.ir.space import Space
-from gnnjit.passes.linear_forms import ADD, VERTICES, Algebra, fill, per_head, where_edges
+from gnnjit.passes.analysis.linear import ADD, VERTICES, Algebra, fill, per_head, where_edges
 from gnnjit.passes.wide import in_float32, widened, working
 
 Order = OneOf["aggregate-first", "combine-first"]

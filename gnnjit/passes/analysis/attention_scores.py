@@ -14,8 +14,8 @@ from typing import Any
 
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Program, Value
 from gnnjit.ir.space import Space
-from gnnjit.passes.linear_forms import dot, reshape
-from gnnjit.passes.weight_sites import (
+from gnnjit.passes.analysis.linear import dot, reshape
+from gnnjit.passes.analysis.movable_matmuls import (
     LARGEST_TREE,
     Analysis,
     Form,
