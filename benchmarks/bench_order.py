@@ -30,7 +30,7 @@ from gnnjit.calibration_layers import Case, prepare
 from gnnjit.cost.model import CostModel
 from gnnjit.errors import DataError
 from gnnjit.passes.pipeline import Choices
-from gnnjit.plans import Alternative
+from gnnjit.planner.plan import Alternative
 from gnnjit.system.timing import slower
 
 GRAPHS = {

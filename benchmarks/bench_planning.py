@@ -32,8 +32,8 @@ from gnnjit.cost.machine import platform_here
 from gnnjit.ir.space import Space
 from gnnjit.nn import recipes
 from gnnjit.nn.classifiers import lookup
-from gnnjit.planner import plan
-from gnnjit.plans import Problem
+from gnnjit.planner.plan import Problem
+from gnnjit.planner.search import plan
 from gnnjit.stage import Staged, recording
 
 MODELS = {

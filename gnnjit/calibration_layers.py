@@ -17,8 +17,8 @@ import gnnjit
 from gnnjit.cost.current import use
 from gnnjit.cost.model import CostModel
 from gnnjit.passes.pipeline import Choices
-from gnnjit.planner import force, plan, weigh
-from gnnjit.plans import Alternative
+from gnnjit.planner.plan import Alternative
+from gnnjit.planner.search import force, plan, weigh
 from gnnjit.stage import stage
 from gnnjit.system.autotuning import autotuning
 

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from gnnjit import plan_times, planner
 from gnnjit.cost.current import current
 from gnnjit.cost.learn import learn_points
 from gnnjit.cost.model import Work
@@ -27,7 +26,8 @@ from gnnjit.passes.pipeline import Choices, layer_middle, layer_prefix, run
 from gnnjit.passes.reorder_aggregate_combine import sites
 from gnnjit.passes.scores_as_products import scores
 from gnnjit.passes.store_edge_values import candidates
-from gnnjit.plans import Plan, Problem
+from gnnjit.planner import search, timings
+from gnnjit.planner.plan import Plan, Problem
 from gnnjit.stage import Staged
 from gnnjit.system.contexts import cached
 from gnnjit.system.memory_budget import human
@@ -177,7 +177,7 @@ class Asked:
 
     def plan(self) -> Plan:
         try:
-            return planner.plan(self.problem())
+            return search.plan(self.problem())
         except PlanError as error:
             raise PlanError(f"{self.call.label}: {error}") from None
 
@@ -207,7 +207,7 @@ class Asked:
         function, arguments = self.function()
         compiled = []
         for choices in every:
-            with planner.force(choices):
+            with search.force(choices):
                 compiled.append(jax.jit(lambda *args: function(*args)).lower(*arguments).compile())
         return compare(compiled, arguments)
 
@@ -246,7 +246,7 @@ def explain_plans(
         learn_points(points, jax.default_backend())
         for a, plan in zip(asked, found, strict=True):
             times = {x.choices: x.measured for x in plan.alternatives}
-            plan_times.remember(plan_times.OWN + plan_times.key_of(a.problem()), times)
+            timings.remember(timings.OWN + timings.key_of(a.problem()), times)
     return found
 
 

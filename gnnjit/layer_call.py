@@ -33,14 +33,14 @@ from gnnjit.graph import Graph
 from gnnjit.ir.linear import nonlinear
 from gnnjit.ir.program import Equation, Program, depends
 from gnnjit.ir.space import Space
-from gnnjit.judge import Layout
 from gnnjit.lower.apart import apart
 from gnnjit.lower.explicit import gathered, on_each_device
 from gnnjit.lower.primitives import lowers_to, runs_alone
 from gnnjit.lower.run_program import num_bytes, run_program, shape_of
 from gnnjit.passes.drop_dead import reading
-from gnnjit.planner import plan
-from gnnjit.plans import Problem
+from gnnjit.planner.candidate import Layout
+from gnnjit.planner.plan import Problem
+from gnnjit.planner.search import plan
 from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
 from gnnjit.system import autotuning
 from gnnjit.system.contexts import Context

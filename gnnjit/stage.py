@@ -29,7 +29,7 @@ from gnnjit.lower import dispatch, sort_edges  # noqa: F401  (they register lowe
 from gnnjit.lower.run_program import incidence, outputs, real_edges
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
-from gnnjit.plans import Problem
+from gnnjit.planner.plan import Problem
 from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
 from gnnjit.system.contexts import Context
 from gnnjit.system.memory_budget import default_budget

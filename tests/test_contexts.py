@@ -15,7 +15,6 @@ from flax import nnx
 
 import gnnjit
 import gnnjit.nn
-from gnnjit import plan_times
 from gnnjit.cost.current import use
 from gnnjit.cost.kinds import NAMES
 from gnnjit.cost.model import CostModel
@@ -25,7 +24,8 @@ from gnnjit.grid import HostStore, StreamedGraph
 from gnnjit.layer_call import planned_as
 from gnnjit.lower import choose, cpu
 from gnnjit.passes.pipeline import Choices
-from gnnjit.planner import force
+from gnnjit.planner import timings
+from gnnjit.planner.search import force
 from gnnjit.system import contexts
 
 RNG = np.random.default_rng(0)
@@ -118,11 +118,11 @@ def test_a_budget():
 
 def test_tuning(monkeypatch):
     """The slower one by the cost model is the faster one by the clock."""
-    monkeypatch.setattr(plan_times, "CLOSE", 1e9)
-    monkeypatch.setattr(plan_times, "measured", lambda every: list(range(len(every), 0, -1)))
+    monkeypatch.setattr(timings, "CLOSE", 1e9)
+    monkeypatch.setattr(timings, "measured", lambda every: list(range(len(every), 0, -1)))
     times: dict[str, Any] = {}
-    monkeypatch.setattr(plan_times.Table, "load", lambda _: times)
-    monkeypatch.setattr(plan_times.Table, "store", lambda _, k, entry: times.update({k: entry}))
+    monkeypatch.setattr(timings.Table, "load", lambda _: times)
+    monkeypatch.setattr(timings.Table, "store", lambda _, k, entry: times.update({k: entry}))
     f, traces = counted()
     f = jax.jit(f)
     before = program(f, GRAPH, X, W)

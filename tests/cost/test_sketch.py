@@ -21,7 +21,7 @@ from gnnjit.nn.gcn import GCN
 from gnnjit.nn.gin import GIN
 from gnnjit.nn.sage import SAGE
 from gnnjit.passes.pipeline import Choices
-from gnnjit.planner import _options
+from gnnjit.planner.search import _options
 from gnnjit.stage import Staged
 
 from .traversals import arrays_of, of_kernels, of_sketch, staged

@@ -17,7 +17,7 @@ from gnnjit.cost.model import Work
 from gnnjit.cost.sketch import Sizes, sketch
 from gnnjit.cost.work import _column_groups, work_of
 from gnnjit.passes.pipeline import Choices
-from gnnjit.planner import _weighed
+from gnnjit.planner.search import _weighed
 
 from .traversals import arrays_of, staged
 

@@ -20,7 +20,7 @@ from gnnjit.layer_call import Call, bind
 from gnnjit.lower.aggregate import Reductions, aggregate_p
 from gnnjit.lower.choose import rows_of, traversals
 from gnnjit.passes.pipeline import Choices
-from gnnjit.planner import _weighed, force, optimise
+from gnnjit.planner.search import _weighed, force, optimise
 from gnnjit.stage import Staged, _distinct, recording
 
 Kind = tuple[str, tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]

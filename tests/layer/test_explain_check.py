@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit import planner
 from gnnjit.errors import CheckError, LayerError
 from gnnjit.ir.program import Program, Reduce, rewrite
 from gnnjit.passes import pipeline
+from gnnjit.planner import search
 
 from .cases import CASES, GRAPHS, features, layer_of
 
@@ -144,7 +144,7 @@ def wrong_pass(monkeypatch):
 
         return wrong
 
-    monkeypatch.setattr(planner, "layer_prefix", with_it(pipeline.layer_prefix))
+    monkeypatch.setattr(search, "layer_prefix", with_it(pipeline.layer_prefix))
     for name in ("check", "explain"):  # `gnnjit.check` is also a function
         module = sys.modules[f"gnnjit.{name}"]
         monkeypatch.setattr(module, "layer_passes", with_it(pipeline.layer_passes))
@@ -154,8 +154,8 @@ def wrong_pass(monkeypatch):
 
 
 def forget_plans() -> None:
-    cached = (planner._prefix, planner._middle, planner.optimise, planner._weighed,
-              planner._options, planner._plan)  # fmt: skip
+    cached = (search._prefix, search._middle, search.optimise, search._weighed,
+              search._options, search._plan)  # fmt: skip
     for function in cached:
         function.cache_clear()
     jax.clear_caches()

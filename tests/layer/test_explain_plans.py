@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit import explain_plans, planner
+from gnnjit import explain_plans
 from gnnjit.cost.current import current, forget, use
 from gnnjit.cost.defaults import default_model
 from gnnjit.cost.kinds import INDEX, NAMES
@@ -24,6 +24,7 @@ from gnnjit.explain import Explanation
 from gnnjit.explain_plans import SHOWN, duration, in_words
 from gnnjit.ir.space import Space
 from gnnjit.passes.pipeline import Choices
+from gnnjit.planner import search
 
 from .cases import GRAPHS, features
 
@@ -253,7 +254,7 @@ def test_many_alternatives_are_cut(clock, monkeypatch):
     (plan,) = gcn.explain(G, X, P["w"], measure=True, backward=False).plans
     assert [a.measured is None for a in plan.alternatives] == [False, True]
     assert "and 1 that are slower" in str(plan)
-    assert SHOWN == planner.EXHAUSTIVE
+    assert SHOWN == search.EXHAUSTIVE
 
 
 def test_a_function_of_several_layers_is_measured(clock):

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit import judge, layer_call, planner
+from gnnjit import layer_call
 from gnnjit.errors import PlanError
 from gnnjit.lower import choose
+from gnnjit.planner import candidate, search
 from gnnjit.system import memory_budget
 
 N, E, F, WIDE = 300, 4000, 16, 128
@@ -113,7 +114,7 @@ def test_every_feasible_budget_is_kept_and_the_smallest_is_named(name, training)
 
     unlimited = case.compile(training)
     close(unlimited(*case.args), want)
-    limit = peak(unlimited) + judge.SPARE
+    limit = peak(unlimited) + candidate.SPARE
     with pytest.raises(PlanError) as raised:  # noqa: PT012
         for _ in range(20):
             obeys(limit)
@@ -126,12 +127,12 @@ def test_every_feasible_budget_is_kept_and_the_smallest_is_named(name, training)
 
 
 @pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[planner.Problem, planner.Plan]]:
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[search.Problem, search.Plan]]:
     """The plans that layers ask for, in order."""
     found = []
 
-    def spy(problem: planner.Problem) -> planner.Plan:
-        found.append((problem, planner.plan(problem)))
+    def spy(problem: search.Problem) -> search.Plan:
+        found.append((problem, search.plan(problem)))
         return found[-1][1]
 
     jax.clear_caches()
@@ -141,7 +142,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[planner.Problem, planne
 
 def test_less_memory_means_smaller_chunks_or_fewer_stored_values(plans):
     case = Case.of("edge mlp")
-    limit = peak(case.compile(True)) + judge.SPARE
+    limit = peak(case.compile(True)) + candidate.SPARE
     for divisor in (1, 2):
         case.compile(True, limit // divisor)
     _, usual, halved = (plan.chosen.choices for _, plan in plans)
@@ -189,18 +190,18 @@ def test_the_bounds_of_other_results_graphs_and_dtypes(fn, dtype, padded, plans)
         assert_bounded(problem, plan)
 
 
-def assert_bounded(problem: planner.Problem, plan: planner.Plan) -> None:
+def assert_bounded(problem: search.Problem, plan: search.Plan) -> None:
     for a in plan.every:
         assert problem.layout is not None
-        program = planner._unlimited(problem, a.choices)
+        program = search._unlimited(problem, a.choices)
         args = program, a.choices.limit, problem.slots, problem.moving, problem.layout
-        measured = judge.peak(judge.Candidate(*args))
+        measured = candidate.peak(candidate.Candidate(*args))
         assert measured is not None
         assert problem.least <= measured <= a.peak
 
 
 def test_without_a_budget_nothing_is_compiled_to_measure_it(monkeypatch, plans):
-    monkeypatch.setattr(judge, "peak", lambda _: pytest.fail("compiled"))
+    monkeypatch.setattr(candidate, "peak", lambda _: pytest.fail("compiled"))
     case = Case.of("edge mlp")
     case.compile(True)
     case.compile(True, "10GiB")
@@ -210,10 +211,10 @@ def test_without_a_budget_nothing_is_compiled_to_measure_it(monkeypatch, plans):
 def test_without_a_judge_the_bound_counts(plans):
     Case.of("edge mlp").compile(True, "1GiB")
     problem = dataclasses.replace(plans[-1][0], platform="cuda")
-    least = min(a.peak for a in planner.plan(problem).every)
-    assert planner.plan(dataclasses.replace(problem, budget=int(least) + 1)).chosen.peak == least
+    least = min(a.peak for a in search.plan(problem).every)
+    assert search.plan(dataclasses.replace(problem, budget=int(least) + 1)).chosen.peak == least
     with pytest.raises(PlanError) as raised:
-        planner.plan(dataclasses.replace(problem, budget=int(least) - 1))
+        search.plan(dataclasses.replace(problem, budget=int(least) - 1))
     assert smallest(raised.value) == int(np.ceil(least))
 
 
@@ -221,7 +222,7 @@ def test_without_a_judge_the_bound_counts(plans):
 
 
 def test_the_message_of_a_budget_that_nothing_fits(monkeypatch):
-    monkeypatch.setattr(judge, "peak", lambda _: 123_456_789)
+    monkeypatch.setattr(candidate, "peak", lambda _: 123_456_789)
     line = edge_mlp.__code__.co_firstlineno
     with pytest.raises(PlanError) as raised:
         Case.of("edge mlp").compile(False, 1_000_000)
@@ -233,8 +234,8 @@ def test_the_message_of_a_budget_that_nothing_fits(monkeypatch):
 
 
 def test_the_message_where_nothing_is_known(monkeypatch):
-    monkeypatch.setattr(judge, "is_available", lambda _: False)
-    monkeypatch.setattr(planner, "sketch", unknown)
+    monkeypatch.setattr(candidate, "is_available", lambda _: False)
+    monkeypatch.setattr(search, "sketch", unknown)
     line = gcn.__code__.co_firstlineno
     with pytest.raises(PlanError) as raised:
         Case.of("gcn").compile(False, "2MB")
@@ -246,18 +247,18 @@ def test_the_message_where_nothing_is_known(monkeypatch):
 
 
 def unknown(*args: Any, **keywords: Any) -> Any:
-    raise planner.UnknownOperation("frobnicate")
+    raise search.UnknownOperation("frobnicate")
 
 
 def test_a_program_without_figures_is_measured(monkeypatch):
-    monkeypatch.setattr(planner, "sketch", unknown)
-    planner._plan.cache_clear()
+    monkeypatch.setattr(search, "sketch", unknown)
+    search._plan.cache_clear()
     case = Case.of("gcn")
     assert peak(case.compile(True, 1 << 20)) <= 1 << 20
     with pytest.raises(PlanError) as raised:
         case.compile(True, 1 << 12)
     assert peak(case.compile(True, smallest(raised.value))) <= smallest(raised.value)
-    planner._plan.cache_clear()
+    search._plan.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ import gnnjit.nn
 from gnnjit.graph.degree_buckets import build_buckets
 from gnnjit.lower.choose import prefer
 from gnnjit.passes.pipeline import Choices
-from gnnjit.planner import force
+from gnnjit.planner.search import force
 
 PAGE = (Path(__file__).parents[2] / "docs" / "numbers.md").read_text()
 ON_ONE = ("reference", "cpu", "csr", "bucketed", "segment", "pallas")

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit import config, judge, plan_times, planner
+from gnnjit import config
 from gnnjit.cost.current import use
 from gnnjit.cost.kinds import INDEX, NAMES
 from gnnjit.cost.model import CostModel
+from gnnjit.planner import search, timings
+from gnnjit.planner.candidate import Candidate
 
 from .cases import GRAPHS, features
 
@@ -37,10 +39,10 @@ def model() -> Iterator[None]:
     weights = np.full(len(NAMES), 1e-12)
     weights[INDEX["call", "calls"]] = 1e-3
     weights[INDEX["traversal", "vectors"]] = 1e-7
-    planner._plan.cache_clear()
+    search._plan.cache_clear()
     with use(CostModel(weights, "for tests")):
         yield
-    planner._plan.cache_clear()
+    search._plan.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -54,16 +56,16 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *times: float | None):
         self.times, self.asked = times, []
-        monkeypatch.setattr(plan_times, "measured", self)
+        monkeypatch.setattr(timings, "measured", self)
 
-    def __call__(self, candidates: Sequence[judge.Candidate]) -> list[float | None]:
+    def __call__(self, candidates: Sequence[Candidate]) -> list[float | None]:
         self.asked.append(candidates)
         return list(self.times[: len(candidates)])
 
 
 def order(**keywords: Any) -> str:
     """What is chosen for inference, anew."""
-    planner._plan.cache_clear()
+    search._plan.cache_clear()
     (plan,) = combine.explain(G, X, W, backward=False, **keywords).plans
     (chosen,) = plan.chosen.choices.orders
     return chosen or "as written"
@@ -102,11 +104,11 @@ def test_a_table_may_vanish_while_plans_are_timed_again(monkeypatch, table):
     with gnnjit.autotuning(stretches=2):
         order()
 
-        def removed(candidates: Sequence[judge.Candidate]) -> list[float | None]:
+        def removed(candidates: Sequence[Candidate]) -> list[float | None]:
             table.unlink()
             return clock(candidates)
 
-        monkeypatch.setattr(plan_times, "measured", removed)
+        monkeypatch.setattr(timings, "measured", removed)
         order()
     (entry,) = json.loads(table.read_text())["plans"].values()
     assert sorted(entry.values()) == [[1e-3], [1.1e-3]]
@@ -117,15 +119,15 @@ def test_only_near_plans_are_timed_again(monkeypatch, table):
     with gnnjit.autotuning(stretches=3):
         assert order() == order()
     assert len(clock.asked) == 1
-    assert plan_times.NEAR < 1.3
+    assert timings.NEAR < 1.3
 
 
 def test_times_of_stretches_are_compared_within_them(table):
     """What was measured in the second, which took three times as long, and what was not."""
-    plan_times.TIMES.store("k", {"a": (1.0, 3.0), "b": (1.1, 3.3), "c": (2.0, None)})
-    assert plan_times.known("k") == pytest.approx({"a": 1.0, "b": 1.1, "c": 2.0})
-    plan_times.TIMES.store("k", {"a": (1.0, 3.0, 2.0), "b": (1.5, 3.0, 2.0)})
-    known = plan_times.known("k")
+    timings.TIMES.store("k", {"a": (1.0, 3.0), "b": (1.1, 3.3), "c": (2.0, None)})
+    assert timings.known("k") == pytest.approx({"a": 1.0, "b": 1.1, "c": 2.0})
+    timings.TIMES.store("k", {"a": (1.0, 3.0, 2.0), "b": (1.5, 3.0, 2.0)})
+    known = timings.known("k")
     assert known["a"] == pytest.approx(known["b"])
 
 
@@ -178,7 +180,7 @@ def test_of_equals_the_prediction_decides(monkeypatch):
 
 def test_alternatives_that_are_far_are_not_timed(monkeypatch):
     clock = Clock(monkeypatch, 2e-3, 1e-3)
-    monkeypatch.setattr(plan_times, "CLOSE", 1.0)
+    monkeypatch.setattr(timings, "CLOSE", 1.0)
     with gnnjit.autotuning():
         order()
     assert clock.asked == []
@@ -324,15 +326,15 @@ def test_padded_bipartite_and_random(table):
 
 
 def test_a_plan_that_does_not_fit_has_no_time(monkeypatch):
-    real, made = judge.compiled, []
+    real, made = timings.compiled, []
 
-    def compiled(candidate: judge.Candidate) -> Any:
+    def compiled(candidate: Candidate) -> Any:
         made.append(candidate)
         if len(made) == 1:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
         return real(candidate)
 
-    monkeypatch.setattr(judge, "compiled", compiled)
+    monkeypatch.setattr(timings, "compiled", compiled)
     with gnnjit.autotuning():
         (plan,) = combine.explain(G, X, W, backward=False).plans
     assert [a.measured is None for a in plan.alternatives] == [True, False]

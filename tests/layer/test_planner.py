@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 import gnnjit
-from gnnjit import layer_call, planner
+from gnnjit import layer_call
 from gnnjit.cost.current import use
 from gnnjit.cost.kinds import INDEX, NAMES
 from gnnjit.cost.model import CostModel
@@ -24,8 +24,9 @@ from gnnjit.nn.gcn import GCN
 from gnnjit.nn.gin import GIN
 from gnnjit.nn.sage import SAGE
 from gnnjit.passes.pipeline import AS_WRITTEN, Choices
-from gnnjit.planner import plan, weigh
-from gnnjit.plans import Plan, Problem
+from gnnjit.planner import search
+from gnnjit.planner.plan import Plan, Problem
+from gnnjit.planner.search import plan, weigh
 from gnnjit.stage import recording
 
 N, E = 8, 40
@@ -172,7 +173,7 @@ def test_equal_problems_have_one_plan():
 
 def test_what_is_forced_wins():
     args = convolve(512, 16)
-    with planner.force(Choices(("aggregate-first",))):
+    with search.force(Choices(("aggregate-first",))):
         assert orders(chosen(TRAVERSALS, *args)) == ("aggregate-first",)
     assert orders(chosen(TRAVERSALS, *args)) == ("combine-first",)
 
@@ -276,7 +277,7 @@ def test_every_alternative_has_the_same_value_and_gradients(name, graph):
         every = weigh(problem(module, graph, x, moving="all"))
     assert len(every) == len({a.choices for a in every})
     for alternative in every:
-        with planner.force(alternative.choices):
+        with search.force(alternative.choices):
             have = jax.tree.leaves(f(state, x))
         for a, b in zip(have, want, strict=True):
             if jnp.issubdtype(a.dtype, jnp.floating):

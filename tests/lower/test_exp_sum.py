@@ -22,7 +22,7 @@ from gnnjit.lower import cpu
 from gnnjit.lower.choose import optimised
 from gnnjit.lower.xla import bucketed, csr, segment
 from gnnjit.passes.pipeline import Choices, default_passes, run
-from gnnjit.planner import force, optimise
+from gnnjit.planner.search import force, optimise
 from gnnjit.stage import recording
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -227,7 +227,7 @@ def test_the_tangent_of_the_maximum_costs_nothing(monkeypatch):
         asked.append(choices)
         return run(program, default_passes(online=False))
 
-    monkeypatch.setattr("gnnjit.planner.optimise", without_the_pass)
+    monkeypatch.setattr("gnnjit.planner.search.optimise", without_the_pass)
     with force(Choices(limit=1 << 30)):  # a plan of its own
         assert have == traversals_run(jax.value_and_grad(loss_of(gat)), X, S)
     assert asked

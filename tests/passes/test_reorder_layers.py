@@ -18,7 +18,6 @@ from reads import with_edges_as_read
 from strategies import edge_lists
 
 import gnnjit
-from gnnjit import planner
 from gnnjit.ir.interpret import Incidence, interpret
 from gnnjit.ir.program import Aggregate, Program
 from gnnjit.ir.verify import verify
@@ -36,6 +35,7 @@ from gnnjit.passes.drop_dead import DropDead
 from gnnjit.passes.pipeline import Choices
 from gnnjit.passes.reorder_aggregate_combine import Order, ReorderAggregateCombine, sites
 from gnnjit.passes.share_subexpressions import ShareSubexpressions
+from gnnjit.planner import search
 from gnnjit.stage import recording
 
 N, CAPACITY, F = 5, 8, 2
@@ -299,7 +299,7 @@ def test_compiled_with_nan_where_nobody_reads(name, padded, flip):
 
     def derivatives(flip: bool, x: Any, d: Any) -> list[Any]:
         order = OTHER[site.written] if flip else site.written
-        with planner.force(Choices((order,))):
+        with search.force(Choices((order,))):
             (_, out), grads = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(x, d, W[0])
         return [out[:N], grads[0][:N], grads[1][:edges], grads[2]]
 

@@ -16,7 +16,6 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gnnjit import judge, plan_times
 from gnnjit.cost.current import current
 from gnnjit.cost.machine import Machine, machine_of
 from gnnjit.cost.memory import scratch_of
@@ -40,7 +39,9 @@ from gnnjit.passes.pipeline import (
 from gnnjit.passes.reorder_aggregate_combine import sites
 from gnnjit.passes.scores_as_products import scores
 from gnnjit.passes.store_edge_values import candidates
-from gnnjit.plans import Alternative, Plan, Problem
+from gnnjit.planner import timings
+from gnnjit.planner.candidate import Candidate, is_available, peak
+from gnnjit.planner.plan import Alternative, Plan, Problem
 from gnnjit.system import autotuning
 from gnnjit.system.contexts import Context, cached
 from gnnjit.system.memory_budget import human
@@ -195,7 +196,7 @@ class _Planner:
         every = self.ranked()
         if self.problem.budget is None:
             candidate = self.candidate if self.stretches and self.is_compiled_here() else None
-            return plan_times.by_time(self.problem, every, candidate, self.stretches)
+            return timings.by_time(self.problem, every, candidate, self.stretches)
         return self.within(self.ladder(every))
 
     def unpredicted(self, forced: Choices | None) -> list[Alternative]:
@@ -226,13 +227,13 @@ class _Planner:
 
     def is_compiled_here(self) -> bool:
         """Whether plans can be compiled alone, to see what they need."""
-        return self.problem.layout is not None and judge.is_available(self.problem.platform)
+        return self.problem.layout is not None and is_available(self.problem.platform)
 
-    def candidate(self, a: Alternative) -> judge.Candidate:
+    def candidate(self, a: Alternative) -> Candidate:
         p = self.problem
         assert p.layout is not None
         program, limit = _unlimited(p, a.choices), a.choices.limit
-        return judge.Candidate(program, limit, p.slots, p.moving, p.layout)
+        return Candidate(program, limit, p.slots, p.moving, p.layout)
 
     def fastest(self) -> Alternative:
         return min(self.seen.values(), key=lambda a: a.seconds)
@@ -272,7 +273,7 @@ class _Planner:
 
     def need(self, a: Alternative) -> float:
         """Bytes at the peak: measured where that can be done here, else the bound."""
-        found = judge.peak(self.candidate(a)) if self.is_compiled_here() else None
+        found = peak(self.candidate(a)) if self.is_compiled_here() else None
         return a.peak if found is None else found
 
     def places(self) -> list[frozenset[Space]]:

@@ -20,15 +20,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnnjit import judge
 from gnnjit.cost.store import Key
 from gnnjit.graph import Graph
 from gnnjit.graph.structure import Structure
 from gnnjit.ir.show import show
-from gnnjit.judge import Candidate
 from gnnjit.lower.choose import preferred
 from gnnjit.passes.pipeline import Choices
-from gnnjit.plans import Alternative, Problem
+from gnnjit.planner.candidate import Candidate, compiled
+from gnnjit.planner.plan import Alternative, Problem
 from gnnjit.system import autotuning
 from gnnjit.system.allocator import keeps_memory
 from gnnjit.system.autotuning import Table
@@ -167,12 +166,12 @@ def measured(candidates: Sequence[Candidate]) -> list[float | None]:
     shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
     here = dataclasses.replace(layout, graph_def=treedef, graph=shapes)
     candidates = [dataclasses.replace(c, layout=here) for c in candidates]
-    compiled = [_fails_to_none(functools.partial(judge.compiled, c)) for c in candidates]
+    executables = [_fails_to_none(functools.partial(compiled, c)) for c in candidates]
 
     def clocked() -> list[float | None]:
         given = tuple(leaves), tuple(_like(x, rng) for x in layout.arrays)
         runs = [f if f and _fails_to_none(functools.partial(_runs, f, given)) else None
-                for f in compiled]  # fmt: skip
+                for f in executables]  # fmt: skip
         able = [f for f in runs if f]
         times = iter(_fails_to_none(functools.partial(compare, able, given)) or ())
         return [f and next(times, None) for f in runs]

@@ -7,8 +7,8 @@ import dataclasses
 from gnnjit.cost.model import Work
 from gnnjit.cost.sketch import Sizes
 from gnnjit.ir.program import Program
-from gnnjit.judge import Layout
 from gnnjit.passes.pipeline import Choices
+from gnnjit.planner.candidate import Layout
 
 
 @dataclasses.dataclass(frozen=True)
