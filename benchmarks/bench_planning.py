@@ -28,13 +28,13 @@ import numpy as np
 from flax import nnx
 
 import gnnjit
+from gnnjit.compiler.call import Staged, recording
 from gnnjit.cost.machine import platform_here
 from gnnjit.ir.space import Space
 from gnnjit.nn import recipes
 from gnnjit.nn.classifiers import lookup
 from gnnjit.planner.plan import Problem
 from gnnjit.planner.search import plan
-from gnnjit.stage import Staged, recording
 
 MODELS = {
     "gcn": ("gcn", 1), "sage": ("sage", 1), "gin": ("gin", 1), "gat": ("gat", 1),

@@ -1,7 +1,8 @@
 """gnnjit: a compiler for graph neural networks in JAX."""
 
-from gnnjit.check import check
-from gnnjit.explain import explain
+from gnnjit.compiler.check import check
+from gnnjit.compiler.explain import explain
+from gnnjit.compiler.layer import layer, reference
 from gnnjit.frontend.vocabulary import (
     degree,
     dropout,
@@ -16,7 +17,6 @@ from gnnjit.frontend.vocabulary import (
     var,
 )
 from gnnjit.graph import Bipartite, Graph
-from gnnjit.layer import layer, reference
 from gnnjit.sharding.rebalance import rebalance
 from gnnjit.sharding.shard import shard
 from gnnjit.stream import stream

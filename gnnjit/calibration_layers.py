@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import gnnjit
+from gnnjit.compiler.call import stage
 from gnnjit.cost.current import use
 from gnnjit.cost.model import CostModel
 from gnnjit.passes.pipeline import Choices
 from gnnjit.planner.plan import Alternative
 from gnnjit.planner.search import force, plan, weigh
-from gnnjit.stage import stage
 from gnnjit.system.autotuning import autotuning
 
 MODELS = ("gcn", "sage", "gin", "gat", "gat4", "gated", "mlp")

@@ -6,9 +6,9 @@ import argparse
 
 from flax import nnx
 
+from gnnjit.compiler.explain import Explanation, explain
 from gnnjit.data import GraphDataset, open_dataset
 from gnnjit.errors import LayerError
-from gnnjit.explain import Explanation, explain
 from gnnjit.nn.recipes import MODELS, build
 from gnnjit.output import add_json_option, check_json, for_people, write_json
 from gnnjit.training.config import TrainConfig

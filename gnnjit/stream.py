@@ -6,10 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from gnnjit.compiler.primitive import layer_p, planned_as, written_out
 from gnnjit.cost.sketch import Sizes
 from gnnjit.grid.compile import StreamedFunction
 from gnnjit.grid.fit import Options
-from gnnjit.layer_call import layer_p, planned_as, written_out
 from gnnjit.lower import dispatch, sort_edges  # noqa: F401  (they register lowerings)
 from gnnjit.system.allocator import give_memory_back
 from gnnjit.system.memory_budget import parse_size

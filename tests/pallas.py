@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit import layer_call
 from gnnjit._compat import open_jaxpr, subjaxprs
+from gnnjit.compiler import primitive
+from gnnjit.compiler.primitive import layer_p
 from gnnjit.graph.row_tasks import build_tasks
 from gnnjit.ir.program import Aggregate
-from gnnjit.layer_call import layer_p
 from gnnjit.lower import choose
 from gnnjit.lower.aggregate import aggregate_p
 from gnnjit.lower.pallas import kernel
@@ -94,7 +94,7 @@ def _aggregates(jaxpr: Any) -> Iterator[Any]:
         if eqn.primitive is aggregate_p:
             yield eqn
         if eqn.primitive is layer_p:
-            planned = functools.partial(layer_call._lower, platform="cuda", **eqn.params)
+            planned = functools.partial(primitive._lower, platform="cuda", **eqn.params)
             yield from _aggregates(jax.make_jaxpr(planned)(*(v.aval for v in eqn.invars)))
         for inner in subjaxprs(eqn):
             yield from _aggregates(inner)

@@ -1,4 +1,4 @@
-"""Layers run with passes and limits that nothing chooses yet, as `gnnjit.stage` runs its own."""
+"""Layers run with passes and limits that nothing chooses yet, as `gnnjit.compiler.call` runs its own."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import jax
 from reads import reads_edges
 
+from gnnjit.compiler.call import Definition, Staged, outputs, stage
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Equation, Program
 from gnnjit.lower.aggregate import aggregate
 from gnnjit.lower.execute import execute
 from gnnjit.passes.pipeline import Pass, default_passes, run
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
-from gnnjit.stage import Definition, Staged, outputs, stage
 
 
 def staged(fn: Callable[..., Any], graph: Graph, *args: Any, edges: Any = None) -> Staged:

@@ -14,7 +14,7 @@ FAULTS = """
 import resource, sys
 import gnnjit
 from gnnjit.cost.machine import machine_of
-from gnnjit.layer_call import platform_here
+from gnnjit.compiler.primitive import platform_here
 
 kept = gnnjit.keep_memory() if sys.argv[1] == "keep" else None
 import jax, jax.numpy as jnp

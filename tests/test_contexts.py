@@ -15,13 +15,13 @@ from flax import nnx
 
 import gnnjit
 import gnnjit.nn
+from gnnjit.compiler.primitive import planned_as
 from gnnjit.cost.current import use
 from gnnjit.cost.kinds import NAMES
 from gnnjit.cost.model import CostModel
 from gnnjit.cost.sketch import Sizes
 from gnnjit.errors import LayerError, PlanError
 from gnnjit.grid import HostStore, StreamedGraph
-from gnnjit.layer_call import planned_as
 from gnnjit.lower import choose, cpu
 from gnnjit.passes.pipeline import Choices
 from gnnjit.planner import timings

@@ -11,8 +11,8 @@ from typing import Any
 
 import jax
 
+from gnnjit.compiler.layer import reference
 from gnnjit.config import cores
-from gnnjit.layer import reference
 from gnnjit.prepare import peak_memory
 from gnnjit.training.loop import Epoch, Steps, evaluate, train_epoch
 from gnnjit.training.steps import Program

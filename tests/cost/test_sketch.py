@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 
 import gnnjit
+from gnnjit.compiler.call import Staged
 from gnnjit.cost.operations import TABLE
 from gnnjit.lower.cpu.elementwise_rules import RULES
 from gnnjit.nn.edge_conv import EdgeConv
@@ -22,7 +23,6 @@ from gnnjit.nn.gin import GIN
 from gnnjit.nn.sage import SAGE
 from gnnjit.passes.pipeline import Choices
 from gnnjit.planner.search import _options
-from gnnjit.stage import Staged
 
 from .traversals import arrays_of, of_kernels, of_sketch, staged
 

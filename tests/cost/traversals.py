@@ -11,17 +11,17 @@ import jax.numpy as jnp
 from jax.interpreters import partial_eval
 
 from gnnjit import _compat
+from gnnjit.compiler.call import Staged, _distinct, recording
+from gnnjit.compiler.primitive import Call, bind
 from gnnjit.cost.machine import machine_of
 from gnnjit.cost.sketch import Sizes, Traversal, sketch
 from gnnjit.cost.work import _Edges
 from gnnjit.ir.program import Aggregate, Program, Value
 from gnnjit.ir.space import Space
-from gnnjit.layer_call import Call, bind
 from gnnjit.lower.aggregate import Reductions, aggregate_p
 from gnnjit.lower.choose import rows_of, traversals
 from gnnjit.passes.pipeline import Choices
 from gnnjit.planner.search import _weighed, force, optimise
-from gnnjit.stage import Staged, _distinct, recording
 
 Kind = tuple[str, tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]
 """Rows; what is read, as (space, scalars); what is reduced or written, as (space, scalars)."""

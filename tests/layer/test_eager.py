@@ -14,10 +14,10 @@ from jax import lax
 
 import gnnjit
 import gnnjit.nn
+from gnnjit.compiler.call import recording
 from gnnjit.frontend import interned
 from gnnjit.lower import primitives
 from gnnjit.lower.vertex_matmul import rows_p
-from gnnjit.stage import recording
 
 RNG = np.random.default_rng(3)
 GRAPH = gnnjit.Graph.from_edges(*RNG.integers(0, 20, (2, 70)), 20)

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit import explain_plans
+from gnnjit.compiler import explain_plans
+from gnnjit.compiler.explain import Explanation
+from gnnjit.compiler.explain_plans import SHOWN, duration, in_words
 from gnnjit.cost.current import current, forget, use
 from gnnjit.cost.defaults import default_model
 from gnnjit.cost.kinds import INDEX, NAMES
@@ -20,8 +22,6 @@ from gnnjit.cost.learn import learn_points
 from gnnjit.cost.model import CostModel, Work
 from gnnjit.cost.store import Key, load
 from gnnjit.errors import CostError, LayerError, PlanError
-from gnnjit.explain import Explanation
-from gnnjit.explain_plans import SHOWN, duration, in_words
 from gnnjit.ir.space import Space
 from gnnjit.passes.pipeline import Choices
 from gnnjit.planner import search

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit import layer_call
+from gnnjit.compiler import primitive
 from gnnjit.errors import PlanError
 from gnnjit.lower import choose
 from gnnjit.planner import candidate, search
@@ -136,7 +136,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[search.Problem, search.
         return found[-1][1]
 
     jax.clear_caches()
-    monkeypatch.setattr(layer_call, "plan", spy)
+    monkeypatch.setattr(primitive, "plan", spy)
     return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit import stage
+from gnnjit.compiler import call
 
 from .cases import CASES, GRAPHS, Case, Edges, features, layer_of
 from .plain import plain
@@ -225,7 +225,7 @@ def test_custom_derivatives_that_differ_stay_apart():
 ])  # fmt: skip
 def test_a_second_call_compiles_nothing(act):
     layer, graph = gnnjit.layer(lambda v, e: gnnjit.sum(act(e.src + v))), ISOLATED.graph()
-    compiled = stage._run
+    compiled = call._run
     layer(graph, X)
     before = compiled._cache_size()
     layer(graph, X * 2)

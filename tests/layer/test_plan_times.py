@@ -135,7 +135,7 @@ def test_what_explain_learns_decides_over_all_stretches(monkeypatch, table):
     clock = Clock(monkeypatch, 1e-3, 1.1e-3)
     with gnnjit.autotuning(stretches=2):
         tuned = order()
-    monkeypatch.setattr("gnnjit.explain_plans.compare", lambda runs, arrays: [5e-3, 4e-3])
+    monkeypatch.setattr("gnnjit.compiler.explain_plans.compare", lambda runs, arrays: [5e-3, 4e-3])
     order(measure=True, learn=True)
     for _ in range(2):
         with gnnjit.autotuning(stretches=3):
@@ -244,7 +244,7 @@ def test_explained(monkeypatch):
 
 def test_explain_learns_from_the_users_own_arrays(monkeypatch):
     predicted = order()
-    monkeypatch.setattr("gnnjit.explain_plans.compare", lambda runs, arrays: [2e-3, 1e-3])
+    monkeypatch.setattr("gnnjit.compiler.explain_plans.compare", lambda runs, arrays: [2e-3, 1e-3])
     order(measure=True, learn=True)
     assert order() != predicted
 

@@ -12,7 +12,8 @@ import pytest
 from flax import nnx
 
 import gnnjit
-from gnnjit import layer_call
+from gnnjit.compiler import primitive
+from gnnjit.compiler.call import recording
 from gnnjit.cost.current import use
 from gnnjit.cost.kinds import INDEX, NAMES
 from gnnjit.cost.model import CostModel
@@ -27,7 +28,6 @@ from gnnjit.passes.pipeline import AS_WRITTEN, Choices
 from gnnjit.planner import search
 from gnnjit.planner.plan import Plan, Problem
 from gnnjit.planner.search import plan, weigh
-from gnnjit.stage import recording
 
 N, E = 8, 40
 RNG = np.random.default_rng(0)
@@ -208,7 +208,7 @@ def asked(monkeypatch):
         found.append(problem)
         return plan(problem)
 
-    monkeypatch.setattr(layer_call, "plan", seen)
+    monkeypatch.setattr(primitive, "plan", seen)
     return found
 
 

@@ -15,6 +15,7 @@ from reads import with_edges_as_read
 from strategies import edge_lists, expressions
 
 import gnnjit
+from gnnjit.compiler.call import recording
 from gnnjit.ir.interpret import Incidence, interpret
 from gnnjit.ir.program import Aggregate, Program, Reduce
 from gnnjit.ir.space import Space
@@ -23,7 +24,6 @@ from gnnjit.lower.choose import optimised
 from gnnjit.lower.xla import bucketed, csr, segment
 from gnnjit.passes.pipeline import Choices, default_passes, run
 from gnnjit.planner.search import force, optimise
-from gnnjit.stage import recording
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

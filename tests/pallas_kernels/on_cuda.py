@@ -18,9 +18,9 @@ import numpy as np
 import pallas
 import pytest
 
-from gnnjit import layer_call
 from gnnjit._compat import JaxprLiteral, open_jaxpr, subjaxprs
-from gnnjit.layer_call import layer_p
+from gnnjit.compiler import primitive
+from gnnjit.compiler.primitive import layer_p
 from gnnjit.lower import dispatch
 from gnnjit.lower.aggregate import aggregate_p
 
@@ -44,7 +44,7 @@ class Run:
 def planned_for_cuda() -> Iterator[None]:
     """Plans, also those of gradients, are those of a machine with a GPU."""
     with pytest.MonkeyPatch.context() as patch, pallas.abstract_gpu():
-        patch.setattr(layer_call, "platform_here", lambda: "cuda")
+        patch.setattr(primitive, "platform_here", lambda: "cuda")
         yield
 
 
@@ -82,7 +82,7 @@ def _written_out(closed: Any, *args: Any) -> list[Any]:
 
 
 def _meaning(eqn: Any, given: list[Any]) -> list[Any]:
-    rules = {layer_p: layer_call._lower, aggregate_p: dispatch.lower}
+    rules = {layer_p: primitive._lower, aggregate_p: dispatch.lower}
     if eqn.primitive in rules:
         fn = functools.partial(rules[eqn.primitive], platform="cuda", **eqn.params)
         return _written_out(jax.make_jaxpr(fn)(*given), *given)

@@ -18,6 +18,7 @@ from reads import with_edges_as_read
 from strategies import edge_lists
 
 import gnnjit
+from gnnjit.compiler.call import recording
 from gnnjit.ir.interpret import Incidence, interpret
 from gnnjit.ir.program import Aggregate, Program
 from gnnjit.ir.verify import verify
@@ -36,7 +37,6 @@ from gnnjit.passes.pipeline import Choices
 from gnnjit.passes.reorder_aggregate_combine import Order, ReorderAggregateCombine, sites
 from gnnjit.passes.share_subexpressions import ShareSubexpressions
 from gnnjit.planner import search
-from gnnjit.stage import recording
 
 N, CAPACITY, F = 5, 8, 2
 OTHER: dict[Order, Order] = {

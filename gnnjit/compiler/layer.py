@@ -7,10 +7,10 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gnnjit.check import check
+from gnnjit.compiler.call import Definition, location, reference, stage
+from gnnjit.compiler.check import check
+from gnnjit.compiler.explain import explain
 from gnnjit.errors import LayerError
-from gnnjit.explain import explain
-from gnnjit.stage import Definition, location, reference, stage
 from gnnjit.system.memory_budget import parse_size
 
 __all__ = ["layer", "reference"]

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gnnjit.compiler.call import Staged, recording, stage
 from gnnjit.errors import CheckError, LayerError, shortened
 from gnnjit.graph.validate import is_traced, shown
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
 from gnnjit.passes.pipeline import layer_passes, run
 from gnnjit.sharding.sharded_graph import ShardedGraph
-from gnnjit.stage import Staged, recording, stage
 
 
 @dataclasses.dataclass(frozen=True)

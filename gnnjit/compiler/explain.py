@@ -11,9 +11,10 @@ import jax
 import numpy as np
 
 from gnnjit import _compat
+from gnnjit.compiler.call import Staged, recording, stage
+from gnnjit.compiler.explain_plans import Asked, PlanExplanation, Wrt, explain_plans
 from gnnjit.cost.machine import platform_here
 from gnnjit.errors import LayerError
-from gnnjit.explain_plans import Asked, PlanExplanation, Wrt, explain_plans
 from gnnjit.frontend.capture import inline_custom_calls
 from gnnjit.graph import Graph
 from gnnjit.graph.validate import shown
@@ -29,7 +30,6 @@ from gnnjit.lower.vertex_matmul import tall_p
 from gnnjit.passes.pipeline import layer_passes, run
 from gnnjit.sharding.local_shard import shapes
 from gnnjit.sharding.sharded_graph import ShardedGraph
-from gnnjit.stage import Staged, recording, stage
 from gnnjit.system.memory_budget import human
 
 

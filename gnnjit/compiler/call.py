@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from gnnjit import _compat
+from gnnjit.compiler.primitive import Call, bind
 from gnnjit.cost.machine import platform_here
 from gnnjit.errors import GnnjitError, LayerError, shortened
 from gnnjit.frontend.arguments import checked
@@ -24,7 +25,6 @@ from gnnjit.graph import Bipartite, Graph
 from gnnjit.ir.interpret import interpret
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
-from gnnjit.layer_call import Call, bind
 from gnnjit.lower import dispatch, sort_edges  # noqa: F401  (they register lowerings)
 from gnnjit.lower.run_program import incidence, outputs, real_edges
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace

@@ -13,6 +13,8 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
+from gnnjit.compiler.call import Staged
+from gnnjit.compiler.primitive import Call, bind
 from gnnjit.cost.current import current
 from gnnjit.cost.learn import learn_points
 from gnnjit.cost.model import Work
@@ -21,14 +23,12 @@ from gnnjit.graph import Graph
 from gnnjit.graph.validate import is_traced
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
-from gnnjit.layer_call import Call, bind
 from gnnjit.passes.pipeline import Choices, layer_middle, layer_prefix, run
 from gnnjit.passes.reorder_aggregate_combine import sites
 from gnnjit.passes.scores_as_products import scores
 from gnnjit.passes.store_edge_values import candidates
 from gnnjit.planner import search, timings
 from gnnjit.planner.plan import Plan, Problem
-from gnnjit.stage import Staged
 from gnnjit.system.contexts import cached
 from gnnjit.system.memory_budget import human
 from gnnjit.system.timing import compare
