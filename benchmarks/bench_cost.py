@@ -20,7 +20,7 @@ import measure
 import numpy as np
 import planner_options
 
-from gnnjit.calibration_layers import cases, prepare
+from gnnjit.calibration.random_layers import cases, prepare
 from gnnjit.cost.model import CostModel
 
 SEED = 1_000_003

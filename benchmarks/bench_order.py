@@ -26,7 +26,7 @@ import planner_options
 
 import gnnjit
 import gnnjit.data
-from gnnjit.calibration_layers import Case, prepare
+from gnnjit.calibration.random_layers import Case, prepare
 from gnnjit.cost.model import CostModel
 from gnnjit.errors import DataError
 from gnnjit.passes.pipeline import Choices

@@ -15,8 +15,8 @@ from typing import Any
 import measure
 
 import gnnjit
-from gnnjit.calibration_grid import calibration_points
-from gnnjit.calibration_layers import Case, prepare
+from gnnjit.calibration.points import calibration_points
+from gnnjit.calibration.random_layers import Case, prepare
 from gnnjit.cost.calibrate import QUICK, THOROUGH, calibrate
 from gnnjit.cost.current import current
 from gnnjit.cost.model import CostModel

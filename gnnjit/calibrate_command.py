@@ -18,7 +18,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from gnnjit.calibration_grid import calibration_points
+from gnnjit.calibration.points import calibration_points
 from gnnjit.cost.calibrate import QUICK, THOROUGH, USUAL, Effort, Point, Report, calibrate
 from gnnjit.cost.store import Key, Stored, check_writable, save
 from gnnjit.errors import CostError

@@ -14,7 +14,7 @@ import pytest
 
 from gnnjit import calibrate_command, cli
 from gnnjit.calibrate_command import readable
-from gnnjit.calibration_grid import calibration_points
+from gnnjit.calibration.points import calibration_points
 from gnnjit.cost import calibrate as calibration
 from gnnjit.cost.calibrate import QUICK, THOROUGH, USUAL, Effort, Point, Prepared, calibrate
 from gnnjit.cost.current import current, forget

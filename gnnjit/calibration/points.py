@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnnjit.calibration_layers import Case, prepare, random_case
+from gnnjit.calibration.random_layers import Case, prepare, random_case
 from gnnjit.cost.calibrate import USUAL, Effort, Point, Prepared
 from gnnjit.cost.machine import machine_of, platform_here
 from gnnjit.cost.model import Work

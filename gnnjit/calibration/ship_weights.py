@@ -1,7 +1,7 @@
 """Makes the weights that gnnjit ships (`gnnjit/cost/weights.json`).
 
-    python benchmarks/ship_weights.py                   # after a change of gnnjit/cost/kinds.py
-    python benchmarks/ship_weights.py --layers 360      # "cpu" anew; on an idle machine, 15 minutes
+    python gnnjit/calibration/ship_weights.py                   # after a change of gnnjit/cost/kinds.py
+    python gnnjit/calibration/ship_weights.py --layers 360      # "cpu" anew; on an idle machine, 15 minutes
 
 "cpu" is fitted to random layers as by a thorough calibration, with another seed and more passes;
 "gpu" is derived from the rates of one H200 until one has been calibrated.
@@ -59,7 +59,7 @@ def fit(layers: int, passes: int) -> Weights:
     import numpy as np
 
     import gnnjit
-    from gnnjit.calibration_grid import calibration_points
+    from gnnjit.calibration.points import calibration_points
     from gnnjit.cost.calibrate import THOROUGH, calibrate
     from gnnjit.cost.model import CostModel
 
