@@ -8,7 +8,7 @@
 
 A graph that exceeds the memory is trained on within a budget, block by block, to the same numbers:
 
-    from gnnjit.prepare import prepare
+    from gnnjit.data.stored.prepare import prepare
 
     stored = prepare("communities", "folder", options={"num_nodes": 5_000_000})
     result = train(stored, memory_budget="2GiB")
@@ -29,10 +29,10 @@ import numpy as np
 from flax import nnx
 
 from gnnjit.data import Dataset, GraphDataset, row_normalize
-from gnnjit.prepare import keep
+from gnnjit.data.stored.dataset import StoredDataset
+from gnnjit.data.stored.prepare import keep
+from gnnjit.data.stored.write import store_dataset
 from gnnjit.store.memory import HostStore
-from gnnjit.store_dataset import store_dataset
-from gnnjit.stored_dataset import StoredDataset
 from gnnjit.system.memory_budget import parse_size
 from gnnjit.training import measure
 from gnnjit.training.checkpoint import Checkpoints, digest, named_arrays
@@ -156,7 +156,7 @@ def train(
     since the folds choose the epoch that they are judged at.
 
     Args:
-        dataset: what `gnnjit.data.open_dataset` or `gnnjit.prepare.prepare` gives.
+        dataset: what `gnnjit.data.open_dataset` or `gnnjit.data.stored.prepare.prepare` gives.
         config: hyperparameters; by default those of the dataset's recipe.
         seeds: runs with the seeds `config.seed`, `config.seed + 1`, ... (vertices only).
         folds: of cross-validation (graphs only).
@@ -195,7 +195,7 @@ def train(
     if store is not None and spread is not None:
         raise TrainError(
             f"{dataset.name} is in memory, and store is {os.fspath(store)!r}: to have each process "
-            "read its part, pass what gnnjit.prepare.prepare gives"
+            "read its part, pass what gnnjit.data.stored.prepare.prepare gives"
         )
     budget = None if memory_budget is None else parse_size(memory_budget)
     if budget is not None:

@@ -46,7 +46,7 @@ class Crashes:
 def _prime(moment: str, count: int) -> None:
     """Kill this process when the moment comes."""
     if moment == "preparing":
-        from gnnjit import prepare
+        from gnnjit.data.stored import prepare
 
         _wrap(prepare, "_relay", count, lambda said, watch: said.get("stage") == "order")
     elif moment == "building the grid":

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 from gnnjit.data import DATASETS, Entry, communities, karate, row_normalize
+from gnnjit.data.stored.dataset import ARRAYS, DATASET, StoredDataset
+from gnnjit.data.stored.prepare import Request, keep, make, prepare
+from gnnjit.data.stored.write import contents_of, silent
 from gnnjit.errors import DataError, GraphError, StoreError
-from gnnjit.prepare import Request, keep, make, prepare
 from gnnjit.store import disk
 from gnnjit.store.disk import LOCK, MANIFEST, DiskStore
-from gnnjit.store_dataset import contents_of, silent
-from gnnjit.stored_dataset import ARRAYS, DATASET, StoredDataset
 
 SMALL = {"num_nodes": 400, "num_features": 6, "avg_degree": 5}
 LARGE = {"num_nodes": 200_000}

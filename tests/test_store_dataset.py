@@ -14,14 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnjit import Graph, store_dataset, stored_dataset
+from gnnjit import Graph
 from gnnjit.data import Dataset, communities, karate
+from gnnjit.data.stored import dataset, write
+from gnnjit.data.stored.dataset import ARRAYS, DATASET, StoredDataset
 from gnnjit.errors import GraphError, StoreError
 from gnnjit.partition.locality import order_vertices
 from gnnjit.store import disk
 from gnnjit.store.disk import DiskStore
 from gnnjit.store.memory import HostStore
-from gnnjit.stored_dataset import ARRAYS, DATASET, StoredDataset
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 
@@ -50,7 +51,7 @@ def dataset() -> Dataset:
 def folder(tmp_path, dataset) -> Path:
     """Of a closed store with the dataset."""
     with DiskStore.create(tmp_path / "store") as store:
-        store_dataset.store_dataset(dataset, store, order="rcm")
+        write.store_dataset(dataset, store, order="rcm")
     return tmp_path / "store"
 
 
@@ -62,13 +63,13 @@ def change(folder: Path, **fields) -> None:
 @pytest.mark.parametrize("order", ["given", "rcm", "auto"])
 @pytest.mark.parametrize("kind", ["host", "disk"])
 def test_the_arrays_are_the_datasets(dataset, tmp_path, monkeypatch, kind, order):
-    monkeypatch.setattr(store_dataset, "PIECE", 7 * 4 * dataset.num_features)
-    monkeypatch.setattr(store_dataset, "EDGES", 100)
+    monkeypatch.setattr(write, "PIECE", 7 * 4 * dataset.num_features)
+    monkeypatch.setattr(write, "EDGES", 100)
     with HostStore() if kind == "host" else DiskStore.create(tmp_path / "store") as store:
-        stored = store_dataset.store_dataset(dataset, store, order=order)
+        stored = write.store_dataset(dataset, store, order=order)
         assert holds(stored, dataset)
         ordering = order_vertices(
-            dataset.graph.src, dataset.graph.dst, 300, method=order, parts=store_dataset.PARTS
+            dataset.graph.src, dataset.graph.dst, 300, method=order, parts=write.PARTS
         )
         np.testing.assert_array_equal(everything(stored, "vertex"), ordering.vertex)
         assert stored.method == ordering.method
@@ -85,20 +86,20 @@ def test_rows_find_their_places(data):
     x = np.arange(3 * n, dtype=np.float32).reshape(n, 3)
     cuts = sorted({0, n, *data.draw(st.lists(st.integers(0, n), max_size=4))})
     none = np.zeros(0, np.int32)
-    source = store_dataset.Source(
+    source = write.Source(
         "some", 3, 1, none, none, np.zeros(n, np.int32), (np.zeros(n, bool),) * 3,
         [(low, x[low:high]) for low, high in itertools.pairwise(cuts)],
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch, HostStore() as store:
-        patch.setattr(store_dataset, "PIECE", 12 * data.draw(st.integers(1, 15)))
-        stored = store_dataset.write(source, store, {}, order=order, parts=1, seed=0)
+        patch.setattr(write, "PIECE", 12 * data.draw(st.integers(1, 15)))
+        stored = write.write(source, store, {}, order=order, parts=1, seed=0)
         np.testing.assert_array_equal(everything(stored, "x"), x[order])
 
 
 def test_a_permutation_of_ones_own(dataset):
     order = np.arange(300)[::-1]
     with HostStore() as store:
-        stored = store_dataset.store_dataset(dataset, store, order=order)
+        stored = write.store_dataset(dataset, store, order=order)
         assert stored.method == "array"
         assert holds(stored, dataset)
         np.testing.assert_array_equal(everything(stored, "vertex"), order)
@@ -106,7 +107,7 @@ def test_a_permutation_of_ones_own(dataset):
 
 def test_edges_come_in_blocks(dataset):
     with HostStore() as store:
-        stored = store_dataset.store_dataset(dataset, store, order="given")
+        stored = write.store_dataset(dataset, store, order="given")
         blocks = list(stored.edges(100))
         assert [len(src) for src, _ in blocks[:-1]] == [100] * (dataset.num_edges // 100)
         for index, end in enumerate((dataset.graph.src, dataset.graph.dst)):
@@ -119,14 +120,14 @@ def test_padding_edges_are_left_out():
     plain = karate()
     padded = dataclasses.replace(plain, graph=plain.graph.pad(num_edges=200))
     with HostStore() as store:
-        assert holds(store_dataset.store_dataset(padded, store), plain)
+        assert holds(write.store_dataset(padded, store), plain)
 
 
 def test_a_graph_without_edges():
     none = np.zeros(0, np.int32)
     dataset = dataclasses.replace(karate(), graph=Graph.from_edges(none, none, 34))
     with HostStore() as store:
-        stored = store_dataset.store_dataset(dataset, store)
+        stored = write.store_dataset(dataset, store)
         assert holds(stored, dataset)
         assert list(stored.edges()) == []
 
@@ -145,7 +146,7 @@ def test_what_was_written_is_opened(folder, dataset):
 def test_identity_tells_contents_and_order(dataset, folder):
     def identity(dataset: Dataset, **options) -> str:
         with HostStore() as store:
-            return store_dataset.store_dataset(dataset, store, **options).identity
+            return write.store_dataset(dataset, store, **options).identity
 
     stored = StoredDataset.open(folder)
     with stored.store:
@@ -168,12 +169,12 @@ def test_arrays_of_others_stay(dataset):
         store.add("y", 2, (), "int32")
         store.add("h", 2, (), "int32")
         with pytest.raises(StoreError) as error:
-            store_dataset.store_dataset(dataset, store)
+            write.store_dataset(dataset, store)
         assert str(error.value) == (
             "communities: the store has the arrays y already: drop them first, or use another store"
         )
         store.drop("y")
-        assert holds(store_dataset.store_dataset(dataset, store), dataset)
+        assert holds(write.store_dataset(dataset, store), dataset)
         assert set(store.names()) == {"h", *ARRAYS}
 
 
@@ -197,18 +198,18 @@ def test_a_full_disk_leaves_no_arrays(dataset, tmp_path, monkeypatch, failing, a
         plain = getattr(os, failing)
         monkeypatch.setattr(disk.os, failing, fail)
         with pytest.raises(StoreError, match=r"No space left on device: [\d,]+ bytes were needed"):
-            store_dataset.store_dataset(dataset, store)
+            write.store_dataset(dataset, store)
         assert store.names() == ()
         monkeypatch.undo()
         assert not list((tmp_path / "store").glob("*.npy"))
         assert (tmp_path / "store" / "notes").read_text() == "mine"
-        assert holds(store_dataset.store_dataset(dataset, store), dataset)
+        assert holds(write.store_dataset(dataset, store), dataset)
 
 
 def test_an_unknown_order_leaves_no_arrays(dataset):
     with HostStore() as store:
         with pytest.raises(GraphError, match="method is 'best', expected one of"):
-            store_dataset.store_dataset(dataset, store, order="best")
+            write.store_dataset(dataset, store, order="best")
         assert store.names() == ()
 
 
@@ -216,10 +217,10 @@ def test_a_description_that_cannot_be_written(dataset, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(stored_dataset, "write_atomically", fail)
+    monkeypatch.setattr(dataset, "write_atomically", fail)
     with DiskStore.create(tmp_path / "store") as store:
         with pytest.raises(StoreError, match=r"dataset.json: Permission denied: check the disk"):
-            store_dataset.store_dataset(dataset, store)
+            write.store_dataset(dataset, store)
         assert store.names() == ()
 
 
@@ -227,7 +228,7 @@ def test_nothing_to_open(tmp_path):
     with pytest.raises(StoreError) as error:
         StoredDataset.open(tmp_path)
     assert str(error.value) == (
-        f"{tmp_path}: no stored dataset, it has no {DATASET}; gnnjit.prepare makes one"
+        f"{tmp_path}: no stored dataset, it has no {DATASET}; gnnjit.data.stored.prepare makes one"
     )
 
 

@@ -19,9 +19,9 @@ from test_train import without_times
 
 from gnnjit import cli
 from gnnjit.data import communities, karate
-from gnnjit.prepare import keep
+from gnnjit.data.stored.prepare import keep
+from gnnjit.data.stored.write import store_dataset
 from gnnjit.store.memory import HostStore
-from gnnjit.store_dataset import store_dataset
 from gnnjit.train import TrainConfig, TrainError, train
 from gnnjit.training.devices import check_spread
 

@@ -17,12 +17,12 @@ from rich.console import Console
 
 import gnnjit
 from gnnjit.data import GraphDataset, communities
+from gnnjit.data.stored.dataset import StoredDataset
+from gnnjit.data.stored.prepare import keep
+from gnnjit.data.stored.write import contents_of, store_dataset
 from gnnjit.errors import PlanError, StoreError, StreamError
-from gnnjit.prepare import keep
 from gnnjit.store.disk import DiskStore
 from gnnjit.store.memory import HostStore
-from gnnjit.store_dataset import contents_of, store_dataset
-from gnnjit.stored_dataset import StoredDataset
 from gnnjit.train import CheckpointError, TrainConfig, TrainError, train
 from gnnjit.training.checkpoint import Checkpoints, named_arrays
 from gnnjit.training.progress import Bar, Lines, Silent

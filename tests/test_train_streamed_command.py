@@ -18,10 +18,10 @@ from crashes import Crashes
 from test_train_streamed import ROOMY, SMALL
 
 from gnnjit import cli
+from gnnjit.data.stored.dataset import StoredDataset
+from gnnjit.data.stored.prepare import prepare
 from gnnjit.errors import StoreError
-from gnnjit.prepare import prepare
 from gnnjit.store.disk import LOCK
-from gnnjit.stored_dataset import StoredDataset
 from gnnjit.training.checkpoint import Checkpoints
 from gnnjit.training.streamed import note_of
 
@@ -128,7 +128,12 @@ def test_the_preparing_process_ends_with_its_parent(tmp_path):
     request = {"name": "communities", "folder": str(tmp_path)}
     every = {**SMALL, "num_nodes": 300_000, "seed": 0}
     with subprocess.Popen(
-        [sys.executable, "-m", "gnnjit.prepare", json.dumps({**request, "options": every})],
+        [
+            sys.executable,
+            "-m",
+            "gnnjit.data.stored.prepare",
+            json.dumps({**request, "options": every}),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as child:

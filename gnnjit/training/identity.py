@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gnnjit.data import Dataset, GraphDataset
-from gnnjit.store_dataset import contents_of
-from gnnjit.stored_dataset import StoredDataset
+from gnnjit.data.stored.dataset import StoredDataset
+from gnnjit.data.stored.write import contents_of
 from gnnjit.training.config import TrainConfig
 
 

@@ -13,7 +13,7 @@ import jax
 
 from gnnjit.compiler.layer import reference
 from gnnjit.config import cores
-from gnnjit.prepare import peak_memory
+from gnnjit.data.stored.prepare import peak_memory
 from gnnjit.training.loop import Epoch, Steps, evaluate, train_epoch
 from gnnjit.training.steps import Program
 from gnnjit.training.tasks import Task

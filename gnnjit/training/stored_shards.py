@@ -12,12 +12,12 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from gnnjit.cost.partition_model import PartitionModel
+from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.partition.partition import Partition, balanced, equal_edges, equal_vertices
 from gnnjit.shapes import HostArray
 from gnnjit.sharding.build import build, shards_here
 from gnnjit.sharding.build_streamed import streamed_plan
 from gnnjit.sharding.report import ShardReport
-from gnnjit.stored_dataset import StoredDataset
 from gnnjit.training.devices import AXIS, ShardedTask, Spread
 from gnnjit.training.errors import TrainError
 from gnnjit.training.tasks import SPLITS, Batch

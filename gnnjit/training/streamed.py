@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.errors import StoreError
 from gnnjit.grid.streamed import StreamedGraph
 from gnnjit.store.disk import DiskStore
-from gnnjit.stored_dataset import StoredDataset
 from gnnjit.stream import stream
 from gnnjit.system.memory_budget import parse_size
 from gnnjit.training.errors import TrainError

@@ -21,9 +21,9 @@ import numpy as np
 
 from gnnjit.cost.current import current, use
 from gnnjit.cost.model import CostModel
+from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.distributed import connection
 from gnnjit.errors import GnnjitError
-from gnnjit.stored_dataset import StoredDataset
 from gnnjit.training.checkpoint import Checkpoints, RunCheckpoint
 from gnnjit.training.errors import TrainError
 

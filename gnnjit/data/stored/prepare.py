@@ -1,7 +1,7 @@
 """A dataset by its name in a folder, for processes whose memory is less than it takes to make it.
 
 `prepare` opens what the folder holds. Where it holds nothing yet, another process makes it: run as
-`python -m gnnjit.prepare`, with the request as JSON. That tells its progress as lines of JSON on
+`python -m gnnjit.data.stored.prepare`, with the request as JSON. That tells its progress as lines of JSON on
 the standard output, `{"stage": ..., "done": ..., "total": ...}`, and last what went wrong, if
 anything did, `{"error": class, "message": ...}`.
 """
@@ -32,10 +32,8 @@ from gnnjit.config import path_of
 from gnnjit.data import DATASETS, Dataset, open_dataset, row_normalize
 from gnnjit.data.communities import draw
 from gnnjit.data.registry import checked_options
-from gnnjit.errors import DataError, GnnjitError, StoreError
-from gnnjit.partition.locality import order_vertices
-from gnnjit.store.disk import MANIFEST, DiskStore
-from gnnjit.store_dataset import (
+from gnnjit.data.stored.dataset import ARRAYS, DATASET, StoredDataset, describe
+from gnnjit.data.stored.write import (
     PARTS,
     Source,
     Watch,
@@ -45,7 +43,9 @@ from gnnjit.store_dataset import (
     store_dataset,
     write,
 )
-from gnnjit.stored_dataset import ARRAYS, DATASET, StoredDataset, describe
+from gnnjit.errors import DataError, GnnjitError, StoreError
+from gnnjit.partition.locality import order_vertices
+from gnnjit.store.disk import MANIFEST, DiskStore
 
 SEED = 0
 
@@ -206,7 +206,7 @@ def _these(values: Mapping[str, Any], names: Iterable[str]) -> str:
 
 def _make_elsewhere(request: Request, watch: Watch) -> None:
     """Make the dataset in another process. Raises what that raises."""
-    command = [sys.executable, "-m", "gnnjit.prepare", json.dumps(asdict(request))]
+    command = [sys.executable, "-m", "gnnjit.data.stored.prepare", json.dumps(asdict(request))]
     # What it prints beside its lines is of interest only where it fails.
     with tempfile.TemporaryFile("w+", errors="replace") as printed:
         with subprocess.Popen(

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from gnnjit.data import Dataset
+from gnnjit.data.stored.dataset import EDGES, Counts, StoredDataset, arrays_of, write_description
 from gnnjit.errors import StoreError
 from gnnjit.partition.locality import Ordering, order_vertices
 from gnnjit.shapes import ArrayLike
 from gnnjit.store.disk import DiskStore
 from gnnjit.store.store import VertexStore
-from gnnjit.stored_dataset import EDGES, Counts, StoredDataset, arrays_of, write_description
 
 PARTS = 16
 """Into how many METIS cuts a graph of unknown use."""
