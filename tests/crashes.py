@@ -50,9 +50,9 @@ def _prime(moment: str, count: int) -> None:
 
         _wrap(prepare, "_relay", count, lambda said, watch: said.get("stage") == "order")
     elif moment == "building the grid":
-        from gnnjit.grid import blocks_build
+        from gnnjit.streaming.grid import build_blocks
 
-        _wrap(blocks_build, "sort_by_source", count)
+        _wrap(build_blocks, "sort_by_source", count)
     elif moment == "in an epoch":
         from gnnjit.grid.run import Run
 

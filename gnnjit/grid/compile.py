@@ -19,13 +19,13 @@ from gnnjit.graph.validate import is_traced
 from gnnjit.grid.explanation import GridExplanation, explain
 from gnnjit.grid.fit import Fit, Options, fit, reordered
 from gnnjit.grid.loading import Data
-from gnnjit.grid.row_arrays import EdgeArray, RowArray, VertexArray
 from gnnjit.grid.run import Run
 from gnnjit.grid.script import Pieces
-from gnnjit.grid.stand_in import no_edges_in, stand_in
-from gnnjit.grid.streamed import StreamedGraph, fresh_name
 from gnnjit.grid.sweeps import described, plan_sweeps
 from gnnjit.grid.traffic import Traffic, refined_order
+from gnnjit.streaming.grid.arrays import EdgeArray, RowArray, VertexArray
+from gnnjit.streaming.grid.graph_proxy import no_edges_in, stand_in
+from gnnjit.streaming.grid.streamed_graph import StreamedGraph, fresh_name
 from gnnjit.system import contexts
 
 

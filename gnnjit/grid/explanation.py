@@ -13,7 +13,6 @@ import numpy as np
 
 from gnnjit.frontend.trace_arrays import Array, Rows
 from gnnjit.grid import plots
-from gnnjit.grid.chunks import heat_map
 from gnnjit.grid.fit import Fit
 from gnnjit.grid.planned_traffic import loaded_rows, planned_traffic
 from gnnjit.grid.schedule import Timeline, timeline
@@ -21,6 +20,7 @@ from gnnjit.grid.script import Order, Pieces, Step, Tensor
 from gnnjit.grid.sweeps import Gather, Sweep
 from gnnjit.grid.traffic import Traffic, refined_order
 from gnnjit.shapes import HostArray
+from gnnjit.streaming.grid.edge_grid import heat_map
 from gnnjit.system.memory_budget import human
 
 CAUSES = ("own rows", "other rows", "selected rows", "edges", "stored", "held")

@@ -16,12 +16,10 @@ import numpy as np
 from gnnjit.distributed.process_group import own_blocks
 from gnnjit.errors import PlanError, StreamError
 from gnnjit.frontend.trace_arrays import Array
-from gnnjit.grid.blocks import EdgeBlocks
 from gnnjit.grid.flights import Room, rooms
 from gnnjit.grid.keeping import held_between_calls, read_in_part
 from gnnjit.grid.memory_plan import MemoryPlan, Operation, plan_memory, streaming
 from gnnjit.grid.script import Order, Pieces, Step, Tensor, cell, operations, serpentine, steps
-from gnnjit.grid.streamed import StreamedGraph
 from gnnjit.grid.workspace import (
     MOST_SLICES,
     Probe,
@@ -31,6 +29,8 @@ from gnnjit.grid.workspace import (
     shapes_of,
     slices_of,
 )
+from gnnjit.streaming.grid.blocks import EdgeBlocks
+from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 from gnnjit.system.allocator import resident, trim
 from gnnjit.system.memory_budget import human
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from gnnjit.grid.blocks import EdgeBlocks
 from gnnjit.grid.memory_plan import MemoryPlan
 from gnnjit.grid.script import Pieces, Step, Tensor, cell
-from gnnjit.grid.streamed import StreamedGraph
 from gnnjit.grid.workspace import Workspace
+from gnnjit.streaming.grid.blocks import EdgeBlocks
+from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 
 
 def held_between_calls(

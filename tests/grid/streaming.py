@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 import gnnjit
-from gnnjit.grid.streamed import StreamedGraph
 from gnnjit.store.store import VertexStore
 from gnnjit.stream import stream
+from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 
 _names = (f"array{k}" for k in itertools.count())
 

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnjit.errors import GraphError, StoreError
-from gnnjit.grid import blocks_build
-from gnnjit.grid.blocks import ARRAYS, EdgeBlocks, LoadedChunk, shared_sizes
-from gnnjit.grid.blocks_build import ENDS
-from gnnjit.grid.chunks import EdgeGrid
 from gnnjit.store.disk import DiskStore
 from gnnjit.store.memory import HostStore
+from gnnjit.streaming.grid import build_blocks
+from gnnjit.streaming.grid.blocks import ARRAYS, EdgeBlocks, LoadedChunk, shared_sizes
+from gnnjit.streaming.grid.build_blocks import ENDS
+from gnnjit.streaming.grid.edge_grid import EdgeGrid
 
 from .stores import everything
 
@@ -169,7 +169,7 @@ def test_bounds_between_the_entries_of_the_table(last):
 def test_a_chunk_begins_past_32_bits():
     last = 3_000_000_000
     bounds = np.array([0, 2, 2**31, last - 3, last])
-    counts = blocks_build.count(blocks_of([last - 1, 0], [1, last - 3]), bounds, 1 << 20)
+    counts = build_blocks.count(blocks_of([last - 1, 0], [1, last - 3]), bounds, 1 << 20)
     assert np.argwhere(counts).tolist() == [[0, 3], [3, 0]]
 
 

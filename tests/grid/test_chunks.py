@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnjit.errors import GraphError
-from gnnjit.grid.chunks import MAX_NODES, SHADES, Chunk, EdgeGrid, cut
 from gnnjit.partition.locality import order_vertices
+from gnnjit.streaming.grid.edge_grid import MAX_NODES, SHADES, Chunk, EdgeGrid, cut
 
 pytestmark = pytest.mark.once
 

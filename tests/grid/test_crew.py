@@ -18,9 +18,9 @@ from gnnjit.distributed.launch import supervise
 from gnnjit.distributed.process_group import Crew, digest, own_blocks
 from gnnjit.errors import PlanError, StoreError, StreamError
 from gnnjit.grid import CrewStore, DiskStore, HostStore
-from gnnjit.grid.blocks import EdgeBlocks
 from gnnjit.store.disk import LOCK
 from gnnjit.stream import stream
+from gnnjit.streaming.grid.blocks import EdgeBlocks
 
 from . import crew_job
 

@@ -17,9 +17,9 @@ from gnnjit.grid.compile import Arguments
 from gnnjit.grid.explanation import GridExplanation, explain
 from gnnjit.grid.planned_traffic import planned_traffic
 from gnnjit.grid.script import Pieces
-from gnnjit.grid.streamed import StreamedGraph
 from gnnjit.grid.traffic import Traffic
 from gnnjit.stream import stream
+from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 
 from .streaming import random_edges
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnjit.errors import PlanError
-from gnnjit.grid.selective import Rates, seconds, selects, threshold
+from gnnjit.streaming.grid.selective import Rates, seconds, selects, threshold
 
 pytestmark = pytest.mark.once
 

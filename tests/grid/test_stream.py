@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gnnjit
-from gnnjit.grid.streamed import VertexArray
 from gnnjit.store.disk import DiskStore
 from gnnjit.stream import stream
+from gnnjit.streaming.grid.streamed_graph import VertexArray
 
 from .streaming import (
     Edges,

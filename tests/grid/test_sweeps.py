@@ -19,10 +19,10 @@ from gnnjit.frontend.trace_arrays import Array, Equation, Rows
 from gnnjit.grid.compile import Arguments
 from gnnjit.grid.cut import Cut, source_side
 from gnnjit.grid.rowwise import Rule
-from gnnjit.grid.streamed import StreamedGraph
 from gnnjit.grid.sweeps import RowWise, Streamed, Sweep
 from gnnjit.grid.works import traversals
 from gnnjit.stream import stream
+from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 
 from .streaming import PerVertex, on_graph, random_edges
 

@@ -11,7 +11,7 @@ from gnnjit.frontend.trace_arrays import Rows
 from gnnjit.shapes import HostArray
 
 if TYPE_CHECKING:
-    from gnnjit.grid.streamed import StreamedGraph
+    from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 
 
 class RowArray:

@@ -17,15 +17,15 @@ from gnnjit.errors import GraphError, StoreError, StreamError
 from gnnjit.frontend.trace_arrays import Rows
 from gnnjit.graph.reading import read_on_host
 from gnnjit.graph.validate import refuse_sparse, shown
-from gnnjit.grid.blocks import COMPLETE, EdgeBlocks
-from gnnjit.grid.row_arrays import EdgeArray, VertexArray
-from gnnjit.grid.selective import Rates
 from gnnjit.partition.locality import Ordering, order_vertices
 from gnnjit.partition.validate import whole
 from gnnjit.shapes import ArrayLike, HostArray
 from gnnjit.store.array_info import NAME
 from gnnjit.store.memory import HostStore
 from gnnjit.store.store import VertexStore
+from gnnjit.streaming.grid.arrays import EdgeArray, VertexArray
+from gnnjit.streaming.grid.blocks import COMPLETE, EdgeBlocks
+from gnnjit.streaming.grid.selective import Rates
 
 PIECE = 1 << 22
 """Edges, or bytes of rows, that are handled at a time."""

@@ -2,7 +2,7 @@
 
 NeuGraph (section 3.1) cuts the edges into P x P chunks, and (section 4) keeps each twice: as CSC,
 by destination, for the forward pass, and as CSR, by source, for the backward pass. So do we, in a
-store (`gnnjit.store.store`), so that the edges may exceed the memory; `gnnjit.grid.chunks` is the
+store (`gnnjit.store.store`), so that the edges may exceed the memory; `gnnjit.streaming.grid.edge_grid` is the
 same grid in memory.
 """
 
@@ -15,8 +15,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from gnnjit.errors import GraphError, StoreError
-from gnnjit.grid import blocks_build
-from gnnjit.grid.blocks_build import (
+from gnnjit.partition.validate import whole
+from gnnjit.shapes import ArrayLike, HostArray
+from gnnjit.store.array_info import aligned
+from gnnjit.store.store import VertexStore
+from gnnjit.streaming.grid import build_blocks
+from gnnjit.streaming.grid.build_blocks import (
     ENDS,
     IN,
     IN_ENDS,
@@ -27,11 +31,7 @@ from gnnjit.grid.blocks_build import (
     Progress,
     Watch,
 )
-from gnnjit.grid.chunks import EdgeGrid
-from gnnjit.partition.validate import whole
-from gnnjit.shapes import ArrayLike, HostArray
-from gnnjit.store.array_info import aligned
-from gnnjit.store.store import VertexStore
+from gnnjit.streaming.grid.edge_grid import EdgeGrid
 
 By: TypeAlias = Literal["dst", "src"]
 
@@ -126,7 +126,7 @@ class EdgeBlocks:
         """
         memory = whole("memory", memory, 1)
         checked = EdgeGrid.of([], [], num_nodes, parts, bounds=bounds).bounds
-        counts = blocks_build.count(edges, checked, memory)
+        counts = build_blocks.count(edges, checked, memory)
         rows = len(counts) * int(checked[-1])
         cells = Cells(store, name, checked, counts, with_ends=rows < counts.sum())
         _drop(store, name)
@@ -137,9 +137,9 @@ class EdgeBlocks:
         for part in ("in_degree", "out_degree"):
             store.add(cells.array(part), cells.num_nodes, (), np.int32)
         progress = Progress(watch, 3 * cells.num_edges)
-        blocks_build.place(cells, edges, memory, progress)
-        used_dst = blocks_build.sort_by_destination(cells, progress)
-        used_src = blocks_build.sort_by_source(cells, progress)
+        build_blocks.place(cells, edges, memory, progress)
+        used_dst = build_blocks.sort_by_destination(cells, progress)
+        used_src = build_blocks.sort_by_source(cells, progress)
         _put(cells, "sizes", cells.sizes)
         _put(cells, "counts", cells.counts)
         _put(cells, "used_src", used_src)
@@ -190,7 +190,7 @@ class EdgeBlocks:
 
     @property
     def bounds(self) -> HostArray:
-        """`int64[P + 1]`, the bounds of the vertex chunks (`gnnjit.grid.chunks.cut`)."""
+        """`int64[P + 1]`, the bounds of the vertex chunks (`gnnjit.streaming.grid.edge_grid.cut`)."""
         return self.cells.bounds
 
     @property
