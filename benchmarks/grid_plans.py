@@ -15,10 +15,10 @@ from gnnjit.frontend.trace_arrays import Array
 from gnnjit.grid.compile import Arguments
 from gnnjit.grid.memory_plan import lru, plan_memory, streaming
 from gnnjit.grid.memory_program import Operation
-from gnnjit.grid.script import Pieces, Step, Tensor, cell, operations
 from gnnjit.grid.workspace import Workspace
 from gnnjit.lower.partial_results import partial_shapes
 from gnnjit.stream import stream
+from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell, operations
 
 AMPLE = 1 << 50
 """Bytes that are enough for everything."""

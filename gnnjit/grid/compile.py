@@ -20,12 +20,12 @@ from gnnjit.grid.explanation import GridExplanation, explain
 from gnnjit.grid.fit import Fit, Options, fit, reordered
 from gnnjit.grid.loading import Data
 from gnnjit.grid.run import Run
-from gnnjit.grid.script import Pieces
-from gnnjit.grid.sweeps import described, plan_sweeps
 from gnnjit.grid.traffic import Traffic, refined_order
 from gnnjit.streaming.grid.arrays import EdgeArray, RowArray, VertexArray
 from gnnjit.streaming.grid.graph_proxy import no_edges_in, stand_in
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph, fresh_name
+from gnnjit.streaming.program.steps import Pieces
+from gnnjit.streaming.program.sweeps import described, plan_sweeps
 from gnnjit.system import contexts
 
 

@@ -19,7 +19,6 @@ from gnnjit.frontend.trace_arrays import Array
 from gnnjit.grid.flights import Room, rooms
 from gnnjit.grid.keeping import held_between_calls, read_in_part
 from gnnjit.grid.memory_plan import MemoryPlan, Operation, plan_memory, streaming
-from gnnjit.grid.script import Order, Pieces, Step, Tensor, cell, operations, serpentine, steps
 from gnnjit.grid.workspace import (
     MOST_SLICES,
     Probe,
@@ -31,6 +30,16 @@ from gnnjit.grid.workspace import (
 )
 from gnnjit.streaming.grid.blocks import EdgeBlocks
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
+from gnnjit.streaming.program.steps import (
+    Order,
+    Pieces,
+    Step,
+    Tensor,
+    cell,
+    operations,
+    serpentine,
+    steps,
+)
 from gnnjit.system.allocator import resident, trim
 from gnnjit.system.memory_budget import human
 

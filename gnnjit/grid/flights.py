@@ -18,8 +18,8 @@ import jax
 
 from gnnjit.frontend.trace_arrays import Array
 from gnnjit.grid.memory_plan import MemoryPlan
-from gnnjit.grid.script import Step, Tensor
 from gnnjit.grid.workspace import Workspace
+from gnnjit.streaming.program.steps import Step, Tensor
 
 
 @dataclasses.dataclass(frozen=True)

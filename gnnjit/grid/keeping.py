@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from gnnjit.grid.memory_plan import MemoryPlan
-from gnnjit.grid.script import Pieces, Step, Tensor, cell
 from gnnjit.grid.workspace import Workspace
 from gnnjit.streaming.grid.blocks import EdgeBlocks
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
+from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell
 
 
 def held_between_calls(

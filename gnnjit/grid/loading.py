@@ -16,10 +16,10 @@ import numpy as np
 from gnnjit.frontend.trace_arrays import Array, Rows
 from gnnjit.grid.fit import Fit
 from gnnjit.grid.in_place import lies, shares
-from gnnjit.grid.script import Pieces, Step, Tensor, cell, room
 from gnnjit.store.array_info import aligned
 from gnnjit.store.store import VertexStore
 from gnnjit.streaming.grid.blocks import EdgeBlocks
+from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell, room
 
 
 def at_once(fn: Callable[..., Any], *args: Any) -> concurrent.futures.Future[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 
 from gnnjit.grid.fit import Fit
-from gnnjit.grid.script import Pieces, Step, Tensor, cell
+from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell
 
 
 def planned_traffic(fit: Fit, pieces: Pieces) -> list[collections.Counter[str]]:

@@ -23,10 +23,10 @@ from gnnjit.frontend.trace_arrays import Array
 from gnnjit.grid.fit import Fit
 from gnnjit.grid.flights import Flights, Write
 from gnnjit.grid.loading import Data, LoadedEdges, Loader, Mover, at_once, padded
-from gnnjit.grid.script import Pieces, Step, Tensor, cell, upcoming
 from gnnjit.grid.totals import Totals
 from gnnjit.grid.traffic import Traffic
 from gnnjit.lower.partial_results import empty
+from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell, upcoming
 from gnnjit.system.allocator import trim
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from gnnjit.distributed.process_group import Crew
 from gnnjit.frontend.trace_arrays import Array
-from gnnjit.grid.pieces import BlockPiece, finished_total, neutral_totals
-from gnnjit.grid.sweeps import Gather
 from gnnjit.lower.partial_results import empty, merge_partials
+from gnnjit.streaming.program.executables import BlockPiece, finished_total, neutral_totals
+from gnnjit.streaming.program.sweeps import Gather
 
 
 class Totals:

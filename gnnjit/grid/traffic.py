@@ -7,7 +7,7 @@ import dataclasses
 
 from gnnjit.grid.fit import Fit
 from gnnjit.grid.schedule import Job, refine
-from gnnjit.grid.script import Order, Step
+from gnnjit.streaming.program.steps import Order, Step
 
 
 @dataclasses.dataclass

@@ -13,10 +13,10 @@ import numpy as np
 from gnnjit.distributed.process_group import Crew
 from gnnjit.frontend.trace_arrays import Array, Rows
 from gnnjit.grid.in_place import lies
-from gnnjit.grid.script import Pieces, Step, Tensor, cell, room, steps, upcoming
 from gnnjit.lower.partial_results import partial_shapes
 from gnnjit.store.store import VertexStore
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
+from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell, room, steps, upcoming
 
 PROBE = 2048
 """Rows of a block for which the pieces are compiled to see what they need."""

@@ -16,10 +16,10 @@ from gnnjit.grid import plots
 from gnnjit.grid.compile import Arguments
 from gnnjit.grid.explanation import GridExplanation, explain
 from gnnjit.grid.planned_traffic import planned_traffic
-from gnnjit.grid.script import Pieces
 from gnnjit.grid.traffic import Traffic
 from gnnjit.stream import stream
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
+from gnnjit.streaming.program.steps import Pieces
 
 from .streaming import random_edges
 

@@ -18,10 +18,10 @@ from gnnjit.grid import fit as fitting
 from gnnjit.grid import flights, in_place
 from gnnjit.grid.fit import Fit
 from gnnjit.grid.flights import Flights, Write
-from gnnjit.grid.script import Step, Tensor, cell
 from gnnjit.grid.workspace import Workspace
 from gnnjit.stream import stream
 from gnnjit.streaming.grid.blocks import EdgeBlocks
+from gnnjit.streaming.program.steps import Step, Tensor, cell
 
 from .streaming import PerVertex, assert_same, in_memory, on_graph, random_edges
 

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 import gnnjit
 from gnnjit.frontend.trace_arrays import Array, Equation, Rows
 from gnnjit.grid.compile import Arguments
-from gnnjit.grid.cut import Cut, source_side
-from gnnjit.grid.rowwise import Rule
-from gnnjit.grid.sweeps import RowWise, Streamed, Sweep
-from gnnjit.grid.works import traversals
 from gnnjit.stream import stream
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
+from gnnjit.streaming.program.min_cut import Cut, source_side
+from gnnjit.streaming.program.operations import traversals
+from gnnjit.streaming.program.rowwise import Rule
+from gnnjit.streaming.program.sweeps import RowWise, Streamed, Sweep
 
 from .streaming import PerVertex, on_graph, random_edges
 

@@ -17,13 +17,13 @@ from jax import lax
 from gnnjit.frontend.trace_arrays import Array, Constant, Operand
 from gnnjit.graph import Graph
 from gnnjit.graph.structure import Structure
-from gnnjit.grid.rules import Block, bind
-from gnnjit.grid.works import Gather, RowWise, Shared, Side, Sweep, traversals
 from gnnjit.ir.space import Space
 from gnnjit.lower import cpu
 from gnnjit.lower.accumulate import accumulate
 from gnnjit.lower.aggregate import aggregate
 from gnnjit.lower.partial_results import counted, first, merge
+from gnnjit.streaming.program.blockwise_rules import Block, bind
+from gnnjit.streaming.program.operations import Gather, RowWise, Shared, Side, Sweep, traversals
 
 Env = dict[Array, Any]
 

@@ -18,9 +18,18 @@ import math
 from collections.abc import Iterable, Sequence
 
 from gnnjit.frontend.trace_arrays import Array, Constant, Function, Operand, Rows
-from gnnjit.grid.cut import Cut
-from gnnjit.grid.works import Gather, RowWise, Shared, Side, Streamed, Sweep, Work, works
 from gnnjit.ir.space import Space
+from gnnjit.streaming.program.min_cut import Cut
+from gnnjit.streaming.program.operations import (
+    Gather,
+    RowWise,
+    Shared,
+    Side,
+    Streamed,
+    Sweep,
+    Work,
+    works,
+)
 
 __all__ = ["Gather", "RowWise", "Shared", "Side", "Streamed", "Sweep", "described", "plan_sweeps"]
 

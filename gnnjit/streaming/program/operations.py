@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from gnnjit.errors import StreamError
 from gnnjit.frontend.trace_arrays import Array, Equation, Function, Operand, Rows
-from gnnjit.grid.rowwise import Rule, rule_of
 from gnnjit.ir.program import Aggregate
 from gnnjit.ir.space import Space
 from gnnjit.lower.partial_results import finish, wide_sums
 from gnnjit.passes.drop_dead import DropDead
+from gnnjit.streaming.program.rowwise import Rule, rule_of
 
 Side = Literal["dst", "src"]
 

@@ -11,7 +11,7 @@ import scipy.sparse
 import scipy.sparse.csgraph
 
 from gnnjit.frontend.trace_arrays import Array, Equation
-from gnnjit.grid.works import Gather, RowWise
+from gnnjit.streaming.program.operations import Gather, RowWise
 
 FLOPS_PER_BYTE = 16
 """Of a product, in the time in which a byte comes from a store."""

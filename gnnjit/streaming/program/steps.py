@@ -12,8 +12,8 @@ import numpy as np
 
 from gnnjit.frontend.trace_arrays import Array, Rows
 from gnnjit.grid.memory_plan import Operation
-from gnnjit.grid.pieces import BlockPiece, ChunkPiece, SharedPiece, block_pieces
-from gnnjit.grid.sweeps import Gather, Streamed, Sweep
+from gnnjit.streaming.program.executables import BlockPiece, ChunkPiece, SharedPiece, block_pieces
+from gnnjit.streaming.program.sweeps import Gather, Streamed, Sweep
 
 FIRST_ROOM = 256
 

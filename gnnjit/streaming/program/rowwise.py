@@ -16,7 +16,9 @@ import numpy as np
 
 from gnnjit.errors import StreamError
 from gnnjit.frontend.trace_arrays import Array, Equation
-from gnnjit.grid.rules import (
+from gnnjit.ir.elementwise import ELEMENTWISE
+from gnnjit.lower.partial_results import highest, lowest
+from gnnjit.streaming.program.blockwise_rules import (
     Block,
     Rule,
     bind,
@@ -27,8 +29,6 @@ from gnnjit.grid.rules import (
     resized,
     summed,
 )
-from gnnjit.ir.elementwise import ELEMENTWISE
-from gnnjit.lower.partial_results import highest, lowest
 
 __all__ = ["Block", "Rule", "bind", "highest", "lowest", "rule_of"]
 
