@@ -13,11 +13,11 @@ from grid_training import Task, model
 
 from gnnjit.frontend.trace_arrays import Array
 from gnnjit.grid.compile import Arguments
-from gnnjit.grid.memory_plan import lru, plan_memory, streaming
-from gnnjit.grid.memory_program import Operation
-from gnnjit.grid.workspace import Workspace
 from gnnjit.lower.partial_results import partial_shapes
 from gnnjit.stream import stream
+from gnnjit.streaming.memory.plan import lru, plan_memory, streaming
+from gnnjit.streaming.memory.problem import Operation
+from gnnjit.streaming.memory.workspace import Workspace
 from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell, operations
 
 AMPLE = 1 << 50

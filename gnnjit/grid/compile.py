@@ -17,13 +17,13 @@ from gnnjit.frontend import trace_arrays
 from gnnjit.frontend.trace_arrays import Array, Constant, Rows
 from gnnjit.graph.validate import is_traced
 from gnnjit.grid.explanation import GridExplanation, explain
-from gnnjit.grid.fit import Fit, Options, fit, reordered
 from gnnjit.grid.loading import Data
 from gnnjit.grid.run import Run
 from gnnjit.grid.traffic import Traffic, refined_order
 from gnnjit.streaming.grid.arrays import EdgeArray, RowArray, VertexArray
 from gnnjit.streaming.grid.graph_proxy import no_edges_in, stand_in
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph, fresh_name
+from gnnjit.streaming.memory.layout import Fit, Options, fit, reordered
 from gnnjit.streaming.program.steps import Pieces
 from gnnjit.streaming.program.sweeps import described, plan_sweeps
 from gnnjit.system import contexts

@@ -17,8 +17,8 @@ from typing import Any
 import jax
 
 from gnnjit.frontend.trace_arrays import Array
-from gnnjit.grid.memory_plan import MemoryPlan
-from gnnjit.grid.workspace import Workspace
+from gnnjit.streaming.memory.plan import MemoryPlan
+from gnnjit.streaming.memory.workspace import Workspace
 from gnnjit.streaming.program.steps import Step, Tensor
 
 

@@ -14,11 +14,11 @@ import jax
 import numpy as np
 
 from gnnjit.frontend.trace_arrays import Array, Rows
-from gnnjit.grid.fit import Fit
-from gnnjit.grid.in_place import lies, shares
 from gnnjit.store.array_info import aligned
 from gnnjit.store.store import VertexStore
 from gnnjit.streaming.grid.blocks import EdgeBlocks
+from gnnjit.streaming.memory.layout import Fit
+from gnnjit.streaming.memory.zero_copy import lies, shares
 from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell, room
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 
-from gnnjit.grid.fit import Fit
+from gnnjit.streaming.memory.layout import Fit
 from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell
 
 

@@ -20,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.frontend.trace_arrays import Array
-from gnnjit.grid.fit import Fit
 from gnnjit.grid.flights import Flights, Write
 from gnnjit.grid.loading import Data, LoadedEdges, Loader, Mover, at_once, padded
 from gnnjit.grid.totals import Totals
 from gnnjit.grid.traffic import Traffic
 from gnnjit.lower.partial_results import empty
+from gnnjit.streaming.memory.layout import Fit
 from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell, upcoming
 from gnnjit.system.allocator import trim
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from gnnjit.grid.fit import Fit
 from gnnjit.grid.schedule import Job, refine
+from gnnjit.streaming.memory.layout import Fit
 from gnnjit.streaming.program.steps import Order, Step
 
 

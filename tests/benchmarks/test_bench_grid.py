@@ -73,7 +73,7 @@ def test_plans_over_capacities(plans: Any, training: Any) -> None:
 def test_a_cache_that_writes_back(plans: Any) -> None:
     """Of two tensors at a time: x comes, y leaves written though nobody reads it again, x has left
     when it is wanted; z stays."""
-    from gnnjit.grid.memory_program import Operation
+    from gnnjit.streaming.memory.problem import Operation
 
     ops = [Operation("a", ["x"], ["y"]), Operation("b", ["y"], ["z"]), Operation("c", ["x"], ["z"])]
     sizes = {"x": 5, "y": 7, "z": 3}

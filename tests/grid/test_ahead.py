@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit.grid import HostStore, in_place
+from gnnjit.grid import HostStore
 from gnnjit.grid.loading import Mover
 from gnnjit.grid.run import Run
 from gnnjit.stream import stream
+from gnnjit.streaming.memory import zero_copy
 
 from .streaming import PerEdge, PerVertex, assert_same, in_memory, on_graph, random_edges
 
@@ -182,7 +183,7 @@ class Lazy(Mover):
 def test_rows_are_there_however_slow_the_mover_is(monkeypatch, slices, least):
     """What is used where the store has it, is written by then."""
     wide = PerVertex(np.random.default_rng(2).normal(size=(64, 16)).astype(np.float32))
-    monkeypatch.setattr(in_place, "IN_PLACE", least)
+    monkeypatch.setattr(zero_copy, "IN_PLACE", least)
     at_once = result(two_centred, wide, slices=slices, overlapped=False)
     assert_same(at_once, in_memory(two_centred, DATA, wide), atol=1e-3)
     monkeypatch.setattr("gnnjit.grid.run.Mover", Lazy)
@@ -206,7 +207,7 @@ def test_rows_that_are_there_are_not_loaded_ahead(monkeypatch, waits):
             return submit(self, fn, *args)
 
         monkeypatch.setattr(Mover, "submit", submitted)
-        monkeypatch.setattr(in_place, "IN_PLACE", least)
+        monkeypatch.setattr(zero_copy, "IN_PLACE", least)
         graph = DATA.streamed()
         function = stream(two_layers, memory_budget=1 << 30, parts=4, cached=False)
         args = graph, *on_graph(graph, (wide,))

@@ -14,13 +14,14 @@ import pytest
 
 import gnnjit
 from gnnjit.frontend.trace_arrays import Array, Rows
-from gnnjit.grid import fit as fitting
-from gnnjit.grid import flights, in_place
-from gnnjit.grid.fit import Fit
+from gnnjit.grid import flights
 from gnnjit.grid.flights import Flights, Write
-from gnnjit.grid.workspace import Workspace
 from gnnjit.stream import stream
 from gnnjit.streaming.grid.blocks import EdgeBlocks
+from gnnjit.streaming.memory import layout as fitting
+from gnnjit.streaming.memory import zero_copy
+from gnnjit.streaming.memory.layout import Fit
+from gnnjit.streaming.memory.workspace import Workspace
 from gnnjit.streaming.program.steps import Step, Tensor, cell
 
 from .streaming import PerVertex, assert_same, in_memory, on_graph, random_edges
@@ -202,7 +203,7 @@ def test_the_room_of_several_operations_holds_all_that_they_use(
     parts, slices, cached, lying, monkeypatch
 ):
     if lying:
-        monkeypatch.setattr(in_place, "IN_PLACE", 1)
+        monkeypatch.setattr(zero_copy, "IN_PLACE", 1)
     function, (graph, *_), fit = prepared(
         memory_budget=1 << 22, parts=parts, slices=slices, cached=cached
     )
@@ -260,7 +261,7 @@ def test_the_room_of_several_operations_holds_all_that_they_use(
 @pytest.mark.parametrize("process", [True, False])
 def test_rows_that_lie_in_the_store_leave_room(process, monkeypatch):
     """But not in a process whose own memory is what counts: maps of files are part of that."""
-    monkeypatch.setattr(in_place, "IN_PLACE", 1)
+    monkeypatch.setattr(zero_copy, "IN_PLACE", 1)
     given: list[Any] = []
     monkeypatch.setattr(fitting, "rooms", lambda *args: given.extend(args) or flights.rooms(*args))
     budget = 1 << 40 if process else 1 << 22
@@ -272,7 +273,7 @@ def test_rows_that_lie_in_the_store_leave_room(process, monkeypatch):
 
 
 def test_rows_that_are_read_in_part_are_copies(monkeypatch):
-    monkeypatch.setattr(in_place, "IN_PLACE", 1)
+    monkeypatch.setattr(zero_copy, "IN_PLACE", 1)
     monkeypatch.setattr(
         fitting, "read_in_part", lambda *args: [s.name for s in args[3] if s.partial]
     )

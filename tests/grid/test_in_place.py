@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit.grid import HostStore, in_place
+from gnnjit.grid import HostStore
 from gnnjit.stream import stream
+from gnnjit.streaming.memory import zero_copy
 
 from .streaming import PerVertex, assert_same, in_memory, on_graph, random_edges
 
@@ -52,7 +53,7 @@ def test_in_place_and_copied(store, monkeypatch, num_nodes, options):
     (rows,) = on_graph(graph, (x,))
     function = stream(step, memory_budget=1 << 30, parts=4, cached=False, **options)
     for least in (0, 1 << 60):
-        monkeypatch.setattr(in_place, "IN_PLACE", least)
+        monkeypatch.setattr(zero_copy, "IN_PLACE", least)
         got = jax.tree.map(np.asarray, function(graph, rows, W))
         traffic = function.traffic
         assert traffic is not None
@@ -98,7 +99,7 @@ def test_a_store_in_memory_keeps_what_was_made(monkeypatch):
 
 def test_what_is_held_is_a_copy(store, monkeypatch):
     """From call to call: the rows of an argument may have been written since then."""
-    monkeypatch.setattr(in_place, "IN_PLACE", 1 << 60)
+    monkeypatch.setattr(zero_copy, "IN_PLACE", 1 << 60)
     data = random_edges(4096, 9000)
     graph = data.streamed(store)
     (rows,) = on_graph(graph, (PerVertex(np.ones((4096, WIDTH), np.float32)),))

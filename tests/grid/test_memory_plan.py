@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gnnjit.errors import PlanError
-from gnnjit.grid.memory_plan import (
+from gnnjit.streaming.memory.plan import (
     MemoryPlan,
     Operation,
     lru,

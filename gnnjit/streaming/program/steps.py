@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from gnnjit.frontend.trace_arrays import Array, Rows
-from gnnjit.grid.memory_plan import Operation
+from gnnjit.streaming.memory.plan import Operation
 from gnnjit.streaming.program.executables import BlockPiece, ChunkPiece, SharedPiece, block_pieces
 from gnnjit.streaming.program.sweeps import Gather, Streamed, Sweep
 

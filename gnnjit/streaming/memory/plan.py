@@ -28,8 +28,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from gnnjit.errors import PlanError
-from gnnjit.grid.memory_integer import fewest_bytes
-from gnnjit.grid.memory_program import START, Operation, Program, State, bits, whole
+from gnnjit.streaming.memory.integer_program import fewest_bytes
+from gnnjit.streaming.memory.problem import START, Operation, Program, State, bits, whole
 from gnnjit.system.memory_budget import human
 
 __all__ = [

@@ -14,7 +14,7 @@ import dataclasses
 import numpy as np
 from scipy import optimize, sparse
 
-from gnnjit.grid.memory_program import Program, bits
+from gnnjit.streaming.memory.problem import Program, bits
 
 MAX_NODES = 1
 """Nodes of the solver's tree: what the first one leaves open is not worth the time."""

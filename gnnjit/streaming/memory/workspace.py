@@ -12,10 +12,10 @@ import numpy as np
 
 from gnnjit.distributed.process_group import Crew
 from gnnjit.frontend.trace_arrays import Array, Rows
-from gnnjit.grid.in_place import lies
 from gnnjit.lower.partial_results import partial_shapes
 from gnnjit.store.store import VertexStore
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
+from gnnjit.streaming.memory.zero_copy import lies
 from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell, room, steps, upcoming
 
 PROBE = 2048

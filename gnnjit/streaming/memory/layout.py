@@ -17,9 +17,11 @@ from gnnjit.distributed.process_group import own_blocks
 from gnnjit.errors import PlanError, StreamError
 from gnnjit.frontend.trace_arrays import Array
 from gnnjit.grid.flights import Room, rooms
-from gnnjit.grid.keeping import held_between_calls, read_in_part
-from gnnjit.grid.memory_plan import MemoryPlan, Operation, plan_memory, streaming
-from gnnjit.grid.workspace import (
+from gnnjit.streaming.grid.blocks import EdgeBlocks
+from gnnjit.streaming.grid.streamed_graph import StreamedGraph
+from gnnjit.streaming.memory.plan import MemoryPlan, Operation, plan_memory, streaming
+from gnnjit.streaming.memory.residency import held_between_calls, read_in_part
+from gnnjit.streaming.memory.workspace import (
     MOST_SLICES,
     Probe,
     Workspace,
@@ -28,8 +30,6 @@ from gnnjit.grid.workspace import (
     shapes_of,
     slices_of,
 )
-from gnnjit.streaming.grid.blocks import EdgeBlocks
-from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 from gnnjit.streaming.program.steps import (
     Order,
     Pieces,

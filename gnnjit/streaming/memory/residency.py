@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from gnnjit.grid.memory_plan import MemoryPlan
-from gnnjit.grid.workspace import Workspace
 from gnnjit.streaming.grid.blocks import EdgeBlocks
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
+from gnnjit.streaming.memory.plan import MemoryPlan
+from gnnjit.streaming.memory.workspace import Workspace
 from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell
 
 
