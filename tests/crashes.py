@@ -54,7 +54,7 @@ def _prime(moment: str, count: int) -> None:
 
         _wrap(build_blocks, "sort_by_source", count)
     elif moment == "in an epoch":
-        from gnnjit.grid.run import Run
+        from gnnjit.streaming.runtime.executor import Run
 
         calls = []
         _wrap(Run, "__call__", 1, lambda *_: bool(calls.append(None)))

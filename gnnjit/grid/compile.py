@@ -17,15 +17,15 @@ from gnnjit.frontend import trace_arrays
 from gnnjit.frontend.trace_arrays import Array, Constant, Rows
 from gnnjit.graph.validate import is_traced
 from gnnjit.grid.explanation import GridExplanation, explain
-from gnnjit.grid.loading import Data
-from gnnjit.grid.run import Run
-from gnnjit.grid.traffic import Traffic, refined_order
 from gnnjit.streaming.grid.arrays import EdgeArray, RowArray, VertexArray
 from gnnjit.streaming.grid.graph_proxy import no_edges_in, stand_in
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph, fresh_name
 from gnnjit.streaming.memory.layout import Fit, Options, fit, reordered
 from gnnjit.streaming.program.steps import Pieces
 from gnnjit.streaming.program.sweeps import described, plan_sweeps
+from gnnjit.streaming.runtime.executor import Run
+from gnnjit.streaming.runtime.traffic import Traffic, refined_order
+from gnnjit.streaming.runtime.transfers import Data
 from gnnjit.system import contexts
 
 

@@ -13,14 +13,14 @@ import numpy as np
 
 from gnnjit.frontend.trace_arrays import Array, Rows
 from gnnjit.grid import plots
-from gnnjit.grid.planned_traffic import loaded_rows, planned_traffic
-from gnnjit.grid.schedule import Timeline, timeline
-from gnnjit.grid.traffic import Traffic, refined_order
 from gnnjit.shapes import HostArray
 from gnnjit.streaming.grid.edge_grid import heat_map
 from gnnjit.streaming.memory.layout import Fit
 from gnnjit.streaming.program.steps import Order, Pieces, Step, Tensor
 from gnnjit.streaming.program.sweeps import Gather, Sweep
+from gnnjit.streaming.runtime.planned_traffic import loaded_rows, planned_traffic
+from gnnjit.streaming.runtime.timeline import Timeline, timeline
+from gnnjit.streaming.runtime.traffic import Traffic, refined_order
 from gnnjit.system.memory_budget import human
 
 CAUSES = ("own rows", "other rows", "selected rows", "edges", "stored", "held")

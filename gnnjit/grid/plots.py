@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gnnjit.grid.schedule import Timeline
 from gnnjit.shapes import HostArray
 from gnnjit.streaming.grid.edge_grid import summed_to
+from gnnjit.streaming.runtime.timeline import Timeline
 
 CELLS = 256
 """Rows and columns of a picture at most; of a larger grid, chunks are summed."""

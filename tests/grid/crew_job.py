@@ -19,9 +19,9 @@ import gnnjit
 from gnnjit.distributed import connection
 from gnnjit.distributed.process_group import Crew, digest
 from gnnjit.grid import CrewStore, StreamedGraph
-from gnnjit.grid.run import Run
 from gnnjit.nn import recipes
 from gnnjit.stream import stream
+from gnnjit.streaming.runtime.executor import Run
 
 NODES, EDGES, FEATURES, CLASSES, STEPS = 90, 420, 5, 3, 3
 OPTIMIZER = optax.adam(0.1, eps=1e-3)

@@ -12,10 +12,10 @@ import pytest
 
 import gnnjit
 from gnnjit.grid import HostStore
-from gnnjit.grid.loading import Mover
-from gnnjit.grid.run import Run
 from gnnjit.stream import stream
 from gnnjit.streaming.memory import zero_copy
+from gnnjit.streaming.runtime.executor import Run
+from gnnjit.streaming.runtime.transfers import Mover
 
 from .streaming import PerEdge, PerVertex, assert_same, in_memory, on_graph, random_edges
 
@@ -186,7 +186,7 @@ def test_rows_are_there_however_slow_the_mover_is(monkeypatch, slices, least):
     monkeypatch.setattr(zero_copy, "IN_PLACE", least)
     at_once = result(two_centred, wide, slices=slices, overlapped=False)
     assert_same(at_once, in_memory(two_centred, DATA, wide), atol=1e-3)
-    monkeypatch.setattr("gnnjit.grid.run.Mover", Lazy)
+    monkeypatch.setattr("gnnjit.streaming.runtime.executor.Mover", Lazy)
     assert_same(result(two_centred, wide, slices=slices), at_once, rtol=0, atol=0)
 
 

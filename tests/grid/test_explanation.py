@@ -15,11 +15,11 @@ import gnnjit
 from gnnjit.grid import plots
 from gnnjit.grid.compile import Arguments
 from gnnjit.grid.explanation import GridExplanation, explain
-from gnnjit.grid.planned_traffic import planned_traffic
-from gnnjit.grid.traffic import Traffic
 from gnnjit.stream import stream
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 from gnnjit.streaming.program.steps import Pieces
+from gnnjit.streaming.runtime.planned_traffic import planned_traffic
+from gnnjit.streaming.runtime.traffic import Traffic
 
 from .streaming import random_edges
 

@@ -14,8 +14,6 @@ import pytest
 
 import gnnjit
 from gnnjit.frontend.trace_arrays import Array, Rows
-from gnnjit.grid import flights
-from gnnjit.grid.flights import Flights, Write
 from gnnjit.stream import stream
 from gnnjit.streaming.grid.blocks import EdgeBlocks
 from gnnjit.streaming.memory import layout as fitting
@@ -23,6 +21,8 @@ from gnnjit.streaming.memory import zero_copy
 from gnnjit.streaming.memory.layout import Fit
 from gnnjit.streaming.memory.workspace import Workspace
 from gnnjit.streaming.program.steps import Step, Tensor, cell
+from gnnjit.streaming.runtime import in_flight
+from gnnjit.streaming.runtime.in_flight import Flights, Write
 
 from .streaming import PerVertex, assert_same, in_memory, on_graph, random_edges
 
@@ -60,7 +60,7 @@ class Recorded(Flights):
         super().__init__(100, False, {}, lambda number, _: self.told.append(number))
         for number in range(3):
             ended: Any = self.late(number)
-            self._flying.append(flights._Flight(number, 10, ended, ended))
+            self._flying.append(in_flight._Flight(number, 10, ended, ended))
             if number < early:
                 ended.result()
         self.waited.clear()
@@ -263,11 +263,13 @@ def test_rows_that_lie_in_the_store_leave_room(process, monkeypatch):
     """But not in a process whose own memory is what counts: maps of files are part of that."""
     monkeypatch.setattr(zero_copy, "IN_PLACE", 1)
     given: list[Any] = []
-    monkeypatch.setattr(fitting, "rooms", lambda *args: given.extend(args) or flights.rooms(*args))
+    monkeypatch.setattr(
+        fitting, "rooms", lambda *args: given.extend(args) or in_flight.rooms(*args)
+    )
     budget = 1 << 40 if process else 1 << 22
     fit = prepared(parts=3, memory_budget=budget, process=process)[-1]
     *others, _ = given
-    counted = flights.rooms(*others, lambda t: False)
+    counted = in_flight.rooms(*others, lambda t: False)
     assert (fit.rooms == counted) == process
     assert all(a.needed <= b.needed for a, b in zip(fit.rooms, counted, strict=True))
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnjit.errors import PlanError
-from gnnjit.grid.schedule import Job, Profile, refine, timeline
+from gnnjit.streaming.runtime.timeline import Job, Profile, refine, timeline
 
 pytestmark = pytest.mark.once
 

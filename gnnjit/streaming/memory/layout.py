@@ -16,7 +16,6 @@ import numpy as np
 from gnnjit.distributed.process_group import own_blocks
 from gnnjit.errors import PlanError, StreamError
 from gnnjit.frontend.trace_arrays import Array
-from gnnjit.grid.flights import Room, rooms
 from gnnjit.streaming.grid.blocks import EdgeBlocks
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 from gnnjit.streaming.memory.plan import MemoryPlan, Operation, plan_memory, streaming
@@ -40,6 +39,7 @@ from gnnjit.streaming.program.steps import (
     serpentine,
     steps,
 )
+from gnnjit.streaming.runtime.in_flight import Room, rooms
 from gnnjit.system.allocator import resident, trim
 from gnnjit.system.memory_budget import human
 

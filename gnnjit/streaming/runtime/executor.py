@@ -20,13 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.frontend.trace_arrays import Array
-from gnnjit.grid.flights import Flights, Write
-from gnnjit.grid.loading import Data, LoadedEdges, Loader, Mover, at_once, padded
-from gnnjit.grid.totals import Totals
-from gnnjit.grid.traffic import Traffic
 from gnnjit.lower.partial_results import empty
 from gnnjit.streaming.memory.layout import Fit
 from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell, upcoming
+from gnnjit.streaming.runtime.global_reductions import Totals
+from gnnjit.streaming.runtime.in_flight import Flights, Write
+from gnnjit.streaming.runtime.traffic import Traffic
+from gnnjit.streaming.runtime.transfers import Data, LoadedEdges, Loader, Mover, at_once, padded
 from gnnjit.system.allocator import trim
 
 

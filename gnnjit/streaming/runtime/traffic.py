@@ -5,9 +5,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from gnnjit.grid.schedule import Job, refine
 from gnnjit.streaming.memory.layout import Fit
 from gnnjit.streaming.program.steps import Order, Step
+from gnnjit.streaming.runtime.timeline import Job, refine
 
 
 @dataclasses.dataclass
