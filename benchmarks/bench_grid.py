@@ -39,9 +39,9 @@ from grid_training import (
 )
 
 import gnnjit
-from gnnjit.grid import DiskStore, HostStore
 from gnnjit.lower import choose
-from gnnjit.stream import stream
+from gnnjit.streaming import DiskStore, HostStore
+from gnnjit.streaming.stream import stream
 
 DEGREE = 16
 SIZES = (50_000, 100_000, 200_000, 500_000)

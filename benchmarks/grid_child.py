@@ -19,8 +19,8 @@ import measure
 import numpy as np
 from grid_training import Task, model
 
-from gnnjit.grid import DiskStore, StreamedGraph
-from gnnjit.stream import stream
+from gnnjit.streaming import DiskStore, StreamedGraph
+from gnnjit.streaming.stream import stream
 
 PIECE = 1 << 20
 """Edges that are read at a time."""

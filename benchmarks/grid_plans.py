@@ -12,13 +12,13 @@ import numpy as np
 from grid_training import Task, model
 
 from gnnjit.frontend.trace_arrays import Array
-from gnnjit.grid.compile import Arguments
 from gnnjit.lower.partial_results import partial_shapes
-from gnnjit.stream import stream
+from gnnjit.streaming.compile import Arguments
 from gnnjit.streaming.memory.plan import lru, plan_memory, streaming
 from gnnjit.streaming.memory.problem import Operation
 from gnnjit.streaming.memory.workspace import Workspace
 from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell, operations
+from gnnjit.streaming.stream import stream
 
 AMPLE = 1 << 50
 """Bytes that are enough for everything."""

@@ -19,9 +19,9 @@ from flax import nnx
 
 import gnnjit
 from gnnjit.data import communities
-from gnnjit.grid import StreamedGraph, VertexStore
 from gnnjit.nn import recipes
 from gnnjit.partition.locality import order_vertices
+from gnnjit.streaming import StreamedGraph, VertexStore
 
 MODELS = {
     "gcn": {"hidden": 32, "heads": 1},

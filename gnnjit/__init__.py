@@ -19,7 +19,7 @@ from gnnjit.frontend.vocabulary import (
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.sharding.rebalance import rebalance
 from gnnjit.sharding.shard import shard
-from gnnjit.stream import stream
+from gnnjit.streaming.stream import stream
 from gnnjit.system.allocator import keep_memory
 from gnnjit.system.autotuning import autotuning
 from gnnjit.system.memory_budget import memory_budget

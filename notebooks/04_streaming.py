@@ -28,9 +28,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import gnnjit
-from gnnjit import stream
 from gnnjit.data import communities
-from gnnjit.grid import StreamedGraph
+from gnnjit.streaming import StreamedGraph, stream
 
 smoke = os.environ.get("GNNJIT_SMOKE") == "1"  # tiny sizes, to test that this notebook runs
 num_nodes = 300 if smoke else 20_000

@@ -21,11 +21,11 @@ from gnnjit.cost.kinds import NAMES
 from gnnjit.cost.model import CostModel
 from gnnjit.cost.sketch import Sizes
 from gnnjit.errors import LayerError, PlanError
-from gnnjit.grid import HostStore, StreamedGraph
 from gnnjit.lower import choose, cpu
 from gnnjit.passes.pipeline import Choices
 from gnnjit.planner import timings
 from gnnjit.planner.search import force
+from gnnjit.streaming import HostStore, StreamedGraph
 from gnnjit.system import contexts
 
 RNG = np.random.default_rng(0)

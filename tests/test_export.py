@@ -23,8 +23,8 @@ import gnnjit
 from gnnjit.errors import GraphError, StreamError
 from gnnjit.graph.degree_buckets import make_buckets
 from gnnjit.graph.row_tasks import make_tasks
-from gnnjit.grid import HostStore, StreamedGraph
 from gnnjit.lower import choose, cpu
+from gnnjit.streaming import HostStore, StreamedGraph
 from gnnjit.system.portable import PORTABLE
 
 RNG = np.random.default_rng(5)

@@ -11,10 +11,10 @@ import pytest
 import gnnjit
 import gnnjit.data
 import gnnjit.graph
-import gnnjit.grid
 import gnnjit.interop.jraph
 import gnnjit.interop.scipy
 import gnnjit.nn
+import gnnjit.streaming
 import gnnjit.train
 
 
@@ -38,7 +38,7 @@ def test_names() -> None:
 
 
 def test_names_of_grid() -> None:
-    assert names(gnnjit.grid) == [
+    assert names(gnnjit.streaming) == [
         "CrewStore", "DiskStore", "EdgeArray", "HostStore", "StreamedGraph", "VertexArray",
         "VertexStore",
     ]  # fmt: skip

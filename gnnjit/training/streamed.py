@@ -13,8 +13,8 @@ import numpy as np
 from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.errors import StoreError
 from gnnjit.store.disk import DiskStore
-from gnnjit.stream import stream
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
+from gnnjit.streaming.stream import stream
 from gnnjit.system.memory_budget import parse_size
 from gnnjit.training.errors import TrainError
 from gnnjit.training.steps import Program, State, Sums

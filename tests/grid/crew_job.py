@@ -18,10 +18,10 @@ from flax import nnx
 import gnnjit
 from gnnjit.distributed import connection
 from gnnjit.distributed.process_group import Crew, digest
-from gnnjit.grid import CrewStore, StreamedGraph
 from gnnjit.nn import recipes
-from gnnjit.stream import stream
+from gnnjit.streaming import CrewStore, StreamedGraph
 from gnnjit.streaming.runtime.executor import Run
+from gnnjit.streaming.stream import stream
 
 NODES, EDGES, FEATURES, CLASSES, STEPS = 90, 420, 5, 3, 3
 OPTIMIZER = optax.adam(0.1, eps=1e-3)

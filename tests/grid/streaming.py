@@ -12,8 +12,8 @@ import numpy as np
 
 import gnnjit
 from gnnjit.store.store import VertexStore
-from gnnjit.stream import stream
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
+from gnnjit.streaming.stream import stream
 
 _names = (f"array{k}" for k in itertools.count())
 

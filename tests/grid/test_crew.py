@@ -17,10 +17,10 @@ from gnnjit.distributed.connection import DistributedError, Place
 from gnnjit.distributed.launch import supervise
 from gnnjit.distributed.process_group import Crew, digest, own_blocks
 from gnnjit.errors import PlanError, StoreError, StreamError
-from gnnjit.grid import CrewStore, DiskStore, HostStore
 from gnnjit.store.disk import LOCK
-from gnnjit.stream import stream
+from gnnjit.streaming import CrewStore, DiskStore, HostStore
 from gnnjit.streaming.grid.blocks import EdgeBlocks
+from gnnjit.streaming.stream import stream
 
 from . import crew_job
 

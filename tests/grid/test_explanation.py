@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit.grid import plots
-from gnnjit.grid.compile import Arguments
-from gnnjit.grid.explanation import GridExplanation, explain
-from gnnjit.stream import stream
+from gnnjit.streaming import plots
+from gnnjit.streaming.compile import Arguments
+from gnnjit.streaming.explain import GridExplanation, explain
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 from gnnjit.streaming.program.steps import Pieces
 from gnnjit.streaming.runtime.planned_traffic import planned_traffic
 from gnnjit.streaming.runtime.traffic import Traffic
+from gnnjit.streaming.stream import stream
 
 from .streaming import random_edges
 

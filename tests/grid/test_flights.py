@@ -14,7 +14,6 @@ import pytest
 
 import gnnjit
 from gnnjit.frontend.trace_arrays import Array, Rows
-from gnnjit.stream import stream
 from gnnjit.streaming.grid.blocks import EdgeBlocks
 from gnnjit.streaming.memory import layout as fitting
 from gnnjit.streaming.memory import zero_copy
@@ -23,6 +22,7 @@ from gnnjit.streaming.memory.workspace import Workspace
 from gnnjit.streaming.program.steps import Step, Tensor, cell
 from gnnjit.streaming.runtime import in_flight
 from gnnjit.streaming.runtime.in_flight import Flights, Write
+from gnnjit.streaming.stream import stream
 
 from .streaming import PerVertex, assert_same, in_memory, on_graph, random_edges
 

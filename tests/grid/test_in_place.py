@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit.grid import HostStore
-from gnnjit.stream import stream
+from gnnjit.streaming import HostStore
 from gnnjit.streaming.memory import zero_copy
+from gnnjit.streaming.stream import stream
 
 from .streaming import PerVertex, assert_same, in_memory, on_graph, random_edges
 

@@ -13,7 +13,7 @@ import pytest
 
 import gnnjit
 from gnnjit.errors import StoreError
-from gnnjit.grid import DiskStore, HostStore, StreamedGraph
+from gnnjit.streaming import DiskStore, HostStore, StreamedGraph
 
 NODES, SRC, DST = 12, np.arange(11), np.arange(1, 12)[::-1].copy()
 TAKEN = [

@@ -13,8 +13,8 @@ import pytest
 from flax import nnx
 
 from gnnjit.errors import StreamError
-from gnnjit.stream import stream
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
+from gnnjit.streaming.stream import stream
 
 from .streaming import PerVertex, assert_same, edges, in_memory, in_parts, on_graph, random_edges
 

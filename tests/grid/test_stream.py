@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import gnnjit
 from gnnjit.store.disk import DiskStore
-from gnnjit.stream import stream
 from gnnjit.streaming.grid.streamed_graph import VertexArray
+from gnnjit.streaming.stream import stream
 
 from .streaming import (
     Edges,

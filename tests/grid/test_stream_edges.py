@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import gnnjit
 from gnnjit.errors import GraphError, StoreError, StreamError
-from gnnjit.grid import DiskStore, EdgeArray, HostStore
-from gnnjit.stream import stream
+from gnnjit.streaming import DiskStore, EdgeArray, HostStore
+from gnnjit.streaming.stream import stream
 
 from .streaming import (
     Edges,

@@ -15,7 +15,7 @@ from flax import nnx
 
 from gnnjit.lower import partial_results
 from gnnjit.nn import recipes
-from gnnjit.stream import stream
+from gnnjit.streaming.stream import stream
 
 from .streaming import Edges, PerVertex, on_graph, random_edges
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 import gnnjit
 from gnnjit.frontend.trace_arrays import Array, Equation, Rows
-from gnnjit.grid.compile import Arguments
-from gnnjit.stream import stream
+from gnnjit.streaming.compile import Arguments
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 from gnnjit.streaming.program.min_cut import Cut, source_side
 from gnnjit.streaming.program.operations import traversals
 from gnnjit.streaming.program.rowwise import Rule
 from gnnjit.streaming.program.sweeps import RowWise, Streamed, Sweep
+from gnnjit.streaming.stream import stream
 
 from .streaming import PerVertex, on_graph, random_edges
 

@@ -10,9 +10,9 @@ import numpy as np
 import scipy.sparse
 
 from gnnjit.graph import Bipartite, Graph, Partition, batch, coalesce, symmetrize
-from gnnjit.grid import HostStore, StreamedGraph
 from gnnjit.partition import partition
 from gnnjit.partition.vertex_features import vertex_features
+from gnnjit.streaming import HostStore, StreamedGraph
 
 from .calls import Call, Nonsense, Pick, anything
 from .features import GRAPHS, Tensor, features

@@ -16,7 +16,7 @@ from gnnjit.errors import StreamError
 from gnnjit.frontend import trace_arrays
 from gnnjit.frontend.trace_arrays import Array, Constant, Rows
 from gnnjit.graph.validate import is_traced
-from gnnjit.grid.explanation import GridExplanation, explain
+from gnnjit.streaming.explain import GridExplanation, explain
 from gnnjit.streaming.grid.arrays import EdgeArray, RowArray, VertexArray
 from gnnjit.streaming.grid.graph_proxy import no_edges_in, stand_in
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph, fresh_name

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from gnnjit.frontend.trace_arrays import Array, Rows
-from gnnjit.grid import plots
 from gnnjit.shapes import HostArray
+from gnnjit.streaming import plots
 from gnnjit.streaming.grid.edge_grid import heat_map
 from gnnjit.streaming.memory.layout import Fit
 from gnnjit.streaming.program.steps import Order, Pieces, Step, Tensor
