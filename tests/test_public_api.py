@@ -15,7 +15,7 @@ import gnnjit.interop.jraph
 import gnnjit.interop.scipy
 import gnnjit.nn
 import gnnjit.streaming
-import gnnjit.train
+import gnnjit.training.train
 
 
 def names(module: Any) -> list[str]:

@@ -18,9 +18,9 @@ from test_train import Tiny, without_times
 
 from gnnjit import cli
 from gnnjit.data import communities
-from gnnjit.train import CheckpointError, TrainConfig, train
 from gnnjit.training.checkpoint import Checkpoints
 from gnnjit.training.progress import Silent
+from gnnjit.training.train import CheckpointError, TrainConfig, train
 
 EPOCHS = 14
 CONFIG = TrainConfig(model="gcn", epochs=12, lr=0.05)

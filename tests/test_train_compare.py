@@ -10,9 +10,9 @@ import pytest
 import gnnjit
 from gnnjit.data import communities
 from gnnjit.lower import cpu
-from gnnjit.train import TrainConfig
-from gnnjit.training import measure, steps
+from gnnjit.training import performance, steps
 from gnnjit.training.tasks import VertexTask
+from gnnjit.training.train import TrainConfig
 
 
 def durations(f: Any) -> tuple[Any, list[float]]:
@@ -75,5 +75,5 @@ def test_afterwards_the_program_is_what_it_was(made):
 
 def test_what_is_reported_is_of_the_reference(made):
     program, task, mine, other, _ = made
-    found = measure.reference_cost(program, task, epochs=1)
+    found = performance.reference_cost(program, task, epochs=1)
     assert found["temp_bytes"] == other.temp_bytes > mine.temp_bytes

@@ -22,8 +22,8 @@ from gnnjit.data import communities, karate
 from gnnjit.data.stored.prepare import keep
 from gnnjit.data.stored.write import store_dataset
 from gnnjit.store.memory import HostStore
-from gnnjit.train import TrainConfig, TrainError, train
-from gnnjit.training.devices import check_spread
+from gnnjit.training.sharded import check_spread
+from gnnjit.training.train import TrainConfig, TrainError, train
 
 SIZES = {"num_nodes": 150, "num_classes": 3, "num_features": 8, "separation": 2.5}
 RUNS = {

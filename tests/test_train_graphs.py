@@ -11,8 +11,8 @@ import pytest
 from flax import nnx
 
 from gnnjit.data import GraphDataset
-from gnnjit.train import TrainConfig, TrainError, resolve, train
 from gnnjit.training.tasks import FoldTask
+from gnnjit.training.train import TrainConfig, TrainError, resolve, train
 
 
 class Pooled(nnx.Module):

@@ -19,7 +19,7 @@ from test_train_devices import SIZES, curve
 
 from gnnjit import cli
 from gnnjit.distributed.launch import supervise, virtual_devices
-from gnnjit.training.together import _packed, _unpacked
+from gnnjit.training.processes import _packed, _unpacked
 
 ROOT = Path(__file__).parent.parent
 EPOCHS = 6

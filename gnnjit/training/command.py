@@ -19,15 +19,15 @@ from gnnjit.output import add_json_option, check_json, for_people, write_json
 from gnnjit.sharding.exchange import EXCHANGES
 from gnnjit.sharding.shard import PARTITIONS
 from gnnjit.system.memory_budget import parse_size
-from gnnjit.train import train
 from gnnjit.training.checkpoint import Checkpoints
 from gnnjit.training.config import DECAYS, FIELDS, OPTIMIZERS, TrainConfig, in_words, resolve
-from gnnjit.training.devices import check_spread, provide
 from gnnjit.training.errors import TrainError
+from gnnjit.training.processes import main_first, open_in_all, processes
 from gnnjit.training.progress import Silent, watcher
 from gnnjit.training.report import print_table
+from gnnjit.training.sharded import check_spread, provide
 from gnnjit.training.streamed import check_budget
-from gnnjit.training.together import main_first, open_in_all, processes
+from gnnjit.training.train import train
 
 SUMMARY = "train a graph neural network and report accuracy, time and memory"
 # Large enough to show what compiling is worth, small enough for two minutes on two cores.

@@ -15,9 +15,9 @@ import numpy as np
 from gnnjit.training.checkpoint import RunCheckpoint, digest, fill, named_arrays
 from gnnjit.training.config import TrainConfig
 from gnnjit.training.errors import CheckpointError, TrainError
+from gnnjit.training.processes import SharedCheckpoint, of_main
 from gnnjit.training.steps import Program, State, Sums
 from gnnjit.training.tasks import SPLITS, Task
-from gnnjit.training.together import SharedCheckpoint, of_main
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from gnnjit.train import Result
+from gnnjit.training.train import Result
 
 
 def print_table(result: Result, console: Console) -> None:

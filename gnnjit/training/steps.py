@@ -15,10 +15,10 @@ from flax import nnx
 from jax.sharding import NamedSharding
 
 from gnnjit.training.config import TrainConfig
-from gnnjit.training.devices import on_one_device, replicated
 from gnnjit.training.optimizers import make_optimizer
+from gnnjit.training.processes import check_program, one_cost_model
+from gnnjit.training.sharded import on_one_device, replicated
 from gnnjit.training.tasks import Batch, Task
-from gnnjit.training.together import check_program, one_cost_model
 
 Build = Callable[[nnx.Rngs], nnx.Module]
 """Makes a model with fresh weights."""

@@ -17,9 +17,9 @@ from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 from gnnjit.streaming.stream import stream
 from gnnjit.system.memory_budget import parse_size
 from gnnjit.training.errors import TrainError
+from gnnjit.training.processes import one_cost_model, processes
 from gnnjit.training.steps import Program, State, Sums
 from gnnjit.training.tasks import SPLITS, Batch
-from gnnjit.training.together import one_cost_model, processes
 
 WEIGHTS = "weights"
 """The array of `Batch.weights` in the store of a dataset."""

@@ -18,8 +18,8 @@ from gnnjit.shapes import HostArray
 from gnnjit.sharding.build import build, shards_here
 from gnnjit.sharding.build_streamed import streamed_plan
 from gnnjit.sharding.report import ShardReport
-from gnnjit.training.devices import AXIS, ShardedTask, Spread
 from gnnjit.training.errors import TrainError
+from gnnjit.training.sharded import AXIS, ShardedTask, Spread
 from gnnjit.training.tasks import SPLITS, Batch
 
 EDGES = 1 << 20

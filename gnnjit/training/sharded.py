@@ -16,8 +16,8 @@ from gnnjit.graph import ShardedGraph
 from gnnjit.sharding.exchange import EXCHANGES
 from gnnjit.sharding.shard import PARTITIONS, shard
 from gnnjit.training.errors import TrainError
+from gnnjit.training.processes import processes
 from gnnjit.training.tasks import Batch, split_weights
-from gnnjit.training.together import processes
 
 AXIS = "shards"
 MOST = 1024

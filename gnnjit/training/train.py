@@ -34,16 +34,25 @@ from gnnjit.data.stored.prepare import keep
 from gnnjit.data.stored.write import store_dataset
 from gnnjit.store.memory import HostStore
 from gnnjit.system.memory_budget import parse_size
-from gnnjit.training import measure
+from gnnjit.training import performance
 from gnnjit.training.checkpoint import Checkpoints, digest, named_arrays
 from gnnjit.training.config import TrainConfig, resolve
-from gnnjit.training.devices import ShardedTask, Spread, check_spread
 from gnnjit.training.errors import CheckpointError, TrainError
 from gnnjit.training.identity import describe_dataset, identity_of
 from gnnjit.training.loop import Epoch, Run, Runner, Steps, Watcher
+from gnnjit.training.processes import (
+    check_same,
+    is_main,
+    known_to_main,
+    open_checkpoints,
+    open_in_all,
+    processes,
+    shared,
+)
 from gnnjit.training.progress import Silent
+from gnnjit.training.sharded import ShardedTask, Spread, check_spread
+from gnnjit.training.sharded_stored import shard_stored
 from gnnjit.training.steps import Build, Program
-from gnnjit.training.stored_shards import shard_stored
 from gnnjit.training.streamed import (
     StoredTask,
     Streamed,
@@ -55,15 +64,6 @@ from gnnjit.training.streamed import (
     without_leftovers,
 )
 from gnnjit.training.tasks import SPLITS, FoldTask, Task, VertexTask
-from gnnjit.training.together import (
-    check_same,
-    is_main,
-    known_to_main,
-    open_checkpoints,
-    open_in_all,
-    processes,
-    shared,
-)
 
 __all__ = [
     "CheckpointError",
@@ -125,8 +125,8 @@ class Result:
             "performance": self.performance,
             "sharding": self.sharding,
             "runs": [run.to_dict() for run in self.runs],
-            "versions": measure.versions(),
-            "device": measure.device(),
+            "versions": performance.versions(),
+            "device": performance.device(),
         }
 
 
@@ -207,7 +207,7 @@ def train(
         identity = identity_of(dataset, config, folds)
         given = {"seeds": seeds, "resume": resume, "checkpoint_every": checkpoint_every}
         check_same({**identity, **given, "epochs": config.epochs, "spread": spread})
-        check_same(measure.versions())
+        check_same(performance.versions())
         saved = None if checkpoint is None else open_checkpoints(checkpoint, identity, resume)
     watcher = watcher or Silent()
     build = build or _builder(dataset, config, task)
@@ -227,10 +227,10 @@ def train(
             runner.run(t, name, seed, saved and shared(saved.run(name))) for name, seed, t in plan
         ]
     epoch = _best_common_epoch(runs) if task == "graph" else None
-    performance = measure.cost(steps, [run.history for run in runs])
+    performance = performance.cost(steps, [run.history for run in runs])
     if isinstance(data, StoredDataset):
-        performance.update(measure.preparation(data))
-    performance["reference"] = measure.reference_cost(program, first) if compare else None
+        performance.update(performance.preparation(data))
+    performance["reference"] = performance.reference_cost(program, first) if compare else None
     return Result(
         config=config,
         dataset=describe_dataset(data),
