@@ -78,8 +78,8 @@ def _wrap(owner: Any, name: str, count: int, when: Callable[..., bool] | None = 
 
 
 def _serve() -> None:
-    import gnnjit.training.command  # noqa: F401
-    from gnnjit import cli
+    import gnnjit.cli.train  # noqa: F401
+    from gnnjit.cli import main
 
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -89,7 +89,7 @@ def _serve() -> None:
         if child == 0:
             if moment is not None:
                 _prime(moment, count)
-            os._exit(cli.main(arguments))
+            os._exit(main.main(arguments))
         _, status = os.waitpid(child, 0)
         channel.write(f"{os.waitstatus_to_exitcode(status)}\n")
         channel.flush()

@@ -12,9 +12,9 @@ import jax
 import numpy as np
 import pytest
 
-from gnnjit import calibrate_command, cli
-from gnnjit.calibrate_command import readable
 from gnnjit.calibration.points import calibration_points
+from gnnjit.cli import calibrate, main
+from gnnjit.cli.calibrate import readable
 from gnnjit.cost import calibrate as calibration
 from gnnjit.cost.calibrate import QUICK, THOROUGH, USUAL, Effort, Point, Prepared, calibrate
 from gnnjit.cost.current import current, forget
@@ -49,10 +49,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.fixture
 def gnnjit(capsys, monkeypatch):
     """Runs the command on the tiny grid; (exit code, standard output, standard error)."""
-    monkeypatch.setattr(calibrate_command, "calibration_points", tiny)
+    monkeypatch.setattr(calibrate, "calibration_points", tiny)
 
     def run(*arguments: str):
-        code = cli.main(["calibrate", *arguments])
+        code = main.main(["calibrate", *arguments])
         return code, *capsys.readouterr()
 
     return run
@@ -103,7 +103,7 @@ def test_dry_run_stores_nothing(gnnjit, cache):
 
 
 def test_a_cache_that_cannot_be_written_is_known_before_measuring(gnnjit, cache, monkeypatch):
-    monkeypatch.setattr(calibrate_command, "calibrate", None)
+    monkeypatch.setattr(calibrate, "calibrate", None)
     cache.parent.write_text("a file in the way")
     code, out, err = gnnjit()
     assert (code, out) == (2, "")

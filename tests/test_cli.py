@@ -12,9 +12,8 @@ import sys
 import jax
 import pytest
 
-from gnnjit import cli
+from gnnjit.cli import main, train
 from gnnjit.data import open_dataset
-from gnnjit.training import command
 
 FAST = ["train", "karate", "--model", "gcn", "--epochs", "4", "--no-compare"]
 
@@ -24,7 +23,7 @@ def gnnjit(capsys):
     """Runs a command; (exit code, standard output, standard error)."""
 
     def run(*arguments: str):
-        code = cli.main(arguments)
+        code = main.main(arguments)
         return code, *capsys.readouterr()
 
     return run
@@ -178,10 +177,10 @@ LONG = "x" * 3000
         f"launch -n 2 -- train --model {LONG} --seed {LONG}",
         f"train communities --option num_nodes={'9' * 400}", "train --epochs x",
     ],
-    ids=lambda command: command.replace(LONG, "LONG")[:60],
+    ids=lambda command: train.replace(LONG, "LONG")[:60],
 )  # fmt: skip
 def test_no_message_is_long(gnnjit, command):
-    code, _, err = gnnjit(*command.split())
+    code, _, err = gnnjit(*train.split())
     assert code == 2
     assert "error: " in err
     assert len(err) <= 1001
@@ -239,10 +238,10 @@ def test_numbers_out_of_range_are_told(gnnjit, arguments, message):
 )
 def test_a_lack_of_memory_is_one_line(gnnjit, monkeypatch, options):
     found = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")
-    monkeypatch.setattr(command, "train", raises(found))
-    monkeypatch.setattr(command, "open_dataset", raises(MemoryError("Unable to allocate 9 bytes")))
+    monkeypatch.setattr(train, "train", raises(found))
+    monkeypatch.setattr(train, "open_dataset", raises(MemoryError("Unable to allocate 9 bytes")))
     if options[0] == "karate":
-        monkeypatch.setattr(command, "open_dataset", open_dataset)
+        monkeypatch.setattr(train, "open_dataset", open_dataset)
     code, _, err = gnnjit("train", *options, "--no-compare", "--quiet")
     assert code == 2
     assert err.startswith("gnnjit: error: memory is too short (")
@@ -257,7 +256,7 @@ def raises(error):
 
 
 def test_other_errors_of_jax_pass_through(gnnjit, monkeypatch):
-    monkeypatch.setattr(command, "train", raises(jax.errors.JaxRuntimeError("INTERNAL: a bug")))
+    monkeypatch.setattr(train, "train", raises(jax.errors.JaxRuntimeError("INTERNAL: a bug")))
     with pytest.raises(jax.errors.JaxRuntimeError, match="a bug"):
         gnnjit(*FAST)
 
@@ -266,7 +265,7 @@ def test_other_errors_of_jax_pass_through(gnnjit, monkeypatch):
 @pytest.mark.parametrize("arguments", ["data list", "explain karate --model gcn --json -"])
 def test_standard_output_on_a_full_disk(capsys, arguments):
     with open("/dev/full", "w", buffering=1) as stream, contextlib.redirect_stdout(stream):
-        assert cli.main(arguments.split()) == 2
+        assert main.main(arguments.split()) == 2
     assert capsys.readouterr().err.startswith(
         "gnnjit: error: the standard output cannot be used (No space left on device)"
     )
@@ -316,7 +315,7 @@ def test_interrupt(gnnjit, monkeypatch, tmp_path):
     def interrupted(*args, **keywords):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "train", interrupted)
+    monkeypatch.setattr(train, "train", interrupted)
     target = tmp_path / "result.json"
     code, _, err = gnnjit(*FAST, "--json", str(target))
     assert (code, err) == (130, "gnnjit: interrupted\n")
@@ -330,7 +329,7 @@ def test_without_arguments_attention_on_communities(gnnjit, monkeypatch):
         seen.update(name=dataset.name, model=config.model, nodes=dataset.num_nodes)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "train", fake)
+    monkeypatch.setattr(train, "train", fake)
     gnnjit("train")
     assert seen == {"name": "communities", "model": "gat", "nodes": 30_000}
 
@@ -350,7 +349,7 @@ def unheard(*arguments):
     os.close(reading)
     stream = os.fdopen(writing, "w", buffering=1)
     with stream, contextlib.redirect_stdout(stream):
-        return cli.main(arguments)
+        return main.main(arguments)
 
 
 def test_a_reader_that_leaves_takes_no_result_along(tmp_path):
@@ -362,7 +361,7 @@ def test_a_reader_that_leaves_takes_no_result_along(tmp_path):
 
 @pytest.mark.parametrize("command", ["explain karate --model gcn --no-backward", "data list"])
 def test_a_reader_that_leaves_ends_what_only_prints(command):
-    assert unheard(*command.split()) == cli.BROKEN_PIPE
+    assert unheard(*train.split()) == main.BROKEN_PIPE
 
 
 def test_a_resumed_run_says_where_it_continues(gnnjit, tmp_path):
@@ -377,9 +376,9 @@ def test_other_errors_of_the_system_are_not_blamed_on_the_output(monkeypatch):
     def refused(*args, **keywords):
         raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
 
-    monkeypatch.setattr(command, "train", refused)
+    monkeypatch.setattr(train, "train", refused)
     with pytest.raises(ConnectionRefusedError):
-        cli.main(FAST)
+        main.main(FAST)
 
 
 SWALLOWED = """
@@ -403,5 +402,5 @@ with cli.interruptible():
 def test_an_interrupt_in_a_callback_comes_again() -> None:
     """In a process of its own: those that run tests have other ideas of signals."""
     command = [sys.executable, "-c", SWALLOWED]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(train, capture_output=True, text=True, timeout=300)
     assert done.stdout == "it came again\n", done.stderr

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gnnjit.cli import main
+from gnnjit.cli.main import main
 from gnnjit.lower.choose import KERNELS
 
 

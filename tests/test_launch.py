@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gnnjit import cli
+from gnnjit.cli import main
+from gnnjit.cli.launch import message
 from gnnjit.distributed.connection import LIFELINE, LOST_PEER
 from gnnjit.distributed.launch import Ended, LaunchError, Outcome, supervise, virtual_devices
-from gnnjit.launch_command import message
 
 PRELUDE = """
 import os, signal, sys
@@ -234,14 +234,14 @@ def test_resume_is_advised_where_it_helps(tmp_path, checkpoint, resume, code, en
 
 
 def test_command_runs_in_all_processes(capfd):
-    code = cli.main(["launch", "-n", "2", "--devices-per-process", "2", "--", "data", "list"])
+    code = main.main(["launch", "-n", "2", "--devices-per-process", "2", "--", "data", "list"])
     out, err = capfd.readouterr()
     assert (code, err) == (0, "")
     assert out.count("Zachary") == 1
 
 
 def test_a_mistake_in_the_command_is_told_once(capfd):
-    assert cli.main(["launch", "-n", "4", "--", "train", "--epochs", "many"]) == 2
+    assert main.main(["launch", "-n", "4", "--", "train", "--epochs", "many"]) == 2
     assert capfd.readouterr().err.count("invalid int value: 'many'") == 1
 
 
@@ -263,5 +263,5 @@ def test_a_mistake_in_the_command_is_told_once(capfd):
 )
 def test_mistakes(capfd, options, expected):
     tail = [] if "launch" in options else ["--", "data", "list"]
-    assert cli.main(["launch", *options, *tail]) == 2
+    assert main.main(["launch", *options, *tail]) == 2
     assert capfd.readouterr().err == f"gnnjit: error: {expected}\n"

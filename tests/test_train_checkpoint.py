@@ -16,7 +16,7 @@ import pytest
 from flax import nnx
 from test_train import Tiny, without_times
 
-from gnnjit import cli
+from gnnjit.cli import main
 from gnnjit.data import communities
 from gnnjit.training.checkpoint import Checkpoints
 from gnnjit.training.progress import Silent
@@ -110,7 +110,7 @@ def test_killed_run_continues_to_the_same_numbers(tmp_path):
     )
     assert resumed.returncode == 0, f"killed after epoch {kill_after}: {resumed.stderr}"
     whole = tmp_path / "whole"
-    assert cli.main(command(whole, 10)[3:]) == 0
+    assert main.main(command(whole, 10)[3:]) == 0
     assert run_from_json(path) == run_from_json(whole), f"killed after epoch {kill_after}"
 
 

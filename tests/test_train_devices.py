@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import pytest
 from test_train import without_times
 
-from gnnjit import cli
+from gnnjit.cli import main
 from gnnjit.data import communities, karate
 from gnnjit.data.stored.prepare import keep
 from gnnjit.data.stored.write import store_dataset
@@ -144,7 +144,7 @@ def test_the_command_takes_the_cpu_for_several_devices(tmp_path):
     assert found.returncode == 0, found.stderr
     for row in ("devices", "exchange of rows", "most edges of one, over the mean"):
         assert row in found.stdout
-    assert cli.main(command(tmp_path / "one.json", "--quiet")) == 0
+    assert main.main(command(tmp_path / "one.json", "--quiet")) == 0
     many, one = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("many", "one"))
     assert many["sharding"]["devices"] == 4
     assert curve(many) == pytest.approx(curve(one), rel=1e-4)
@@ -200,10 +200,10 @@ def test_a_store_for_what_is_in_memory(tmp_path):
 def test_many_graphs_are_refused(capsys):
     with pytest.raises(TrainError, match="mutag is many graphs, and only datasets of one graph"):
         check_spread("mutag", "graph", 2, "auto", "auto")
-    assert cli.main(["train", "mutag", "--devices", "2"]) == 2
+    assert main.main(["train", "mutag", "--devices", "2"]) == 2
     assert "mutag is many graphs" in capsys.readouterr().err
 
 
 def test_too_few_devices_are_told_before_anything_is_opened(capsys):
-    assert cli.main(["train", "karate", "--devices", "999"]) == 2
+    assert main.main(["train", "karate", "--devices", "999"]) == 2
     assert "devices is 999, and JAX has" in capsys.readouterr().err

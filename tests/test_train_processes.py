@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from test_train_devices import SIZES, curve
 
-from gnnjit import cli
+from gnnjit.cli import main
 from gnnjit.distributed.launch import supervise, virtual_devices
 from gnnjit.training.processes import _packed, _unpacked
 
@@ -125,7 +125,7 @@ def test_the_numbers_of_one_process(whole, tmp_path):
     assert (whole["sharding"]["devices"], whole["sharding"]["processes"]) == (2, 2)
     assert sum(whole["sharding"]["rows_per_shard"]) == SIZES["num_nodes"]
     target = tmp_path / "one.json"
-    assert cli.main(options("--json", str(target), "--quiet")) == 0
+    assert main.main(options("--json", str(target), "--quiet")) == 0
     assert curve(whole) == pytest.approx(curve(json.loads(target.read_text())), rel=1e-4)
 
 
@@ -144,7 +144,7 @@ def test_resumed_on_as_many(whole, killed, tmp_path):
 def test_resumed_on_one_device(whole, killed, tmp_path):
     run, target = shutil.copytree(killed, tmp_path / "run"), tmp_path / "result.json"
     more = ["--checkpoint", str(run), "--resume", "--json", str(target), "--quiet"]
-    assert cli.main(options(*more)) == 0
+    assert main.main(options(*more)) == 0
     result = json.loads(target.read_text())
     assert curve(result) == pytest.approx(curve(whole), rel=1e-4)
     assert curve(result)[:2] == curve(whole)[:2]

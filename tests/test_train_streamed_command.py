@@ -17,7 +17,7 @@ import pytest
 from crashes import Crashes
 from test_train_streamed import ROOMY, SMALL
 
-from gnnjit import cli
+from gnnjit.cli import main
 from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.data.stored.prepare import prepare
 from gnnjit.errors import StoreError
@@ -49,7 +49,7 @@ def command(capsys):
     """Runs a command; (exit code, standard error)."""
 
     def run(*arguments: str):
-        return cli.main(arguments), capsys.readouterr().err
+        return main.main(arguments), capsys.readouterr().err
 
     return run
 
@@ -69,7 +69,7 @@ def prepared(made, tmp_path) -> Path:
 
 @pytest.mark.once
 def test_the_table(prepared, capsys):
-    assert cli.main(options(prepared, "--epochs", "2")) == 0
+    assert main.main(options(prepared, "--epochs", "2")) == 0
     out = capsys.readouterr().out
     for row in ("blocks of vertices", "moved in an epoch", "preparing the dataset",
                 "memory budget of the process", "peak memory of the process (RSS)"):  # fmt: skip

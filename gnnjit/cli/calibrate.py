@@ -19,10 +19,10 @@ from rich.progress import (
 from rich.table import Table
 
 from gnnjit.calibration.points import calibration_points
+from gnnjit.cli.output import add_json_option, check_json, for_people, write_json
 from gnnjit.cost.calibrate import QUICK, THOROUGH, USUAL, Effort, Point, Report, calibrate
 from gnnjit.cost.store import Key, Stored, check_writable, save
 from gnnjit.errors import CostError
-from gnnjit.output import add_json_option, check_json, for_people, write_json
 
 SUMMARY = "measure this device once, for the choices that the compiler makes by cost"
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from rich.console import Console
 
+from gnnjit.cli.output import add_json_option, check_json, for_people, write_json
 from gnnjit.data import DATASETS, GraphDataset, open_dataset
 from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.data.stored.prepare import prepare
 from gnnjit.distributed.connection import connect, is_main
 from gnnjit.errors import DataError
 from gnnjit.nn.recipes import MODELS
-from gnnjit.output import add_json_option, check_json, for_people, write_json
 from gnnjit.sharding.exchange import EXCHANGES
 from gnnjit.sharding.shard import PARTITIONS
 from gnnjit.system.memory_budget import parse_size

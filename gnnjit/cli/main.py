@@ -19,14 +19,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from gnnjit import calibrate_command, explain_command, launch_command
+from gnnjit.cli import calibrate, explain, launch
+from gnnjit.cli import train as train_command
+from gnnjit.cli.output import drop_output
 from gnnjit.config import KEEP_MEMORY, version
 from gnnjit.data import DATASETS
 from gnnjit.distributed import connection
 from gnnjit.errors import LONGEST, GnnjitError, shortened
-from gnnjit.output import drop_output
 from gnnjit.system.allocator import keep_memory
-from gnnjit.training import command as train_command
 from gnnjit.training.checkpoint import quiet
 
 FAILURE = 2
@@ -77,16 +77,14 @@ def _run_data(args: argparse.Namespace) -> int:
 
 def _run_launch(args: argparse.Namespace) -> int:
     # Mistakes in the command are told once, and not by every process.
-    return launch_command.run(args, parser().parse_args(launch_command.arguments(args)))
+    return launch.run(args, parser().parse_args(launch.arguments(args)))
 
 
 COMMANDS = (
     Command("train", train_command.SUMMARY, train_command.configure, train_command.run),
-    Command("explain", explain_command.SUMMARY, explain_command.configure, explain_command.run),
-    Command(
-        "calibrate", calibrate_command.SUMMARY, calibrate_command.configure, calibrate_command.run
-    ),
-    Command("launch", launch_command.SUMMARY, launch_command.configure, _run_launch),
+    Command("explain", explain.SUMMARY, explain.configure, explain.run),
+    Command("calibrate", calibrate.SUMMARY, calibrate.configure, calibrate.run),
+    Command("launch", launch.SUMMARY, launch.configure, _run_launch),
     Command("data", "list the datasets", _configure_data, _run_data),
 )
 

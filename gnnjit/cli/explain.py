@@ -6,11 +6,11 @@ import argparse
 
 from flax import nnx
 
+from gnnjit.cli.output import add_json_option, check_json, for_people, write_json
 from gnnjit.compiler.explain import Explanation, explain
 from gnnjit.data import GraphDataset, open_dataset
 from gnnjit.errors import LayerError
 from gnnjit.nn.recipes import MODELS, build
-from gnnjit.output import add_json_option, check_json, for_people, write_json
 from gnnjit.training.config import TrainConfig
 
 SUMMARY = "print the plans of a model's layers, their passes, buffers and kernels"

@@ -1,0 +1,1 @@
+"""The command line: `gnnjit train`, `explain`, `calibrate`, `launch` and `data`."""
