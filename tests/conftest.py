@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
     parser.addoption(
         "--all-cases", action="store_true",
-        help="tests/pallas_kernels/test_executed.py: every layer on every graph, at every width",
+        help="tests/kernels/test_executed.py: every layer on every graph, at every width",
     )  # fmt: skip
 
 

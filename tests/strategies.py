@@ -6,8 +6,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from compiler.cases import F
 from hypothesis import strategies as st
-from layer.cases import F
 
 
 @st.composite

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from layer.cases import CASES, GRAPHS, Edges, features, hub, layer_of
+from compiler.cases import CASES, GRAPHS, Edges, features, hub, layer_of
 
 import gnnjit
 from gnnjit.graph.degree_buckets import build_buckets

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiler.cases import F
 from hypothesis import given, settings
-from layer.cases import F
 from reads import with_edges_as_read
 from strategies import edge_lists, expressions
 

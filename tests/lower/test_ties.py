@@ -1,5 +1,5 @@
 """Gradients of maxima: each row gives one share in all, to the edges that attain it, whatever code
-computes forward and backward. GPU kernels: `tests/pallas_kernels/test_extremes.py`."""
+computes forward and backward. GPU kernels: `tests/kernels/test_extremes.py`."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from compiler.cases import CASES, F
 from hypothesis import given, settings
 from ir.layers import trace, value
-from layer.cases import CASES, F
 from strategies import expressions
 
 import gnnjit

@@ -37,7 +37,7 @@ def static_config(t: Traversal) -> Config:
 
     Compiled for an H200, the sum of a 64 x 64 outer product takes 255 registers and spills 424
     bytes with four warps, and takes 209 with eight; so does a product with a 128 x 128 matrix
-    (tests/lower/registers.py).
+    (tests/lower/pallas/registers.py).
     """
     lanes = max(1, min(64, TILE // widest(t)))
     warps = 2 * WARPS if held(t) >= HELD else WARPS
