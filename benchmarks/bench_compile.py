@@ -20,11 +20,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import edge_networks
 import jax
 import jax.numpy as jnp
-import measure
 import numpy as np
+from common import edge_networks, measure
 
 import gnnjit
 from gnnjit.lower.choose import prefer

@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import measure
 import numpy as np
-import planner_options
+from common import measure, planner_options
 
 from gnnjit.calibration.random_layers import cases, prepare
 from gnnjit.cost.model import CostModel

@@ -26,12 +26,10 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import gpu_plan
-import measure
-import report
-import workloads
-from gpu_crew import LIMIT, NO_TIME, REFERENCE, STRIKES, Crew, Plan, Workloads, warm
-from gpu_plan import PEERS, Group
+from common import measure, report, workloads
+from gpu import plan
+from gpu.plan import PEERS, Group
+from gpu.processes import LIMIT, NO_TIME, REFERENCE, STRIKES, Crew, Plan, Workloads, warm
 from layers.case import MODES
 
 Record = dict[str, Any]
@@ -96,10 +94,10 @@ class Bench:
 
     def measure(self, group: Group) -> None:
         """Load, compare and time one group."""
-        alone = gpu_plan.is_alone(group, self.plan.sizes[group.size])
+        alone = plan.is_alone(group, self.plan.sizes[group.size])
         if alone:
             self.crew.drop(*PEERS)
-        for wave in gpu_plan.waves(self.plan.peers, alone):
+        for wave in plan.waves(self.plan.peers, alone):
             found = self.ready(self.crew, group, wave, self.plan.matmul, MODES)
             fine = [p for p, record in found.items() if record["status"] == "ok"]
             for mode in MODES:
@@ -126,7 +124,7 @@ class Bench:
         platform = self.facts["platform"]
         found: dict[str, Record] = {}
         for peer in peers:
-            reason = gpu_plan.why_not(group, peer, platform)
+            reason = plan.why_not(group, peer, platform)
             if reason is None and crew.slow[peer] >= STRIKES:
                 reason = f"no answer within {LIMIT:.0f} s, {STRIKES} times before"
             if reason is not None:
@@ -178,9 +176,9 @@ class Bench:
         except measure.WorkerError as error:
             return _failure(str(error))
         if PEERS[peer][0] == "gnnjit":
-            reason = gpu_plan.wrong(errors, yardstick, group.layer, group.dtype, matmul)
+            reason = plan.wrong(errors, yardstick, group.layer, group.dtype, matmul)
         else:
-            reason = gpu_plan.peer_wrong(errors, group.dtype)
+            reason = plan.peer_wrong(errors, group.dtype)
         found |= {"errors": errors, "plain_errors": yardstick, "bits_identical": same}
         status = {"status": "ok"} if reason is None else {"status": "wrong", "reason": reason}
         return found | status
@@ -214,7 +212,7 @@ class Bench:
         sizes = self.plan.sizes[group.size]
         who = dict(zip(("implementation", "configuration"), PEERS[peer], strict=True))
         when = dataclasses.asdict(group) | {"mode": mode, "peer": peer} | who
-        item = gpu_plan.DTYPES[group.dtype]
+        item = plan.DTYPES[group.dtype]
         return self.facts | when | {
             "sizes": dataclasses.asdict(sizes),
             "must_move": workloads.must_move(group.layer, mode, sizes, item),
@@ -301,10 +299,10 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     top.add_argument("--smoke", action="store_true", help="tiny sizes; times mean nothing")
     top.add_argument("--minutes", type=float, default=8.5, help="deadline of the whole run")
-    top.add_argument("--layers", default=",".join(gpu_plan.CHOSEN), help="comma-separated")
-    top.add_argument("--sizes", help=f"comma-separated, of {', '.join(gpu_plan.SIZES)}")
-    top.add_argument("--dtypes", default=",".join(gpu_plan.DTYPES), help="comma-separated")
-    top.add_argument("--peers", default=",".join(gpu_plan.USUAL_PEERS), help="comma-separated")
+    top.add_argument("--layers", default=",".join(plan.CHOSEN), help="comma-separated")
+    top.add_argument("--sizes", help=f"comma-separated, of {', '.join(plan.SIZES)}")
+    top.add_argument("--dtypes", default=",".join(plan.DTYPES), help="comma-separated")
+    top.add_argument("--peers", default=",".join(plan.USUAL_PEERS), help="comma-separated")
     top.add_argument("--matmul", choices=("tf32", "float32"), default="tf32",
                      help="float32 matrix products when timed, in JAX and PyTorch")  # fmt: skip
     top.add_argument("--rounds", type=int, help="timed batches of each case")
@@ -316,9 +314,9 @@ def parser() -> argparse.ArgumentParser:
 def make_plan(args: argparse.Namespace) -> Plan:
     """Defaults for what was left out. Raises SystemExit on a mistake."""
     started = time.monotonic()
-    sizes = gpu_plan.SMOKE_SIZES if args.smoke else gpu_plan.SIZES
+    sizes = plan.SMOKE_SIZES if args.smoke else plan.SIZES
     known = {
-        "layers": gpu_plan.CHOSEN, "sizes": tuple(sizes), "dtypes": tuple(gpu_plan.DTYPES),
+        "layers": plan.CHOSEN, "sizes": tuple(sizes), "dtypes": tuple(plan.DTYPES),
         "peers": tuple(PEERS),
     }  # fmt: skip
     chosen = {}
@@ -330,7 +328,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
             raise SystemExit(f"--{name}: unknown {unknown}, expected {list(names)}")
         chosen[name] = some
     peers = tuple(p for p in PEERS if p in chosen["peers"])  # in order
-    groups = gpu_plan.groups(chosen["layers"], chosen["sizes"], chosen["dtypes"], args.smoke)
+    groups = plan.groups(chosen["layers"], chosen["sizes"], chosen["dtypes"], args.smoke)
     if not groups or not peers or args.minutes <= 0:
         raise SystemExit("nothing to measure: --layers, --sizes, --dtypes, --peers, --minutes")
     rounds = args.rounds or (2 if args.smoke else 7)

@@ -22,11 +22,10 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import grid_child
-import grid_plans
-import measure
 import numpy as np
-from grid_training import (
+from common import measure
+from grid import child, plans
+from grid.training import (
     MODELS,
     InMemory,
     SkippedError,
@@ -281,7 +280,7 @@ def _fit(function: Any, args: Any) -> Any:
 def plans(setting: Setting) -> Iterator[Any]:
     task = community_task(setting.small, DEGREE, setting.features).by_locality()
     for name, parts in itertools.product(setting.models, setting.parts):
-        yield from grid_plans.plan_rows(task, name, parts, setting.points)
+        yield from plans.plan_rows(task, name, parts, setting.points)
 
 
 def plan_notes(rows: Rows) -> Iterator[str]:
@@ -302,7 +301,7 @@ def _mean(ratios: Sequence[float]) -> float:
 def order(setting: Setting) -> Iterator[Any]:
     task = community_task(setting.small, DEGREE, setting.features)
     for name in setting.models:
-        yield from grid_plans.order_rows(task, name, (2, 4, 8, 16))
+        yield from plans.order_rows(task, name, (2, 4, 8, 16))
 
 
 def order_notes(rows: Rows) -> Iterator[str]:
@@ -315,7 +314,7 @@ def budget(setting: Setting) -> Iterator[Any]:
         need = InMemory.of(task, model(name, setting.features)).need
         with tempfile.TemporaryDirectory() as folder:
             saved = pathlib.Path(folder) / "saved"
-            grid_child.save(task, saved)
+            child.save(task, saved)
             free = _child(saved, name, 1 << 40, epochs=0)["before"] + ANYHOW
             for share in setting.shares:
                 given = free + need // share
@@ -330,7 +329,7 @@ def budget(setting: Setting) -> Iterator[Any]:
 
 
 def _child(folder: pathlib.Path, name: str, given: int, epochs: int = 2) -> dict[str, Any]:
-    script = str(pathlib.Path(grid_child.__file__))
+    script = str(pathlib.Path(child.__file__))
     command = [sys.executable, script, str(folder), name, str(given), str(epochs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

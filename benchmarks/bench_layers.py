@@ -19,9 +19,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import measure
-import report
-import workloads
+from common import measure, report, workloads
 from layers import CONFIGURATIONS, MODULES, why_not
 from layers.case import MODES
 

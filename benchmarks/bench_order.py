@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import measure
 import numpy as np
-import planner_options
+from common import measure, planner_options
 
 import gnnjit
 import gnnjit.data

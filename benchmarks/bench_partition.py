@@ -21,12 +21,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import measure
 import numpy as np
-from partition_graphs import Network, SkippedError, local_graph, makers
+from common import measure
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from shard.partition_graphs import Network, SkippedError, local_graph, makers
 
 import gnnjit
 from gnnjit.cost.partition_model import PartitionModel

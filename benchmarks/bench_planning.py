@@ -23,8 +23,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import measure
 import numpy as np
+from common import measure
 from flax import nnx
 
 import gnnjit

@@ -17,23 +17,18 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import measure
-import shard_bytes
-import shard_check
-import shard_counts
-import shard_memory
-import shard_model
-import shard_time
-import shard_work as work
+from common import measure
+from shard import bytes, check, counts, layer_time, memory, model
+from shard import work as work
 
 Rows = Sequence[Any]
 QUESTIONS: dict[str, tuple[Callable[[Any], Iterable[Any]], Callable[[Rows], Iterable[str]]]] = {
-    "bytes": (shard_bytes.rows, shard_bytes.notes),
-    "memory": (shard_memory.rows, shard_memory.notes),
-    "time": (shard_time.rows, shard_time.notes),
-    "check": (shard_check.rows, shard_check.notes),
-    "counts": (shard_counts.rows, shard_counts.notes),
-    "model": (shard_model.rows, shard_model.notes),
+    "bytes": (bytes.rows, bytes.notes),
+    "memory": (memory.rows, memory.notes),
+    "time": (layer_time.rows, layer_time.notes),
+    "check": (check.rows, check.notes),
+    "counts": (counts.rows, counts.notes),
+    "model": (model.rows, model.notes),
 }
 
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import measure
 import numpy as np
 import scipy.spatial
+from common import measure
 from jax import lax
 
 import gnnjit

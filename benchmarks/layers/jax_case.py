@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from workloads import LAYERS, Workload, of_layer, parameters
+from common.workloads import LAYERS, Workload, of_layer, parameters
 
 from layers.case import MODES, Setting
 

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from workloads import Workload, parameters
+from common.workloads import Workload, parameters
 
 from layers import with_segment
 from layers.case import Setting

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from common.workloads import Workload
 from flax import nnx
-from workloads import Workload
 
 import gnnjit
 import gnnjit.nn

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from common.workloads import LAYERS, Workload, of_layer, parameters, with_self_loops
 from torch_geometric import EdgeIndex, nn
-from workloads import LAYERS, Workload, of_layer, parameters, with_self_loops
 
 from layers.case import Setting
 from layers.torch_modules import GNS, PNA, CsrGCN, CsrGIN, CsrSAGE, GatedGCN, Matrix, WeightedSum

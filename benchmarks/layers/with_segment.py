@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from workloads import Workload, with_self_loops
+from common.workloads import Workload, with_self_loops
 
 from layers.case import Setting
 from layers.jax_case import Apply, JaxCase

@@ -78,16 +78,16 @@ def test_mistakes_are_named(arguments: tuple[str, str]) -> None:
 
 
 def test_bars_are_measured_first(benchmarks: None) -> None:
-    import gpu_plan
+    from gpu import plan
 
-    every = gpu_plan.groups(gpu_plan.CHOSEN, tuple(gpu_plan.SIZES), tuple(gpu_plan.DTYPES), False)
+    every = plan.groups(plan.CHOSEN, tuple(plan.SIZES), tuple(plan.DTYPES), False)
     assert len(set(every)) == len(every)
     assert [str(g) for g in every[:3]] == [
         "linear arxiv float32", "gat arxiv float32", "gatv2 arxiv float32"
     ]  # fmt: skip
-    assert {g.layer for g in every} == set(gpu_plan.CHOSEN)
+    assert {g.layer for g in every} == set(plan.CHOSEN)
     assert not [g for g in every if g.layer == "gns" and g.size == "reddit"]
-    assert gpu_plan.waves(["default", "pyg", "csr"], alone=True) == [["default"], ["pyg"], ["csr"]]
+    assert plan.waves(["default", "pyg", "csr"], alone=True) == [["default"], ["pyg"], ["csr"]]
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_bars_are_measured_first(benchmarks: None) -> None:
     ],
 )
 def test_wrong(benchmarks: None, errors: Any, dtype: str, matmul: str, reason: str | None) -> None:
-    import gpu_plan
+    from gpu import plan
 
-    found = gpu_plan.wrong(errors, {"out": (1e-6, 1e-6)}, "gcn", dtype, matmul)
+    found = plan.wrong(errors, {"out": (1e-6, 1e-6)}, "gcn", dtype, matmul)
     assert (found is None) == (reason is None)
     assert reason is None or str(found).startswith(reason)
 
@@ -136,7 +136,7 @@ assert all(e < 1e-5 for pair in found.values() for e in pair), found
 
 
 def test_mirrored_edges(benchmarks: None) -> None:
-    import workloads
+    from common import workloads
 
     work = workloads.make(workloads.Sizes(300, 2_000, 4, symmetric=True))
     key = work.dst.astype(np.int64) * 300 + work.src
@@ -147,7 +147,7 @@ def test_mirrored_edges(benchmarks: None) -> None:
 
 
 def test_self_loops_stand_in_order(benchmarks: None) -> None:
-    import workloads
+    from common import workloads
 
     work = workloads.make(workloads.Sizes(300, 2_000, 4, symmetric=True))
     src, dst = workloads.with_self_loops(work)

@@ -23,7 +23,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def workloads(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(FOLDER))
-    import workloads
+    from common import workloads
 
     return workloads
 
@@ -75,7 +75,7 @@ def test_degrees_follow_a_power_law(workloads) -> None:
 
 def test_differences_reports_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
-    import measure
+    from common import measure
 
     want = {"out": np.ones(3), "x": np.array([1.0, 2.0])}
     assert measure.differences(want, want) == (0.0, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import workloads
+from common import workloads
 
 Record = dict[str, Any]
 Key = tuple[str, str, str, str]

@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import workloads
-from grid_training import CLASSES, model
+from common import workloads
+from grid.training import CLASSES, model
 from jax.sharding import Mesh
 from layers.with_gnnjit import APPLY
-from partition_graphs import Network
 
 import gnnjit
 from gnnjit.partition.partition import Partition
+from shard.partition_graphs import Network
 
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 """What is compiled, and what it is called with."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import workloads
+from common import workloads
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,10 +14,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import shard_counts as counts
-import shard_time
-import shard_work as work
-from shard_machines import Compute, Link, Machine, step
+
+from shard import counts as counts
+from shard import layer_time
+from shard import work as work
+from shard.machines import Compute, Link, Machine, step
 
 COLLECTIVES = ("all_gather", "reduce_scatter", "ppermute", "all_to_all")
 FITTED = (2, 4)
@@ -80,7 +81,7 @@ def _row(what: str, devices: int, fitted: bool, got: float, guess: float, size: 
 def _steps(
     setting: work.Setting, computes: dict[str, Compute], rates: dict[str, np.ndarray], copies: float
 ) -> Iterator[Row]:
-    for r in shard_time.rows(setting):
+    for r in layer_time.rows(setting):
         if r.exchange != "one device":
             known = _sent(r.graph, r.devices, setting)
             moved = "all_to_all" if known.at_once and r.exchange == "halo" else "ppermute"
@@ -144,10 +145,11 @@ def child(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _collectives(setting: work.Setting, count: int) -> Iterator[dict[str, Any]]:
     import jax
     import jax.numpy as jnp
-    import measure
-    import shard_programs as programs
+    from common import measure
     from jax import lax
     from jax.sharding import NamedSharding, PartitionSpec
+
+    from shard import programs as programs
 
     mesh = programs.devices(count)
     spec, pairs = PartitionSpec("shard"), [(p, (p + 1) % count) for p in range(count)]
@@ -173,9 +175,10 @@ def _computed(setting: work.Setting) -> Iterator[dict[str, Any]]:
     """Layers on power-law graphs of several sizes and degrees."""
     import jax
     import jax.numpy as jnp
-    import measure
-    import shard_programs as programs
-    from partition_graphs import crawled
+    from common import measure
+
+    from shard import programs as programs
+    from shard.partition_graphs import crawled
 
     add = jax.jit(lambda x: x + 1)
     x = jnp.zeros(max(setting.vertices * setting.features, 1 << 16), jnp.float32)
@@ -187,7 +190,7 @@ def _computed(setting: work.Setting) -> Iterator[dict[str, Any]]:
         runs = []
         for g in graphs:
             args = programs.one_device(g), g.num_nodes, setting.features
-            runs.append(shard_time._run(programs.layer(layer, "both", *args)))
+            runs.append(layer_time._run(programs.layer(layer, "both", *args)))
         times = measure.in_passes([runs], setting.repeats, setting.passes)[0]
         for g, seconds in zip(graphs, times, strict=True):
             sizes_ = {"edges": len(g.src), "rows": g.num_nodes}

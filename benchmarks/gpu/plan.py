@@ -6,7 +6,7 @@ import dataclasses
 import importlib.util
 from collections.abc import Mapping, Sequence
 
-from workloads import LAYERS, Sizes
+from common.workloads import LAYERS, Sizes
 
 CHOSEN = (
     "linear", "gcn", "sage", "gin", "gat", "gatv2", "gatedgcn", "pna", "gns", "transformer",

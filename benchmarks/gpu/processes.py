@@ -9,11 +9,11 @@ import pathlib
 import time
 from typing import Any
 
-import gpu_plan
-import measure
-import workloads
-from gpu_plan import PEERS, Group
+from common import measure, workloads
 from layers import MODULES
+
+from gpu import plan
+from gpu.plan import PEERS, Group
 
 REFERENCE = "reference"
 
@@ -104,7 +104,7 @@ class Workloads:
     def _make(self, name: str) -> pathlib.Path:
         path = self._folder / f"{name}.npz"
         sizes = self._plan.sizes[name]
-        focus = gpu_plan.FOCUS_EDGES if sizes.depth == 1 else None
+        focus = plan.FOCUS_EDGES if sizes.depth == 1 else None
         workloads.make(sizes, focus).save(path)
         return path
 

@@ -138,7 +138,8 @@ class _Cases:
         matmul: str = "float32",
     ) -> None:
         from layers.case import Setting
-        from workloads import Workload
+
+        from common.workloads import Workload
 
         self._case = self._work = None
         gc.collect()
@@ -186,7 +187,8 @@ class _Cases:
         """Write reference values: see `layers.reference`."""
         from layers.case import Setting
         from layers.reference import expected
-        from workloads import Workload
+
+        from common.workloads import Workload
 
         return expected(layer, Workload.load(path), Setting(self._threads, dtype), to)
 

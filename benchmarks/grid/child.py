@@ -1,6 +1,6 @@
 """One process that trains from a disk within a budget, and says how much memory it took:
 
-    python benchmarks/grid_child.py FOLDER MODEL BUDGET EPOCHS
+    python benchmarks/grid/child.py FOLDER MODEL BUDGET EPOCHS
 
 FOLDER is what `save` wrote. A JSON line is printed: bytes resident before, and at the
 most while preparing and while running.
@@ -15,12 +15,12 @@ import time
 from collections.abc import Iterator, Sequence
 
 import jax
-import measure
 import numpy as np
-from grid_training import Task, model
+from common import measure
 
 from gnnjit.streaming import DiskStore, StreamedGraph
 from gnnjit.streaming.stream import stream
+from grid.training import Task, model
 
 PIECE = 1 << 20
 """Edges that are read at a time."""

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import shard_work as work
+from shard import work as work
 
 CLOSE = 1e-3
 """How far results may differ from one device's, of the largest number."""
@@ -54,10 +54,11 @@ def _measured(
     found: Any, layer: str, count: int, setting: work.Setting
 ) -> tuple[dict[str, float], list[float]]:
     """Seconds of each exchange, and of the layer of each shard alone."""
-    import measure
     import numpy as np
-    import shard_programs as programs
-    from partition_graphs import local_graph
+    from common import measure
+
+    from shard import programs as programs
+    from shard.partition_graphs import local_graph
 
     features, n = setting.features, found.num_nodes
     partition = work.cut(found, "learned", count, features)
@@ -80,7 +81,7 @@ def _measured(
 
 
 def _run(program: Any) -> Callable[[], Any]:
-    import shard_programs as programs
+    from shard import programs as programs
 
     ready = programs.compiled(program)
     return lambda: ready(*program[1])

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import shard_work as work
+from shard import work as work
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ def rows(setting: work.Setting) -> Iterator[Row]:
 
 
 def child(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    import shard_programs as programs
+    from shard import programs as programs
 
     setting, count = work.setting_of(job), job["devices"]
     for found in work.networks(setting.memory_graphs, setting):
@@ -56,7 +56,7 @@ def child(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _needed(compiled: Any, numbers: int) -> dict[str, Any]:
     """`numbers`: of all vertices' features."""
-    import collectives
+    from shard import collectives
 
     planned = compiled.memory_analysis()
     widest = collectives.largest(collectives.buffers(compiled.as_text()))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy.sparse
-import workloads
+from common import workloads
 from scipy.sparse.csgraph import breadth_first_order
 
 import gnnjit

@@ -11,8 +11,9 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import shard_work as work
-from shard_machines import Sent
+
+from shard import work as work
+from shard.machines import Sent
 
 CUT = "learned"
 LEAST = 8

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from grid_training import Task, model
 
 from gnnjit.frontend.trace_arrays import Array
 from gnnjit.lower.partial_results import partial_shapes
@@ -19,6 +18,7 @@ from gnnjit.streaming.memory.problem import Operation
 from gnnjit.streaming.memory.workspace import Workspace
 from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell, operations
 from gnnjit.streaming.stream import stream
+from grid.training import Task, model
 
 AMPLE = 1 << 50
 """Bytes that are enough for everything."""

@@ -12,9 +12,8 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import measure
-
 import gnnjit
+from common import measure
 from gnnjit.calibration.points import calibration_points
 from gnnjit.calibration.random_layers import Case, prepare
 from gnnjit.cost.calibrate import QUICK, THOROUGH, calibrate

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-import shard_counts as counts
-import shard_work as work
-from shard_machines import CLUSTER, H200, KINDS, Machine, Sent, step
+from shard import counts as counts
+from shard import work as work
+from shard.machines import CLUSTER, H200, KINDS, Machine, Sent, step
 
 FEATURES, LAYERS = 128, 2
 LARGE = 111_059_956

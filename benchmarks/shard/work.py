@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import workloads
-from partition_graphs import CIRCLES, WEB, Network, SkippedError, crawled, stored
+from common import workloads
 
 from gnnjit.cost.partition_model import PartitionModel
 from gnnjit.partition.locality import order_vertices
@@ -23,6 +22,7 @@ from gnnjit.partition.vertex_features import vertex_features
 from gnnjit.sharding.exchange import runs_of
 from gnnjit.sharding.send_blocks import Blocks
 from gnnjit.sharding.vertex_cover import rows_that_travel
+from shard.partition_graphs import CIRCLES, WEB, Network, SkippedError, crawled, stored
 
 EXCHANGES = ("all_gather", "halo", "cover", "ring")
 CUTS = ("crawl", "rcm", "learned")

@@ -1,6 +1,6 @@
 """Tables of the JSON lines that a benchmark wrote.
 
-python benchmarks/report.py benchmarks/results/layers.jsonl
+python benchmarks/common/report.py benchmarks/results/layers.jsonl
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import report_gpu
-import workloads
+from gpu import report
+
+from common import workloads
 
 Record = dict[str, Any]
 HEADINGS = (
@@ -26,7 +27,7 @@ def text(records: Sequence[Record]) -> str:
     if not records:
         return "no records"
     if records[0]["benchmark"] == "gpu":
-        return report_gpu.text(records)
+        return report.text(records)
     first = records[0]
     lines = [_about(first), "", *table(records), "", _legend(first)]
     lines += [f"- {who}: {reason}" for reason, who in _skipped(records).items()]

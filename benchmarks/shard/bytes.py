@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import shard_work as work
+from shard import work as work
 
 SCALAR = 4
 
@@ -63,7 +63,7 @@ def _case(row: Row) -> tuple[Any, ...]:
 
 
 def child(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    import shard_programs as programs
+    from shard import programs as programs
 
     setting, count = work.setting_of(job), job["devices"]
     for number, found in enumerate(work.networks(setting.graphs, setting)):
@@ -83,8 +83,9 @@ def child(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _counted(program: Any, known: work.Shards, head: dict[str, Any], features: int) -> Any:
-    import collectives
     import jax
+
+    from shard import collectives
 
     started = time.perf_counter()
     lowered = jax.jit(program[0]).lower(*program[1])

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-import workloads
+from common import workloads
 from flax import nnx
 
 import gnnjit

@@ -1,0 +1,1 @@
+"""What all benchmarks share: timing, workloads, tables."""

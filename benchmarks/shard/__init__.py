@@ -1,0 +1,1 @@
+"""The parts of `bench_shard.py` and `bench_partition.py`."""
