@@ -15,6 +15,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import pathlib
 import subprocess
 import sys
@@ -24,7 +25,8 @@ from typing import Any
 
 import numpy as np
 from common import measure
-from grid import child, plans
+from grid import child
+from grid.plans import plan_rows
 from grid.training import (
     MODELS,
     InMemory,
@@ -39,7 +41,7 @@ from grid.training import (
 
 import gnnjit
 from gnnjit.lower import choose
-from gnnjit.streaming import DiskStore, HostStore
+from gnnjit.store import DiskStore, HostStore
 from gnnjit.streaming.stream import stream
 
 DEGREE = 16
@@ -280,7 +282,7 @@ def _fit(function: Any, args: Any) -> Any:
 def plans(setting: Setting) -> Iterator[Any]:
     task = community_task(setting.small, DEGREE, setting.features).by_locality()
     for name, parts in itertools.product(setting.models, setting.parts):
-        yield from plans.plan_rows(task, name, parts, setting.points)
+        yield from plan_rows(task, name, parts, setting.points)
 
 
 def plan_notes(rows: Rows) -> Iterator[str]:
@@ -329,9 +331,10 @@ def budget(setting: Setting) -> Iterator[Any]:
 
 
 def _child(folder: pathlib.Path, name: str, given: int, epochs: int = 2) -> dict[str, Any]:
-    script = str(pathlib.Path(child.__file__))
-    command = [sys.executable, script, str(folder), name, str(given), str(epochs)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "grid.child", str(folder), name, str(given), str(epochs)]
+    roots = [str(pathlib.Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
     found = json.loads(done.stdout.splitlines()[-1])

@@ -305,7 +305,7 @@ def _folder(package: str) -> str:
 
 
 _OURS = os.path.dirname(__file__) + os.sep
-_OTHERS = tuple(filter(None, map(_folder, ("jax", "jaxlib", "flax", "numpy"))))
+_OTHERS = tuple(filter(None, map(_folder, ("pallas_kernels", "jax", "jaxlib", "flax", "numpy"))))
 _PYTHON = os.path.dirname(os.__file__) + os.sep
 _AS_USERS_DO = tuple(f"{_OURS}{room}{os.sep}" for room in ("nn", "training"))
 """Rooms of ours that write layers and call them."""

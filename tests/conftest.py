@@ -94,5 +94,5 @@ def quick_compilation() -> Iterator[None]:
 def compilation(request: pytest.FixtureRequest) -> None:
     """Most modules compile far longer than they run, and compare values. Those of the lowerings
     have the values of optimised machine code, but for what says so itself."""
-    if request.path.parent.name != "lower":
+    if "lower" not in request.path.parts:
         request.getfixturevalue("quick_compilation")

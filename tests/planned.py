@@ -1,4 +1,4 @@
-"""Layers run with passes and limits that nothing chooses yet, as `gnnjit.compiler.call` runs its own."""
+"""Layers run with passes and limits that nothing chooses yet, as `compiler.call` runs its own."""
 
 from __future__ import annotations
 

@@ -10,12 +10,16 @@ import pytest
 
 import gnnjit
 import gnnjit.data
+import gnnjit.distributed
 import gnnjit.graph
 import gnnjit.interop.jraph
 import gnnjit.interop.scipy
 import gnnjit.nn
+import gnnjit.partition
+import gnnjit.sharding
+import gnnjit.store
 import gnnjit.streaming
-import gnnjit.training.train
+import gnnjit.training
 
 
 def names(module: Any) -> list[str]:
@@ -37,11 +41,34 @@ def test_names() -> None:
     ]  # fmt: skip
 
 
-def test_names_of_grid() -> None:
-    assert names(gnnjit.streaming) == [
-        "CrewStore", "DiskStore", "EdgeArray", "HostStore", "StreamedGraph", "VertexArray",
-        "VertexStore",
+def test_names_of_partition() -> None:
+    assert names(gnnjit.partition) == ["Partition"]
+
+
+def test_names_of_sharding() -> None:
+    assert names(gnnjit.sharding) == ["ShardedGraph"]
+
+
+def test_names_of_distributed() -> None:
+    assert names(gnnjit.distributed) == [
+        "DistributedError", "barrier", "broadcast_bytes", "connect", "everywhere", "gather_bytes",
+        "is_main",
     ]  # fmt: skip
+
+
+def test_names_of_training() -> None:
+    assert names(gnnjit.training) == [
+        "CheckpointError", "Epoch", "Result", "Run", "Summary", "TrainConfig", "TrainError",
+        "train",
+    ]  # fmt: skip
+
+
+def test_names_of_streaming() -> None:
+    assert names(gnnjit.streaming) == ["EdgeArray", "StreamedGraph", "VertexArray"]
+
+
+def test_names_of_store() -> None:
+    assert names(gnnjit.store) == ["CrewStore", "DiskStore", "HostStore", "VertexStore"]
 
 
 def test_names_of_modules() -> None:
@@ -59,8 +86,8 @@ def test_names_of_data() -> None:
 
 def test_names_of_graph() -> None:
     assert names(gnnjit.graph) == [
-        "Bipartite", "DegreeStatistics", "Graph", "Partition", "ShardedGraph", "Statistics",
-        "Structure", "batch", "coalesce", "symmetrize",
+        "Bipartite", "DegreeStatistics", "Graph", "Statistics", "Structure", "batch", "coalesce",
+        "symmetrize",
     ]  # fmt: skip
 
 

@@ -297,7 +297,7 @@ def versions() -> dict[str, str]:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    project = pathlib.Path(__file__).parents[1] / "pyproject.toml"
+    project = pathlib.Path(__file__).parents[2] / "pyproject.toml"
     if "gnnjit" not in found and project.exists():  # run from a checkout that is not installed
         found["gnnjit"] = tomllib.loads(project.read_text())["project"]["version"]
     return found
@@ -335,8 +335,8 @@ def _processor() -> str:
 def in_turn(
     runs: Sequence[Callable[..., Any]], repeats: int, arrays: Sequence[Any] = (), fill: float = 0.02
 ) -> list[float]:
-    """Seconds of one call of each, on `arrays`, in this process: as `gnnjit.system.timing.compare`, with
-    at least `repeats` turns."""
+    """Seconds of one call of each, on `arrays`, in this process: as
+    `gnnjit.system.timing.compare`, with at least `repeats` turns."""
     from gnnjit.system.timing import compare
 
     return compare(runs, arrays, fill=fill, turns=(repeats, MOST_TURNS))

@@ -1,6 +1,6 @@
 """Tables of the JSON lines that a benchmark wrote.
 
-python benchmarks/common/report.py benchmarks/results/layers.jsonl
+python -m common.report results/layers.jsonl      # in benchmarks/
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One process that trains from a disk within a budget, and says how much memory it took:
 
-    python benchmarks/grid/child.py FOLDER MODEL BUDGET EPOCHS
+    python -m grid.child FOLDER MODEL BUDGET EPOCHS      # in benchmarks/
 
 FOLDER is what `save` wrote. A JSON line is printed: bytes resident before, and at the
 most while preparing and while running.
@@ -18,7 +18,8 @@ import jax
 import numpy as np
 from common import measure
 
-from gnnjit.streaming import DiskStore, StreamedGraph
+from gnnjit.store import DiskStore
+from gnnjit.streaming import StreamedGraph
 from gnnjit.streaming.stream import stream
 from grid.training import Task, model
 

@@ -21,7 +21,8 @@ import gnnjit
 from gnnjit.data import communities
 from gnnjit.nn import recipes
 from gnnjit.partition.locality import order_vertices
-from gnnjit.streaming import StreamedGraph, VertexStore
+from gnnjit.store import VertexStore
+from gnnjit.streaming import StreamedGraph
 
 MODELS = {
     "gcn": {"hidden": 32, "heads": 1},

@@ -51,7 +51,7 @@ def rows(setting: work.Setting) -> Iterator[Row]:
         job = work.job(setting, devices=count)
         found = [
             Row(**f, over_all_gather=1.0)
-            for f in work.in_child(count, "shard_bytes", job, work.QUICK)
+            for f in work.in_child(count, "shard.bytes", job, work.QUICK)
         ]
         base = {_case(r): r.most_mib for r in found if r.exchange == "all_gather"}
         for r in found:

@@ -54,12 +54,12 @@ def rows(setting: work.Setting) -> Iterator[Row]:
     for count in setting.time_counts:
         if count > 1:
             job = work.job(setting, devices=count, what="collectives")
-            points += [Point(**p) for p in work.in_child(count, "shard_check", job)]
+            points += [Point(**p) for p in work.in_child(count, "shard.check", job)]
     known = [p for p in points if p.devices in FITTED]
     rates = {name: fit_link([p for p in known if p.name == name]) for name in COLLECTIVES}
     for p in points:
         yield _row(p.name, p.devices, p in known, p.seconds, predict(rates[p.name], p), p.rows)
-    found = work.in_child(1, "shard_check", work.job(setting, what="compute"))
+    found = work.in_child(1, "shard.check", work.job(setting, what="compute"))
     samples: dict[str, list[dict[str, float]]] = {}
     copies = 0.0
     for sample in found:

@@ -1,6 +1,6 @@
 """A process of `bench_shard.py` with virtual devices: what a module yields, as JSON lines.
 
-XLA_FLAGS=--xla_force_host_platform_device_count=8 python shard_child.py MODULE < job.json
+XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m shard.child MODULE < job.json
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Row:
 def rows(setting: work.Setting) -> Sequence[Row]:
     """Measured once."""
     jobs = [(count, work.job(setting, devices=count)) for count in setting.time_counts]
-    return [Row(**f) for count, job in jobs for f in work.in_child(count, "shard_time", job)]
+    return [Row(**f) for count, job in jobs for f in work.in_child(count, "shard.layer_time", job)]
 
 
 def child(job: dict[str, Any]) -> Iterator[dict[str, Any]]:

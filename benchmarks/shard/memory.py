@@ -30,7 +30,7 @@ def rows(setting: work.Setting) -> Iterator[Row]:
     one: dict[tuple[str, str], float] = {}
     for count in setting.memory_counts:
         job = work.job(setting, devices=count)
-        for fields in work.in_child(count, "shard_memory", job, work.QUICK):
+        for fields in work.in_child(count, "shard.memory", job, work.QUICK):
             need = fields["arguments_mib"] + fields["temporaries_mib"]
             base = one.setdefault((fields["graph"], fields["model"]), need * count)
             yield Row(**fields, of_one=need * count / base)

@@ -270,13 +270,13 @@ QUICK = "--xla_backend_optimization_level=0"
 
 def in_child(devices: int, module: str, job: dict[str, Any], flags: str = "") -> Iterator[Any]:
     """What `module.child(job)` yields in a process with so many virtual devices: JSON objects."""
-    script = str(pathlib.Path(__file__).with_name("shard_child.py"))
     force = f"--xla_force_host_platform_device_count={devices}"
     some = " ".join([os.environ.get("XLA_FLAGS", ""), force, flags])
     variables = {**os.environ, "XLA_FLAGS": some.strip(), "JAX_PLATFORMS": "cpu"}
-    root = str(pathlib.Path(__file__).parents[1])
-    variables["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, script, module]
+    benchmarks = pathlib.Path(__file__).parents[1]
+    roots = [str(benchmarks), str(benchmarks.parent), os.environ.get("PYTHONPATH", "")]
+    variables["PYTHONPATH"] = os.pathsep.join(roots)
+    command = [sys.executable, "-m", "shard.child", module]
     done = subprocess.run(
         command, input=json.dumps(job), env=variables, capture_output=True, text=True, check=False
     )

@@ -1,7 +1,7 @@
 """Makes the weights that gnnjit ships (`gnnjit/cost/weights.json`).
 
-    python gnnjit/calibration/ship_weights.py                   # after a change of gnnjit/cost/kinds.py
-    python gnnjit/calibration/ship_weights.py --layers 360      # "cpu" anew; on an idle machine, 15 minutes
+    python gnnjit/calibration/ship_weights.py                  # after a change of cost/kinds.py
+    python gnnjit/calibration/ship_weights.py --layers 360     # "cpu" anew: idle, 15 minutes
 
 "cpu" is fitted to random layers as by a thorough calibration, with another seed and more passes;
 "gpu" is derived from the rates of one H200 until one has been calibrated.
@@ -18,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-COST = pathlib.Path(__file__).parents[1] / "gnnjit" / "cost"
+COST = pathlib.Path(__file__).parents[1] / "cost"
 LAUNCH = 5e-6
 """Seconds."""
 

@@ -15,15 +15,11 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import jax
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
-from gnnjit.cli import calibrate, explain, launch
+from gnnjit.cli import calibrate, data, explain, launch
 from gnnjit.cli import train as train_command
 from gnnjit.cli.output import drop_output
 from gnnjit.config import KEEP_MEMORY, version
-from gnnjit.data import DATASETS
 from gnnjit.distributed import connection
 from gnnjit.errors import LONGEST, GnnjitError, shortened
 from gnnjit.system.allocator import keep_memory
@@ -59,22 +55,6 @@ class Command:
     run: Callable[[argparse.Namespace], int]
 
 
-def _configure_data(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["list"], help="list: names and what they are")
-
-
-def _run_data(args: argparse.Namespace) -> int:
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("name", "labels on", "files", "what it is"):
-        table.add_column(heading)
-    for name, entry in DATASETS.items():
-        files = "--data-dir or download" if entry.reads_files else "none needed"
-        labels = {"vertex": "vertices", "graph": "graphs"}[entry.task]
-        table.add_row(name, labels, files, entry.summary)
-    Console().print(table)
-    return 0
-
-
 def _run_launch(args: argparse.Namespace) -> int:
     # Mistakes in the command are told once, and not by every process.
     return launch.run(args, parser().parse_args(launch.arguments(args)))
@@ -85,7 +65,7 @@ COMMANDS = (
     Command("explain", explain.SUMMARY, explain.configure, explain.run),
     Command("calibrate", calibrate.SUMMARY, calibrate.configure, calibrate.run),
     Command("launch", launch.SUMMARY, launch.configure, _run_launch),
-    Command("data", "list the datasets", _configure_data, _run_data),
+    Command("data", "list the datasets", data.configure, data.run),
 )
 
 
@@ -200,7 +180,3 @@ def console() -> int:
                 sys.stdout.flush()
             os._exit(code)
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(console())

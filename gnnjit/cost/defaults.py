@@ -1,10 +1,10 @@
 """Weights shipped with gnnjit, for devices that were never calibrated (`weights.json`).
 
-"cpu" was fitted to 349 runs of 143 random layers (`gnnjit.calibration.random_layers`) on two cores of an
-AMD EPYC with AVX-512, mean error 18 %; "gpu" is derived from the rates of one
-H200: 4.8 TB/s from memory, 10 TB/s from the L2 cache, 400 TFLOP/s in the TF32 that products of f32
-take by default, 5 us a launch. Since the model adds where a device overlaps arithmetic and memory,
-the derived one errs on the slow side.
+"cpu" was fitted to 349 runs of 143 random layers (`gnnjit.calibration.random_layers`) on two cores
+of an AMD EPYC with AVX-512, mean error 18 %; "gpu" is derived from the rates of one H200: 4.8 TB/s
+from memory, 10 TB/s from the L2 cache, 400 TFLOP/s in the TF32 that products of f32 take by
+default, 5 us a launch. Since the model adds where a device overlaps arithmetic and memory, the
+derived one errs on the slow side.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -20,8 +19,6 @@ import numpy as np
 from gnnjit import errors
 from gnnjit.distributed import connection
 from gnnjit.errors import StreamError
-from gnnjit.partition.contiguous import contiguous_cut, prefix_sums
-from gnnjit.shapes import HostArray
 
 T = TypeVar("T")
 
@@ -127,22 +124,6 @@ def _unpacked(message: bytes) -> bytes:
 
 
 ALONE = Crew()
-
-
-def own_blocks(counts: HostArray, sizes: HostArray, processes: int) -> list[range]:
-    """The blocks that each process does: runs of them, so that the most edges (into the blocks and
-    out of them) and vertices that one has are the fewest; none is without one, if there are enough.
-
-    Args:
-        counts: `int64[P, P]`, the edges from block i to block j.
-        sizes: `int64[P]`, the vertices of each.
-    """
-    work = counts.sum(axis=0) + counts.sum(axis=1) + sizes
-    bounds = contiguous_cut(prefix_sums(work.astype(np.float64)), processes)
-    if len(sizes) >= processes:
-        least = np.arange(processes + 1)
-        bounds = np.clip(bounds, least, len(sizes) - least[::-1])
-    return [range(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
 
 
 def hashed(*texts: str) -> str:

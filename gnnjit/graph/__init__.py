@@ -1,4 +1,8 @@
-"""Graphs: edges, their two sorted structures, padding, batching, shards, statistics."""
+"""Graphs: edges, their two sorted structures, padding, batching, statistics.
+
+In: arrays of edges, of NumPy, JAX and other libraries. Out: a `Graph`, a pytree that layers take.
+Everything may import it; it knows neither layers nor devices.
+"""
 
 from gnnjit.graph.batching import batch
 from gnnjit.graph.edit import coalesce, symmetrize
@@ -6,15 +10,11 @@ from gnnjit.graph.graph import Bipartite, Graph
 from gnnjit.graph.serialized import register
 from gnnjit.graph.statistics import DegreeStatistics, Statistics
 from gnnjit.graph.structure import Structure
-from gnnjit.partition.partition import Partition
-from gnnjit.sharding.sharded_graph import ShardedGraph
 
 __all__ = [
     "Bipartite",
     "DegreeStatistics",
     "Graph",
-    "Partition",
-    "ShardedGraph",
     "Statistics",
     "Structure",
     "batch",

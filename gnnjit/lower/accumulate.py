@@ -2,9 +2,10 @@
 
     partials = accumulate(graph, op, operands, limit, before)
 
-are the partial results (`gnnjit.lower.partial_results`) of sums and extremes over the edges of `graph`,
-with those `before`. A generated CPU kernel starts each row with what is given, and so reads and
-writes partial results once; after other code they are merged. Nothing is differentiated here.
+are the partial results (`gnnjit.lower.partial_results`) of sums and extremes over the edges of
+`graph`, with those `before`. A generated CPU kernel starts each row with what is given, and so
+reads and writes partial results once; after other code they are merged. Nothing is differentiated
+here.
 """
 
 from __future__ import annotations

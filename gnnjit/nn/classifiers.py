@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 import gnnjit
-from gnnjit.graph import Graph, ShardedGraph
+from gnnjit.graph import Graph
 from gnnjit.nn.commnet import CommNet
 from gnnjit.nn.edge_conv import EdgeConv
 from gnnjit.nn.gat import GAT
@@ -22,6 +22,7 @@ from gnnjit.nn.ggnn import GGNN
 from gnnjit.nn.gin import GIN
 from gnnjit.nn.init import glorot
 from gnnjit.nn.sage import SAGE
+from gnnjit.sharding import ShardedGraph
 
 
 @dataclasses.dataclass(frozen=True)

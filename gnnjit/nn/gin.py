@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 import gnnjit
-from gnnjit.graph import Graph, ShardedGraph
+from gnnjit.graph import Graph
 from gnnjit.nn.arguments import check_flags, check_numbers, check_rngs, check_sizes
 from gnnjit.nn.edge_features import edge_vector
 from gnnjit.nn.init import glorot
+from gnnjit.sharding import ShardedGraph
 
 
 class GIN(nnx.Module):

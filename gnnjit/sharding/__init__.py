@@ -3,3 +3,10 @@
 In: a `Graph` and a partition. Out: a `ShardedGraph`, which layers take like any graph. The
 communication itself is lowered in `lower/sharded`.
 """
+
+from gnnjit.sharding.serialized import register
+from gnnjit.sharding.sharded_graph import ShardedGraph
+
+__all__ = ["ShardedGraph"]
+
+register()

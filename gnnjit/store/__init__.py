@@ -3,3 +3,10 @@
 In: NumPy arrays. Out: rows of them, by range or by index. `streaming` and `training` read and write
 stores; a store knows nothing about graphs.
 """
+
+from gnnjit.store.collective import CrewStore
+from gnnjit.store.disk import DiskStore
+from gnnjit.store.memory import HostStore
+from gnnjit.store.store import VertexStore
+
+__all__ = ["CrewStore", "DiskStore", "HostStore", "VertexStore"]

@@ -1,9 +1,9 @@
 """Where the vertex data of a streamed graph lives: named arrays, read and written by rows.
 
 NeuGraph (sections 3.1 and 3.2) cuts the vertices into contiguous chunks and swaps vertex data and
-activations between the device and host memory (`gnnjit.store.memory`); ROC (section 5) keeps in host
-memory what it does not cache on the device. We also keep them on disk (`gnnjit.store.disk`), behind
-the same interface.
+activations between the device and host memory (`gnnjit.store.memory`); ROC (section 5) keeps in
+host memory what it does not cache on the device. We also keep them on disk (`gnnjit.store.disk`),
+behind the same interface.
 """
 
 from __future__ import annotations

@@ -1,18 +1,11 @@
-"""Graphs larger than the device's memory: their stores, their edge grid, what streams over it."""
+"""Graphs larger than the device's memory: the edge grid, and functions streamed over it.
 
-from gnnjit.store.collective import CrewStore
-from gnnjit.store.disk import DiskStore
-from gnnjit.store.memory import HostStore
-from gnnjit.store.store import VertexStore
+In: a `StreamedGraph` over a store, and any JAX function of one graph (`gnnjit.stream`). Out: the
+same numbers, within a memory budget. `runtime` runs what `memory` planned of a `program` over a
+`grid`; nothing runs back.
+"""
+
 from gnnjit.streaming.grid.arrays import EdgeArray, VertexArray
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 
-__all__ = [
-    "CrewStore",
-    "DiskStore",
-    "EdgeArray",
-    "HostStore",
-    "StreamedGraph",
-    "VertexArray",
-    "VertexStore",
-]
+__all__ = ["EdgeArray", "StreamedGraph", "VertexArray"]

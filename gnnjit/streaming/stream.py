@@ -32,11 +32,12 @@ def stream(
     """Run `fn` over a graph in a store, block by block, with the numbers that it gives in memory.
 
     `fn` is any pure function of one graph: a model, its loss, `jax.grad` of it, a whole training
-    step with its optimizer. It is called as usual, with a `gnnjit.streaming.StreamedGraph` where the
-    graph is expected, and that graph's arrays where data of its vertices (`graph.put`,
+    step with its optimizer. It is called as usual, with a `gnnjit.streaming.StreamedGraph` where
+    the graph is expected, and that graph's arrays where data of its vertices (`graph.put`,
     `graph.array`) and edges (`graph.put_edges`, `graph.edge_array`) are; everything else is shared
     (parameters, keys, numbers). Shared results come back as JAX arrays, results with a row for each
-    vertex as `gnnjit.streaming.VertexArray`s, with one for each edge as `gnnjit.streaming.EdgeArray`s.
+    vertex as `gnnjit.streaming.VertexArray`s, with one for each edge as
+    `gnnjit.streaming.EdgeArray`s.
 
     Inside, layers see the graph; between them `fn` may do whatever needs a vertex's own row alone,
     and sums, means and extremes over all vertices. The function is cut into sweeps over the P x P
@@ -45,7 +46,7 @@ def stream(
     the store, or stays on the device where the memory plan keeps it (ROC, section 5).
 
     Where several processes are connected (`gnnjit.distributed`), all call the same functions with
-    the same arguments, on a graph in a `gnnjit.streaming.CrewStore`: each does its share of the
+    the same arguments, on a graph in a `gnnjit.store.CrewStore`: each does its share of the
     blocks, within its own budget, and all get the same results, to the bit.
 
     The result has two methods: `prepare(*args)` does all that comes before the first run, and

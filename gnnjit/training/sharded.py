@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit.data import Dataset
 from gnnjit.errors import GraphError
-from gnnjit.graph import ShardedGraph
+from gnnjit.sharding import ShardedGraph
 from gnnjit.sharding.exchange import EXCHANGES
 from gnnjit.sharding.shard import PARTITIONS, shard
 from gnnjit.training.errors import TrainError

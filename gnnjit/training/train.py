@@ -1,7 +1,7 @@
 """Training as a function: `train(dataset, config)` for vertices, and for graphs with their folds.
 
     from gnnjit.data import open_dataset
-    from gnnjit.train import TrainConfig, train
+    from gnnjit.training.train import TrainConfig, train
 
     result = train(open_dataset("karate"), TrainConfig(model="gcn", epochs=50))
     print(result.accuracy["test"].mean, result.model)
@@ -227,10 +227,10 @@ def train(
             runner.run(t, name, seed, saved and shared(saved.run(name))) for name, seed, t in plan
         ]
     epoch = _best_common_epoch(runs) if task == "graph" else None
-    performance = performance.cost(steps, [run.history for run in runs])
+    costs = performance.cost(steps, [run.history for run in runs])
     if isinstance(data, StoredDataset):
-        performance.update(performance.preparation(data))
-    performance["reference"] = performance.reference_cost(program, first) if compare else None
+        costs.update(performance.preparation(data))
+    costs["reference"] = performance.reference_cost(program, first) if compare else None
     return Result(
         config=config,
         dataset=describe_dataset(data),
@@ -238,7 +238,7 @@ def train(
         runs=runs,
         accuracy=_summaries(runs, epoch),
         epoch=epoch,
-        performance=performance,
+        performance=costs,
         sharding=sharded and sharded.figures(),
         model=program.model(runs[0].params, runs[0].buffers),
     )

@@ -48,8 +48,9 @@ def test_smoke(tmp_path: pathlib.Path) -> None:
     assert all(r["reason"] for r in records if r["status"] == "skipped")
     assert "12 of 12 right" in done.stdout
     again = subprocess.run(
-        [sys.executable, str(FOLDER / "report.py"), str(path)], capture_output=True, text=True
-    )
+        [sys.executable, "-m", "common.report", str(path)],
+        capture_output=True, text=True, cwd=FOLDER,
+    )  # fmt: skip
     assert again.stdout == done.stdout
 
 
@@ -114,7 +115,7 @@ def test_reference_of_a_part_is_the_whole_there(layer: str, tmp_path: pathlib.Pa
     script = f"""
 import pathlib, sys
 sys.path.insert(0, {str(FOLDER)!r})
-import workloads
+from common import workloads
 from layers import reference, with_segment
 from layers.case import Setting
 work = workloads.make(workloads.Sizes(200, 1_600, 8, symmetric=True), 400)

@@ -37,13 +37,13 @@ def test_smoke(question: str, tmp_path: pathlib.Path) -> None:
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("grid_plans")
+    return importlib.import_module("grid.plans")
 
 
 @pytest.fixture
 def training(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("grid_training")
+    return importlib.import_module("grid.training")
 
 
 def test_bytes_of_both_orders(plans: Any, training: Any) -> None:

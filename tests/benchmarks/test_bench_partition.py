@@ -39,7 +39,7 @@ def test_smoke(tmp_path: pathlib.Path) -> None:
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("partition_graphs")
+    return importlib.import_module("shard.partition_graphs")
 
 
 def test_local_graphs_hold_all_edges(graphs: Any) -> None:

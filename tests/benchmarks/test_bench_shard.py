@@ -53,8 +53,8 @@ def brute(src: Any, dst: Any, shard: Any) -> set[tuple[int, int]]:
 
 
 def test_counts_are_those_of_the_edges() -> None:
-    work = module("shard_work")
-    found = module("partition_graphs").crawled(80, 400)
+    work = module("shard.work")
+    found = module("shard.partition_graphs").crawled(80, 400)
     partition = work.cut(found, "learned", 4)
     known = work.shards(found, partition)
     used = brute(found.src, found.dst, partition.assignment())
@@ -68,8 +68,8 @@ def test_counts_are_those_of_the_edges() -> None:
 
 def test_padding_is_that_of_the_graph() -> None:
     """What `gnnjit.shard` builds has blocks of the heights that are counted."""
-    work, build = module("shard_work"), module("gnnjit.sharding.build")
-    found = module("partition_graphs").crawled(80, 400)
+    work, build = module("shard.work"), module("gnnjit.sharding.build")
+    found = module("shard.partition_graphs").crawled(80, 400)
     partition = work.cut(found, "crawl", 4)
     known = work.shards(found, partition)
     table = build._Halo(build.plan(found.src, found.dst, partition))
@@ -78,13 +78,13 @@ def test_padding_is_that_of_the_graph() -> None:
 
 
 def test_a_mesh() -> None:
-    found = module("shard_work").mesh(3)
+    found = module("shard.work").mesh(3)
     assert np.bincount(found.dst).tolist() == [3, 5, 3, 5, 8, 5, 3, 5, 3]
     assert sorted(found.src[found.dst == 0].tolist()) == [1, 3, 4]
 
 
 def test_a_part_of_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = module("shard_work")
+    work = module("shard.work")
     whole = work.Network("web", np.asarray([0, 1, 5]), np.asarray([1, 2, 0]), 6)
     monkeypatch.setattr(work, "network", lambda name, setting: whole)
     part = work.grown("web-NotreDame", 3, work.SMOKE)
@@ -95,14 +95,14 @@ def test_a_part_of_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def machine(**changed: Any) -> Any:
-    m = module("shard_machines")
+    m = module("shard.machines")
     return dataclasses.replace(
         m.Machine("", m.Link(1.0, 10.0), m.Link(3.0, 2.0), 2, 0.5, 1e12), **changed
     )
 
 
 def of(devices: int) -> Any:
-    return module("shard_machines").Sent(
+    return module("shard.machines").Sent(
         devices, rows=10, edges=100, all_rows=9 * devices, all_edges=80 * devices, path=120,
         hops=devices - 1, halo=8, halo_least=6, cover=6, cover_least=4,
         messages=4, cover_messages=9,
@@ -110,7 +110,7 @@ def of(devices: int) -> Any:
 
 
 def seconds(kind: str, devices: int, widths: Any = (5,), **changed: Any) -> Any:
-    m = module("shard_machines")
+    m = module("shard.machines")
     taken = m.step(machine(**changed), m.Compute(1.0, 0.01, 0.1), of(devices), kind, widths)
     return dataclasses.astuple(taken)
 
@@ -143,7 +143,7 @@ def test_a_ring_computes_meanwhile() -> None:
     """The slower of a hop and of what is computed, five times, and the last chunk."""
     work, hop = (0.01 * 120 + 0.1 * 10) / 6 + 1.0, 3 + 10 * 5 / 2
     assert seconds("ring", 6) == pytest.approx((6 * work, 5 * hop, work + 5 * hop))
-    fast = {"between": module("shard_machines").Link(0.0, 1e12)}
+    fast = {"between": module("shard.machines").Link(0.0, 1e12)}
     assert seconds("ring", 6, **fast)[2] == pytest.approx(6 * work)
 
 
@@ -162,7 +162,7 @@ def test_parameters_are_added_up() -> None:
 
 
 def test_a_cover_that_does_not_pay_is_a_halo() -> None:
-    m = module("shard_machines")
+    m = module("shard.machines")
     sent = dataclasses.replace(of(6), cover=8)
     compute = m.Compute(1.0, 0.01, 0.1)
     halo, cover = (m.step(machine(), compute, sent, k, (5,)) for k in ("halo", "cover"))
@@ -170,7 +170,7 @@ def test_a_cover_that_does_not_pay_is_a_halo() -> None:
 
 
 def test_rates_are_found_again() -> None:
-    check = module("shard_check")
+    check = module("shard.check")
     rates = np.asarray([1e-5, 2e-6, 1e-9])
     points = [
         check.Point("", p, 1, b, float(rates @ [1, p, b])) for p in (2, 4) for b in (1, 10**6)
@@ -186,7 +186,7 @@ def test_rates_are_found_again() -> None:
 
 
 def test_larger_graphs_are_no_more_than_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts, work = module("shard_counts"), module("shard_work")
+    counts, work = module("shard.counts"), module("shard.work")
     predicted = counts.fit("mesh", work.SMOKE)(10**9, 4)
     assert predicted.halo <= 3 * predicted.rows
     assert predicted.all_edges / 4 <= predicted.edges <= predicted.path <= predicted.all_edges

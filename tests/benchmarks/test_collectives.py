@@ -51,7 +51,7 @@ body=%body, backend_config={"known_trip_count":{"n":"6"}}
 @pytest.fixture
 def collectives(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("collectives")
+    return importlib.import_module("shard.collectives")
 
 
 @pytest.mark.parametrize(

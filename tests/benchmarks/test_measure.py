@@ -18,7 +18,7 @@ FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 @pytest.fixture
 def measure(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("measure")
+    return importlib.import_module("common.measure")
 
 
 def test_what_is_open_is_read_in_further_passes(

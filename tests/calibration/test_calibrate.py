@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from gnnjit.calibration.points import calibration_points
-from gnnjit.cli import calibrate, main
+from gnnjit.cli import calibrate as command
+from gnnjit.cli import main
 from gnnjit.cli.calibrate import readable
 from gnnjit.cost import calibrate as calibration
 from gnnjit.cost.calibrate import QUICK, THOROUGH, USUAL, Effort, Point, Prepared, calibrate
@@ -49,7 +50,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.fixture
 def gnnjit(capsys, monkeypatch):
     """Runs the command on the tiny grid; (exit code, standard output, standard error)."""
-    monkeypatch.setattr(calibrate, "calibration_points", tiny)
+    monkeypatch.setattr(command, "calibration_points", tiny)
 
     def run(*arguments: str):
         code = main.main(["calibrate", *arguments])
@@ -103,7 +104,7 @@ def test_dry_run_stores_nothing(gnnjit, cache):
 
 
 def test_a_cache_that_cannot_be_written_is_known_before_measuring(gnnjit, cache, monkeypatch):
-    monkeypatch.setattr(calibrate, "calibrate", None)
+    monkeypatch.setattr(command, "calibrate", None)
     cache.parent.write_text("a file in the way")
     code, out, err = gnnjit()
     assert (code, out) == (2, "")

@@ -177,10 +177,10 @@ LONG = "x" * 3000
         f"launch -n 2 -- train --model {LONG} --seed {LONG}",
         f"train communities --option num_nodes={'9' * 400}", "train --epochs x",
     ],
-    ids=lambda command: train.replace(LONG, "LONG")[:60],
+    ids=lambda command: command.replace(LONG, "LONG")[:60],
 )  # fmt: skip
 def test_no_message_is_long(gnnjit, command):
-    code, _, err = gnnjit(*train.split())
+    code, _, err = gnnjit(*command.split())
     assert code == 2
     assert "error: " in err
     assert len(err) <= 1001
@@ -361,7 +361,7 @@ def test_a_reader_that_leaves_takes_no_result_along(tmp_path):
 
 @pytest.mark.parametrize("command", ["explain karate --model gcn --no-backward", "data list"])
 def test_a_reader_that_leaves_ends_what_only_prints(command):
-    assert unheard(*train.split()) == main.BROKEN_PIPE
+    assert unheard(*command.split()) == main.BROKEN_PIPE
 
 
 def test_a_resumed_run_says_where_it_continues(gnnjit, tmp_path):
@@ -383,13 +383,13 @@ def test_other_errors_of_the_system_are_not_blamed_on_the_output(monkeypatch):
 
 SWALLOWED = """
 import threading
-from gnnjit import cli
+from gnnjit.cli import main
 
 class Swallows:
     def __del__(self):
         raise KeyboardInterrupt  # Python tells of it, and goes on
 
-with cli.interruptible():
+with main.interruptible():
     try:
         Swallows()
         threading.Event().wait(60)
@@ -402,5 +402,5 @@ with cli.interruptible():
 def test_an_interrupt_in_a_callback_comes_again() -> None:
     """In a process of its own: those that run tests have other ideas of signals."""
     command = [sys.executable, "-c", SWALLOWED]
-    done = subprocess.run(train, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.stdout == "it came again\n", done.stderr

@@ -19,7 +19,8 @@ import gnnjit
 from gnnjit.distributed import connection
 from gnnjit.distributed.process_group import Crew, digest
 from gnnjit.nn import recipes
-from gnnjit.streaming import CrewStore, StreamedGraph
+from gnnjit.store import CrewStore
+from gnnjit.streaming import StreamedGraph
 from gnnjit.streaming.runtime.executor import Run
 from gnnjit.streaming.stream import stream
 

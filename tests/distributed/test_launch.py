@@ -178,7 +178,7 @@ def test_signals_are_passed_on(fifo, number):
 
 @pytest.mark.once
 def test_processes_end_with_a_supervisor_that_is_killed(fifo):
-    watching = "from gnnjit import distributed; distributed.watch_launcher();"
+    watching = "from gnnjit.distributed import connection; connection.watch_launcher();"
     # What it has started goes too: the FIFO is at its end when all have closed it.
     child = f"import subprocess; held = open({fifo!r}, 'w'); print(me, file=held, flush=True);"
     child += "subprocess.run([sys.executable, '-c', 'import signal; signal.pause()'],"
@@ -194,7 +194,8 @@ def test_processes_end_with_a_supervisor_that_is_killed(fifo):
 def test_start_of_a_launched_command():
     """Its descriptors are not left to what it starts; C++ does not print among its results."""
     ours, theirs = os.pipe()
-    code = "import os; from gnnjit import distributed as d; d.watch_launcher(); d.keep_stdout();"
+    code = "import os; from gnnjit.distributed import connection as d; d.watch_launcher();"
+    code += "d.keep_stdout();"
     code += f"print({LIFELINE!r} in os.environ, os.get_inheritable({ours})); os.write(1, b'C++')"
     place = {"GNNJIT_PROCESSES": "2", "GNNJIT_PROCESS": "0", "GNNJIT_COORDINATOR": "127.0.0.1:1"}
     shown = subprocess.run(

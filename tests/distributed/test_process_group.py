@@ -15,10 +15,10 @@ import pytest
 from gnnjit.distributed import connection
 from gnnjit.distributed.connection import DistributedError, Place
 from gnnjit.distributed.launch import supervise
-from gnnjit.distributed.process_group import Crew, digest, own_blocks
+from gnnjit.distributed.process_group import Crew, digest
 from gnnjit.errors import PlanError, StoreError, StreamError
+from gnnjit.store import CrewStore, DiskStore, HostStore
 from gnnjit.store.disk import LOCK
-from gnnjit.streaming import CrewStore, DiskStore, HostStore
 from gnnjit.streaming.grid.blocks import EdgeBlocks
 from gnnjit.streaming.stream import stream
 
@@ -150,28 +150,6 @@ def test_errors_of_process_0_reach_all(three):
 
     found = three.each(lambda crew: crew.lead("the store", fail))
     assert [(type(error), str(error)) for error in found] == [(StoreError, "no room")] * 3
-
-
-@pytest.mark.parametrize(
-    ("edges", "processes", "expected"),
-    [
-        ([10, 10, 10, 10], 2, [(0, 2), (2, 4)]),
-        ([30, 1, 1, 1], 2, [(0, 1), (1, 4)]),
-        ([1, 1, 30], 3, [(0, 1), (1, 2), (2, 3)]),
-        ([100, 1, 1], 3, [(0, 1), (1, 2), (2, 3)]),
-        ([0, 0, 0], 2, [(0, 2), (2, 3)]),
-        ([5], 3, None),
-        ([4, 9, 2, 7, 7, 1, 3], 3, None),
-    ],
-)
-def test_own_blocks(edges, processes, expected):
-    found = own_blocks(np.diag(edges), np.ones(len(edges), int), processes)
-    assert len(found) == processes
-    assert [block for blocks in found for block in blocks] == [*range(len(edges))]
-    if len(edges) >= processes:
-        assert all(found)
-    if expected is not None:
-        assert [(blocks.start, blocks.stop) for blocks in found] == expected
 
 
 def test_digests():

@@ -13,8 +13,8 @@ import scipy.sparse
 
 import gnnjit
 from gnnjit.errors import GraphError
-from gnnjit.graph import Graph, Partition, batch, coalesce
-from gnnjit.partition import partition
+from gnnjit.graph import Graph, batch, coalesce
+from gnnjit.partition import Partition, partition
 
 RENUMBER = (
     "number the vertices from 0, with `ids, number = numpy.unique(numpy.concatenate([src, dst]), "

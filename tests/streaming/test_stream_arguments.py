@@ -12,7 +12,8 @@ import pytest
 
 import gnnjit
 from gnnjit.errors import GnnjitError, GraphError, StoreError, StreamError
-from gnnjit.streaming import HostStore, StreamedGraph
+from gnnjit.store import HostStore
+from gnnjit.streaming import StreamedGraph
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def test_what_is_not_there_is_not_returned(
 
 
 NO_STORE = (
-    "expected a vertex store: pass gnnjit.streaming.DiskStore.create(folder), or leave it out for "
+    "expected a vertex store: pass gnnjit.store.DiskStore.create(folder), or leave it out for "
     "memory of this process"
 )
 NAME = "1 to 160 of the characters A-Z a-z 0-9 _ . -"

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import gnnjit
 from gnnjit.errors import GraphError, StoreError, StreamError
-from gnnjit.streaming import DiskStore, EdgeArray, HostStore
+from gnnjit.store import DiskStore, HostStore
+from gnnjit.streaming import EdgeArray
 from gnnjit.streaming.stream import stream
 
 from .functions import (

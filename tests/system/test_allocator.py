@@ -56,7 +56,7 @@ def test_nothing_changes_unasked():
 
 OTHER_LIBRARIES = """
 import ctypes, sys
-from gnnjit import allocator
+from gnnjit.system import allocator
 
 class Musl:
     def __init__(self, name): pass
@@ -75,7 +75,8 @@ def test_other_c_libraries_are_left_alone(system):
 
 CONSOLE = """
 import sys
-from gnnjit import allocator, cli
+from gnnjit.cli import main as cli
+from gnnjit.system import allocator
 
 sys.argv = ["gnnjit", *sys.argv[1:]]
 assert cli.console() == 0

@@ -25,7 +25,8 @@ from gnnjit.lower import choose, cpu
 from gnnjit.passes.pipeline import Choices
 from gnnjit.planner import timings
 from gnnjit.planner.search import force
-from gnnjit.streaming import HostStore, StreamedGraph
+from gnnjit.store import HostStore
+from gnnjit.streaming import StreamedGraph
 from gnnjit.system import contexts
 
 RNG = np.random.default_rng(0)

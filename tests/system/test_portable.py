@@ -24,7 +24,8 @@ from gnnjit.errors import GraphError, StreamError
 from gnnjit.graph.degree_buckets import make_buckets
 from gnnjit.graph.row_tasks import make_tasks
 from gnnjit.lower import choose, cpu
-from gnnjit.streaming import HostStore, StreamedGraph
+from gnnjit.store import HostStore
+from gnnjit.streaming import StreamedGraph
 from gnnjit.system.portable import PORTABLE
 
 RNG = np.random.default_rng(5)

@@ -78,8 +78,7 @@ def _wrap(owner: Any, name: str, count: int, when: Callable[..., bool] | None = 
 
 
 def _serve() -> None:
-    import gnnjit.cli.train  # noqa: F401
-    from gnnjit.cli import main
+    from gnnjit.cli import main, train  # noqa: F401  (imported before it forks)
 
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

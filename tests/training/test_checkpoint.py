@@ -313,7 +313,7 @@ def test_an_interrupt_that_a_library_turns_into_an_error(monkeypatch, tmp_path):
 def test_a_full_disk_prints_one_line(tmp_path):
     """Without what Orbax logs, and what its threads and TensorStore's callbacks raise."""
     code = (
-        "import resource, signal, sys; from gnnjit import cli; "
+        "import resource, signal, sys; from gnnjit.cli import main as cli; "
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
         "sys.exit(cli.main(sys.argv[1:]))"

@@ -21,7 +21,7 @@ from gnnjit.distributed.launch import supervise, virtual_devices
 from gnnjit.training.processes import _packed, _unpacked
 from training.test_sharded import SIZES, curve
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 EPOCHS = 6
 DIES = """
 import os, signal, sys

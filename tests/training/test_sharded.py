@@ -38,12 +38,12 @@ def config(model: str, **more) -> TrainConfig:
     return TrainConfig(model=model, epochs=6, hidden=4, heads=2, lr=0.05, dropout=0.3, **more)
 
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 def child(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Python code in a process of its own, which can import the tests."""
-    paths = [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
     cpu = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(paths)}
     return subprocess.run(
         [sys.executable, "-c", code],
@@ -140,7 +140,7 @@ def command(path: Path, *more: str) -> list[str]:
 
 def test_the_command_takes_the_cpu_for_several_devices(tmp_path):
     arguments = command(tmp_path / "many.json", "--devices", "4")
-    found = child(f"from gnnjit import cli; raise SystemExit(cli.main({arguments!r}))")
+    found = child(f"from gnnjit.cli import main as cli; raise SystemExit(cli.main({arguments!r}))")
     assert found.returncode == 0, found.stderr
     for row in ("devices", "exchange of rows", "most edges of one, over the mean"):
         assert row in found.stdout

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
-from gnnjit.graph import Bipartite, Graph, Partition, batch, coalesce, symmetrize
-from gnnjit.partition import partition
+from gnnjit.graph import Bipartite, Graph, batch, coalesce, symmetrize
+from gnnjit.partition import Partition, partition
 from gnnjit.partition.vertex_features import vertex_features
-from gnnjit.streaming import HostStore, StreamedGraph
+from gnnjit.store import HostStore
+from gnnjit.streaming import StreamedGraph
 
 from .calls import Call, Nonsense, Pick, anything
 from .features import GRAPHS, Tensor, features

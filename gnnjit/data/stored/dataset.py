@@ -1,7 +1,7 @@
 """A dataset of one graph in a vertex store, its vertices in the order in which a grid cuts them.
 
-It is written once (`gnnjit.data.stored.write`, or `gnnjit.data.stored.prepare` in a process of its own), and who
-trains on it opens it without holding it. The arrays, all sealed:
+It is written once (`gnnjit.data.stored.write`, or `gnnjit.data.stored.prepare` in a process of its
+own), and who trains on it opens it without holding it. The arrays, all sealed:
 
     x                                float32[N, F]
     y                                int32[N]
@@ -103,7 +103,8 @@ class StoredDataset:
         data = describe(folder)
         if data is None:
             raise StoreError(
-                f"{folder}: no stored dataset, it has no {DATASET}; gnnjit.data.stored.prepare makes one"
+                f"{folder}: no stored dataset, it has no {DATASET}; gnnjit.data.stored.prepare "
+                "makes one"
             )
         if not data["complete"]:
             raise StoreError(

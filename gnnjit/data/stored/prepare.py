@@ -1,9 +1,9 @@
 """A dataset by its name in a folder, for processes whose memory is less than it takes to make it.
 
 `prepare` opens what the folder holds. Where it holds nothing yet, another process makes it: run as
-`python -m gnnjit.data.stored.prepare`, with the request as JSON. That tells its progress as lines of JSON on
-the standard output, `{"stage": ..., "done": ..., "total": ...}`, and last what went wrong, if
-anything did, `{"error": class, "message": ...}`.
+`python -m gnnjit.data.stored.prepare`, with the request as JSON. That tells its progress as lines
+of JSON on the standard output, `{"stage": ..., "done": ..., "total": ...}`, and last what went
+wrong, if anything did, `{"error": class, "message": ...}`.
 """
 
 from __future__ import annotations

@@ -2,19 +2,21 @@
 
 NeuGraph (section 3.1) cuts the edges into P x P chunks, and (section 4) keeps each twice: as CSC,
 by destination, for the forward pass, and as CSR, by source, for the backward pass. So do we, in a
-store (`gnnjit.store.store`), so that the edges may exceed the memory; `gnnjit.streaming.grid.edge_grid` is the
-same grid in memory.
+store (`gnnjit.store.store`), so that the edges may exceed the memory;
+`gnnjit.streaming.grid.edge_grid` is the same grid in memory.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from gnnjit.errors import GraphError, StoreError
+from gnnjit.partition.contiguous import contiguous_cut, prefix_sums
 from gnnjit.partition.validate import whole
 from gnnjit.shapes import ArrayLike, HostArray
 from gnnjit.store.array_info import aligned
@@ -190,7 +192,7 @@ class EdgeBlocks:
 
     @property
     def bounds(self) -> HostArray:
-        """`int64[P + 1]`, the bounds of the vertex chunks (`gnnjit.streaming.grid.edge_grid.cut`)."""
+        """`int64[P + 1]`, the bounds of the vertex chunks (`edge_grid.cut`)."""
         return self.cells.bounds
 
     @property
@@ -341,3 +343,19 @@ def shared_sizes(counts: HostArray) -> HostArray:
         if sizes.sum() <= 1.03 * wanted.sum():
             break
     return sizes
+
+
+def own_blocks(counts: HostArray, sizes: HostArray, processes: int) -> list[range]:
+    """The blocks that each process does: runs of them, so that the most edges (into the blocks and
+    out of them) and vertices that one has are the fewest; none is without one, if there are enough.
+
+    Args:
+        counts: `int64[P, P]`, the edges from block i to block j.
+        sizes: `int64[P]`, the vertices of each.
+    """
+    work = counts.sum(axis=0) + counts.sum(axis=1) + sizes
+    bounds = contiguous_cut(prefix_sums(work.astype(np.float64)), processes)
+    if len(sizes) >= processes:
+        least = np.arange(processes + 1)
+        bounds = np.clip(bounds, least, len(sizes) - least[::-1])
+    return [range(int(a), int(b)) for a, b in itertools.pairwise(bounds)]

@@ -125,7 +125,7 @@ class StreamedGraph:
         if not (store is None or isinstance(store, VertexStore)):
             raise StoreError(
                 f"store is {shown(store)}, expected a vertex store: pass "
-                "gnnjit.streaming.DiskStore.create(folder), or leave it out for memory of this process"
+                "gnnjit.store.DiskStore.create(folder), or leave it out for memory of this process"
             )
         ordering = order_vertices(src, dst, num_nodes, method=order, seed=seed)
         store = HostStore() if store is None else store

@@ -13,10 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from gnnjit.distributed.process_group import own_blocks
 from gnnjit.errors import PlanError, StreamError
 from gnnjit.frontend.trace_arrays import Array
-from gnnjit.streaming.grid.blocks import EdgeBlocks
+from gnnjit.streaming.grid.blocks import EdgeBlocks, own_blocks
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 from gnnjit.streaming.memory.plan import MemoryPlan, Operation, plan_memory, streaming
 from gnnjit.streaming.memory.residency import held_between_calls, read_in_part

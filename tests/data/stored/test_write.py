@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gnnjit import Graph
 from gnnjit.data import Dataset, communities, karate
-from gnnjit.data.stored import dataset, write
+from gnnjit.data.stored import write
 from gnnjit.data.stored.dataset import ARRAYS, DATASET, StoredDataset
 from gnnjit.errors import GraphError, StoreError
 from gnnjit.partition.locality import order_vertices

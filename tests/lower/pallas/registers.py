@@ -1,7 +1,7 @@
 """Registers, spills and shared memory of the kernels, compiled for an H200 on any machine.
 
-    python tests/lower/pallas/registers.py            # a table, with the warps that fit a multiprocessor
-    python tests/lower/pallas/registers.py --write    # renews registers.json, what the tests compare with
+    python tests/lower/pallas/registers.py            # a table, with warps that fit
+    python tests/lower/pallas/registers.py --write    # renews registers.json, for the tests
 
 XLA carries a Triton of its own, so what runs may differ: the table is there to see changes.
 """
@@ -27,7 +27,7 @@ import numpy as np
 from flax import nnx
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent.parent))
+    sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import pallas
 from reads import with_edges_as_read

@@ -1,6 +1,6 @@
 """Registers and spills of the kernels, as Triton compiles them for an H200, against a table.
 
-Where a change is meant: `python tests/lower/pallas/registers.py --write`, and say why in the commit.
+Where a change is meant: `python tests/lower/pallas/registers.py --write`, and the commit says why.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from gnnjit.errors import GraphError, StoreError
 from gnnjit.store.disk import DiskStore
 from gnnjit.store.memory import HostStore
 from gnnjit.streaming.grid import build_blocks
-from gnnjit.streaming.grid.blocks import ARRAYS, EdgeBlocks, LoadedChunk, shared_sizes
+from gnnjit.streaming.grid.blocks import ARRAYS, EdgeBlocks, LoadedChunk, own_blocks, shared_sizes
 from gnnjit.streaming.grid.build_blocks import ENDS
 from gnnjit.streaming.grid.edge_grid import EdgeGrid
 
@@ -508,3 +508,25 @@ def test_sizes_that_chunks_share(counts):
 def test_chunks_of_about_a_size_share_it():
     counts = np.array([[10_000, 9_900], [3_000, 0]])
     np.testing.assert_array_equal(shared_sizes(counts), [[10_048, 10_048], [3_008, 64]])
+
+
+@pytest.mark.parametrize(
+    ("edges", "processes", "expected"),
+    [
+        ([10, 10, 10, 10], 2, [(0, 2), (2, 4)]),
+        ([30, 1, 1, 1], 2, [(0, 1), (1, 4)]),
+        ([1, 1, 30], 3, [(0, 1), (1, 2), (2, 3)]),
+        ([100, 1, 1], 3, [(0, 1), (1, 2), (2, 3)]),
+        ([0, 0, 0], 2, [(0, 2), (2, 3)]),
+        ([5], 3, None),
+        ([4, 9, 2, 7, 7, 1, 3], 3, None),
+    ],
+)
+def test_own_blocks(edges, processes, expected):
+    found = own_blocks(np.diag(edges), np.ones(len(edges), int), processes)
+    assert len(found) == processes
+    assert [block for blocks in found for block in blocks] == [*range(len(edges))]
+    if len(edges) >= processes:
+        assert all(found)
+    if expected is not None:
+        assert [(blocks.start, blocks.stop) for blocks in found] == expected

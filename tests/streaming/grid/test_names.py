@@ -13,7 +13,8 @@ import pytest
 
 import gnnjit
 from gnnjit.errors import StoreError
-from gnnjit.streaming import DiskStore, HostStore, StreamedGraph
+from gnnjit.store import DiskStore, HostStore
+from gnnjit.streaming import StreamedGraph
 
 NODES, SRC, DST = 12, np.arange(11), np.arange(1, 12)[::-1].copy()
 TAKEN = [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit.streaming import HostStore
+from gnnjit.store import HostStore
 from gnnjit.streaming.memory import zero_copy
 from gnnjit.streaming.stream import stream
 from streaming.functions import PerVertex, assert_same, in_memory, on_graph, random_edges

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit.streaming import HostStore
+from gnnjit.store import HostStore
 from gnnjit.streaming.memory import zero_copy
 from gnnjit.streaming.runtime.executor import Run
 from gnnjit.streaming.runtime.transfers import Mover
