@@ -99,7 +99,7 @@ def seconds_of_new_byte() -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--layers", type=int, default=0, help="to be measured (default: none)")
     parser.add_argument("--passes", type=int, default=4, help="over the layers (default: 4)")
     args = parser.parse_args(argv)

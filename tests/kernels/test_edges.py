@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pallas import INTERPRET, numeric
 
-from kernels import edges
+from pallas_kernels import edges
 from pallas_kernels.rows import Config
 from pallas_kernels.traversal import DOT, Operand, Output, Traversal
 

@@ -16,7 +16,7 @@ from jax.experimental.pallas import triton as plgpu
 
 import gnnjit
 from gnnjit.graph.row_tasks import TaskList
-from kernels import triton
+from pallas_kernels import triton
 
 from . import on_cuda, ttir
 from .memory import Buffer, Fault

@@ -12,7 +12,7 @@ import numpy as np
 import pallas
 import pytest
 
-from kernels import edges, rows
+from pallas_kernels import edges, rows
 from pallas_kernels.traversal import Operand, Output, Traversal
 
 from . import ttir

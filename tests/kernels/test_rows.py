@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pallas import INTERPRET, numeric
 
 from gnnjit.graph.row_tasks import build_tasks
-from kernels import rows
+from pallas_kernels import rows
 from pallas_kernels.traversal import Operand, Output, Traversal
 
 F32 = np.dtype(np.float32)

@@ -56,7 +56,7 @@ def child(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 CODE = """
 import json, sys
-import test_train_devices as tests
+from training import test_sharded as tests
 print(json.dumps(tests.in_child()))
 """
 

@@ -9,7 +9,13 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="CPU kernels are generated with llvmlite")
 
-from test_cpu_kernel import (
+import gnnjit
+from gnnjit.ir.program import Reduce
+from gnnjit.lower.choose import prefer
+from gnnjit.lower.cpu import kernel, worth
+from gnnjit.lower.cpu.spec import Spec
+
+from .test_kernel import (
     DST,
     EDGE,
     F32,
@@ -24,12 +30,6 @@ from test_cpu_kernel import (
     oracle,
     trace,
 )  # fmt: skip
-
-import gnnjit
-from gnnjit.ir.program import Reduce
-from gnnjit.lower.choose import prefer
-from gnnjit.lower.cpu import kernel, worth
-from gnnjit.lower.cpu.spec import Spec
 
 unavailable = kernel._unavailable()
 pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")

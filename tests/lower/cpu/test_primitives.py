@@ -10,10 +10,10 @@ from jax import lax
 
 pytest.importorskip("llvmlite", reason="CPU kernels are generated with llvmlite")
 
-from test_cpu_kernel import F32, Structure, trace
-
 from gnnjit.ir.space import Space
 from gnnjit.lower.cpu import kernel
+
+from .test_kernel import F32, Structure, trace
 
 EDGE = Space.EDGE
 SPECIAL = [

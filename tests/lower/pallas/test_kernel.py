@@ -14,13 +14,14 @@ from compiler.cases import CASES, GRAPHS, F, features, layer_of
 from hypothesis import given, settings
 from pallas import numeric, with_tasks
 from strategies import edge_lists, expressions
-from test_aggregate import close, value_and_grad
 
 import gnnjit
 from gnnjit.frontend.capture import capture
 from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose, pallas
+
+from ..test_aggregate import close, value_and_grad
 
 F32 = np.dtype(np.float32)
 pytestmark = [numeric, pytest.mark.usefixtures("quick_compilation")]

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from kernels import mosaic
 from reads import with_edges_as_read
 
 import gnnjit
@@ -18,6 +17,7 @@ from gnnjit.ir.space import Space
 from gnnjit.lower import choose
 from gnnjit.lower.pallas import mosaic as lowering
 from gnnjit.lower.xla import segment
+from pallas_kernels import mosaic
 
 F32 = np.dtype(np.float32)
 CALL = "@mosaic_gpu_v2"

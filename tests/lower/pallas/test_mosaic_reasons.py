@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from kernels import mosaic
 
 import gnnjit
 from gnnjit.ir.program import Equation, Lax, Literal, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose
 from gnnjit.lower.pallas import mosaic as lowering
+from pallas_kernels import mosaic
 
 SRC, DST, EDGE, SHARED = Space.SRC, Space.DST, Space.EDGE, Space.SHARED
 SUM = (Reduce("sum", DST),)

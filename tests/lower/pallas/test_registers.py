@@ -11,7 +11,7 @@ import pytest
 
 triton = pytest.importorskip("triton", reason="pip install gnnjit[gpu-check] to compile kernels")
 
-import registers  # noqa: E402
+from . import registers  # noqa: E402
 
 MARGIN = 16
 FOUND = json.loads(registers.TABLE.read_text())
