@@ -60,8 +60,11 @@ def test_code_runs_when_pasted(capsys: pytest.CaptureFixture[str]) -> None:
     assert "after place-in-smallest-space" in shown
     assert "optimised against interpreted" in shown
     assert console.locals["y"].shape == (1000, 16)
-    assert "right" in console.locals
-    assert console.locals["value"] < 0.5, "training on karate has not learned"
+    assert [x.shape for x in console.locals["gradient"]] == [(32, 16), (2, 16)]
+
+
+def test_it_is_read_in_a_minute() -> None:
+    assert len(README.splitlines()) <= 130
 
 
 def test_the_first_example_is_as_short_as_promised() -> None:
@@ -74,8 +77,8 @@ def test_the_two_commands() -> None:
 
 
 def test_vocabulary_is_complete() -> None:
-    listed = re.findall(r"^\| `gnnjit\.(\w+)\(", README, flags=re.MULTILINE)
-    assert sorted(listed) == sorted(set(gnnjit.__all__) - NOT_SAID_IN_A_LAYER)
+    said = set(re.findall(r"`(?:gnnjit\.)?(\w+)`", README))
+    assert set(gnnjit.__all__) - NOT_SAID_IN_A_LAYER <= said
 
 
 def test_modules_are_named() -> None:
