@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import os
 import tempfile
 from collections.abc import Iterator
 
@@ -43,16 +44,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--one-in", type=int, default=1, metavar="N",
         help="of the tests of each module, run the first and every Nth after it",
     )  # fmt: skip
+    parser.addoption("--long", action="store_true", help="the long cases too, as CI runs them")
     parser.addoption(
         "--all-cases", action="store_true",
         help="tests/kernels/test_executed.py: every layer on every graph, at every width",
     )  # fmt: skip
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """All cores for all tests, and this process alone for a part of them that is named."""
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        return 0
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, 8)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     seen: collections.Counter[str] = collections.Counter()
     kept, left_out = [], []
     for item in items:
+        if item.get_closest_marker("long") and not config.getoption("long"):
+            left_out.append(item)
+            continue
         module = item.nodeid.partition("::")[0]
         (left_out if seen[module] % config.getoption("one_in") else kept).append(item)
         seen[module] += 1
