@@ -28,8 +28,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import gnnjit
+from gnnjit import stream
 from gnnjit.data import communities
-from gnnjit.streaming import StreamedGraph, stream
+from gnnjit.streaming import StreamedGraph
 
 smoke = os.environ.get("GNNJIT_SMOKE") == "1"  # tiny sizes, to test that this notebook runs
 num_nodes = 300 if smoke else 20_000
@@ -39,14 +40,13 @@ print(data.graph)
 # %% [markdown]
 # ## In memory
 #
-# Two graph convolutions, a loss, its gradient and a step: any function of a graph.
+# Two layers, a loss, its gradient and a step: any function of a graph.
 
 
 # %%
 @gnnjit.layer
 def convolution(v, e, w):
-    scale = jax.lax.rsqrt(1.0 + gnnjit.degree())
-    return scale * gnnjit.sum(scale * e.src @ w) + v @ w
+    return gnnjit.mean(e.src @ w) + v @ w
 
 
 def loss(params, graph, x, y):

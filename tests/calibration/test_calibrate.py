@@ -171,7 +171,7 @@ def test_the_fastest_pass_counts(monkeypatch):
         assert (fill, turns) == (0.1, (5, 500))
         return np.full((5, 1), next(slow))
 
-    monkeypatch.setattr(calibration.clock, "readings", readings)
+    monkeypatch.setattr(calibration.timing, "readings", readings)
     effort = Effort(0, 0, passes=2, fill=0.1)
     report = calibrate(tiny()[:1], effort)
     assert [p.seconds for p in report.points] == pytest.approx([1.0])

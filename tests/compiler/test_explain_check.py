@@ -146,7 +146,7 @@ def wrong_pass(monkeypatch):
 
     monkeypatch.setattr(search, "layer_prefix", with_it(pipeline.layer_prefix))
     for name in ("check", "explain"):  # `gnnjit.check` is also a function
-        module = sys.modules[f"gnnjit.{name}"]
+        module = sys.modules[f"gnnjit.compiler.{name}"]
         monkeypatch.setattr(module, "layer_passes", with_it(pipeline.layer_passes))
     forget_plans()
     yield

@@ -152,7 +152,7 @@ def test_absent_program():
 
 SUPERVISOR = """
 import sys
-from gnnjit.launch import supervise
+from gnnjit.distributed.launch import supervise
 outcome = supervise([[sys.executable, "-c", code] for code in sys.argv[1:]])
 print(outcome, flush=True)
 sys.exit(outcome.exit_code)

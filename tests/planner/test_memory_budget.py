@@ -201,7 +201,7 @@ def assert_bounded(problem: search.Problem, plan: search.Plan) -> None:
 
 
 def test_without_a_budget_nothing_is_compiled_to_measure_it(monkeypatch, plans):
-    monkeypatch.setattr(candidate, "peak", lambda _: pytest.fail("compiled"))
+    monkeypatch.setattr(search, "peak", lambda _: pytest.fail("compiled"))
     case = Case.of("edge mlp")
     case.compile(True)
     case.compile(True, "10GiB")
@@ -222,7 +222,7 @@ def test_without_a_judge_the_bound_counts(plans):
 
 
 def test_the_message_of_a_budget_that_nothing_fits(monkeypatch):
-    monkeypatch.setattr(candidate, "peak", lambda _: 123_456_789)
+    monkeypatch.setattr(search, "peak", lambda _: 123_456_789)
     line = edge_mlp.__code__.co_firstlineno
     with pytest.raises(PlanError) as raised:
         Case.of("edge mlp").compile(False, 1_000_000)
@@ -234,7 +234,7 @@ def test_the_message_of_a_budget_that_nothing_fits(monkeypatch):
 
 
 def test_the_message_where_nothing_is_known(monkeypatch):
-    monkeypatch.setattr(candidate, "is_available", lambda _: False)
+    monkeypatch.setattr(search, "is_available", lambda _: False)
     monkeypatch.setattr(search, "sketch", unknown)
     line = gcn.__code__.co_firstlineno
     with pytest.raises(PlanError) as raised:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from gnnjit import Graph
 from gnnjit.data import Dataset, communities, karate
+from gnnjit.data.stored import dataset as stored_dataset
 from gnnjit.data.stored import write
 from gnnjit.data.stored.dataset import ARRAYS, DATASET, StoredDataset
 from gnnjit.errors import GraphError, StoreError
@@ -217,7 +218,7 @@ def test_a_description_that_cannot_be_written(dataset, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(dataset, "write_atomically", fail)
+    monkeypatch.setattr(stored_dataset, "write_atomically", fail)
     with DiskStore.create(tmp_path / "store") as store:
         with pytest.raises(StoreError, match=r"dataset.json: Permission denied: check the disk"):
             write.store_dataset(dataset, store)
