@@ -29,6 +29,7 @@ def test_smoke(folder, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) ->
     assert sum(s.startswith("| edgeconv ") for s in capsys.readouterr().out.splitlines()) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["egnn", "gns", "schnet"])
 def test_forms_agree(folder, name: str) -> None:
     networks = importlib.import_module("common.edge_networks")

@@ -36,6 +36,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
 
 
+@pytest.mark.long
 def test_smoke(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "gpu.jsonl"
     done = run("--smoke", "--peers", "default,compiled", "--json", str(path))
@@ -110,6 +111,7 @@ def test_wrong(benchmarks: None, errors: Any, dtype: str, matmul: str, reason: s
     assert reason is None or str(found).startswith(reason)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layer", ["gcn", "gat", "pna", "gns"])
 def test_reference_of_a_part_is_the_whole_there(layer: str, tmp_path: pathlib.Path) -> None:
     script = f"""

@@ -18,6 +18,7 @@ FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 ROWS = {"growth": 3, "ablation": 6, "plans": 2, "order": 4, "budget": 1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("question", ROWS)
 def test_smoke(question: str, tmp_path: pathlib.Path) -> None:
     lines = tmp_path / "lines.jsonl"

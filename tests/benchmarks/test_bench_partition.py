@@ -20,6 +20,7 @@ pytestmark = pytest.mark.once
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 
 
+@pytest.mark.long
 def test_smoke(tmp_path: pathlib.Path) -> None:
     lines = tmp_path / "lines.jsonl"
     command = [sys.executable, str(FOLDER / "bench_partition.py"), "--smoke"]

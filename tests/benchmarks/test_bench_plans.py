@@ -23,6 +23,7 @@ def smoke(name: str, lines: pathlib.Path) -> list[dict]:
     return [json.loads(line) for line in lines.read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_smoke_of_planning(tmp_path: pathlib.Path) -> None:
     rows = smoke("planning", tmp_path / "lines.jsonl")
     assert {row["direction"] for row in rows} == {"inference", "training"}
@@ -30,6 +31,7 @@ def test_smoke_of_planning(tmp_path: pathlib.Path) -> None:
     assert all(row["most_ms"] >= row["median_ms"] > 0 < row["first_ms"] for row in rows)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["cost", "order"])
 def test_smoke(name: str, tmp_path: pathlib.Path) -> None:
     *rows, last = smoke(name, tmp_path / "lines.jsonl")

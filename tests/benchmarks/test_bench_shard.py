@@ -19,6 +19,7 @@ FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 ROWS = {"bytes": 4, "memory": 5, "time": 5, "check": 18, "counts": 6, "model": 54}
 
 
+@pytest.mark.long
 def test_smoke(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "lines.jsonl"
     command = [sys.executable, str(FOLDER / "bench_shard.py"), "--smoke", "--json", str(path)]

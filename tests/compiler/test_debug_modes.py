@@ -59,6 +59,7 @@ def expected() -> Any:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", LAYERS)
 def test_right_values_and_no_false_alarm(name: str, mode: str, expected: Any) -> None:

@@ -52,6 +52,7 @@ def test_the_same_values_also_of_random_numbers():
         close(layer(G, X, W, KEY), want)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "transformed",
     [lambda f: jax.jit(jax.grad(f)), lambda f: lambda w: jax.vmap(jax.grad(f))(w[None])[0]],

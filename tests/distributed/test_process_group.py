@@ -46,6 +46,7 @@ def alone(case: str) -> list[np.ndarray]:
     return process_group_job.CASES[case](process_group_job.make_graph(HostStore()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("processes", "cases"), [(2, "gat edges"), (3, "gcn")])
 def test_together_as_alone(tmp_path, processes, cases):
     assert job(processes, tmp_path, cases) == f"all {processes} processes ended well"

@@ -33,6 +33,7 @@ def gradients(width: int, dtype: Any) -> tuple[Any, Any, Any]:
     return jax.grad(loss, (0, 1)), params, x
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("width", "dtype"),
     [(72, "float32"), (128, "float32"), (40, "float32"), (100, "bfloat16")],

@@ -154,6 +154,7 @@ def picks(kind: type[np.integer]) -> jax.Array:
     return jnp.asarray(drawn.astype(kind))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "kernel"), [*((kind, "cpu") for kind in KINDS), (np.int8, "segment")]
 )

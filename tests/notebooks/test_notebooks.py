@@ -37,6 +37,7 @@ def test_there_are_four() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 @scripts
 def test_runs(
     script: pathlib.Path, execute: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path

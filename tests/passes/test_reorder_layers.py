@@ -220,6 +220,7 @@ def evaluated(name: str) -> list[Callable[..., Any]]:
     return [compiled(p) for p in (written, *reordered(written))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LAYERS)
 @given(edges=edge_lists(N, CAPACITY), seed=st.integers(0, 99))
 @settings(max_examples=8)

@@ -100,6 +100,7 @@ def smallest(error: PlanError) -> int:
 NAMES = ["edge mlp", "gcn", "gat 1", "gat 4"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_feasible_budget_is_kept_and_the_smallest_is_named(name, training):
@@ -168,6 +169,7 @@ def summed(v: Any, e: Any, w: Any, key: Any) -> Any:
     return gnnjit.sum(jax.nn.relu(e.src @ w + e.data @ w))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("padded", [False, True], ids=["", "padded"])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("fn", [odd, summed])
@@ -346,6 +348,7 @@ def tight(case: Case, training: bool) -> int:
     return smallest(raised.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["edge mlp", "gat 4"])
 def test_under_other_transformations(name):
     case = Case.of(name)

@@ -258,6 +258,7 @@ LAYERS: dict[str, Callable[[nnx.Rngs], Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.once
 @pytest.mark.parametrize("graph", [GRAPH, FEW], ids=["many edges", "few edges"])
 @pytest.mark.parametrize("name", LAYERS)

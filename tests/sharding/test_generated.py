@@ -58,6 +58,7 @@ def dealt(draw: st.DrawFn) -> tuple[int, list[int]]:
     return shards, draw(st.lists(st.sampled_from(some), min_size=N, max_size=N))
 
 
+@pytest.mark.long
 @pytest.mark.once
 @given(edge_lists(N, E), dealt(), st.sampled_from(EXCHANGES))
 @settings(max_examples=12)

@@ -63,6 +63,7 @@ def test_runs_stop_at_every_distance(distances):
     assert not stops or (stops[0], stops[-1]) == (min(distances), max(distances))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["two_layers", "graph_net", "soft"])
 @pytest.mark.parametrize(
     "distances",

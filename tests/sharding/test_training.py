@@ -53,6 +53,7 @@ def train(model: str, layers: int, graph: Any, *rows: Any) -> Any:
     return jax.tree.map(np.asarray, (losses, nnx.to_pure_dict(nnx.state(classifier))))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "layers", "shards", "exchange"), [
     ("gcn", 3, 8, "ring"), ("gin", 2, 4, "cover"), *(
         pytest.param(*case, marks=pytest.mark.once)

@@ -150,6 +150,7 @@ def trained(graph: Any, x: Any, w: Any) -> Any:
     return jax.value_and_grad(loss, (0, 1))(x, w)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [

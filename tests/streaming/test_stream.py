@@ -109,6 +109,7 @@ def assert_streams(fn: Any, data: Edges, *args: Any, parts: int, **options: Any)
 
 
 # Sums, maxima, minima and deviations alone: all of them are in "pna".
+@pytest.mark.long
 @pytest.mark.parametrize("name", [n for n in LAYERS if n not in ("sum", "max", "min", "std")])
 def test_values_and_gradients_on_a_hub(name):
     data = GRAPHS["hub"]
@@ -322,6 +323,7 @@ def test_reruns_are_equal_bit_by_bit_however_data_moves(options):
     assert_same(one, in_memory(fn, data, *args), 2e-5, 2e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "threshold", "cached"),
     [("mean", 0.6, True), ("mean", 0.0, False), ("mean", 0.6, False), ("gat", 10.0, False)],

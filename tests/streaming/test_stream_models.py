@@ -95,6 +95,7 @@ def assert_trains_alike(model: str, layers: int, parts: int, edges: Edges, **opt
 EDGES = random_edges(13, 45)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "layers", "parts"), [
     ("gcn", 3, 3), ("gat", 2, 2), *(
         pytest.param(*case, marks=pytest.mark.once)

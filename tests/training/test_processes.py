@@ -129,6 +129,7 @@ def test_the_numbers_of_one_process(whole, tmp_path):
     assert curve(whole) == pytest.approx(curve(json.loads(target.read_text())), rel=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.once
 def test_resumed_on_as_many(whole, killed, tmp_path):
     run, target = shutil.copytree(killed, tmp_path / "run"), tmp_path / "result.json"
@@ -150,6 +151,7 @@ def test_resumed_on_one_device(whole, killed, tmp_path):
     assert curve(result)[:2] == curve(whole)[:2]
 
 
+@pytest.mark.long
 @pytest.mark.once
 def test_each_process_reads_its_part(whole, tmp_path):
     target = tmp_path / "result.json"
@@ -166,6 +168,7 @@ def test_each_process_reads_its_part(whole, tmp_path):
     assert min(sharding["rows_per_shard"]) > 0
 
 
+@pytest.mark.long
 @pytest.mark.once
 def test_within_a_budget_through_a_death(whole, tmp_path):
     """Each process streams its blocks of one store, which a death leaves fit for going on."""

@@ -187,6 +187,7 @@ def test_what_is_reported(streamed, plain):
     assert streamed.dataset == plain.dataset
 
 
+@pytest.mark.long
 @pytest.mark.once
 def test_a_store_on_the_disk_gives_the_same(dataset, plain, folder):
     with StoredDataset.open(folder) as stored:

@@ -67,6 +67,7 @@ def prepared(made, tmp_path) -> Path:
     return shutil.copytree(made, tmp_path / "store")
 
 
+@pytest.mark.long
 @pytest.mark.once
 def test_the_table(prepared, capsys):
     assert main.main(options(prepared, "--epochs", "2")) == 0
@@ -200,6 +201,7 @@ def killed(tmp_path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.once
 def test_killed_at_each_moment(killed, command):
     """To the bits of a run in memory, in the same three blocks, that was never killed."""

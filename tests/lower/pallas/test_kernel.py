@@ -20,8 +20,7 @@ from gnnjit.frontend.capture import capture
 from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose, pallas
-
-from ..test_aggregate import close, value_and_grad
+from lower.test_aggregate import close, value_and_grad
 
 F32 = np.dtype(np.float32)
 pytestmark = [numeric, pytest.mark.usefixtures("quick_compilation")]
@@ -44,6 +43,7 @@ def on_kernels(monkeypatch: Any) -> Iterator[list[choose.Choice]]:
 NAMES = [n for n in CASES if n not in ("loop", "trees", "initials", "degrees", "gat", "moments")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_layers_with_hubs_and_short_rows(name, monkeypatch):
     e = GRAPHS["hub"]

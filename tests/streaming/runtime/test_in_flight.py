@@ -194,6 +194,7 @@ def alone(work: Workspace, s: Step) -> int:
     return work.chunk(s) + work.edge_bytes(s)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slices", [1, 2])
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("cached", [True, False])
@@ -257,6 +258,7 @@ def test_the_room_of_several_operations_holds_all_that_they_use(
             assert used <= room
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("process", [True, False])
 def test_rows_that_lie_in_the_store_leave_room(process, monkeypatch):
     """But not in a process whose own memory is what counts: maps of files are part of that."""

@@ -177,6 +177,7 @@ class Lazy(Mover):
             work()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slices", [1, 2])
 @pytest.mark.parametrize("least", [0, 1 << 60])
 def test_rows_are_there_however_slow_the_mover_is(monkeypatch, slices, least):
