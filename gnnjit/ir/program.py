@@ -251,7 +251,7 @@ def remembered(fn: Callable[[Program], Found]) -> Callable[[Program], Found]:
 
 
 def _kind(v: Value) -> Hashable:
-    return (v.shape, v.dtype.name, v.space.value)
+    return (v.shape, v.dtype.name, v.space)
 
 
 def op_key(op: Op) -> Hashable:

@@ -21,8 +21,6 @@ from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.passes.analysis.move_to_edges import to_the_edges
 
-_VERTICES = (Space.SRC, Space.DST)
-
 
 @dataclasses.dataclass(frozen=True)
 class RepeatOnTheEdges:
@@ -48,4 +46,4 @@ def _repeats(eqn: Equation, larger: int) -> bool:
     if not isinstance(eqn.op, Lax) or eqn.op.name != "broadcast_in_dim":
         return False
     x, out = eqn.inputs[0], eqn.outputs[0]
-    return out.space in _VERTICES and isinstance(x, Value) and larger < x.size < out.size
+    return out.space.is_vertex and isinstance(x, Value) and larger < x.size < out.size

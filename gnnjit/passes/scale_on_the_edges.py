@@ -24,7 +24,6 @@ from gnnjit.ir.space import Space
 from gnnjit.passes.analysis.move_to_edges import to_the_edges
 from gnnjit.passes.analysis.no_gradient import fixed_values
 
-_VERTICES = (Space.SRC, Space.DST)
 _BROADCASTS = ("broadcast_in_dim", "reshape")
 _MOVABLE = (*_BROADCASTS, "mul")
 
@@ -48,7 +47,7 @@ def _moved(program: Program, every: bool) -> set[Equation]:
     products: set[Equation] = set()
     numbers = _Numbers(program, every)
     for eqn in reversed(program.equations):
-        if isinstance(eqn.op, Lax) and eqn.space in _VERTICES and eqn.op.name in _MOVABLE:
+        if isinstance(eqn.op, Lax) and eqn.space.is_vertex and eqn.op.name in _MOVABLE:
             free = elsewhere.isdisjoint(eqn.outputs) and not read.isdisjoint(eqn.outputs)
             if free and eqn.op.name in _BROADCASTS and eqn.inputs[0] in numbers.scalars:
                 moved.add(eqn)
@@ -81,7 +80,7 @@ class _Numbers:
         eqn = self.made.get(atom)
         if eqn is not None and eqn.op.name in _BROADCASTS and atom not in self.scalars:
             atom = eqn.inputs[0]
-        return atom in self.scalars and atom.space in _VERTICES
+        return atom in self.scalars and atom.space.is_vertex
 
 
 def _is_scaled(eqn: Equation, numbers: _Numbers) -> bool:
