@@ -257,7 +257,7 @@ class _Edges:
 
 
 def _is_scaled(node: EdgeNode, machine: Machine) -> bool:
-    """`scale-on-the-edges`: features times one number are multiplied where edges read them."""
+    """`sink-scaling`: features times one number are multiplied where edges read them."""
     if node.op == "view":
         return True
     numbers = [i for i in node.inputs if _source(i).width == 1]

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
 from gnnjit.ir.verify import verify
-from gnnjit.passes.arithmetic_on_own_rows import ArithmeticOnOwnRows
 from gnnjit.passes.contract_with_shared_first import ContractWithSharedFirst
 from gnnjit.passes.drop_dead import DropDead
 from gnnjit.passes.extremes_in_full_precision import ExtremesInFullPrecision
@@ -22,16 +21,17 @@ from gnnjit.passes.fuse_scatter_apply_gather import FuseScatterApplyGather
 from gnnjit.passes.group_sums_by_space import GroupSumsBySpace
 from gnnjit.passes.online_softmax import OnlineSoftmax
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
-from gnnjit.passes.place_on_the_edges import PlaceOnTheEdges
 from gnnjit.passes.reorder_aggregate_combine import Order, ReorderAggregateCombine
-from gnnjit.passes.repeat_on_the_edges import RepeatOnTheEdges
-from gnnjit.passes.scale_on_the_edges import ScaleOnTheEdges
 from gnnjit.passes.scores_as_products import MOST, ScoresAsProducts
 from gnnjit.passes.share_subexpressions import ShareSubexpressions
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
+from gnnjit.passes.sink_broadcasts import SinkBroadcasts
+from gnnjit.passes.sink_row_arithmetic import SinkRowArithmetic
+from gnnjit.passes.sink_scaling import SinkScaling
+from gnnjit.passes.sink_vertex_work import SinkVertexWork
+from gnnjit.passes.sink_zeros import SinkZeros
 from gnnjit.passes.split_concat_matmul import SplitConcatMatmul
 from gnnjit.passes.store_edge_values import StoreEdgeValues
-from gnnjit.passes.zeros_on_the_edges import ZerosOnTheEdges
 
 
 class Pass(Protocol):
@@ -148,15 +148,15 @@ CHOOSE: tuple[Entry, ...] = (
     Entry(ScoresAsProducts, lambda o: ScoresAsProducts(MOST if o.choices.products else 1)),
     Entry(ShareSubexpressions),
     Entry(DropDead),
-    Entry(PlaceOnTheEdges, lambda o: PlaceOnTheEdges(o.on_edges), "choices.on_edges"),
+    Entry(SinkVertexWork, lambda o: SinkVertexWork(o.on_edges), "choices.on_edges"),
 )
 """Passes that do what a planner chose. It picks what to store among the values they leave."""
 
 FUSE: tuple[Entry, ...] = (
     Entry(StoreEdgeValues, lambda o: StoreEdgeValues(o.choices.stored), "choices.stored"),
     Entry(OnlineSoftmax, when="online"),
-    Entry(RepeatOnTheEdges),
-    Entry(ScaleOnTheEdges),
+    Entry(SinkBroadcasts),
+    Entry(SinkScaling),
     Entry(ExtremesInFullPrecision),
     Entry(FuseScatterApplyGather, lambda o: FuseScatterApplyGather(o.choices.split)),
 )
@@ -177,12 +177,12 @@ LOWERING: tuple[Entry, ...] = (
     Entry(PlaceInSmallestSpace, lambda o: PlaceInSmallestSpace(o.on_edges)),
     Entry(ShareSubexpressions),
     Entry(DropDead),
-    Entry(PlaceOnTheEdges, lambda o: PlaceOnTheEdges(o.on_edges), "choices.on_edges"),
+    Entry(SinkVertexWork, lambda o: SinkVertexWork(o.on_edges), "choices.on_edges"),
     Entry(OnlineSoftmax, when="online"),
-    Entry(RepeatOnTheEdges, lambda o: RepeatOnTheEdges(numbers=o.scale_on_edges)),
-    Entry(ScaleOnTheEdges, lambda o: ScaleOnTheEdges(every=True), "scale_on_edges"),
-    Entry(ArithmeticOnOwnRows, when="scale_on_edges"),
-    Entry(ZerosOnTheEdges),
+    Entry(SinkBroadcasts, lambda o: SinkBroadcasts(numbers=o.scale_on_edges)),
+    Entry(SinkScaling, lambda o: SinkScaling(every=True), "scale_on_edges"),
+    Entry(SinkRowArithmetic, when="scale_on_edges"),
+    Entry(SinkZeros),
     Entry(FuseScatterApplyGather),
 )
 """A traversal of which no derivative will be taken any more."""
