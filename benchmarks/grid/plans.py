@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnjit.frontend.trace_arrays import Array
+from gnnjit.ir.array_program import Array
 from gnnjit.lower.partial_results import partial_shapes
 from gnnjit.streaming.compile import Arguments
 from gnnjit.streaming.memory.plan import lru, plan_memory, streaming

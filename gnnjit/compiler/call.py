@@ -120,7 +120,7 @@ class Staged:
             of_vertices = {
                 slot
                 for slot, v in zip(slots, self.program.inputs, strict=True)
-                if v.space in (Space.SRC, Space.DST)
+                if v.space.is_vertex
             }
             for i in of_vertices:
                 arrays[i] = self.graph.without_padding(arrays[i])

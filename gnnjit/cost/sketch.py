@@ -32,7 +32,6 @@ from gnnjit.ir.space import Space, join
 
 EdgeNode = Node[Space]
 ArrayNode = Node[int]
-_VERTICES = (Space.SRC, Space.DST)
 _TIES = Cost("none", 3)
 
 
@@ -335,7 +334,7 @@ class _Call:
                 made = self.owner.tape.add("mul", TABLE["mul"], [made, *arrays], x.width,
                                            x.itemsize, place=n)  # fmt: skip
             found.append((x, made))
-            if into in _VERTICES:
+            if into.is_vertex:
                 groups.setdefault(into, []).append((inside, into))
             else:
                 loose.append((inside, None if into is Space.EDGE else into))
@@ -358,7 +357,7 @@ def split_factors(
 ) -> tuple[EdgeNode | None, list[EdgeNode]]:
     """What stays in the sum, and the factors that leave it (`factor-out-of-reduce`, as it runs when
     a traversal is lowered: factors of the row stay, unless there are no others)."""
-    if into not in _VERTICES:
+    if not into.is_vertex:
         return ct, []
     factors = list(_factors(ct))
     if all(f.place in (into, Space.SHARED) for f in factors):

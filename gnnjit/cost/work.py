@@ -14,8 +14,6 @@ from gnnjit.cost.model import Work
 from gnnjit.cost.sketch import ArrayNode, EdgeNode, Sketch, Traversal
 from gnnjit.ir.space import Space
 
-_VERTICES = (Space.SRC, Space.DST)
-
 
 def work_of(sketch: Sketch, machine: Machine) -> Work:
     """All the work of a sketch."""
@@ -183,7 +181,7 @@ class _Counter:
         scalars = sum(n.width == 1 and n.cost.rule != "view" for n in nodes.computed)
         products = sum(_product(n, m.vector) for n in nodes.computed)
         outer = sum(_product(n, m.vector) for n, into in t.outputs if into is Space.SHARED)
-        far = [n for n in nodes.read if n.place in _VERTICES and n.place is not t.rows]
+        far = [n for n in nodes.read if n.place.is_vertex and n.place is not t.rows]
         near = sum(n.bytes for n in nodes.read if n.place is t.rows)
         # Edges have the order in which they were given, so theirs are random reads and writes too.
         far += [n for n in nodes.read if n.place is Space.EDGE]
@@ -206,7 +204,7 @@ class _Counter:
             if n.op == "dot_general":
                 self.product(edges, n.inner, n.width, moved=0.0)
         moved = sum(n.bytes for n in (*nodes.computed, *nodes.read) if n.place is not Space.SHARED)
-        scattered = sum(n.bytes for n, into in t.outputs if into in _VERTICES)
+        scattered = sum(n.bytes for n, into in t.outputs if into is not None and into.is_vertex)
         functions = sum(n.cost.transcendental * n.width for n in nodes.computed)
         self.add("chunks", count=1, bytes=edges * moved, scattered=edges * scattered,
                  functions=edges * functions)  # fmt: skip
@@ -259,7 +257,7 @@ class _Edges:
 
 
 def _is_scaled(node: EdgeNode, machine: Machine) -> bool:
-    """`scale-on-the-edges`: features times one number are multiplied where edges read them."""
+    """`sink-scaling`: features times one number are multiplied where edges read them."""
     if node.op == "view":
         return True
     numbers = [i for i in node.inputs if _source(i).width == 1]

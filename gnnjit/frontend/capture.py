@@ -14,6 +14,7 @@ from gnnjit.errors import LayerError
 from gnnjit.frontend import suspicions
 from gnnjit.frontend.interned import CUSTOM, interned
 from gnnjit.frontend.vocabulary import degree_p, index_p, reduce_p
+from gnnjit.frontend.walker import Walker
 from gnnjit.ir.program import (
     Aggregate,
     Atom,
@@ -32,7 +33,6 @@ from gnnjit.ir.program import (
 )
 from gnnjit.ir.space import Space, join
 
-_INLINED = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
 MUTABLE = (
     "the layer reads or writes a mutable array (jax.Ref), and is traced once for all vertices and "
     "edges: read it before the layer and pass the array; return what should be stored, and store "
@@ -91,7 +91,7 @@ def from_jaxpr(
         for v, n in zip(jaxpr.constvars, names, strict=True)
     ]
     walker = _Walker(Builder([*inputs, *lifted]), edge_values, effects)
-    outputs = walker.run(jaxpr, lifted, list(inputs))
+    outputs = walker.run([jaxpr], lifted, list(inputs))
     program = Program((*inputs, *lifted), tuple(walker.builder.equations), tuple(outputs), name)
     live = _live(jaxpr)
     unread = frozenset(v for v, x in zip(inputs, jaxpr.invars, strict=True) if x not in live)
@@ -132,71 +132,38 @@ def _on_the_edges(program: Program) -> Program:
     return rewrite(program, rule)
 
 
-class _Walker:
-    """Appends the equations of a jaxpr, nested calls inlined."""
+class _Walker(Walker[Atom]):
+    """Appends the equations of a jaxpr to a program."""
 
     def __init__(self, builder: Builder, edge_values: bool, effects: bool = False):
         self.builder = builder
         self.edge_values = edge_values
         self.effects = effects
         self.warned: set[Any] = set()
-        self.called_at: Location | None = None
-        self.made_at: Any = None
 
-    def run(self, jaxpr: Any, consts: Sequence[Atom], args: Sequence[Atom]) -> list[Atom]:
-        env: dict[Any, Atom] = dict(zip(jaxpr.constvars, consts, strict=True))
-        env.update(zip(jaxpr.invars, args, strict=True))
-
-        def read(v: Any) -> Atom:
-            if isinstance(v, _compat.JaxprLiteral):
-                return self.constant(v.val, v.aval)
-            return env[v]
-
-        for eqn in jaxpr.eqns:
-            ins = [read(v) for v in eqn.invars]
-            if eqn.primitive.name in _INLINED:
-                outs = self.inline(eqn, ins)
-            else:
-                outs = self.equation(eqn, ins)
-            env.update(zip(eqn.outvars, outs, strict=True))
-        return [read(v) for v in jaxpr.outvars]
-
-    def inline(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
-        """A nested call's equations, at the line of the outermost call: JAX traces a `jit` once,
-        so that its own lines are those of whoever called it first."""
-        outer = self.called_at, self.made_at
-        self.called_at = self.called_at or _location(eqn)
-        self.made_at = self.made_at or eqn.source_info
-        outs = self.call(eqn.params.get("jaxpr", eqn.params.get("call_jaxpr")), ins)
-        self.called_at, self.made_at = outer
-        return outs
-
-    def call(self, closed: Any, args: Sequence[Atom]) -> list[Atom]:
-        inner, consts = _compat.open_jaxpr(closed)
-        return self.run(
-            inner,
-            [self.constant(c, v.aval) for c, v in zip(consts, inner.constvars, strict=True)],
-            args,
-        )
-
-    def constant(self, value: Any, aval: Any) -> Atom:
+    def constant(self, variables: Sequence[Any], value: Any) -> Atom:
         if not np.shape(value):
-            return Literal(np.asarray(value, aval.dtype)[()], np.dtype(aval.dtype))
+            dtype = np.dtype(variables[0].aval.dtype)
+            return Literal(np.asarray(value, dtype)[()], dtype)
         raise LayerError(
             f"an array constant of shape {np.shape(value)} sits inside a nested jax.jit; pass it "
             "to the layer as a parameter"
         )
 
-    def equation(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
-        where = self.called_at or _location(eqn)
+    def line(self, eqn: Any) -> Location | None:
+        found = _compat.user_line(eqn.source_info)
+        return Location(*found) if found else None
+
+    def equation(self, eqns: Sequence[Any], ins: list[Atom]) -> Sequence[Atom]:
+        (eqn,) = eqns
         if self.effects and not eqn.outvars:
             return []
-        _refuse(eqn, ins, where, self.made_at or eqn.source_info)
+        _refuse(eqn, ins, self.where, self.outermost.source_info)
         op, space = self.operation(eqn, ins)
         if op.name == "index":
             ins = []
         outs = [Value(tuple(v.aval.shape), v.aval.dtype, space) for v in eqn.outvars]
-        return list(self.builder.emit(op, ins, outs, where))
+        return self.builder.emit(op, ins, outs, self.where)
 
     def operation(self, eqn: Any, ins: list[Atom]) -> tuple[Op, Space]:
         if eqn.primitive is reduce_p:
@@ -213,17 +180,12 @@ class _Walker:
         return interned(Lax(eqn.primitive, tuple(sorted(eqn.params.items()))), eqn, ins), space
 
     def warn_of_vertex_value(self, eqn: Any, value: Atom) -> None:
-        where, said = self.called_at or _location(eqn), eqn.params["said"]
+        where, said = self.where, eqn.params["said"]
         if (where, said) in self.warned:  # a word may reduce twice
             return
         self.warned.add((where, said))
         reduced = any(isinstance(e.op, (Reduce, Degree)) for e in self.builder.equations)
         suspicions.warn(where, suspicions.reduced_vertex_value(said, value, reduced))
-
-
-def _location(eqn: Any) -> Location | None:
-    found = _compat.user_line(eqn.source_info)
-    return Location(*found) if found else None
 
 
 def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None, made_at: Any) -> None:
@@ -300,6 +262,6 @@ def inline_custom_calls(program: Program) -> Program:
         if not isinstance(eqn.op, Lax) or eqn.op.name not in CUSTOM:
             builder.copy(eqn)
             continue
-        outs = walker.call(eqn.op[CUSTOM[eqn.op.name]], [builder[a] for a in eqn.inputs])
+        outs = walker.call([eqn.op[CUSTOM[eqn.op.name]]], [builder[a] for a in eqn.inputs])
         builder.env.update(zip(eqn.outputs, outs, strict=True))
     return builder.finish(program)

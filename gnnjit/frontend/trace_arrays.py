@@ -1,4 +1,4 @@
-"""From a function of whole arrays to straight-line equations on the rows of vertices and edges.
+"""From a function of whole arrays to its `ArrayProgram`.
 
 The function is traced twice, with different numbers of vertices and edges: a size that changes with
 them is theirs, all others are the user's. So nothing is guessed from sizes that happen to be equal.
@@ -7,8 +7,6 @@ them is theirs, all others are the user's. So nothing is guessed from sizes that
 from __future__ import annotations
 
 import dataclasses
-import enum
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,9 +16,9 @@ import numpy as np
 
 from gnnjit import _compat
 from gnnjit.errors import StreamError
+from gnnjit.frontend.walker import CALLS, Walker
+from gnnjit.ir.array_program import Array, ArrayEquation, ArrayProgram, Constant, Operand, Rows
 
-_INLINED = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "composite"}
-_CUSTOM = {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
 _IDENTITIES = {"optimization_barrier", "stop_gradient", "copy", "copy_p"}
 """Their results are their operands: nothing is differentiated any more."""
 
@@ -28,85 +26,12 @@ MOST_STEPS = 256
 """Steps of a loop over arrays of vertices that are written out one after the other."""
 
 
-class Rows(enum.Enum):
-    """Of what an array has one row each, along one of its axes."""
-
-    VERTEX = "vertices"
-    EDGE = "edges"
-
-
 @dataclasses.dataclass(frozen=True)
-class Sizes:
+class TracedSizes:
     """The two numbers of vertices and of edges that a function is traced with."""
 
     vertices: tuple[int, int]
     edges: tuple[int, int]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Array:
-    """An array of the function, compared by identity.
-
-    shape: of one row, where `rows` is set; else the whole shape.
-    axis: of the user's array, along which the rows lie.
-    """
-
-    shape: tuple[int, ...]
-    dtype: Any
-    rows: Rows | None
-    axis: int = 0
-
-    @property
-    def row_bytes(self) -> int:
-        """Of one row (of all of it, without rows)."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-    def __str__(self) -> str:
-        sizes = [*map(str, self.shape)]
-        if self.rows is not None:
-            sizes.insert(self.axis, self.rows.value)
-        return f"{self.dtype}[{', '.join(sizes)}]"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Constant:
-    """A scalar that stands in the code."""
-
-    value: Any
-    dtype: Any
-    shape: tuple[int, ...] = ()
-    rows: None = None
-
-
-Operand = Array | Constant
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Equation:
-    """`outputs = primitive(inputs; params)`, with the parameters of the first trace."""
-
-    primitive: Any
-    params: Mapping[str, Any]
-    inputs: tuple[Operand, ...]
-    outputs: tuple[Array, ...]
-    where: str
-
-    @property
-    def name(self) -> str:
-        return self.primitive.name
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Function:
-    """The equations of a function in order, nested calls inlined and unread ones left out.
-
-    constants: arrays that the function closed over.
-    """
-
-    inputs: tuple[Array, ...]
-    constants: tuple[tuple[Array, Any], ...]
-    equations: tuple[Equation, ...]
-    outputs: tuple[Operand, ...]
 
 
 Expand = Mapping[Any, Callable[[Mapping[str, Any]], Callable[..., Any]]]
@@ -115,9 +40,11 @@ of its operands."""
 
 
 def trace(
-    fn: Callable[[int], tuple[Callable[..., Any], Sequence[Any]]], sizes: Sizes, expand: Expand
-) -> tuple[Function, Any]:
-    """The equations of a function, and what `jax.eval_shape` says of its result.
+    fn: Callable[[int], tuple[Callable[..., Any], Sequence[Any]]],
+    sizes: TracedSizes,
+    expand: Expand,
+) -> tuple[ArrayProgram, Any]:
+    """The program of a function, and what `jax.eval_shape` says of its result.
 
     Args:
         fn: `fn(k)` gives the function and its arguments (arrays or shapes) for the k-th of the two
@@ -145,19 +72,20 @@ def trace(
         raise StreamError(_depends("an array", _compat.raised_at(error))) from error
     walker = _Walker(sizes, expand)
     outputs, inputs = walker.whole(first[0], second[0])
-    function = Function(inputs, tuple(walker.constants), tuple(walker.equations), outputs)
-    return _drop_unread(function), first[1]
+    program = ArrayProgram(inputs, tuple(walker.constants), tuple(walker.equations), outputs)
+    return program.without_unread(), first[1]
 
 
-class _Walker:
+class _Walker(Walker[Operand]):
     """Reads two jaxprs of one function side by side."""
 
-    def __init__(self, sizes: Sizes, expand: Expand) -> None:
+    calls = CALLS | {"composite", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
+
+    def __init__(self, sizes: TracedSizes, expand: Expand) -> None:
         self.sizes = sizes
         self.expand = expand
-        self.equations: list[Equation] = []
+        self.equations: list[ArrayEquation] = []
         self.constants: list[tuple[Array, Any]] = []
-        self.called_at: str | None = None
         self.stacks: dict[Operand, list[Operand]] = {}  # of a loop, what its steps gave
 
     def whole(self, one: Any, two: Any) -> tuple[tuple[Operand, ...], tuple[Array, ...]]:
@@ -166,7 +94,7 @@ class _Walker:
             self.array(a.aval, b.aval, "an argument")
             for a, b in zip(*(j.invars for j in jaxprs), strict=True)
         )
-        outputs = tuple(self.call(one, two, inputs))
+        outputs = tuple(self.call([one, two], inputs))
         made_at = {x: eqn.where + ": " for eqn in self.equations for x in eqn.outputs}
         for x in outputs:
             if isinstance(x, Array) and x.axis:
@@ -176,100 +104,89 @@ class _Walker:
                 )
         return outputs, inputs
 
-    def call(self, one: Any, two: Any, args: Sequence[Operand]) -> list[Operand]:
-        (a, consts), (b, others) = map(_compat.open_jaxpr, (one, two))
-        if len(consts) != len(others):
-            raise StreamError(_depends("a value that is closed over", self.called_at))
-        lifted = list(map(self.constant, a.constvars, b.constvars, consts))
-        env: dict[Any, Operand] = dict(zip(a.constvars, lifted, strict=True))
-        env.update(zip(a.invars, args, strict=True))
-        for eqn, other in zip(a.eqns, b.eqns, strict=False):
-            ins = [self.read(env, v) for v in eqn.invars]
-            outs = self.equation(eqn, other, ins)
-            env.update(zip(eqn.outvars, outs, strict=True))
-        if len(a.eqns) != len(b.eqns):
-            least = min(len(a.eqns), len(b.eqns))
-            extra = (*a.eqns[least:], *b.eqns[least:])[0]
-            raise StreamError(_depends("the code", self.called_at or _line(extra)))
-        return [self.read(env, v) for v in a.outvars]
+    def call(self, closed: Sequence[Any], args: Sequence[Operand]) -> list[Operand]:
+        one, two = (_compat.open_jaxpr(each)[1] for each in closed)
+        if len(one) != len(two):
+            raise StreamError(_depends("a value that is closed over", self.where))
+        return super().call(closed, args)
+
+    def run(
+        self, jaxprs: Sequence[Any], consts: Sequence[Operand], args: Sequence[Operand]
+    ) -> list[Operand]:
+        found = super().run(jaxprs, consts, args)
+        one, two = (jaxpr.eqns for jaxpr in jaxprs)
+        if len(one) != len(two):
+            least = min(len(one), len(two))
+            extra = (*one[least:], *two[least:])[0]
+            raise StreamError(_depends("the code", self.where or _line(extra)))
+        return found
 
     def made(self, fn: Callable[..., Any], args: Sequence[Operand], one: Any, two: Any) -> Any:
         """The equations of `fn`, whose arguments have these shapes in the two traces."""
-        a, b = (jax.make_jaxpr(fn)(*map(_compat.like, each)) for each in (one, two))
-        return self.call(a, b, args)
+        closed = [jax.make_jaxpr(fn)(*map(_compat.like, each)) for each in (one, two)]
+        return self.call(closed, args)
 
-    def read(self, env: Mapping[Any, Operand], var: Any) -> Operand:
-        if not isinstance(var, _compat.JaxprLiteral):
-            return env[var]
-        aval: Any = var.aval
-        if not np.shape(var.val):
-            return Constant(var.val, aval.dtype)
-        return self.constant(var, var, var.val)
+    def literal(self, variable: Any) -> Operand:
+        if not np.shape(variable.val):
+            return Constant(variable.val, variable.aval.dtype)
+        return self.constant([variable, variable], variable.val)
 
-    def constant(self, var: Any, other: Any, value: Any) -> Operand:
-        found = self.array(var.aval, other.aval, "a value that is closed over")
+    def constant(self, variables: Sequence[Any], value: Any) -> Operand:
+        found = self.array(*(v.aval for v in variables), "a value that is closed over")
         if found.rows is not None:
-            raise StreamError(_depends("a value that is closed over", self.called_at))
+            raise StreamError(_depends("a value that is closed over", self.where))
         if not found.shape and not jnp.issubdtype(found.dtype, jax.dtypes.prng_key):
             return Constant(np.asarray(value)[()], found.dtype)
         self.constants.append((found, value))
         return found
 
-    def equation(self, eqn: Any, other: Any, ins: list[Operand]) -> Sequence[Operand]:
-        where = self.called_at or _line(eqn)
-        if eqn.primitive is not other.primitive or len(eqn.outvars) != len(other.outvars):
-            raise StreamError(_depends("the code", where))
-        outer, self.called_at = self.called_at, where
-        outs = self.inlined(eqn, other, ins, where)
-        self.called_at = outer
-        if outs is not None:
-            return outs
-        name = eqn.primitive.name
+    def line(self, eqn: Any) -> str:
+        return _line(eqn)
+
+    def equation(self, eqns: Sequence[Any], ins: list[Operand]) -> Sequence[Operand]:
+        eqn, other = eqns
         arrays = [
-            self.array(v.aval, w.aval, f"the result of {name}", where)
+            self.array(v.aval, w.aval, f"the result of {eqn.primitive.name}")
             for v, w in zip(eqn.outvars, other.outvars, strict=True)
         ]
         self.equations.append(
-            Equation(eqn.primitive, dict(eqn.params), tuple(ins), tuple(arrays), where)
+            ArrayEquation(eqn.primitive, dict(eqn.params), tuple(ins), tuple(arrays), self.where)
         )
         return arrays
 
-    def inlined(self, eqn: Any, other: Any, ins: list[Operand], where: str) -> list[Operand] | None:
-        """The results, if an equation stands for other ones."""
+    def nested(self, eqns: Sequence[Any], ins: list[Operand]) -> Sequence[Operand] | None:
+        eqn, other = eqns
         name = eqn.primitive.name
+        if eqn.primitive is not other.primitive or len(eqn.outvars) != len(other.outvars):
+            raise StreamError(_depends("the code", self.where))
         if name in _IDENTITIES:
             return ins
         if eqn.primitive in self.expand:
-            one, two = (
-                jax.make_jaxpr(self.expand[e.primitive](e.params))(*_shapes(e))
-                for e in (eqn, other)
-            )
-            return self.call(one, two, ins)
+            expand = self.expand[eqn.primitive]
+            return self.call([jax.make_jaxpr(expand(e.params))(*_shapes(e)) for e in eqns], ins)
         if _compat.expansion(eqn) is not None:
-            one, two = map(_expanded, (eqn, other))
-            return self.call(one, two, ins)
-        if name in _INLINED or name in _CUSTOM:
-            one, two = (e.params.get("jaxpr", e.params.get("call_jaxpr")) for e in (eqn, other))
-            return self.call(one, two, ins)
+            return self.call([_expanded(e) for e in eqns], ins)
+        if name in self.calls:
+            return super().nested(eqns, ins)
         if name not in ("scan", "cond", "while"):
             return None
-        shapes = [[v.aval.shape for v in e.outvars] for e in (eqn, other)]
+        shapes = [[v.aval.shape for v in e.outvars] for e in eqns]
         if shapes[0] == shapes[1] and all(x.rows is None for x in ins):
             return None
         if name == "scan":
-            return self.unrolled(eqn, other, ins, where)
+            return self.unrolled(eqn, other, ins)
         if name == "cond":
             return self.selected(eqn, other, ins)
         rows = next((x for x in ins if x.rows is not None), None)
         raise StreamError(
-            f"{where}: while has {rows} among its values, expected no array of vertices or edges "
-            "in a loop whose length is not known beforehand: use a loop of fixed length"
+            f"{self.where}: while has {rows} among its values, expected no array of vertices or "
+            "edges in a loop whose length is not known beforehand: use a loop of fixed length"
         )
 
     def selected(self, eqn: Any, other: Any, ins: list[Operand]) -> list[Operand]:
         """Both branches of a condition, and what it selects of their results."""
         branches = zip(eqn.params["branches"], other.params["branches"], strict=True)
-        every = [self.call(*pair, ins[1:]) for pair in branches]
+        every = [self.call(pair, ins[1:]) for pair in branches]
         found: list[Operand] = []
         for k, (v, w) in enumerate(zip(eqn.outvars, other.outvars, strict=True)):
             results = [outs[k] for outs in every]
@@ -277,7 +194,7 @@ class _Walker:
             found += self.made(jax.lax.select_n, [ins[0], *results], *shapes)
         return found
 
-    def unrolled(self, eqn: Any, other: Any, ins: list[Operand], where: str) -> list[Operand]:
+    def unrolled(self, eqn: Any, other: Any, ins: list[Operand]) -> list[Operand]:
         """The steps of a scan one after the other."""
         p, q = eqn.params, other.params
         steps, (consts, carried) = p["length"], _compat.scan_counts(p)
@@ -286,19 +203,19 @@ class _Walker:
         over = next((x for x in given if isinstance(x, Array) and x.rows and not x.axis), None)
         if over is not None:
             raise StreamError(
-                f"{where}: a scan goes over the rows of {over}, expected values that are the same "
-                "for all vertices: these have no order here, use a layer"
+                f"{self.where}: a scan goes over the rows of {over}, expected values that are the "
+                "same for all vertices: these have no order here, use a layer"
             )
         if steps != q["length"] or not 1 <= steps <= MOST_STEPS:
             raise StreamError(
-                f"{where}: a scan of {steps} steps over vertices or edges, expected 1 to "
+                f"{self.where}: a scan of {steps} steps over vertices or edges, expected 1 to "
                 f"{MOST_STEPS}, as many for every graph: loop outside of the streamed function"
             )
         shapes = [[v.aval for v in e.invars[first:]] for e in (eqn, other)]
         made: list[list[Operand]] = [[] for _ in eqn.outvars[carried:]]
         for step in range(steps)[:: -1 if p["reverse"] else 1]:
             xs = [self.step(x, step, *pair) for x, *pair in zip(given, *shapes, strict=True)]
-            outs = self.call(p["jaxpr"], q["jaxpr"], [*ins[:consts], *carry, *xs])
+            outs = self.call([p["jaxpr"], q["jaxpr"]], [*ins[:consts], *carry, *xs])
             carry = outs[:carried]
             for values, y in zip(made, outs[carried:], strict=True):
                 values.append(y)
@@ -317,12 +234,11 @@ class _Walker:
         (found,) = self.made(lambda x: jax.lax.index_in_dim(x, step, 0, False), [x], [one], [two])
         return found
 
-    def array(self, aval: Any, other: Any, what: str, where: str | None = None) -> Array:
+    def array(self, aval: Any, other: Any, what: str) -> Array:
         """What the two shapes of one array say."""
         one, two = tuple(aval.shape), tuple(other.shape)
-        at = where or self.called_at
         if len(one) != len(two):
-            raise StreamError(_depends("the code", at))
+            raise StreamError(_depends("the code", self.where))
         moving = [k for k, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
         if not moving:
             return Array(one, aval.dtype, None)
@@ -333,8 +249,9 @@ class _Walker:
             sizes = [
                 str(n) if rows is None else rows.value for n, rows in zip(one, found, strict=True)
             ]
+            at = f"{self.where}: " if self.where else ""
             raise StreamError(
-                f"{at + ': ' if at else ''}{what} is {aval.dtype}[{', '.join(sizes)}], expected "
+                f"{at}{what} is {aval.dtype}[{', '.join(sizes)}], expected "
                 "that at most one of its sizes follows the number of vertices or edges, and is that"
                 " number: keep one row a vertex"
             )
@@ -365,14 +282,3 @@ def _line(eqn: Any) -> str:
 
 def _shapes(eqn: Any) -> list[jax.ShapeDtypeStruct]:
     return [_compat.like(v.aval) for v in eqn.invars]
-
-
-def _drop_unread(function: Function) -> Function:
-    wanted: set[Operand] = set(function.outputs)
-    kept: list[Equation] = []
-    for eqn in reversed(function.equations):
-        if wanted.isdisjoint(eqn.outputs):
-            continue
-        wanted.update(eqn.inputs)
-        kept.append(eqn)
-    return dataclasses.replace(function, equations=tuple(reversed(kept)))

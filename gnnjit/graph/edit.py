@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +11,9 @@ import numpy as np
 from gnnjit.errors import GraphError
 from gnnjit.graph import hosting, validate
 from gnnjit.graph.reading import as_indices, is_integer, is_number, read_array, shown_shape
-from gnnjit.graph.structure import counting_sort
+from gnnjit.graph.structure import Structure, counting_sort
 from gnnjit.graph.validate import cut, shown
 from gnnjit.shapes import ArrayLike, HostArray, PyTree
-
-if TYPE_CHECKING:
-    from gnnjit.graph.graph import Graph
 
 FILLS: dict[str, np.ufunc] = {
     "mean": np.add, "sum": np.add, "add": np.add, "max": np.maximum, "min": np.minimum,
@@ -98,42 +95,41 @@ def _sort_edges(src: HostArray, dst: HostArray) -> tuple[HostArray, ...]:
     return src, dst, order, starts
 
 
-def self_loops_to_add(graph: Graph, missing_only: bool) -> tuple[Any, Any]:
-    """`(vertex[k], mask[k] or None)`: the vertices that get a self loop.
+def self_loops_to_add(src: Any, dst: Any, mask: Any, num_nodes: int) -> tuple[Any, Any]:
+    """`(vertex[k], mask[k] or None)`: the vertices that have no self loop.
 
-    Concrete graphs: exactly those. Traced ones: all, with a mask, since shapes are fixed.
+    Concrete edges: exactly those. Traced ones: all, with a mask, since shapes are fixed.
     """
-    vertices = np.arange(graph.num_nodes, dtype=graph.src.dtype)
-    if not missing_only:
-        return vertices, None
-    if hosting.on_host(graph):
-        src, dst = real_edges(graph)
+    vertices = np.arange(num_nodes, dtype=src.dtype)
+    if hosting.on_host(src, dst, mask):
+        src, dst = real_edges(src, dst, mask)
         return np.setdiff1d(vertices, src[src == dst], assume_unique=False), None
-    is_loop = graph.src == graph.dst
-    is_loop = is_loop if graph.mask is None else is_loop & graph.mask
-    at = jnp.where(is_loop, graph.src, graph.num_nodes)
-    has_loop = jnp.zeros(graph.num_nodes, bool).at[at].set(True, mode="drop")
+    is_loop = src == dst if mask is None else (src == dst) & mask
+    at = jnp.where(is_loop, src, num_nodes)
+    has_loop = jnp.zeros(num_nodes, bool).at[at].set(True, mode="drop")
     return vertices, ~has_loop
 
 
-def real_edges(graph: Graph) -> tuple[HostArray, HostArray]:
+def real_edges(src: Any, dst: Any, mask: Any) -> tuple[HostArray, HostArray]:
     """The endpoints of the edges that are not padding, on the host."""
-    src, dst = np.asarray(graph.src), np.asarray(graph.dst)
-    if graph.mask is None:
+    src, dst = np.asarray(src), np.asarray(dst)
+    if mask is None:
         return src, dst
-    mask = np.asarray(graph.mask)
+    mask = np.asarray(mask)
     return src[mask], dst[mask]
 
 
-def append_rows(tree: PyTree, graph: Graph, vertices: Any, fill: Any) -> PyTree:
-    """Every array of `tree`, one row per edge of `graph`, with one row more for each of `vertices`:
-    `fill`, or what it says of the edges into the vertex."""
+def append_rows(
+    tree: PyTree, dst: Any, mask: Any, structure: Structure, vertices: Any, fill: Any
+) -> PyTree:
+    """Every array of `tree`, one row per edge, with one row more for each of `vertices`: `fill`, or
+    what it says of the edges into the vertex (`structure`: the edges by destination)."""
 
     def append(path: Any, leaf: Any) -> Any:
         name = "edges" + jax.tree_util.keystr(path)
         leaf = _as_jax_holds(name, read_array(name, leaf))
         if isinstance(fill, str):
-            rows = reduced_into(name, leaf, graph, fill)[vertices]
+            rows = reduced_into(name, leaf, dst, mask, structure, fill)[vertices]
         else:
             rows = _constant(name, leaf, len(vertices), fill)
         return hosting.concatenated([leaf, rows])
@@ -203,7 +199,7 @@ def check_fill(fill: Any) -> None:
         )
 
 
-def reduced_into(name: str, rows: Any, graph: Graph, how: str) -> Any:
+def reduced_into(name: str, rows: Any, dst: Any, mask: Any, structure: Structure, how: str) -> Any:
     """`[num_dst, ...]`: `rows` of the edges into each vertex, padding left out; where there are
     none 0, or 1 for a product."""
     if not jnp.issubdtype(rows.dtype, np.number) or (how == "mean" and is_integer(rows.dtype)):
@@ -211,15 +207,16 @@ def reduced_into(name: str, rows: Any, graph: Graph, how: str) -> Any:
             f"{name} has dtype {cut(str(rows.dtype))}, which has no {how}: pass a value as fill=, "
             f"or convert it to numbers of floating point"
         )
-    if hosting.on_host(graph, rows):
-        return _reduced_on_host(np.asarray(rows), graph, how)
-    at = graph.dst if graph.mask is None else jnp.where(graph.mask, graph.dst, graph.num_dst)
-    count = graph.num_dst
+    count = structure.num_rows
+    if hosting.on_host(dst, mask, structure, rows):
+        real = slice(None) if mask is None else np.asarray(mask)
+        return _reduced_on_host(np.asarray(rows)[real], np.asarray(dst)[real], count, how)
+    at = dst if mask is None else jnp.where(mask, dst, count)
     wide = jnp.asarray(rows).astype(_wide(rows.dtype))
     if how in ("sum", "add", "mul"):
         reduce = jax.ops.segment_prod if how == "mul" else jax.ops.segment_sum
         return reduce(wide, at, count).astype(rows.dtype)
-    degree = graph.in_structure.degree().reshape(-1, *(1,) * (rows.ndim - 1))
+    degree = structure.degree().reshape(-1, *(1,) * (rows.ndim - 1))
     if how == "mean":
         total = jax.ops.segment_sum(wide, at, count)
         return (total / jnp.maximum(degree, 1)).astype(rows.dtype)
@@ -232,11 +229,10 @@ def _wide(dtype: Any) -> Any:
     return np.float32 if dtype.itemsize < 4 and not is_integer(dtype) else dtype
 
 
-def _reduced_on_host(rows: HostArray, graph: Graph, how: str) -> HostArray:
-    real = slice(None) if graph.mask is None else np.asarray(graph.mask)
-    at, values = np.asarray(graph.dst)[real], rows[real].astype(_wide(rows.dtype))
+def _reduced_on_host(rows: HostArray, at: HostArray, count: int, how: str) -> HostArray:
+    values = rows.astype(_wide(rows.dtype))
     ufunc = FILLS[how]
-    shape = (graph.num_dst, *rows.shape[1:])
+    shape = (count, *rows.shape[1:])
     if how in ("max", "min"):
         out = np.zeros(shape, values.dtype)
         out[at] = values  # any of them: a vertex without edges stays 0
@@ -244,6 +240,6 @@ def _reduced_on_host(rows: HostArray, graph: Graph, how: str) -> HostArray:
         out = np.full(shape, ufunc.identity, values.dtype)
     ufunc.at(out, at, values)
     if how == "mean":
-        degree = np.maximum(np.bincount(at, minlength=graph.num_dst), 1)
+        degree = np.maximum(np.bincount(at, minlength=count), 1)
         out = out / degree.reshape(-1, *(1,) * (rows.ndim - 1))
     return out.astype(rows.dtype)

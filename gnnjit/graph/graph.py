@@ -13,7 +13,7 @@ import numpy as np
 from gnnjit.errors import GraphError
 from gnnjit.graph import edit, hosting, normalize, order, padding, reading, validate
 from gnnjit.graph.statistics import Statistics, compute_statistics
-from gnnjit.graph.structure import Structure, sort_on_host
+from gnnjit.graph.structure import Structure, append_padding, sort_on_host
 from gnnjit.shapes import ArrayLike, EdgeIndex, EdgeMask, EdgeWeight, PyTree, VertexWeight
 
 Counts = tuple[int | None, int | None]
@@ -189,7 +189,7 @@ class Graph:
         Raises:
             GraphError: if `weights` has not one entry per edge.
         """
-        return normalize.gcn_norm(self, weights)
+        return normalize.gcn_norm(*self._ends(), weights)
 
     def gcn_factors(self, weights: ArrayLike | None = None) -> tuple[VertexWeight, VertexWeight]:
         """`(float32[num_src], float32[num_dst])`: the vertex factors whose product is `gcn_norm`.
@@ -197,7 +197,13 @@ class Graph:
         `gcn_norm()[i] == at_src[src[i]] * at_dst[dst[i]]`: a layer that multiplies by one before
         and by the other after the sum needs no edge weights.
         """
-        return normalize.gcn_factors(self, weights)
+        return normalize.gcn_factors(*self._ends(), weights)
+
+    def _ends(self) -> tuple[Any, Any, Any]:
+        """What a normalisation by degrees needs: the ends of edges, their mask, and who has which
+        edges (the sources, where they are vertices of their own, and the destinations)."""
+        by_source = self.out_structure if self.bipartite else None
+        return (self.src, self.dst), self.mask, (by_source, self.in_structure)
 
     def with_self_loops(
         self, edges: PyTree | None = None, *, fill: Any = 1.0, missing_only: bool = True
@@ -229,7 +235,9 @@ class Graph:
                 f"{self.num_dst} destinations, expected one vertex set: add the vertex's own "
                 f"features in the layer instead"
             )
-        new, new_mask = edit.self_loops_to_add(self, missing_only)
+        new, new_mask = np.arange(self.num_nodes, dtype=self.src.dtype), None
+        if missing_only:
+            new, new_mask = edit.self_loops_to_add(self.src, self.dst, self.mask, self.num_nodes)
         mask = None
         if self.mask is not None or new_mask is not None:
             old_mask = np.ones(self.num_edges, bool) if self.mask is None else self.mask
@@ -241,7 +249,7 @@ class Graph:
         if edges is None:
             return graph
         self.check(edges, "edge", "edges")
-        return graph, edit.append_rows(edges, self, new, fill)
+        return graph, edit.append_rows(edges, self.dst, self.mask, self.in_structure, new, fill)
 
     def to_undirected(self) -> Graph:
         """The graph with every edge in both directions, duplicates merged, padding left out.
@@ -252,7 +260,9 @@ class Graph:
             GraphError: if the graph is bipartite or traced.
         """
         num_nodes = self.num_nodes
-        edges = (self.src, self.dst) if validate.is_traced(self) else edit.real_edges(self)
+        edges = (self.src, self.dst)
+        if not validate.is_traced(self):
+            edges = edit.real_edges(*edges, self.mask)
         src, dst, _ = edit.symmetrize(*edges)
         return Graph.from_edges(src, dst, num_nodes)
 
@@ -273,8 +283,9 @@ class Graph:
             GraphError: if a capacity is below what the graph has, is not an integer, or names
                 the wrong vertex sets; if there is no vertex for padding to point at.
         """
-        sizes = padding.capacities(self, num_nodes, num_edges, num_src, num_dst)
-        return padding.pad_graph(self, *sizes)
+        present = self.num_src, self.num_dst, self.num_edges
+        wanted = num_nodes, num_edges, num_src, num_dst
+        return _padded(self, *padding.capacities(present, self.bipartite, *wanted))
 
     def pad_nodes(self, x: PyTree) -> PyTree:
         """`x` with rows of zeros appended up to `num_nodes` (per vertex set, for a `Bipartite`).
@@ -295,7 +306,21 @@ class Graph:
 
     def statistics(self) -> Statistics:
         """Counts that tell what the graph is like. Raises GraphError if it is traced."""
-        return compute_statistics(self)
+        if validate.is_traced(self):
+            raise GraphError(
+                "statistics() was called on a traced graph, expected a concrete one: call it "
+                "outside jit"
+            )
+        src, dst = edit.real_edges(self.src, self.dst, self.mask)
+        return compute_statistics(
+            src,
+            dst,
+            np.asarray(self.in_degree),
+            np.asarray(self.out_degree),
+            bipartite=self.bipartite,
+            num_padding=self.num_edges - len(src),
+            num_bytes=sum(leaf.nbytes for leaf in jax.tree.leaves(self)),
+        )
 
     def check(self, x: PyTree, space: Any, what: str) -> None:
         """Raises GraphError unless every array in `x` has one row per element of `space`.
@@ -400,6 +425,35 @@ def _from_traced(
         num_edges=num_edges,
         bipartite=bipartite,
     )
+
+
+def _padded(graph: Graph, num_src: int, num_dst: int, num_edges: int) -> Graph:
+    """`graph` with vertices and padding edges appended; the present ones keep their numbers."""
+    validate.room_for_padding(num_edges, num_src, num_dst)
+    dtype = validate.index_dtype(num_edges=num_edges, num_src=num_src, num_dst=num_dst)
+    on_host = hosting.on_host(graph)
+    place, dropped = graph.src, graph.dropped
+    if on_host:
+        graph = jax.tree.map(np.asarray, dataclasses.replace(graph, dropped=None))
+    xp: Any = np if on_host else jnp
+    new = num_edges - graph.num_edges
+    mask = xp.ones(graph.num_edges, bool) if graph.mask is None else graph.mask
+    padded = dataclasses.replace(
+        graph,
+        src=xp.pad(graph.src, (0, new)),
+        dst=xp.pad(graph.dst, (0, new)),
+        mask=xp.pad(mask, (0, new)),
+        in_structure=append_padding(graph.in_structure, num_dst, num_edges),
+        out_structure=append_padding(graph.out_structure, num_src, num_edges),
+        num_src=num_src,
+        num_dst=num_dst,
+        num_edges=num_edges,
+    )
+    if graph.src.dtype != dtype:
+        padded = jax.tree.map(lambda a: a if a.dtype == np.bool_ else a.astype(dtype), padded)
+    if not on_host:
+        return padded
+    return dataclasses.replace(hosting.to_device(padded, place), dropped=dropped)
 
 
 def _widen(index: Any, dtype: np.dtype) -> jax.Array:

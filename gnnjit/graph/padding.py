@@ -1,9 +1,8 @@
-"""Capacities: graphs and features padded to fixed sizes, so that nothing is compiled twice."""
+"""Capacities: sizes and features padded to them, so that nothing is compiled twice."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,70 +11,37 @@ import numpy as np
 from gnnjit.errors import GraphError
 from gnnjit.graph import hosting, validate
 from gnnjit.graph.reading import is_number, read_array, shown_shape
-from gnnjit.graph.structure import append_padding
 from gnnjit.shapes import PyTree
-
-if TYPE_CHECKING:
-    from gnnjit.graph.graph import Graph
-
-
-def pad_graph(graph: Graph, num_src: int, num_dst: int, num_edges: int) -> Graph:
-    """`graph` with vertices and padding edges appended; the present ones keep their numbers."""
-    validate.room_for_padding(num_edges, num_src, num_dst)
-    dtype = validate.index_dtype(num_edges=num_edges, num_src=num_src, num_dst=num_dst)
-    on_host = hosting.on_host(graph)
-    place, dropped = graph.src, graph.dropped
-    if on_host:
-        graph = jax.tree.map(np.asarray, dataclasses.replace(graph, dropped=None))
-    xp: Any = np if on_host else jnp
-    new = num_edges - graph.num_edges
-    mask = xp.ones(graph.num_edges, bool) if graph.mask is None else graph.mask
-    padded = dataclasses.replace(
-        graph,
-        src=xp.pad(graph.src, (0, new)),
-        dst=xp.pad(graph.dst, (0, new)),
-        mask=xp.pad(mask, (0, new)),
-        in_structure=append_padding(graph.in_structure, num_dst, num_edges),
-        out_structure=append_padding(graph.out_structure, num_src, num_edges),
-        num_src=num_src,
-        num_dst=num_dst,
-        num_edges=num_edges,
-    )
-    if graph.src.dtype != dtype:
-        padded = _astype(padded, dtype)
-    if not on_host:
-        return padded
-    return dataclasses.replace(hosting.to_device(padded, place), dropped=dropped)
-
-
-def _astype(graph: Graph, dtype: np.dtype) -> Graph:
-    """`graph` with every index in `dtype`."""
-    return jax.tree.map(lambda a: a if a.dtype == np.bool_ else a.astype(dtype), graph)
 
 
 def capacities(
-    graph: Graph, num_nodes: Any, num_edges: Any, num_src: Any, num_dst: Any
+    present: tuple[int, int, int],
+    bipartite: bool,
+    num_nodes: Any,
+    num_edges: Any,
+    num_src: Any,
+    num_dst: Any,
 ) -> tuple[int, int, int]:
-    """The wanted (sources, destinations, edges); those left out stay as they are.
+    """The wanted (sources, destinations, edges); those left out stay as they are `present`.
 
     Raises GraphError if one is below what the graph has, or names the wrong vertex sets.
     """
-    if graph.bipartite and num_nodes is not None:
+    if bipartite and num_nodes is not None:
         raise GraphError(
             "num_nodes was given for a bipartite graph, expected num_src and num_dst: "
             "pad each vertex set by itself"
         )
-    if not graph.bipartite and not (num_src is None and num_dst is None):
+    if not bipartite and not (num_src is None and num_dst is None):
         raise GraphError(
             "num_src or num_dst was given for a graph of one vertex set, expected num_nodes: "
             "pass num_nodes="
         )
-    src, dst = (num_src, num_dst) if graph.bipartite else (num_nodes, num_nodes)
-    names = ("num_src", "num_dst") if graph.bipartite else ("num_nodes", "num_nodes")
+    src, dst = (num_src, num_dst) if bipartite else (num_nodes, num_nodes)
+    names = ("num_src", "num_dst") if bipartite else ("num_nodes", "num_nodes")
     return (
-        _capacity(names[0], src, graph.num_src),
-        _capacity(names[1], dst, graph.num_dst),
-        _capacity("num_edges", num_edges, graph.num_edges),
+        _capacity(names[0], src, present[0]),
+        _capacity(names[1], dst, present[1]),
+        _capacity("num_edges", num_edges, present[2]),
     )
 
 

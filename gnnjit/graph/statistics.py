@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 
-from gnnjit.errors import GraphError
-from gnnjit.graph import validate
-from gnnjit.graph.edit import real_edges
 from gnnjit.shapes import HostArray
-
-if TYPE_CHECKING:
-    from gnnjit.graph.graph import Graph
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,34 +83,35 @@ class Statistics:
         )
 
 
-def compute_statistics(graph: Graph) -> Statistics:
-    """The statistics of a concrete graph. Raises GraphError if it is traced."""
-    if validate.is_traced(graph):
-        raise GraphError(
-            "statistics() was called on a traced graph, expected a concrete one: call it outside "
-            "jit"
-        )
-    src, dst = real_edges(graph)
-    in_degree = np.asarray(graph.in_structure.degree())
-    out_degree = np.asarray(graph.out_structure.degree())
-    if graph.bipartite:
+def compute_statistics(
+    src: HostArray,
+    dst: HostArray,
+    in_degree: HostArray,
+    out_degree: HostArray,
+    *,
+    bipartite: bool,
+    num_padding: int,
+    num_bytes: int,
+) -> Statistics:
+    """The statistics of a graph whose real edges are `src[i] -> dst[i]`."""
+    if bipartite:
         isolated = int((in_degree == 0).sum() + (out_degree == 0).sum())
     else:
         isolated = int(((in_degree == 0) & (out_degree == 0)).sum())
     hub = max(int(in_degree.max(initial=0)), int(out_degree.max(initial=0)))
     return Statistics(
-        num_src=graph.num_src,
-        num_dst=graph.num_dst,
-        bipartite=graph.bipartite,
+        num_src=len(out_degree),
+        num_dst=len(in_degree),
+        bipartite=bipartite,
         num_edges=len(src),
-        num_padding=graph.num_edges - len(src),
+        num_padding=num_padding,
         in_degree=DegreeStatistics.of(in_degree),
         out_degree=DegreeStatistics.of(out_degree),
         isolated=isolated,
-        self_loops=0 if graph.bipartite else int((src == dst).sum()),
-        duplicate_edges=_duplicates(src, dst, graph.num_src),
+        self_loops=0 if bipartite else int((src == dst).sum()),
+        duplicate_edges=_duplicates(src, dst, len(out_degree)),
         hub_share=hub / len(src) if len(src) else 0.0,
-        num_bytes=sum(leaf.nbytes for leaf in jax.tree.leaves(graph)),
+        num_bytes=num_bytes,
     )
 
 

@@ -14,12 +14,13 @@ from gnnjit.ir import program as ir
 from gnnjit.ir.lines import END, Line, ParseError, logical_lines
 from gnnjit.ir.program import Aggregate, Atom, Equation, Lax, Literal, Program, Reduce, Value
 from gnnjit.ir.show import INFIX, OVER, find_dtype, implied_params, jax_primitives, jax_types
-from gnnjit.ir.space import Space
+from gnnjit.ir.space import Space, SpaceKind
 
 _PRIMITIVES = {sign: name for name, sign in INFIX.items()}
-_SPACES = {s.value: s for s in Space if s is not Space.SHARED}
-_INDEXED = {s.index: s for s in _SPACES.values()}
-_OVER = {tuple(re.findall(r"\w+|[-<>]+|[()]", text))[1:]: space for space, text in OVER.items()}
+_KINDS: tuple[SpaceKind, ...] = ("graph", "src", "dst", "edge")
+_OVER: dict[tuple[str, ...], SpaceKind] = {
+    tuple(re.findall(r"\w+|[-<>]+|[()]", text))[1:]: kind for kind, text in OVER.items()
+}
 _WORDS = {"None": None, "True": True, "False": False, "inf": float("inf"), "nan": float("nan")}
 _ABSENT = object()
 
@@ -79,11 +80,24 @@ class _Parser:
         self.line.expect(":")
         dtype = self.dtype(self.line.name("a type"))
         self.line.expect("[")
-        space = _SPACES.get(self.line.peek().text, Space.SHARED)
-        if self.line.skip(space.value) and not self.line.sees("]"):
+        space = self.space()
+        if space is not Space.SHARED and not self.line.sees("]"):
             self.line.expect(",")
         shape = tuple(self.line.listed(self.line.integer, "]"))
         return Value(shape, dtype, space, name)
+
+    def space(self) -> Space:
+        """`dst` or `dst:paper`; a shared value has none."""
+        for kind in _KINDS:
+            if self.line.skip(kind):
+                break
+        else:
+            return Space.SHARED
+        of = self.line.name("a relation") if self.line.skip(":") else None
+        try:
+            return Space(kind, of)
+        except ValueError as error:
+            self.line.fail(str(error))
 
     def dtype(self, name: str) -> Any:
         if name == "key" and self.line.skip("<"):
@@ -110,7 +124,7 @@ class _Parser:
     def expression(self, scope: Scope, outputs: tuple[Value, ...]) -> tuple[Any, list[Atom]]:
         line = self.line
         if line.peek(1).text == "over":
-            return self.reduction(scope)
+            return self.reduction(scope, outputs[0])
         if line.peek(1).text == "of" and line.peek().text in ("degree", "index"):
             return self.vertex_number(outputs[0]), []
         if line.sees("store") and line.peek(1).text == "(":
@@ -130,14 +144,15 @@ class _Parser:
         said = {k: p for k, p in (implied | params).items() if p is not _ABSENT}
         return Lax(primitive, tuple(sorted(said.items()))), operands
 
-    def reduction(self, scope: Scope) -> tuple[Reduce, list[Atom]]:
+    def reduction(self, scope: Scope, out: Value) -> tuple[Reduce, list[Atom]]:
         """`sum over (u -> v) of x`, or `... of exp(s - max s) * x`, whose operands are s and x"""
         kind = self.line.name("a reduction")
         self.line.expect("over")
-        into = next((space for words, space in _OVER.items() if self.line.skip(*words)), None)
-        if into is None:
+        homes: list[SpaceKind] = [home for words, home in _OVER.items() if self.line.skip(*words)]
+        if not homes:
             self.line.fail("expected (u -> v), (v <- u) or `all edges` after `over`")
         self.line.expect("of")
+        into = Space(homes[0], out.space.of if homes[0] in ("src", "dst") else None)
         if kind != "sum" or not self.line.skip("exp", "("):
             return Reduce(kind, into), [self.atom(scope)]
         score = self.atom(scope)
@@ -238,7 +253,7 @@ class _Parser:
         if self.line.skip("on", "each", "edge"):
             reduction, atoms = None, [self.atom(inner)]
         else:
-            reduction, atoms = self.reduction(inner)
+            reduction, atoms = self.reduction(inner, out)
         self.line.expect(END.text)
         self.row += 1
         return out, reduction, atoms
@@ -275,7 +290,7 @@ class _Parser:
         if self.line.skip("["):
             letter = self.line.name("u, v or e")
             self.line.expect("]")
-            if _INDEXED.get(letter) is not value.space:
+            if letter != value.space.index:
                 self.line.fail(f"{token.text} lies in {value.space.value}; {letter} cannot read it")
         return value
 

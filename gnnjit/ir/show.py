@@ -6,7 +6,7 @@
       return b
 
 *Types* give the space, then the shape of one element: `f32[dst, 3]`, `bool[edge]`; a shared value
-names no space: `f32[4, 3]`, `i32[]`.
+names no space: `f32[4, 3]`, `i32[]`. A space of one relation says which: `f32[dst:cites, 3]`.
 
 *Names.* Inputs keep theirs (`p['w']` prints as `p.w`); other values get letters. `u`, `v`, `e` are
 one source, destination and edge, so an input of that name gets a prime: `v'`.
@@ -72,17 +72,18 @@ from gnnjit.ir.program import (
     Store,
     Value,
 )
-from gnnjit.ir.space import Space
+from gnnjit.ir.space import Space, SpaceKind
 
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "dot_general": "@",
     "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
 }  # fmt: skip
-OVER = {
-    Space.DST: "over (u -> v)",
-    Space.SRC: "over (v <- u)",
-    Space.SHARED: "over all edges",
-    Space.EDGE: "over each edge",  # ill-formed; shown in the verifier's messages
+OVER: dict[SpaceKind, str] = {
+    "dst": "over (u -> v)",
+    "src": "over (v <- u)",
+    "shared": "over all edges",
+    "graph": "over each graph",  # ill-formed like the next; shown in the verifier's messages
+    "edge": "over each edge",
 }
 TRAVERSAL = "for each edge (u -> v)"
 SHORT_DTYPES = {
@@ -171,7 +172,7 @@ class Printer:
         """The atom as it is read in the space `at`."""
         if isinstance(atom, Literal):
             return literal(atom)
-        here = at is None or atom.space in (at, Space.SHARED)
+        here = at is None or atom.space.kind in (at.kind, "shared")
         return self.name(atom) if here else f"{self.name(atom)}[{atom.space.index}]"
 
     def equation(self, eqn: Equation, indent: str = "") -> list[Line]:
@@ -203,8 +204,8 @@ class Printer:
         """A reduction of one operand, or of a score and a value."""
         read = [self.atom(a, Space.EDGE) for a in operands]
         if op.kind == "exp_sum" and len(read) == 2:
-            return f"sum {OVER[op.into]} of exp({read[0]} - max {read[0]}) * {read[1]}"
-        return f"{op.kind} {OVER[op.into]} of {', '.join(read)}"
+            return f"sum {OVER[op.into.kind]} of exp({read[0]} - max {read[0]}) * {read[1]}"
+        return f"{op.kind} {OVER[op.into.kind]} of {', '.join(read)}"
 
     def lax(self, eqn: Equation, op: Lax) -> str:
         args = [self.atom(a, eqn.space) for a in eqn.inputs]

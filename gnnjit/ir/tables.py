@@ -27,7 +27,7 @@ MOST_ROWS = 32
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class TableRows:
     """Which rows of a table are meant: `[*leading, *row]`, the first axes by index.
 
     index: a scalar for each leading axis, or one value `[*batch, axes]`.
@@ -70,11 +70,11 @@ class Rows:
 class RowSum:
     """`update`, of the shape `[*batch, *row]`, is added to rows."""
 
-    rows: Rows
+    rows: TableRows
     update: Atom
 
 
-def read_of(eqn: Equation) -> Rows | None:
+def read_of(eqn: Equation) -> TableRows | None:
     """What an equation reads, if it reads whole rows of a table."""
     if not isinstance(eqn.op, Lax) or eqn.op.name not in READS:
         return None
@@ -89,7 +89,7 @@ def read_of(eqn: Equation) -> Rows | None:
     if not found or not whole or tuple(numbers.offset_dims) != tuple(trailing):
         return None
     fill = _fill(eqn, table.dtype)
-    return _some(Rows(table, tuple(index), count, fill))
+    return _some(TableRows(table, tuple(index), count, fill))
 
 
 def sum_of(eqn: Equation, made: Mapping[Any, Equation]) -> RowSum | None:
@@ -113,11 +113,11 @@ def sum_of(eqn: Equation, made: Mapping[Any, Equation]) -> RowSum | None:
         return None
     # What only promises to be inside is read at the nearest row, but its gradient is dropped.
     nearest = eqn.op["mode"] == jax.lax.GatherScatterMode.CLIP
-    rows = _some(Rows(table, (index,), count, None if nearest else 0))
+    rows = _some(TableRows(table, (index,), count, None if nearest else 0))
     return RowSum(rows, update) if rows else None
 
 
-def _sliced(table: Atom, index: list[Atom], sizes: tuple[int, ...]) -> Rows | None:
+def _sliced(table: Atom, index: list[Atom], sizes: tuple[int, ...]) -> TableRows | None:
     """Axes of which all is read start at 0, whatever their index is."""
     shape = tuple(table.shape)
     count = next((k for k, n in enumerate(sizes) if n != 1), len(sizes))
@@ -125,7 +125,7 @@ def _sliced(table: Atom, index: list[Atom], sizes: tuple[int, ...]) -> Rows | No
         count -= 1
     if count == 0 or sizes[count:] != shape[count:]:
         return None
-    return Rows(table, tuple(index[:count]), count)
+    return TableRows(table, tuple(index[:count]), count)
 
 
 def _gathered(eqn: Equation, dims: Any, gone: Any, numbers: Any) -> bool:
@@ -152,7 +152,7 @@ def _fill(eqn: Equation, dtype: Any) -> Any:
     return info.min if jnp.issubdtype(dtype, jnp.signedinteger) else info.max
 
 
-def _some(rows: Rows) -> Rows | None:
+def _some(rows: TableRows) -> TableRows | None:
     return rows if 0 < math.prod(rows.batch) <= MOST_ROWS and math.prod(rows.lengths) else None
 
 

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from gnnjit.errors import VerifyError
+from gnnjit.errors import LayerError, VerifyError
 from gnnjit.ir.dtypes import is_extended, is_floating
 from gnnjit.ir.evaluate import Kind, result_kinds
 from gnnjit.ir.program import (
@@ -37,10 +37,9 @@ from gnnjit.ir.program import (
     Value,
 )
 from gnnjit.ir.show import Printer, kind
-from gnnjit.ir.space import Space, join
+from gnnjit.ir.space import Space, SpaceKind, join
 
 _KINDS = ("sum", "max", "min", "exp_sum")
-_VERTICES = (Space.SRC, Space.DST)
 
 _sound: weakref.WeakSet[Equation] = weakref.WeakSet()
 """Equations that keep the rules, wherever they stand: passes leave most of them as they are."""
@@ -99,9 +98,9 @@ def _broken_rule(eqn: Equation) -> str | None:
         case Store():
             return _store(eqn)
         case Degree():
-            return _vertex_number(eqn, _VERTICES)
+            return _vertex_number(eqn, ("src", "dst"))
         case Index():
-            return _vertex_number(eqn, (*_VERTICES, Space.EDGE))
+            return _vertex_number(eqn, ("src", "dst", "edge"))
         case Aggregate():
             return _aggregate(eqn, eqn.op)
 
@@ -110,7 +109,11 @@ def _lax(eqn: Equation, op: Lax) -> str | None:
     spaces = {o.space for o in eqn.outputs}
     if len(spaces) != 1:
         return f"its outputs lie in {len(spaces)} spaces; all outputs of {op.name} share one"
-    needed, (found,) = join(*(a.space for a in eqn.inputs)), spaces
+    (found,) = spaces
+    try:
+        needed = join(*(a.space for a in eqn.inputs))
+    except LayerError as error:
+        return str(error)
     if not needed <= found:
         return f"its operands can be read together in {needed.value}, but it sits in {found.value}"
     if any(is_extended(v.dtype) for v in (*eqn.inputs, *eqn.outputs)):
@@ -161,19 +164,18 @@ def _scored(op: Reduce, score: Atom, value: Atom) -> str | None:
 def _reduction(op: Reduce, out: Value) -> str | None:
     if op.kind not in _KINDS:
         return f"unknown reduction {op.kind!r}; known are {', '.join(_KINDS)}"
-    if op.into is Space.EDGE:
-        return "a reduction goes into src, dst or shared, not into edge"
+    if op.into is not Space.SHARED and not op.into.is_vertex:
+        return f"a reduction goes into src, dst or shared, not into {op.into.value}"
     if out.space is not op.into:
         return f"it reduces into {op.into.value}, but its output lies in {out.space.value}"
     return None
 
 
-def _vertex_number(eqn: Equation, allowed: Sequence[Space]) -> str | None:
+def _vertex_number(eqn: Equation, allowed: Sequence[SpaceKind]) -> str | None:
     if eqn.inputs or len(eqn.outputs) != 1:
         return f"{eqn.op.name} has no operands and one output"
-    if eqn.space not in allowed:
-        names = " or ".join(s.value for s in allowed)
-        return f"{eqn.op.name} is defined in {names}, not in {eqn.space.value}"
+    if eqn.space.kind not in allowed:
+        return f"{eqn.op.name} is defined in {' or '.join(allowed)}, not in {eqn.space.value}"
     return _compare(eqn.outputs, [((), np.dtype(np.int32))], eqn.op.name)
 
 

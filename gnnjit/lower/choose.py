@@ -126,8 +126,7 @@ def crowded(body: Program, graph: Graph) -> frozenset[Space]:
         reads.update(dict.fromkeys(eqn.outputs, below))
         if eqn.op.name == "dot_general":
             found |= below
-    vertices = found & {Space.SRC, Space.DST}
-    return frozenset(s for s in vertices if size(graph, s) > graph.num_edges)
+    return frozenset(s for s in found if s.is_vertex and size(graph, s) > graph.num_edges)
 
 
 def traversals(

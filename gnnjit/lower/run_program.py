@@ -50,7 +50,7 @@ def outputs(
 
 def on_edges(graph: AnyGraph, x: Any, atom: Atom) -> Any:
     """A value over all edges, 0 on padding."""
-    if isinstance(graph, ShardedGraph) and atom.space in (Space.SRC, Space.DST):
+    if isinstance(graph, ShardedGraph) and atom.space.is_vertex:
         value = Value(tuple(atom.shape), atom.dtype, atom.space)
         return aggregate(graph, Program((value,), (), (value,)), (None,), [x])[0]
     return spread(graph, x, atom.space)

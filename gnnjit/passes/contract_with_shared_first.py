@@ -23,7 +23,7 @@ from jax import lax
 from gnnjit.ir.dtypes import is_floating
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Literal, Program, Value, rewrite
 from gnnjit.ir.space import Space
-from gnnjit.passes.analysis.linear import VERTICES, dot
+from gnnjit.passes.analysis.linear import dot
 
 READ = 4
 """Multiplications that reading a scalar of a vertex costs an edge."""
@@ -120,7 +120,7 @@ def _three(eqn: Equation, inner: Equation, side: int) -> _Three | None:
     by_space = {Space.SHARED: [], Space.SRC: [], Space.DST: [], Space.EDGE: []}
     for factor in factors:
         by_space[factor[0].space].append(factor)
-    vertices = [f for s in VERTICES for f in by_space[s]]
+    vertices = [f for s in (Space.SRC, Space.DST) for f in by_space[s]]
     if len(by_space[Space.SHARED]) != 1 or not vertices:
         return None
     (shared,) = by_space[Space.SHARED]

@@ -74,7 +74,7 @@ def _terms(
 
 def _emit(builder: Builder, eqn: Equation, terms: list[tuple[Atom, bool]]) -> bool:
     """Sum shared terms, then each endpoint's with them, then all."""
-    groups: dict[Space, list[tuple[Atom, bool]]] = {s: [] for s in Space}
+    groups: dict[Space, list[tuple[Atom, bool]]] = collections.defaultdict(list)
     dtype = working(eqn.outputs[0].dtype)
     for atom, minus in terms:
         groups[atom.space].append((widened(builder, builder[atom], dtype, eqn.location), minus))

@@ -1,15 +1,17 @@
-"""The passes, in the order in which they run."""
+"""The passes, in the order in which they run: one table for a layer, one for each traversal of it
+when that is lowered. A line of a table is a pass, how it is made, and when it is left out.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
 from gnnjit.ir.verify import verify
-from gnnjit.passes.arithmetic_on_own_rows import ArithmeticOnOwnRows
 from gnnjit.passes.contract_with_shared_first import ContractWithSharedFirst
 from gnnjit.passes.drop_dead import DropDead
 from gnnjit.passes.extremes_in_full_precision import ExtremesInFullPrecision
@@ -19,16 +21,17 @@ from gnnjit.passes.fuse_scatter_apply_gather import FuseScatterApplyGather
 from gnnjit.passes.group_sums_by_space import GroupSumsBySpace
 from gnnjit.passes.online_softmax import OnlineSoftmax
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
-from gnnjit.passes.place_on_the_edges import PlaceOnTheEdges
 from gnnjit.passes.reorder_aggregate_combine import Order, ReorderAggregateCombine
-from gnnjit.passes.repeat_on_the_edges import RepeatOnTheEdges
-from gnnjit.passes.scale_on_the_edges import ScaleOnTheEdges
 from gnnjit.passes.scores_as_products import MOST, ScoresAsProducts
 from gnnjit.passes.share_subexpressions import ShareSubexpressions
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
+from gnnjit.passes.sink_broadcasts import SinkBroadcasts
+from gnnjit.passes.sink_row_arithmetic import SinkRowArithmetic
+from gnnjit.passes.sink_scaling import SinkScaling
+from gnnjit.passes.sink_vertex_work import SinkVertexWork
+from gnnjit.passes.sink_zeros import SinkZeros
 from gnnjit.passes.split_concat_matmul import SplitConcatMatmul
 from gnnjit.passes.store_edge_values import StoreEdgeValues
-from gnnjit.passes.zeros_on_the_edges import ZerosOnTheEdges
 
 
 class Pass(Protocol):
@@ -67,43 +70,154 @@ class Choices:
     on_edges: frozenset[Space] = NOWHERE
     limit: int | None = None
 
+    @property
+    def reordered(self) -> bool:
+        return any(self.orders)
+
 
 AS_WRITTEN = Choices()
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What decides which passes run, and how.
+
+    padded: the graph has vertices that are padding; None: nobody asks (`shield-unread-vertices`).
+    online: with the reduction that only some kernels can do.
+    scale_on_edges: a vertex's number is repeated and multiplied by where edges read it.
+    """
+
+    choices: Choices = AS_WRITTEN
+    padded: bool | None = None
+    online: bool = True
+    scale_on_edges: bool = False
+
+    def has(self, when: str) -> bool:
+        """Whether the option of that name is set."""
+        return not when or bool(operator.attrgetter(when)(self))
+
+    @property
+    def shielded(self) -> bool:
+        return self.padded is not None
+
+    @property
+    def on_edges(self) -> frozenset[Space]:
+        return self.choices.on_edges
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One line of a table of passes.
+
+    kind: the class of the pass; `kind.name` is its name, and that of its file.
+    make: the pass for given options, where it is not `kind()`.
+    when: the option without which it is left out, as `choices.stored`; "" if it always runs.
+    """
+
+    kind: Any
+    make: Callable[[Options], Pass] | None = None
+    when: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.kind.name
+
+
+SIMPLIFY: tuple[Entry, ...] = (
+    Entry(ShieldUnreadVertices, lambda o: ShieldUnreadVertices(bool(o.padded)), "shielded"),
+    Entry(DropDead),
+    Entry(PlaceInSmallestSpace),
+    Entry(FoldConstants),
+    Entry(ShareSubexpressions),
+    Entry(SplitConcatMatmul, lambda o: SplitConcatMatmul(None, o.on_edges)),
+    Entry(ContractWithSharedFirst, lambda o: ContractWithSharedFirst(o.on_edges)),
+    Entry(GroupSumsBySpace),
+    Entry(FactorOutOfReduce, lambda o: FactorOutOfReduce(keep_fixed=True, keep=o.on_edges)),
+    Entry(PlaceInSmallestSpace),
+    Entry(ShareSubexpressions),
+    Entry(DropDead),
+)
+"""Passes of every layer. A planner weighs its choices on what they leave."""
+
+CHOOSE: tuple[Entry, ...] = (
+    Entry(
+        ReorderAggregateCombine,
+        lambda o: ReorderAggregateCombine(o.choices.orders, twins=o.choices.twins),
+        "choices.reordered",
+    ),
+    Entry(ScoresAsProducts, lambda o: ScoresAsProducts(MOST if o.choices.products else 1)),
+    Entry(ShareSubexpressions),
+    Entry(DropDead),
+    Entry(SinkVertexWork, lambda o: SinkVertexWork(o.on_edges), "choices.on_edges"),
+)
+"""Passes that do what a planner chose. It picks what to store among the values they leave."""
+
+FUSE: tuple[Entry, ...] = (
+    Entry(StoreEdgeValues, lambda o: StoreEdgeValues(o.choices.stored), "choices.stored"),
+    Entry(OnlineSoftmax, when="online"),
+    Entry(SinkBroadcasts),
+    Entry(SinkScaling),
+    Entry(ExtremesInFullPrecision),
+    Entry(FuseScatterApplyGather, lambda o: FuseScatterApplyGather(o.choices.split)),
+)
+"""Passes that leave as few traversals as possible."""
+
+LAYER = (*SIMPLIFY, *CHOOSE, *FUSE)
+"""A layer as the user wrote it, which may be differentiated."""
+
+LOWERING: tuple[Entry, ...] = (
+    Entry(DropDead),
+    Entry(PlaceInSmallestSpace, lambda o: PlaceInSmallestSpace(o.on_edges)),
+    Entry(FoldConstants),
+    Entry(ShareSubexpressions),
+    Entry(SplitConcatMatmul, lambda o: SplitConcatMatmul(None, o.on_edges)),
+    Entry(ContractWithSharedFirst, lambda o: ContractWithSharedFirst(o.on_edges)),
+    Entry(GroupSumsBySpace),
+    Entry(FactorOutOfReduce, lambda o: FactorOutOfReduce(rows=False)),
+    Entry(PlaceInSmallestSpace, lambda o: PlaceInSmallestSpace(o.on_edges)),
+    Entry(ShareSubexpressions),
+    Entry(DropDead),
+    Entry(SinkVertexWork, lambda o: SinkVertexWork(o.on_edges), "choices.on_edges"),
+    Entry(OnlineSoftmax, when="online"),
+    Entry(SinkBroadcasts, lambda o: SinkBroadcasts(numbers=o.scale_on_edges)),
+    Entry(SinkScaling, lambda o: SinkScaling(every=True), "scale_on_edges"),
+    Entry(SinkRowArithmetic, when="scale_on_edges"),
+    Entry(SinkZeros),
+    Entry(FuseScatterApplyGather),
+)
+"""A traversal of which no derivative will be taken any more."""
+
+
+def passes_of(table: Sequence[Entry], options: Options) -> tuple[Pass, ...]:
+    """The passes of a table that run with these options, in order."""
+    entries = [e for e in table if options.has(e.when)]
+    return tuple(e.kind() if e.make is None else e.make(options) for e in entries)
+
+
 def layer_prefix(padded: bool, on_edges: frozenset[Space] = NOWHERE) -> tuple[Pass, ...]:
     """The passes of a layer as the user wrote it that come before most choices."""
-    return (ShieldUnreadVertices(padded), *_prefix(on_edges))
+    return passes_of(SIMPLIFY, Options(Choices(on_edges=on_edges), padded))
 
 
 def layer_middle(choices: Choices = AS_WRITTEN) -> tuple[Pass, ...]:
     """The passes between the prefix and `store-edge-values`."""
-    orders, twins = choices.orders, choices.twins
-    order = (ReorderAggregateCombine(orders, twins=twins),) if any(orders) else ()
-    score = ScoresAsProducts(MOST if choices.products else 1)
-    place = (PlaceOnTheEdges(choices.on_edges),) if choices.on_edges else ()
-    return (*order, score, ShareSubexpressions(), DropDead(), *place)
+    return passes_of(CHOOSE, Options(choices))
 
 
 def layer_suffix(choices: Choices = AS_WRITTEN, *, online: bool = True) -> tuple[Pass, ...]:
     """The rest, for a layer that may be differentiated; not `online`: without the reduction that
     only some kernels can do."""
-    store = (StoreEdgeValues(choices.stored),) if choices.stored else ()
-    softmax = (OnlineSoftmax(),) if online else ()
-    moved = (RepeatOnTheEdges(), ScaleOnTheEdges(), ExtremesInFullPrecision())
-    return (*store, *softmax, *moved, FuseScatterApplyGather(choices.split))
+    return passes_of(FUSE, Options(choices, online=online))
 
 
 def default_passes(choices: Choices = AS_WRITTEN, *, online: bool = True) -> tuple[Pass, ...]:
     """Every pass but `shield-unread-vertices`; `online` as in `layer_suffix`."""
-    prefix = _prefix(choices.on_edges)
-    return (*prefix, *layer_middle(choices), *layer_suffix(choices, online=online))
+    return passes_of(LAYER, Options(choices, online=online))
 
 
 def layer_passes(padded: bool, choices: Choices = AS_WRITTEN) -> tuple[Pass, ...]:
     """Every pass, in order, for a layer as the user wrote it."""
-    prefix = layer_prefix(padded, choices.on_edges)
-    return (*prefix, *layer_middle(choices), *layer_suffix(choices))
+    return passes_of(LAYER, Options(choices, padded))
 
 
 def lowering_passes(
@@ -111,40 +225,10 @@ def lowering_passes(
 ) -> tuple[Pass, ...]:
     """Every pass, for a traversal of which no derivative will be taken any more.
 
-    `online`: with the reduction that only some kernels can do. `keep`: the vertex spaces whose work
-    stays on the edges, or goes back there.
+    `keep`: the vertex spaces whose work stays on the edges, or goes back there.
     """
-    softmax = (OnlineSoftmax(),) if online else ()
-    scale = (ScaleOnTheEdges(every=True), ArithmeticOnOwnRows()) if scale_on_edges else ()
-    back = (PlaceOnTheEdges(keep),) if keep else ()
-    matmuls, contract = SplitConcatMatmul(None, keep), ContractWithSharedFirst(keep)
-    factors = FactorOutOfReduce(rows=False)
-    simplify = _simplify(PlaceInSmallestSpace(keep), matmuls, contract, factors)
-    repeat = RepeatOnTheEdges(numbers=scale_on_edges)
-    last = (repeat, *scale, ZerosOnTheEdges(), FuseScatterApplyGather())
-    return (*simplify, *back, *softmax, *last)
-
-
-def _prefix(on_edges: frozenset[Space]) -> tuple[Pass, ...]:
-    factor = FactorOutOfReduce(keep_fixed=True, keep=on_edges)
-    matmuls, contract = SplitConcatMatmul(None, on_edges), ContractWithSharedFirst(on_edges)
-    return _simplify(PlaceInSmallestSpace(), matmuls, contract, factor)
-
-
-def _simplify(place: Pass, matmuls: Pass, contract: Pass, factor: Pass) -> tuple[Pass, ...]:
-    return (
-        DropDead(),
-        place,
-        FoldConstants(),
-        ShareSubexpressions(),
-        matmuls,
-        contract,
-        GroupSumsBySpace(),
-        factor,
-        place,
-        ShareSubexpressions(),
-        DropDead(),
-    )
+    options = Options(Choices(on_edges=keep), None, online, scale_on_edges)
+    return passes_of(LOWERING, options)
 
 
 def run(

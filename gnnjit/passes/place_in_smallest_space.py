@@ -7,7 +7,7 @@ redundant computation (section 3.4). A reduction of a value that is the same on 
 element becomes a product with the degree (sum; of half precision, in float32), or the value itself
 where there are edges (max, min). A `store` of what leaves the edges is dropped. Always legal.
 Refuses `exp_sum`, which is made after this pass; what truly depends on both endpoints stays on the
-edges, and so does work of the vertices in `keep` (that `place-on-the-edges` put there).
+edges, and so does work of the vertices in `keep` (that `sink-vertex-work` put there).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from gnnjit.ir.program import Atom, Builder, Equation, Location, Program, Reduce
 from gnnjit.ir.show import kind
 from gnnjit.ir.space import Space
 from gnnjit.passes.analysis.attention_scores import product_per_head, replaceable_scores
-from gnnjit.passes.analysis.linear import VERTICES, Rebuild, fill, reshape, where_edges
+from gnnjit.passes.analysis.linear import Rebuild, fill, reshape, where_edges
 from gnnjit.passes.analysis.movable_matmuls import Analysis, Found, Order, Tree, analysis
 from gnnjit.passes.drop_dead import DropDead
 from gnnjit.passes.store_edge_values import parameter_name
@@ -163,7 +163,7 @@ class _Rule:
 
     def may_be_unread(self, x: Value) -> bool:
         """Whether `x` has rows that no edge reads and that hold what they like."""
-        if x.space not in VERTICES:
+        if not x.space.is_vertex:
             return False
         chosen = self.made.get(x)
         if chosen is None or chosen.op.name != "select_n":

@@ -29,8 +29,6 @@ from gnnjit.ir.space import Space
 MOST = 16
 """Heads at most: the product has as many times the multiplications of the sum."""
 
-_VERTICES = (Space.SRC, Space.DST)
-
 
 @dataclasses.dataclass(frozen=True)
 class ScoresAsProducts:
@@ -70,7 +68,7 @@ def scores(program: Program, most: int = MOST) -> dict[Value, tuple[Value, Value
 def _pair(
     eqn: Equation, made: dict[Value, Equation], uses: collections.Counter[Atom]
 ) -> tuple[Value, Value] | None:
-    if eqn.op.name != "reduce_sum" or eqn.space not in _VERTICES or not isinstance(eqn.op, Lax):
+    if eqn.op.name != "reduce_sum" or not eqn.space.is_vertex or not isinstance(eqn.op, Lax):
         return None
     summed = eqn.inputs[0]
     product = made.get(summed) if isinstance(summed, Value) else None

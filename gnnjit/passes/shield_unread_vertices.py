@@ -71,7 +71,7 @@ class _Shield:
     def is_hoisted(self, eqn: Equation) -> bool:
         """Whether the equation moves from the edges to a vertex space."""
         home = self.home[eqn.outputs[0]]
-        return eqn.space is Space.EDGE and home in (Space.SRC, Space.DST)
+        return eqn.space is Space.EDGE and home.is_vertex
 
     def may_be_hoisted(self, eqn: Equation) -> bool:
         """Or parts of it do: a matmul with a concatenation is split later."""
@@ -102,7 +102,7 @@ class _Shield:
         if isinstance(atom, Literal) or not is_inexact(atom.dtype):
             return new
         home = self.home[atom]
-        if home not in (Space.SRC, Space.DST):
+        if not home.is_vertex:
             return new
         if smooth is None and self.at_reads and self.is_read_of_features(atom, eqn):
             smooth = 0.5

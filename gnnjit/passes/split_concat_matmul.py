@@ -31,7 +31,7 @@ Score = Callable[[Program], float]
 
 @dataclasses.dataclass(frozen=True)
 class SplitConcatMatmul:
-    """`keep`: vertex spaces whose work `place-on-the-edges` moves (or has moved) to the edges."""
+    """`keep`: vertex spaces whose work `sink-vertex-work` moves (or has moved) to the edges."""
 
     score: Score | None = None
     keep: frozenset[Space] = frozenset()

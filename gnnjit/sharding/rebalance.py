@@ -93,7 +93,7 @@ def rebalance(
             f"rebalance() got {graph!r}, expected the graph that {sharded!r} was made of"
         )
     seconds = shard_seconds(fn, *args, repeats=repeats)
-    src, dst = (np.asarray(x) for x in real_edges(graph))
+    src, dst = real_edges(graph.src, graph.dst, graph.mask)
     model, partition = cost or PartitionModel(), sharded.partition()
     width = sharded.report.width if sharded.report is not None else 64
     features = vertex_features(src, dst, graph.num_nodes, width, partition.order)

@@ -91,7 +91,7 @@ def shard(
         PlanError: no exchange fits the budget.
     """
     graph, axis, mesh = _checked(graph, mesh, axis, features)
-    src, dst = (np.asarray(x) for x in real_edges(graph))
+    src, dst = real_edges(graph.src, graph.dst, graph.mask)
     shards, num_nodes = mesh.shape[axis], graph.num_nodes
     by_name = isinstance(partition, str)
     ordered = partition == "metis" if by_name else isinstance(partition, Partition)

@@ -14,8 +14,8 @@ import numpy as np
 from gnnjit.distributed.process_group import digest, hashed
 from gnnjit.errors import StreamError
 from gnnjit.frontend import trace_arrays
-from gnnjit.frontend.trace_arrays import Array, Constant, Rows
 from gnnjit.graph.validate import is_traced
+from gnnjit.ir.array_program import Array, ArrayProgram, Constant, Rows
 from gnnjit.streaming.explain import GridExplanation, explain
 from gnnjit.streaming.grid.arrays import EdgeArray, RowArray, VertexArray
 from gnnjit.streaming.grid.graph_proxy import no_edges_in, stand_in
@@ -42,7 +42,7 @@ class Traced:
     out_tree: Any
 
     @property
-    def function(self) -> trace_arrays.Function:
+    def function(self) -> ArrayProgram:
         return self.pieces.streamed.function
 
 
@@ -180,7 +180,7 @@ class StreamedFunction:
         key = (arguments.key, contexts.values())
         if key not in self._traced:
             n, e = arguments.graph.num_nodes, arguments.graph.num_edges
-            sizes = trace_arrays.Sizes((n, n + 1), (e, e + 2))
+            sizes = trace_arrays.TracedSizes((n, n + 1), (e, e + 2))
 
             def at(k: int) -> Any:
                 def fn(*values: Any) -> Any:

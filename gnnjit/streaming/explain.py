@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnjit.frontend.trace_arrays import Array, Rows
+from gnnjit.ir.array_program import Array, Rows
 from gnnjit.shapes import HostArray
 from gnnjit.streaming import plots
 from gnnjit.streaming.grid.edge_grid import heat_map

@@ -117,7 +117,7 @@ ASKED = pipeline.Choices(
 def test_what_a_planner_may_ask_for_is_off():
     usual = [p.name for p in pipeline.default_passes()]
     asked = [p.name for p in pipeline.default_passes(ASKED)]
-    extra = ["reorder-aggregate-combine", "place-on-the-edges", "store-edge-values"]
+    extra = ["reorder-aggregate-combine", "sink-vertex-work", "store-edge-values"]
     assert not set(extra) & set(usual)
     assert [n for n in asked if n not in extra] == usual
     always = ["scores-as-products", "share-subexpressions", "drop-dead"]

@@ -17,7 +17,7 @@ from llvmlite import ir
 
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Value
 from gnnjit.ir.space import Space
-from gnnjit.ir.tables import Rows, read_of
+from gnnjit.ir.tables import TableRows, read_of
 from gnnjit.lower.cpu.control_flow import Machine
 from gnnjit.lower.cpu.index_rules import combiner
 from gnnjit.lower.cpu.math_rules import convert
@@ -63,7 +63,7 @@ class Matvec:
     other: Atom
     places: np.ndarray
     columns: int
-    rows: Rows | None = None
+    rows: TableRows | None = None
 
     @property
     def reads(self) -> tuple[Atom, ...]:
@@ -106,7 +106,9 @@ def matvec_of(eqn: Equation, inputs: Sequence[Value], made: Makers) -> Matvec | 
     return None
 
 
-def _matrix(atom: Atom, inputs: Sequence[Value], made: Makers) -> tuple[Value | None, Rows | None]:
+def _matrix(
+    atom: Atom, inputs: Sequence[Value], made: Makers
+) -> tuple[Value | None, TableRows | None]:
     """The input that a matrix is, or is a row of."""
     if not isinstance(atom, Value):
         return None, None
@@ -129,7 +131,7 @@ def _as_long(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     return [n for n in a if n != 1] == [n for n in b if n != 1]
 
 
-def table_read(eqn: Equation, inputs: Sequence[Value]) -> Rows | None:
+def table_read(eqn: Equation, inputs: Sequence[Value]) -> TableRows | None:
     """Which rows of a shared input an equation reads, if it does."""
     rows = read_of(eqn)
     if rows is None or rows.table not in inputs or rows.table.space is not Space.SHARED:
@@ -137,7 +139,7 @@ def table_read(eqn: Equation, inputs: Sequence[Value]) -> Rows | None:
     return rows if all(a.dtype.kind in "iu" for a in rows.index) else None
 
 
-def _matvec(eqn: Equation, matrix: Value, rows: Rows | None, side: int) -> Matvec | None:
+def _matvec(eqn: Equation, matrix: Value, rows: TableRows | None, side: int) -> Matvec | None:
     assert isinstance(eqn.op, Lax)
     contracted, batch = eqn.op["dimension_numbers"]
     first, other = 0 if rows is None else rows.leading, eqn.inputs[1 - side]

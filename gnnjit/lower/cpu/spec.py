@@ -11,7 +11,7 @@ import numpy as np
 
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Reduce, Value
 from gnnjit.ir.space import Space
-from gnnjit.ir.tables import Rows, RowSum, row_sums
+from gnnjit.ir.tables import RowSum, TableRows, row_sums
 from gnnjit.lower.cpu.math_rules import ELEMENTWISE
 from gnnjit.lower.cpu.matvec import Matrix, Matvec, matvec_of, table_read
 from gnnjit.lower.cpu.simd import is_float, is_half
@@ -171,7 +171,7 @@ class Spec:
         return {eqn: m for eqn, m in self.products.items() if self.used & set(eqn.outputs)}
 
     @functools.cached_property
-    def reads(self) -> dict[Equation, Rows]:
+    def reads(self) -> dict[Equation, TableRows]:
         """Equations that read rows of shared inputs in memory."""
         every = (e for level in (PER_ROW, PER_EDGE) for e in self.equations(level))
         found = {eqn: table_read(eqn, self.body.inputs) for eqn in every}
@@ -277,7 +277,7 @@ class Spec:
 class TableSum:
     """Rows of a table of sums, to which each edge adds `update`, or the outer products `pairs`."""
 
-    rows: Rows
+    rows: TableRows
     update: Atom
     pairs: tuple[Factors, ...]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from llvmlite import ir
 
-from gnnjit.ir.tables import Rows
+from gnnjit.ir.tables import TableRows
 from gnnjit.lower.cpu.control_flow import Machine
 from gnnjit.lower.cpu.elementwise_rules import Unsupported
 from gnnjit.lower.cpu.index_rules import combiner
@@ -20,7 +20,7 @@ Number = tuple[ir.Value, ir.Value | None]
 there is none of is not the nearest."""
 
 
-def number_of(m: Machine, rows: Rows, index: Sequence[Vec], which: int = 0) -> Number:
+def number_of(m: Machine, rows: TableRows, index: Sequence[Vec], which: int = 0) -> Number:
     """Of the row that is number `which` of those that an element picks."""
     b, number, inside = m.b, I64(0), ir.Constant(ir.IntType(1), 1)
     for axis, length in enumerate(rows.lengths):
@@ -44,7 +44,7 @@ def _scalar(m: Machine, vec: Vec, at: int) -> ir.Value:
     return m.b.sext(found, I64) if is_signed(vec.dtype) else m.b.zext(found, I64)
 
 
-def filled(m: Machine, vec: Vec, rows: Rows, inside: ir.Value | None) -> Vec:
+def filled(m: Machine, vec: Vec, rows: TableRows, inside: ir.Value | None) -> Vec:
     """`vec`, or what stands for rows that there are not."""
     if inside is None:
         return vec
@@ -54,7 +54,7 @@ def filled(m: Machine, vec: Vec, rows: Rows, inside: ir.Value | None) -> Vec:
     return Vec(vec.dtype, vec.size, chunks)
 
 
-def read(m: Machine, rows: Rows, index: Sequence[Vec], pointer: ir.Value) -> Vec:
+def read(m: Machine, rows: TableRows, index: Sequence[Vec], pointer: ir.Value) -> Vec:
     """The rows that an element picks of the table at `pointer`."""
     dtype, size = rows.table.dtype, math.prod(rows.row)
     found = []
@@ -80,7 +80,7 @@ class Sums:
     """A table of sums of `dtype` at `pointer`, to which elements add."""
 
     m: Machine
-    rows: Rows
+    rows: TableRows
     dtype: np.dtype
     pointer: ir.Value
 

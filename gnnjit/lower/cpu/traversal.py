@@ -23,7 +23,7 @@ from llvmlite import ir
 
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Reduce, Value
 from gnnjit.ir.space import Space
-from gnnjit.ir.tables import Rows
+from gnnjit.ir.tables import TableRows
 from gnnjit.lower.cpu import tables
 from gnnjit.lower.cpu.control_flow import Machine
 from gnnjit.lower.cpu.elementwise_rules import RULES, Site, Unsupported
@@ -352,10 +352,10 @@ class Traversal:
         found = product.of(self.read(plan.other), eqn.outputs[0].dtype)
         return tables.filled(self.m, found, plan.rows, inside)
 
-    def _index(self, rows: Rows) -> list[Vec]:
+    def _index(self, rows: TableRows) -> list[Vec]:
         return [self.read(a) for a in rows.index]
 
-    def _table_rows(self, rows: Rows) -> Vec:
+    def _table_rows(self, rows: TableRows) -> Vec:
         """Rows of a shared table."""
         pointer = self.operands[self.spec.body.inputs.index(rows.table)]  # type: ignore[arg-type]
         return tables.read(self.m, rows, self._index(rows), pointer)

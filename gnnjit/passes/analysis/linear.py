@@ -30,7 +30,6 @@ from gnnjit.ir.program import (
 from gnnjit.ir.space import Space
 from gnnjit.passes.wide import in_float32, rounds_only, widened
 
-VERTICES = (Space.SRC, Space.DST)
 ADD = ("add", "add_any", "sub")
 _ELEMENTWISE = tuple("add convert_element_type div max min mul neg select_n sub".split())
 _LONGEST_FACTOR = 32
@@ -125,7 +124,7 @@ class Algebra:
         out, ins = eqn.outputs[0], eqn.inputs
         linear = [accept(a) and a.shape == out.shape for a in ins]
         match eqn.op:
-            case Reduce("sum", into) if into in VERTICES:
+            case Reduce("sum", into) if into.is_vertex:
                 return (0,) if linear[0] else None
             case Lax() if rounds_only(eqn):
                 return (0,) if linear[0] else None

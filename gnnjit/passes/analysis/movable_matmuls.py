@@ -34,7 +34,7 @@ from gnnjit.ir.program import (
     remembered,
 )
 from gnnjit.ir.space import Space
-from gnnjit.passes.analysis.linear import ADD, VERTICES, Algebra, fill, per_head, where_edges
+from gnnjit.passes.analysis.linear import ADD, Algebra, fill, per_head, where_edges
 from gnnjit.passes.wide import in_float32, widened, working
 
 Order = OneOf["aggregate-first", "combine-first"]
@@ -206,7 +206,7 @@ class Analysis:
     def split_sum(self, eqn: Equation) -> bool:
         """`sum of h + b`, with b the same on all edges of a row: `(sum of h) + count * b`."""
         op = eqn.op
-        if not isinstance(op, Reduce) or op.kind != "sum" or op.into not in VERTICES:
+        if not isinstance(op, Reduce) or op.kind != "sum" or not op.into.is_vertex:
             return False
         h, added = eqn.inputs[0], []
         while h not in self.forms:

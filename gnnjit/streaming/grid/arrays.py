@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from gnnjit.frontend.trace_arrays import Rows
+from gnnjit.ir.array_program import Rows
 from gnnjit.shapes import HostArray
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import numpy as np
 
 from gnnjit.distributed.process_group import Crew, digest
 from gnnjit.errors import GraphError, StoreError, StreamError
-from gnnjit.frontend.trace_arrays import Rows
 from gnnjit.graph.reading import read_on_host
 from gnnjit.graph.validate import refuse_sparse, shown
+from gnnjit.ir.array_program import Rows
 from gnnjit.partition.locality import Ordering, order_vertices
 from gnnjit.partition.validate import whole
 from gnnjit.shapes import ArrayLike, HostArray

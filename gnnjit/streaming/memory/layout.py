@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from gnnjit.errors import PlanError, StreamError
-from gnnjit.frontend.trace_arrays import Array
+from gnnjit.ir.array_program import Array
 from gnnjit.streaming.grid.blocks import EdgeBlocks, own_blocks
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 from gnnjit.streaming.memory.plan import MemoryPlan, Operation, plan_memory, streaming

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from gnnjit.distributed.process_group import Crew
-from gnnjit.frontend.trace_arrays import Array, Rows
+from gnnjit.ir.array_program import Array, Rows
 from gnnjit.lower.partial_results import partial_shapes
 from gnnjit.store.store import VertexStore
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph

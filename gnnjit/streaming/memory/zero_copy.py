@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 
-from gnnjit.frontend.trace_arrays import Array
+from gnnjit.ir.array_program import Array
 from gnnjit.store.array_info import ALIGNED
 from gnnjit.store.store import VertexStore
 

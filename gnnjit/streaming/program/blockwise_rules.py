@@ -12,7 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gnnjit.frontend.trace_arrays import Array, Equation
+from gnnjit.ir.array_program import Array, ArrayEquation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,9 @@ def bind(primitive: Any, params: dict[str, Any], args: Sequence[Any]) -> list[An
     return list(out) if primitive.multiple_results else [out]
 
 
-def bound(eqn: Equation, block: Block, args: Sequence[Any], changes: dict[str, Any]) -> list[Any]:
+def bound(
+    eqn: ArrayEquation, block: Block, args: Sequence[Any], changes: dict[str, Any]
+) -> list[Any]:
     """The primitive on rows that stand first in a block."""
     params = {**eqn.params}
     for key, value in changes.items():
@@ -72,18 +74,20 @@ def bound(eqn: Equation, block: Block, args: Sequence[Any], changes: dict[str, A
     ]
 
 
-def plain(eqn: Equation, **changes: Any) -> Rule:
+def plain(eqn: ArrayEquation, **changes: Any) -> Rule:
     """The primitive as it is, or with other parameters."""
     return Rule(lambda block, args: bound(eqn, block, args, changes))
 
 
-def resized(eqn: Equation, key: str, axis: int) -> Rule:
+def resized(eqn: ArrayEquation, key: str, axis: int) -> Rule:
     """The primitive with the block's size at `axis` of a parameter."""
     sizes = tuple(eqn.params[key])
     return plain(eqn, **{key: lambda n: (*sizes[:axis], n, *sizes[axis + 1 :])})
 
 
-def summed(eqn: Equation, neutral: Any, merge: Callable[[Any, Any], Any], **changes: Any) -> Rule:
+def summed(
+    eqn: ArrayEquation, neutral: Any, merge: Callable[[Any, Any], Any], **changes: Any
+) -> Rule:
     """A reduction whose operands are `neutral` on padding."""
 
     def run(block: Block, args: Sequence[Any]) -> list[Any]:

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gnnjit.frontend.trace_arrays import Array, Constant, Operand
 from gnnjit.graph import Graph
 from gnnjit.graph.structure import Structure
+from gnnjit.ir.array_program import Array, Constant, Operand
 from gnnjit.ir.space import Space
 from gnnjit.lower import cpu
 from gnnjit.lower.accumulate import accumulate

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.csgraph
 
-from gnnjit.frontend.trace_arrays import Array, Equation
+from gnnjit.ir.array_program import Array, ArrayEquation
 from gnnjit.streaming.program.operations import Gather, RowWise
 
 FLOPS_PER_BYTE = 16
@@ -99,7 +99,7 @@ class Cut:
         return list(found)
 
 
-def _work(eqn: Equation) -> float:
+def _work(eqn: ArrayEquation) -> float:
     """Of one row, in bytes that would come from a store meanwhile."""
     out = sum(math.prod(x.shape) for x in eqn.outputs)
     if eqn.name == "rows_matmul":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from gnnjit.errors import StreamError
-from gnnjit.frontend.trace_arrays import Array, Equation, Function, Operand, Rows
+from gnnjit.ir.array_program import Array, ArrayEquation, ArrayProgram, Operand, Rows
 from gnnjit.ir.program import Aggregate
 from gnnjit.ir.space import Space
 from gnnjit.lower.partial_results import finish, wide_sums
@@ -27,7 +27,7 @@ class Gather:
     inputs: what the body reads, in its order.
     """
 
-    eqn: Equation
+    eqn: ArrayEquation
     picked: tuple[int, ...]
     side: Side
     op: Aggregate
@@ -91,7 +91,7 @@ class Gather:
 class _Written:
     """An equation as it is written."""
 
-    eqn: Equation
+    eqn: ArrayEquation
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -155,12 +155,12 @@ class Sweep:
 class Streamed:
     """A function as sweeps, with shared work before each and after the last."""
 
-    function: Function
+    function: ArrayProgram
     shared: tuple[tuple[Shared, ...], ...]
     sweeps: tuple[Sweep, ...]
 
 
-def works(function: Function) -> list[Work]:
+def works(function: ArrayProgram) -> list[Work]:
     """The equations by what kind of work they are.
 
     Raises:
@@ -185,7 +185,7 @@ def works(function: Function) -> list[Work]:
     return found
 
 
-def _gathers(eqn: Equation) -> list[Gather]:
+def _gathers(eqn: ArrayEquation) -> list[Gather]:
     """An aggregate, once for each space that it reduces into. What it leaves on the edges comes
     with the destinations; sums over all edges too, or with the sources where only these are."""
     homes: dict[Space, list[int]] = {}
@@ -209,7 +209,7 @@ def traversals(gathers: Sequence[Gather]) -> list[Gather]:
     ]
 
 
-def _gather(eqn: Equation, picked: Sequence[int], side: Side) -> Gather:
+def _gather(eqn: ArrayEquation, picked: Sequence[int], side: Side) -> Gather:
     body, reductions = eqn.params["body"], eqn.params["reductions"]
     new = dataclasses.replace(body, outputs=tuple(body.outputs[k] for k in picked))
     new = DropDead()(new)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import StreamError
-from gnnjit.frontend.trace_arrays import Array, Equation
+from gnnjit.ir.array_program import Array, ArrayEquation
 from gnnjit.ir.elementwise import ELEMENTWISE
 from gnnjit.lower.partial_results import highest, lowest
 from gnnjit.streaming.program.blockwise_rules import (
@@ -52,7 +52,7 @@ _RANDOM = (
 )
 
 
-def rule_of(eqn: Equation) -> Rule:
+def rule_of(eqn: ArrayEquation) -> Rule:
     """The rule of an equation with rows among its operands or results.
 
     Raises:
@@ -68,7 +68,7 @@ def rule_of(eqn: Equation) -> Rule:
     return found
 
 
-def _advice(eqn: Equation) -> str:
+def _advice(eqn: ArrayEquation) -> str:
     if eqn.name in _RANDOM:
         return (
             "jax.random draws all rows at once. Use gnnjit.dropout or gnnjit.random_uniform in a "
@@ -80,7 +80,7 @@ def _advice(eqn: Equation) -> str:
     )
 
 
-def _find(eqn: Equation) -> Rule | None:
+def _find(eqn: ArrayEquation) -> Rule | None:
     if eqn.name in ELEMENTWISE:
         return _elementwise(eqn)
     if eqn.name in _MERGES:
@@ -94,7 +94,7 @@ def _find(eqn: Equation) -> Rule | None:
 # ------------------------------------------------------------------ element by element, and axes
 
 
-def _elementwise(eqn: Equation) -> Rule | None:
+def _elementwise(eqn: ArrayEquation) -> Rule | None:
     """Operands have rows, or are the same for all of them: scalars, or of one row."""
     axis, rank = eqn.outputs[0].axis, 1 + len(eqn.outputs[0].shape)
     fits = all(
@@ -108,7 +108,7 @@ def _elementwise(eqn: Equation) -> Rule | None:
     return plain(eqn) if fits else None
 
 
-def _reduction(eqn: Equation) -> Rule | None:
+def _reduction(eqn: ArrayEquation) -> Rule | None:
     """Over other axes it is row-wise; over the rows, padding does not count."""
     (x,) = eqn.inputs
     if x.axis not in tuple(eqn.params["axes"]):  # type: ignore[union-attr]
@@ -147,7 +147,7 @@ _AXES: dict[str, Callable[[Any], Sequence[int]]] = {
 """Of operations that treat all other axes alike: those that they work along."""
 
 
-def _along_axes(eqn: Equation) -> Rule | None:
+def _along_axes(eqn: ArrayEquation) -> Rule | None:
     axes = set(_AXES[eqn.name](eqn.params))
     if eqn.name == "fft":
         rank = 1 + len(eqn.outputs[0].shape)
@@ -156,14 +156,14 @@ def _along_axes(eqn: Equation) -> Rule | None:
     return plain(eqn) if fits else None
 
 
-def _stack(eqn: Equation) -> Rule | None:
+def _stack(eqn: ArrayEquation) -> Rule | None:
     return plain(eqn) if all(map(has_rows, eqn.inputs)) else None
 
 
 # -------------------------------------------------------------------------------------- shapes
 
 
-def _broadcast(eqn: Equation) -> Rule | None:
+def _broadcast(eqn: ArrayEquation) -> Rule | None:
     x, axis = eqn.inputs[0], eqn.outputs[0].axis
     at = tuple(eqn.params["broadcast_dimensions"])
     if has_rows(x):
@@ -173,7 +173,7 @@ def _broadcast(eqn: Equation) -> Rule | None:
     return resized(eqn, "shape", axis) if fits else None
 
 
-def _reshape(eqn: Equation) -> Rule | None:
+def _reshape(eqn: ArrayEquation) -> Rule | None:
     x, out = eqn.inputs[0], eqn.outputs[0]
     if not isinstance(x, Array) or not has_rows(x) or eqn.params.get("dimensions") is not None:
         return None
@@ -181,32 +181,32 @@ def _reshape(eqn: Equation) -> Rule | None:
     return resized(eqn, "new_sizes", out.axis) if same else None
 
 
-def _slice(eqn: Equation) -> Rule | None:
+def _slice(eqn: ArrayEquation) -> Rule | None:
     p, x = eqn.params, eqn.inputs[0]
     assert isinstance(x, Array)
     whole = p["start_indices"][x.axis] == 0 and (p["strides"] is None or p["strides"][x.axis] == 1)
     return resized(eqn, "limit_indices", x.axis) if whole else None
 
 
-def _dynamic_slice(eqn: Equation) -> Rule | None:
+def _dynamic_slice(eqn: ArrayEquation) -> Rule | None:
     x = eqn.inputs[0]
     fits = has_rows(x) and not any(map(has_rows, eqn.inputs[1:]))
     return resized(eqn, "slice_sizes", x.axis) if fits else None  # type: ignore[union-attr]
 
 
-def _dynamic_update_slice(eqn: Equation) -> Rule | None:
+def _dynamic_update_slice(eqn: ArrayEquation) -> Rule | None:
     fits = all(map(has_rows, eqn.inputs[:2])) and not any(map(has_rows, eqn.inputs[2:]))
     return plain(eqn) if fits else None
 
 
-def _pad(eqn: Equation) -> Rule | None:
+def _pad(eqn: ArrayEquation) -> Rule | None:
     x, value = eqn.inputs
     fits = has_rows(x) and not has_rows(value)
     fits = fits and tuple(eqn.params["padding_config"][x.axis]) == (0, 0, 0)  # type: ignore[union-attr]
     return plain(eqn) if fits else None
 
 
-def _iota(eqn: Equation) -> Rule | None:
+def _iota(eqn: ArrayEquation) -> Rule | None:
     (out,) = eqn.outputs
     if eqn.params["dimension"] != out.axis:
         return resized(eqn, "shape", out.axis)
@@ -218,14 +218,14 @@ def _iota(eqn: Equation) -> Rule | None:
     return Rule(run)
 
 
-def _empty(eqn: Equation) -> Rule | None:
+def _empty(eqn: ArrayEquation) -> Rule | None:
     return resized(eqn, "shape", eqn.outputs[0].axis)
 
 
 # ------------------------------------------------------------------------------------ products
 
 
-def _dot_general(eqn: Equation) -> Rule | None:
+def _dot_general(eqn: ArrayEquation) -> Rule | None:
     """Free rows, rows of both in step, or a sum over the rows of products, such as the gradient
     of a matrix."""
     contract, batch = (list(zip(*pair, strict=True)) for pair in eqn.params["dimension_numbers"])
@@ -239,24 +239,24 @@ def _dot_general(eqn: Equation) -> Rule | None:
     return plain(eqn) if axes[at] not in bound else None
 
 
-def _rows_matmul(eqn: Equation) -> Rule | None:
+def _rows_matmul(eqn: ArrayEquation) -> Rule | None:
     x, w = map(has_rows, eqn.inputs)
     return plain(eqn) if x and not w and _first(eqn) else None
 
 
-def _tall_matmul(eqn: Equation) -> Rule | None:
+def _tall_matmul(eqn: ArrayEquation) -> Rule | None:
     fits = all(map(has_rows, eqn.inputs)) and _first(eqn)
     return summed(eqn, 0, jnp.add) if fits else None
 
 
-def _first(eqn: Equation) -> bool:
+def _first(eqn: ArrayEquation) -> bool:
     return not any(x.axis for x in (*eqn.inputs, *eqn.outputs) if isinstance(x, Array))
 
 
 # --------------------------------------------------------------------------------- table look-ups
 
 
-def _gather(eqn: Equation) -> Rule | None:
+def _gather(eqn: ArrayEquation) -> Rule | None:
     """A table that all rows look at, columns that are the same for all rows, or other columns for
     each row."""
     x, at = eqn.inputs
@@ -285,7 +285,7 @@ def _in_any_order() -> dict[str, bool]:
 _INTO_TABLE = {"add": jnp.add, "max": jnp.maximum, "min": jnp.minimum}
 
 
-def _scatter(eqn: Equation) -> Rule | None:
+def _scatter(eqn: ArrayEquation) -> Rule | None:
     x, at, new = eqn.inputs
     numbers = eqn.params["dimension_numbers"]
     if not isinstance(x, Array) or not isinstance(new, Array) or not has_rows(new):
@@ -305,7 +305,7 @@ def _scatter(eqn: Equation) -> Rule | None:
     return _into_table(eqn, kind) if has_rows(at) and kind in _INTO_TABLE else None
 
 
-def _into_table(eqn: Equation, kind: str) -> Rule:
+def _into_table(eqn: ArrayEquation, kind: str) -> Rule:
     """Rows added into a table (compared with it): the gradient of looking them up there."""
     dtype = eqn.outputs[0].dtype
     neutral = {"add": lambda _: 0, "max": lowest, "min": highest}[kind](dtype)
@@ -320,7 +320,7 @@ def _into_table(eqn: Equation, kind: str) -> Rule:
     return Rule(run, merge, neutral, lambda total, args: merge(args[0], total))
 
 
-_MAKERS: dict[str, Callable[[Equation], Rule | None]] = {
+_MAKERS: dict[str, Callable[[ArrayEquation], Rule | None]] = {
     "broadcast_in_dim": _broadcast,
     "dot_general": _dot_general,
     "dynamic_slice": _dynamic_slice,

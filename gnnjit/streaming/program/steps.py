@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gnnjit.frontend.trace_arrays import Array, Rows
+from gnnjit.ir.array_program import Array, Rows
 from gnnjit.streaming.memory.plan import Operation
 from gnnjit.streaming.program.executables import BlockPiece, ChunkPiece, SharedPiece, block_pieces
 from gnnjit.streaming.program.sweeps import Gather, Streamed, Sweep

@@ -17,7 +17,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
-from gnnjit.frontend.trace_arrays import Array, Constant, Function, Operand, Rows
+from gnnjit.ir.array_program import Array, ArrayProgram, Constant, Operand, Rows
 from gnnjit.ir.space import Space
 from gnnjit.streaming.program.min_cut import Cut
 from gnnjit.streaming.program.operations import (
@@ -34,7 +34,7 @@ from gnnjit.streaming.program.operations import (
 __all__ = ["Gather", "RowWise", "Shared", "Side", "Streamed", "Sweep", "described", "plan_sweeps"]
 
 
-def plan_sweeps(function: Function) -> Streamed:
+def plan_sweeps(function: ArrayProgram) -> Streamed:
     """The sweeps of a function.
 
     Raises:
@@ -68,7 +68,7 @@ class _Round:
 
 
 def _rounds(
-    function: Function, left: list[Work]
+    function: ArrayProgram, left: list[Work]
 ) -> tuple[tuple[tuple[Shared, ...], ...], list[_Round]]:
     """Which sweep each work can be done in at the earliest; aggregates first come first served."""
     complete: set[Operand] = {*function.inputs, *(a for a, _ in function.constants)}
@@ -151,7 +151,7 @@ def _read_elsewhere(gather: Gather, operand: Operand) -> bool:
     )
 
 
-def _fill(function: Function, rounds: Sequence[_Round]) -> tuple[Sweep, ...]:
+def _fill(function: ArrayProgram, rounds: Sequence[_Round]) -> tuple[Sweep, ...]:
     """What each sweep loads, computes and stores, from the last to the first."""
     birth: dict[Array, int] = dict.fromkeys(function.inputs, -1)
     birth.update(dict.fromkeys((a for a, _ in function.constants), -1))

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnnjit.frontend.trace_arrays import Array
+from gnnjit.ir.array_program import Array
 from gnnjit.lower.partial_results import empty
 from gnnjit.streaming.memory.layout import Fit
 from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell, upcoming

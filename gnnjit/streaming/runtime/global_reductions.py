@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.distributed.process_group import Crew
-from gnnjit.frontend.trace_arrays import Array
+from gnnjit.ir.array_program import Array
 from gnnjit.lower.partial_results import empty, merge_partials
 from gnnjit.streaming.program.executables import BlockPiece, finished_total, neutral_totals
 from gnnjit.streaming.program.sweeps import Gather

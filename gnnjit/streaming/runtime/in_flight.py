@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from gnnjit.frontend.trace_arrays import Array
+from gnnjit.ir.array_program import Array
 from gnnjit.streaming.memory.plan import MemoryPlan
 from gnnjit.streaming.memory.workspace import Workspace
 from gnnjit.streaming.program.steps import Step, Tensor

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gnnjit.frontend.trace_arrays import Array, Rows
+from gnnjit.ir.array_program import Array, Rows
 from gnnjit.store.array_info import aligned
 from gnnjit.store.store import VertexStore
 from gnnjit.streaming.grid.blocks import EdgeBlocks

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnjit
-from gnnjit.frontend.trace_arrays import Array, Equation, Rows
+from gnnjit.ir.array_program import Array, ArrayEquation, Rows
 from gnnjit.streaming.compile import Arguments
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 from gnnjit.streaming.program.min_cut import Cut, source_side
@@ -280,7 +280,7 @@ def row_wise(draw: st.DrawFn) -> tuple[Cut, list[Array]]:
         else:
             read = draw(st.lists(st.sampled_from(arrays), min_size=1, max_size=3, unique=True))
             primitive = Named(draw(st.sampled_from(["add", "dot_general"])))
-            eqn = Equation(primitive, {}, tuple(read), (x,), "?")
+            eqn = ArrayEquation(primitive, {}, tuple(read), (x,), "?")
             birth[x] = draw(st.integers(max([0, *(birth[y] for y in read)]), 2))
             makes[x] = RowWise(eqn, Rule(lambda block, args: []), Rows.VERTEX)
             if birth[x] < 2 and draw(st.booleans()):

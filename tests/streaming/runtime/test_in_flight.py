@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit.frontend.trace_arrays import Array, Rows
+from gnnjit.ir.array_program import Array, Rows
 from gnnjit.streaming.grid.blocks import EdgeBlocks
 from gnnjit.streaming.memory import layout as fitting
 from gnnjit.streaming.memory import zero_copy

@@ -1,4 +1,4 @@
-"""`arithmetic-on-own-rows`: what a row's edges need of the row's own vertex is computed with them.
+"""`sink-row-arithmetic`: what a row's edges need of the row's own vertex is computed with them.
 
 before:  a: f32[dst, 8] = abs(x)                after:  a: f32[edge, 8] = abs(x[v])
          y = sum over (u -> v) of m[e] * a[v]           y = sum over (u -> v) of m[e] * a
@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce
+from gnnjit.ir.program import Equation, Lax, Program, Reduce
 from gnnjit.ir.space import Space
-from gnnjit.passes.analysis.move_to_edges import to_the_edges
+from gnnjit.passes.analysis.move_to_edges import sink, sinkable
 
 _ARITHMETIC = frozenset(
     """
@@ -29,27 +29,16 @@ _ARITHMETIC = frozenset(
 
 
 @dataclasses.dataclass(frozen=True)
-class ArithmeticOnOwnRows:
-    name: str = "arithmetic-on-own-rows"
+class SinkRowArithmetic:
+    name: str = "sink-row-arithmetic"
 
     def __call__(self, program: Program) -> Program:
-        return to_the_edges(program, _moved(program))
-
-
-def _moved(program: Program) -> set[Equation]:
-    reductions = [e.op.into for e in program.equations if isinstance(e.op, Reduce)]
-    owners = set(reductions) - {Space.SHARED}
-    if not reductions or len(owners) > 1:
-        return set()
-    (own,) = owners or {Space.DST}
-    elsewhere: set[Atom] = set(program.outputs)
-    moved: set[Equation] = set()
-    for eqn in reversed(program.equations):
-        if _is_arithmetic(eqn) and eqn.space is own and elsewhere.isdisjoint(eqn.outputs):
-            moved.add(eqn)
-        elif not isinstance(eqn.op, Reduce) and eqn.space is not Space.EDGE:
-            elsewhere.update(eqn.inputs)
-    return moved
+        reductions = [e.op.into for e in program.equations if isinstance(e.op, Reduce)]
+        owners = set(reductions) - {Space.SHARED}
+        if not reductions or len(owners) > 1:
+            return program
+        (rows,) = owners or {Space.DST}
+        return sink(program, sinkable(program, lambda e: e.space is rows and _is_arithmetic(e)))
 
 
 def _is_arithmetic(eqn: Equation) -> bool:

@@ -1,4 +1,4 @@
-"""`scale-on-the-edges`: features are multiplied by their vertex's number where they are read.
+"""`sink-scaling`: features are multiplied by their vertex's number where they are read.
 
 before:  a: f32[src, 8] = s * x; y = sum over (u -> v) of a[u]
 after:   a: f32[edge, 8] = s[u] * x[u]; y = sum over (u -> v) of a
@@ -19,45 +19,33 @@ import dataclasses
 import functools
 
 from gnnjit.ir.dtypes import is_inexact
-from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce
-from gnnjit.ir.space import Space
-from gnnjit.passes.analysis.move_to_edges import to_the_edges
+from gnnjit.ir.program import Atom, Equation, Lax, Program
+from gnnjit.passes.analysis.move_to_edges import sink, sinkable
 from gnnjit.passes.analysis.no_gradient import fixed_values
 
-_VERTICES = (Space.SRC, Space.DST)
 _BROADCASTS = ("broadcast_in_dim", "reshape")
-_MOVABLE = (*_BROADCASTS, "mul")
 
 
 @dataclasses.dataclass(frozen=True)
-class ScaleOnTheEdges:
+class SinkScaling:
     """`every`: no derivative will be taken any more, so every number counts as fixed."""
 
     every: bool = False
-    name: str = "scale-on-the-edges"
+    name: str = "sink-scaling"
 
     def __call__(self, program: Program) -> Program:
-        return to_the_edges(program, _moved(program, self.every))
+        numbers = _Numbers(program, self.every)
 
+        def wanted(eqn: Equation) -> bool:
+            if not isinstance(eqn.op, Lax) or not eqn.space.is_vertex:
+                return False
+            if eqn.op.name in _BROADCASTS and eqn.inputs[0] in numbers.scalars:
+                return True
+            return eqn.op.name == "mul" and _is_scaled(eqn, numbers)
 
-def _moved(program: Program, every: bool) -> set[Equation]:
-    """The products, and the broadcasts that only they read."""
-    elsewhere: set[Atom] = set(program.outputs)
-    read: set[Atom] = set()
-    moved: set[Equation] = set()
-    products: set[Equation] = set()
-    numbers = _Numbers(program, every)
-    for eqn in reversed(program.equations):
-        if isinstance(eqn.op, Lax) and eqn.space in _VERTICES and eqn.op.name in _MOVABLE:
-            free = elsewhere.isdisjoint(eqn.outputs) and not read.isdisjoint(eqn.outputs)
-            if free and eqn.op.name in _BROADCASTS and eqn.inputs[0] in numbers.scalars:
-                moved.add(eqn)
-            elif free and _is_scaled(eqn, numbers):
-                moved.add(eqn)
-                products.add(eqn)
-        on_edges = isinstance(eqn.op, Reduce) or eqn.space is Space.EDGE or eqn in moved
-        (read if on_edges else elsewhere).update(eqn.inputs)
-    return moved if products else set()
+        moved = sinkable(program, wanted)
+        products = any(eqn.op.name == "mul" for eqn in moved)
+        return sink(program, moved) if products else program  # a broadcast alone stays
 
 
 class _Numbers:
@@ -81,11 +69,9 @@ class _Numbers:
         eqn = self.made.get(atom)
         if eqn is not None and eqn.op.name in _BROADCASTS and atom not in self.scalars:
             atom = eqn.inputs[0]
-        return atom in self.scalars and atom.space in _VERTICES
+        return atom in self.scalars and atom.space.is_vertex
 
 
 def _is_scaled(eqn: Equation, numbers: _Numbers) -> bool:
     out = eqn.outputs[0]
-    if eqn.op.name != "mul" or out.size < 2 or not is_inexact(out.dtype):
-        return False
-    return sum(a in numbers for a in eqn.inputs) == 1
+    return out.size > 1 and is_inexact(out.dtype) and sum(a in numbers for a in eqn.inputs) == 1

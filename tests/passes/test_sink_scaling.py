@@ -1,15 +1,15 @@
-"""`scale-on-the-edges` moves a vertex's own factor to where its features are read."""
+"""`sink-scaling` moves a vertex's own factor to where its features are read."""
 
 import pytest
 
 from gnnjit.passes.factor_out_of_reduce import FactorOutOfReduce
-from gnnjit.passes.scale_on_the_edges import ScaleOnTheEdges
+from gnnjit.passes.sink_scaling import SinkScaling
 
 from .golden import fires, refuses
 
 
 def test_fires_on_features_times_a_number():
-    fires(ScaleOnTheEdges(every=True), """\
+    fires(SinkScaling(every=True), """\
         layer f(x: f32[src, 4], s: f32[src])
           a: f32[src, 4] = s * x
           b: f32[dst, 4] = sum over (u -> v) of a[u]
@@ -23,7 +23,7 @@ def test_fires_on_features_times_a_number():
 
 
 def test_fires_together_with_the_broadcast():
-    fires(ScaleOnTheEdges(every=True), """\
+    fires(SinkScaling(every=True), """\
         layer f(x: f32[src, 4], y: f32[dst, 4], s: f32[src])
           a: f32[src, 4] = broadcast_in_dim(s, broadcast_dimensions=())
           b: f32[src, 4] = x * a
@@ -44,7 +44,7 @@ def test_fires_together_with_the_broadcast():
     "number", ["stop_gradient(s)", "convert_element_type(n)"], ids=["stopped", "integer"]
 )
 def test_fires_before_differentiation_on_what_has_no_gradient(number):
-    fires(ScaleOnTheEdges(), f"""\
+    fires(SinkScaling(), f"""\
         layer f(x: f32[src, 4], s: f32[src], n: i32[src])
           a: f32[src] = {number}
           b: f32[src, 4] = a * x
@@ -61,7 +61,7 @@ def test_fires_before_differentiation_on_what_has_no_gradient(number):
 
 def test_refuses_a_number_with_a_gradient():
     refuses(
-        ScaleOnTheEdges(),
+        SinkScaling(),
         """\
         layer f(x: f32[src, 4], s: f32[src])
           a: f32[src, 4] = s * x
@@ -83,7 +83,7 @@ def test_refuses_a_number_with_a_gradient():
 )
 def test_refuses(product, result):
     refuses(
-        ScaleOnTheEdges(every=True),
+        SinkScaling(every=True),
         f"""\
         layer f(x: f32[src, 4], y: f32[src, 4], s: f32[src], w: f32[])
           {product}
@@ -95,7 +95,7 @@ def test_refuses(product, result):
 
 def test_refuses_what_a_vertex_computes_with():
     refuses(
-        ScaleOnTheEdges(every=True),
+        SinkScaling(every=True),
         """\
         layer f(x: f32[src, 4], s: f32[src])
           a: f32[src, 4] = s * x

@@ -1,8 +1,8 @@
-"""`zeros-on-the-edges` leaves a table of zeros to those who add an edge's rows to it."""
+"""`sink-zeros` leaves a table of zeros to those who add an edge's rows to it."""
 
 import pytest
 
-from gnnjit.passes.zeros_on_the_edges import ZerosOnTheEdges
+from gnnjit.passes.sink_zeros import SinkZeros
 
 from .golden import fires, refuses
 
@@ -16,14 +16,14 @@ UPDATE = """\
 
 def test_fires_on_a_table_of_zeros():
     before = UPDATE.format(space="", number="0.0", index="i")
-    fires(ZerosOnTheEdges(), before, UPDATE.format(space="edge, ", number="0.0", index="i"))
+    fires(SinkZeros(), before, UPDATE.format(space="edge, ", number="0.0", index="i"))
 
 
 def test_refuses_other_numbers():
-    refuses(ZerosOnTheEdges(), UPDATE.format(space="", number="1.0", index="i"))
+    refuses(SinkZeros(), UPDATE.format(space="", number="1.0", index="i"))
 
 
 @pytest.mark.parametrize("update", ["f32[edge, 2, 4]", "f32[edge, 1, 3]"])
 def test_refuses_what_is_no_whole_row(update):
     text = UPDATE.format(space="", number="0.0", index="i")
-    refuses(ZerosOnTheEdges(), text.replace("f32[edge, 1, 4]", update))
+    refuses(SinkZeros(), text.replace("f32[edge, 1, 4]", update))

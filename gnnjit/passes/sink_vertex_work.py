@@ -1,4 +1,4 @@
-"""`place-on-the-edges`: work on vertices is done where edges read it, if there are fewer of them.
+"""`sink-vertex-work`: work on vertices is done where edges read it, if there are fewer of them.
 
 before:  a: f32[src, 8] = x @ w        after:  a: f32[edge, 8] = x[u] @ w
          b: f32[edge, 8] = relu(a[u])          b: f32[edge, 8] = relu(a)
@@ -19,30 +19,21 @@ import dataclasses
 
 from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce
 from gnnjit.ir.space import Space
-from gnnjit.passes.analysis.move_to_edges import to_the_edges
+from gnnjit.passes.analysis.move_to_edges import sink, sinkable
 
 
 @dataclasses.dataclass(frozen=True)
-class PlaceOnTheEdges:
+class SinkVertexWork:
     spaces: frozenset[Space] = frozenset()
-    name: str = "place-on-the-edges"
+    name: str = "sink-vertex-work"
 
     def __call__(self, program: Program) -> Program:
-        return to_the_edges(program, _moved(program, self.spaces))
+        reduced = _made_of_reductions(program)
 
+        def wanted(eqn: Equation) -> bool:
+            return isinstance(eqn.op, Lax) and eqn.space in self.spaces and eqn not in reduced
 
-def _moved(program: Program, spaces: frozenset[Space]) -> set[Equation]:
-    reduced = _made_of_reductions(program)
-    elsewhere: set[Atom] = set(program.outputs)
-    read: set[Atom] = set()
-    moved: set[Equation] = set()
-    for eqn in reversed(program.equations):
-        free = elsewhere.isdisjoint(eqn.outputs) and not read.isdisjoint(eqn.outputs)
-        if free and isinstance(eqn.op, Lax) and eqn.space in spaces and eqn not in reduced:
-            moved.add(eqn)
-        on_edges = isinstance(eqn.op, Reduce) or eqn.space is Space.EDGE or eqn in moved
-        (read if on_edges else elsewhere).update(eqn.inputs)
-    return moved
+        return sink(program, sinkable(program, wanted))
 
 
 def _made_of_reductions(program: Program) -> set[Equation]:

@@ -1,14 +1,14 @@
-"""`arithmetic-on-own-rows` moves into a traversal what its rows' own vertices are asked for."""
+"""`sink-row-arithmetic` moves into a traversal what its rows' own vertices are asked for."""
 
 import pytest
 
-from gnnjit.passes.arithmetic_on_own_rows import ArithmeticOnOwnRows
+from gnnjit.passes.sink_row_arithmetic import SinkRowArithmetic
 
 from .golden import fires, refuses
 
 
 def test_fires_on_a_chain():
-    fires(ArithmeticOnOwnRows(), """\
+    fires(SinkRowArithmetic(), """\
         layer f(x: f32[dst, 4], y: f32[src, 4], s: f32[dst])
           a: f32[dst, 4] = abs(x)
           b: f32[dst, 4] = broadcast_in_dim(s, broadcast_dimensions=(), shape=(4,))
@@ -28,7 +28,7 @@ def test_fires_on_a_chain():
 
 
 def test_fires_on_sources_that_own_the_rows():
-    fires(ArithmeticOnOwnRows(), """\
+    fires(SinkRowArithmetic(), """\
         layer f(x: f32[src, 4], y: f32[dst, 4])
           a: f32[src, 4] = -x
           b: f32[edge, 4] = a[u] * y[v]
@@ -89,4 +89,4 @@ NOT_MOVED = {
 
 @pytest.mark.parametrize("text", NOT_MOVED.values(), ids=NOT_MOVED)
 def test_refuses(text):
-    refuses(ArithmeticOnOwnRows(), text)
+    refuses(SinkRowArithmetic(), text)

@@ -1,4 +1,4 @@
-"""`zeros-on-the-edges`: a table of zeros stands where the gradient of an edge's rows is written.
+"""`sink-zeros`: a table of zeros stands where the gradient of an edge's rows is written.
 
 before:  z: f32[9, 4] = broadcast_in_dim(0.0)
          d: f32[edge, 9, 4] = dynamic_update_slice(z, m, i);  g = sum over all edges of d
@@ -21,8 +21,8 @@ from gnnjit.passes.drop_dead import DropDead
 
 
 @dataclasses.dataclass(frozen=True)
-class ZerosOnTheEdges:
-    name: str = "zeros-on-the-edges"
+class SinkZeros:
+    name: str = "sink-zeros"
 
     def __call__(self, program: Program) -> Program:
         made: dict[Any, Equation] = {o: e for e in program.equations for o in e.outputs}

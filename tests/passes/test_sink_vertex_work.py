@@ -1,4 +1,4 @@
-"""`place-on-the-edges` moves work from many vertices to few edges, and nothing moves it back."""
+"""`sink-vertex-work` moves work from many vertices to few edges, and nothing moves it back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gnnjit.passes import pipeline
 from gnnjit.passes.factor_out_of_reduce import FactorOutOfReduce
 from gnnjit.passes.pipeline import Choices
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
-from gnnjit.passes.place_on_the_edges import PlaceOnTheEdges
+from gnnjit.passes.sink_vertex_work import SinkVertexWork
 from gnnjit.passes.split_concat_matmul import SplitConcatMatmul
 
 from .golden import fires, refuses, same
@@ -52,11 +52,11 @@ ON_EDGES = """\
 
 
 def test_fires_on_what_only_edges_read():
-    fires(PlaceOnTheEdges(SRC), ON_SOURCES, ON_EDGES)
+    fires(SinkVertexWork(SRC), ON_SOURCES, ON_EDGES)
 
 
 def test_fires_on_what_a_reduction_reads():
-    fires(PlaceOnTheEdges(SRC), """\
+    fires(SinkVertexWork(SRC), """\
         layer f(x: f32[src, 2], w: f32[2, 3])
           a: f32[src, 3] = x @ w
           b: f32[dst, 3] = max over (u -> v) of a[u]
@@ -80,7 +80,7 @@ def test_fires_on_what_a_reduction_reads():
 )
 def test_refuses(spaces, line, result):
     refuses(
-        PlaceOnTheEdges(spaces),
+        SinkVertexWork(spaces),
         f"""\
         layer f(x: f32[src, 2], w: f32[2, 3])
           a: f32[src, 3] = x @ w
@@ -93,7 +93,7 @@ def test_refuses(spaces, line, result):
 
 
 def test_refuses_what_a_vertex_computes_with():
-    fires(PlaceOnTheEdges(SRC), """\
+    fires(SinkVertexWork(SRC), """\
         layer f(x: f32[src, 2], w: f32[2, 3])
           a: f32[src, 3] = x @ w
           b: f32[src, 3] = exp(a)
@@ -112,7 +112,7 @@ def test_refuses_what_a_vertex_computes_with():
 
 def test_refuses_what_is_made_of_a_reduction():
     refuses(
-        PlaceOnTheEdges(BOTH),
+        SinkVertexWork(BOTH),
         """\
         layer f(x: f32[edge, 2])
           a: f32[dst, 2] = max over (u -> v) of x

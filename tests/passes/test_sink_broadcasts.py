@@ -1,14 +1,14 @@
-"""`repeat-on-the-edges` fires on features repeated for edges, refuses what vertices read too."""
+"""`sink-broadcasts` fires on features repeated for edges, refuses what vertices read too."""
 
 import pytest
 
-from gnnjit.passes.repeat_on_the_edges import RepeatOnTheEdges
+from gnnjit.passes.sink_broadcasts import SinkBroadcasts
 
 from .golden import fires, refuses
 
 
 def test_fires_on_features_repeated_for_each_head():
-    fires(RepeatOnTheEdges(), """\
+    fires(SinkBroadcasts(), """\
         layer f(x: f32[src, 2], a: f32[edge, 4, 2])
           h: f32[src, 4, 2] = broadcast_in_dim(x, broadcast_dimensions=(1,))
           b: f32[edge, 4, 2] = a * h[u]
@@ -31,7 +31,7 @@ def test_fires_on_features_repeated_for_each_head():
 def test_refuses(kind, result):
     shape = "broadcast_dimensions=(1,)" if ", 2" in kind else "broadcast_dimensions=()"
     refuses(
-        RepeatOnTheEdges(),
+        SinkBroadcasts(),
         f"""\
         layer f(x: {kind}, a: f32[edge, 4, 2])
           h: f32[src, 4, 2] = broadcast_in_dim(x, {shape})
