@@ -10,6 +10,7 @@ here.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,9 +21,10 @@ from gnnjit import _compat
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Equation, Program
 from gnnjit.ir.space import Space
-from gnnjit.lower import choose, cpu
-from gnnjit.lower.aggregate import Reductions, out_shape
+from gnnjit.lower import choose
+from gnnjit.lower.aggregate import out_shape
 from gnnjit.lower.execute import execute, spread
+from gnnjit.lower.lowering import Reductions
 from gnnjit.lower.partial_results import merged
 from gnnjit.lower.primitives import lowers_to, runs_alone
 
@@ -79,21 +81,23 @@ def _lower(
 
     def run(graph: Graph, eqn: Equation, operands: list[Any]) -> Sequence[Any]:
         assert isinstance(eqn.op, Aggregate)
-        choice = choose.choose(eqn.op.body, eqn.op.reductions, graph, platform)
-        if choice.kernel != "cpu":
-            return choose.run_choice(choice, graph, operands, limit)
+        choice = choose.choose(eqn.op, graph, platform, limit)
+        why_no_start = choice.lowering.why_no_start
+        if why_no_start is None:
+            return choice.run(operands)
         results = _results(program, eqn)
-        extremes = {j for j, r in enumerate(choice.reductions) if r and r.kind != "sum"}
+        extremes = {j for j, r in enumerate(eqn.op.reductions) if r and r.kind != "sum"}
         partial = extremes <= results.keys()  # else somebody else reads them
         if not partial:
             results = {j: k for j, k in results.items() if j not in extremes}
         onto = {
             j: before[k]
             for j, k in results.items()
-            if k in before and not cpu.why_no_start(choice.body, choice.reductions, choice.rows, j)
+            if k in before and not why_no_start(choice.request, j)
         }
         done.update(k for j, k in results.items() if j in onto or k not in before)
-        return choose.run_choice(choice, graph, operands, limit, partial=partial, starts=onto)
+        request = dataclasses.replace(choice.request, partial=partial, starts=onto)
+        return choice.lowering.run(request, operands)
 
     outs = execute(program, graph, operands, run)
     found: list[Any] = []
@@ -121,8 +125,7 @@ def _degree(graph: Graph, space: Space) -> Any:
     """Edges of each row; of all, by either structure: a chunk has one."""
     if space is Space.SHARED:
         return jnp.stack([s.indptr[-1] for s in (graph.in_structure, graph.out_structure)])
-    structure = graph.in_structure if space is Space.DST else graph.out_structure
-    return jnp.diff(structure.indptr)
+    return jnp.diff(graph.structure(space).indptr)
 
 
 runs_alone(accumulate_p)

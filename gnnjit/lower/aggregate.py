@@ -31,13 +31,12 @@ from gnnjit.lower.deciding import in_float32
 from gnnjit.lower.error_bounds import error_bounds
 from gnnjit.lower.execute import size
 from gnnjit.lower.explicit import on_each_device
+from gnnjit.lower.lowering import Reductions
 from gnnjit.passes.drop_dead import reading, smaller
 from gnnjit.sharding.sharded_graph import AnyGraph
 
 aggregate_p = _compat.Primitive("aggregate")
 aggregate_p.multiple_results = True
-
-Reductions = tuple[Reduce | None, ...]
 
 
 def aggregate(

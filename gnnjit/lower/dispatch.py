@@ -10,8 +10,9 @@ import jax
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Equation, Program
 from gnnjit.lower import choose
-from gnnjit.lower.aggregate import Reductions, aggregate_p
+from gnnjit.lower.aggregate import aggregate_p
 from gnnjit.lower.execute import execute, spread
+from gnnjit.lower.lowering import Reductions
 from gnnjit.lower.primitives import lowers_to, runs_alone
 from gnnjit.lower.sharded import aggregate
 from gnnjit.sharding.sharded_graph import ShardedGraph
@@ -34,8 +35,7 @@ def lower(
 
     def run(graph: Graph, eqn: Equation, operands: list[Any]) -> Sequence[Any]:
         assert isinstance(eqn.op, Aggregate)
-        choice = choose.choose(eqn.op.body, eqn.op.reductions, graph, platform)
-        return choose.run_choice(choice, graph, operands, limit)
+        return choose.choose(eqn.op, graph, platform, limit).run(operands)
 
     outs = execute(program, graph, args[n:], run)
     return [

@@ -13,10 +13,7 @@ def why_not(platform: str, dtype: Any) -> list[str]:
     """Reasons against the generated code; none means that it runs."""
     if platform != "cpu":
         return [f"the platform is {platform}"]
-    wanted = choose.preferred()
-    if wanted and choose.KERNELS.index(wanted) > choose.KERNELS.index("cpu"):
-        return [f"{wanted} is preferred"]
-    return cpu.why_no_sort(dtype)
+    return choose.skipped("cpu") or cpu.why_no_sort(dtype)
 
 
 def lower(key: Any, payload: Any, *, num_rows: int, rises: bool, platform: str) -> list[Any]:

@@ -18,6 +18,7 @@ from gnnjit.ir.dtypes import is_extended
 from gnnjit.ir.program import Lax, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import READS, SUMS
+from gnnjit.lower.lowering import Reductions, Request
 from gnnjit.system.contexts import Context
 from gnnjit.system.cpu_features import features, is_x86, vector_bytes
 from gnnjit.system.portable import PORTABLE, is_portable
@@ -67,35 +68,46 @@ def default_config(**changes: Any) -> Config:
     return Config(**(base | changes))
 
 
-def why_not(
+def why_not(request: Request) -> list[str]:
+    """Reasons why `run` cannot be used or, unless these kernels are preferred, why it should not;
+    none means that it runs."""
+    edges = None if request.preferred == "cpu" else request.graph.num_edges
+    return reasons(request.body, request.reductions, request.rows, edges=edges)
+
+
+def run(request: Request, operands: Sequence[jax.Array]) -> list[jax.Array]:
+    body, reductions, rows, graph = request.body, request.reductions, request.rows, request.graph
+    return call(
+        body, reductions, rows, request.structure, request.num_rows, graph.num_edges, operands,
+        partial=request.partial, starts=request.starts,
+    )  # fmt: skip
+
+
+def reasons(
     body: Program,
-    reductions: tuple[Reduce | None, ...],
+    reductions: Reductions,
     rows: Space,
     config: Config | None = None,
     *,
     edges: int | None = None,
 ) -> list[str]:
-    """Reasons why `run` cannot be used or, given the number of edges, why it should not; none means
-    that it can."""
-    reasons = _unavailable()
-    if reasons:
-        return reasons
-    reasons = _unsupported(body, reductions, rows)
-    if reasons:
-        return reasons
+    """Reasons why `call` cannot be used or, given the number of edges, why it should not; none
+    means that it can."""
+    if found := _unavailable() or _unsupported(body, reductions, rows):
+        return found
     index = (np.dtype(np.int32),) * 3
     spec = Spec(body, reductions, rows, index, config or default_config())
-    if edges is not None and (reasons := worth.why_not(spec, edges)):
-        return reasons
+    if edges is not None and (found := worth.why_not(spec, edges)):
+        return found
     code = _code(spec)
     if isinstance(code, list):
         return code
     return [] if edges is None else worth.why_not(spec, edges, code.count("\n"))
 
 
-def run(
+def call(
     body: Program,
-    reductions: tuple[Reduce | None, ...],
+    reductions: Reductions,
     rows: Space,
     structure: Any,
     num_rows: int,
@@ -113,9 +125,7 @@ def run(
     operands: per input of `body`: `[num_rows, *shape]` in the space `rows`,
         `[num_neighbors, *shape]` in the opposite one, `[num_edges, *shape]` of edges, `[*shape]`
         shared.
-    partial: where nothing is reduced is what the reduction starts with, not 0.
-    starts: for some outputs (`why_no_start`), what their rows go on from; the results take its
-        place where the caller does not need it any more.
+    partial, starts: as in `Request`.
     Returns, per output: `[num_rows, *shape]`, `[*shape]` (into SHARED) or, unreduced,
         `[num_edges, *shape]` with 0 on padding.
     """
@@ -132,15 +142,14 @@ def run(
     arrays = arrays[: 3 if spec.needs_edge else 2]
     first = len(arrays) + len(operands)
     places = {first + i: k for i, k in enumerate(given)}
-    call = jax.ffi.ffi_call(name, shapes, input_output_aliases=places)
-    return list(call(*arrays, *operands, *given.values()))
+    compiled = jax.ffi.ffi_call(name, shapes, input_output_aliases=places)
+    return list(compiled(*arrays, *operands, *given.values()))
 
 
-def why_no_start(
-    body: Program, reductions: tuple[Reduce | None, ...], rows: Space, output: int
-) -> list[str]:
-    """Reasons why rows of an output of `run` cannot go on from given ones; none means that they
-    can, where `why_not` has none."""
+def why_no_start(request: Request, output: int) -> list[str]:
+    """Reasons why rows of an output cannot go on from given ones; none means that they can, where
+    `why_not` has none."""
+    body, reductions, rows = request.body, request.reductions, request.rows
     op, dtype = reductions[output], body.outputs[output].dtype
     if op is None or op.into is not rows:
         return ["it has no rows"]

@@ -9,10 +9,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gnnjit.graph import Graph
 from gnnjit.graph.structure import Structure
 from gnnjit.ir.program import Atom, Program, Reduce
 from gnnjit.ir.space import Space
+from gnnjit.lower.execute import size
+from gnnjit.lower.lowering import Reductions, Request
 from gnnjit.lower.pallas import index_rules, limits, matmul_rules, tile, timing_inputs, tune
 from gnnjit.lower.pallas.outer_products import MAX_SUM, OuterProduct, find_outer_products
 from pallas_kernels import edges, rows, triton
@@ -21,7 +22,6 @@ from pallas_kernels.traversal import Operand, Output, Traversal, padded
 assert matmul_rules.rule is index_rules.rule  # importing them registers their rules
 
 KINDS = ("sum", "max", "min", "exp_sum")
-Reductions = tuple[Reduce | None, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +38,10 @@ class Part:
     by_row: bool
 
 
-def why_not(
-    body: Program, reductions: Reductions, by: Space, graph: Graph | None = None
-) -> list[str]:
-    """Reasons why `run` cannot be used for a traversal by the rows `by`, of `graph` if given."""
-    out = triton.MISSING + _reductions(body, reductions, by)
-    out += [] if graph is None else limits.reasons(body, reductions, by, graph)
+def why_not(request: Request) -> list[str]:
+    """Reasons against this lowering; none means that it runs."""
+    body, reductions, by = request.body, request.reductions, request.rows
+    out = triton.MISSING + _reductions(body, reductions, by) + limits.reasons(request)
     if out:
         return out
     for part in parts(body, reductions, by):
@@ -101,37 +99,23 @@ def _renumbered(r: Reduce | None, at: tuple[int, ...]) -> Reduce | None:
     return dataclasses.replace(r, score=at.index(r.score))
 
 
-def run(
-    body: Program,
-    reductions: Reductions,
-    by: Space,
-    graph: Graph,
-    operands: Sequence[Any],
-    *,
-    interpret: bool = False,
-) -> list[Any]:
-    """The outputs of one traversal; operands and outputs as `aggregate` has them."""
-    structure = graph.in_structure if by is Space.DST else graph.out_structure
-    outs: list[Any] = [None] * len(reductions)
-    for part in parts(body, reductions, by):
-        given = [operands[i] for i in part.inputs]
-        if part.by_row:
-            found = _by_row(part, by, graph, structure, given, interpret)
-        else:
-            found = _by_edge(part, by, graph, given, interpret)
-        for i, x in zip(part.at, found, strict=True):
+def run(request: Request, operands: Sequence[Any]) -> list[Any]:
+    """On a CPU, the kernels are interpreted."""
+    outs: list[Any] = [None] * len(request.reductions)
+    for part in parts(request.body, request.reductions, request.rows):
+        launch = _by_row if part.by_row else _by_edge
+        results = launch(part, request, [operands[i] for i in part.inputs])
+        for i, x in zip(part.at, results, strict=True):
             outs[i] = x
     return outs
 
 
-def _by_row(
-    part: Part, by: Space, graph: Graph, structure: Structure, operands: list[Any], interpret: bool
-) -> list[Any]:
-    t = _traversal(part, by, {})
+def _by_row(part: Part, request: Request, operands: list[Any]) -> list[Any]:
+    interpret, num_edges = request.platform == "cpu", request.graph.num_edges
+    t = _traversal(part, request.rows, {})
+    structure = request.structure
     plan, num_rows = plan_of(structure), structure.num_rows
-    timer = (
-        None if interpret else timing_inputs.rows_timer(plan, num_rows, graph.num_edges, operands)
-    )
+    timer = None if interpret else timing_inputs.rows_timer(plan, num_rows, num_edges, operands)
     return rows.run(
         t,
         plan,
@@ -139,27 +123,29 @@ def _by_row(
         structure.edge,
         operands,
         num_rows,
-        tune.choose(_kernel("rows", part, by, graph), t, timer),
+        tune.choose(_kernel("rows", part, request), t, timer),
         interpret=interpret,
-        clear_edges=graph.mask is not None,
+        clear_edges=request.graph.mask is not None,
     )
 
 
-def _by_edge(
-    part: Part, by: Space, graph: Graph, operands: list[Any], interpret: bool
-) -> list[Any]:
-    t = _traversal(part, by, _outer(part))
-    row, neighbor = (graph.dst, graph.src) if by is Space.DST else (graph.src, graph.dst)
-    kernel = _kernel("edges", part, by, graph)
+def _by_edge(part: Part, request: Request, operands: list[Any]) -> list[Any]:
+    interpret, graph = request.platform == "cpu", request.graph
+    t = _traversal(part, request.rows, _outer(part))
+    row, neighbor = graph.dst, graph.src
+    if request.rows is Space.SRC:
+        row, neighbor = neighbor, row
+    kernel = _kernel("edges", part, request)
     timer = None if interpret else timing_inputs.edges_timer(*kernel.sizes, operands)
     config = tune.choose(kernel, t, timer)
     return edges.run(t, row, neighbor, graph.mask, operands, config, interpret=interpret)
 
 
-def _kernel(kind: str, part: Part, by: Space, graph: Graph) -> tune.Kernel:
+def _kernel(kind: str, part: Part, request: Request) -> tune.Kernel:
     """What the choice of tiles depends on."""
-    ends = (graph.num_dst, graph.num_src) if by is Space.DST else (graph.num_src, graph.num_dst)
-    return tune.Kernel(kind, part.body, part.reductions, (*ends, graph.num_edges))
+    rows, graph = request.rows, request.graph
+    sizes = (size(graph, rows), size(graph, rows.flipped), graph.num_edges)
+    return tune.Kernel(kind, part.body, part.reductions, sizes)
 
 
 def _outer(part: Part) -> dict[int, OuterProduct]:

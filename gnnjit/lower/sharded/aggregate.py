@@ -24,8 +24,8 @@ from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Atom, Equation, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose
-from gnnjit.lower.aggregate import Reductions
 from gnnjit.lower.execute import execute
+from gnnjit.lower.lowering import Reductions
 from gnnjit.lower.partial_results import empty, finish, highest, lowest, merge, wide_sums
 from gnnjit.lower.sharded.feature_parallel import narrowed
 from gnnjit.lower.sharded.packing import together
@@ -119,8 +119,7 @@ class _Device:
         return [x.astype(o.dtype) for x, o in zip(outs, given.body.outputs, strict=True)]
 
     def run(self, op: Aggregate, graph: Graph, args: Sequence[Any]) -> list[Any]:
-        choice = choose.choose(op.body, op.reductions, graph, self.platform)
-        return list(choose.run_choice(choice, graph, args, self.limit))
+        return list(choose.choose(op, graph, self.platform, self.limit).run(args))
 
     def on_edges(self, x: Any, atom: Any) -> Any:
         """An output that stays on the edges, wherever it was computed."""

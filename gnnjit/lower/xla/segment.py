@@ -20,14 +20,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from gnnjit.cost.memory import CHUNK_SCALARS
-from gnnjit.graph import Graph
-from gnnjit.graph.structure import Structure
 from gnnjit.ir.evaluate import evaluate_element
 from gnnjit.ir.interpret import extreme
 from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import RowSum, row_sums
 from gnnjit.lower.execute import size
+from gnnjit.lower.lowering import Reductions, Request
 from gnnjit.passes.drop_dead import DropDead
 
 
@@ -40,9 +39,6 @@ def neutral(reduction: Reduce, dtype: Any) -> Any:
     if reduction.kind == "sum":
         return jnp.zeros((), dtype)
     return extreme(dtype, -1 if reduction.kind == "max" else 1)
-
-
-Reductions = tuple[Reduce | None, ...]
 
 
 def chunk_size(
@@ -135,33 +131,24 @@ def _summed(product: tuple[Equation, ...], a: Any, b: Any, dtype: Any) -> Any:
     return out
 
 
-def why_not(reductions: Sequence[Reduce | None]) -> list[str]:
-    """Reasons against this lowering; empty if it applies."""
-    if any(r is not None and r.kind == "exp_sum" for r in reductions):
+def why_not(request: Request) -> list[str]:
+    """Reasons against this lowering; none means that it runs."""
+    if any(r is not None and r.kind == "exp_sum" for r in request.reductions):
         return ["an exp_sum is not written out as maximum, exponential and sum"]
     return []
 
 
-def run(
-    body: Program,
-    reductions: Sequence[Reduce | None],
-    rows: Space,
-    graph: Graph,
-    operands: Sequence[Any],
-    *,
-    limit: int | None = None,
-) -> list[Any]:
-    """The outputs of one traversal over the rows of `rows`; `limit` as in `aggregate`."""
-    structure = graph.in_structure if rows is Space.DST else graph.out_structure
-    chunk = chunk_size(body, graph.num_edges, limit, tuple(reductions))
-    step = _Step(body, tuple(reductions), rows, graph, structure, list(operands), chunk)
+def run(request: Request, operands: Sequence[Any]) -> list[Any]:
+    num_edges = request.graph.num_edges
+    chunk = chunk_size(request.body, num_edges, request.limit, request.reductions)
+    step = _Step(request, list(operands), chunk)
     start = step.accumulators()
-    count = -(-graph.num_edges // chunk)
+    count = -(-num_edges // chunk)
     if count == 0:
         return step.finish(start)
     if count == 1:
         return step.finish(step(start, 0))
-    number = structure.indptr.dtype.type
+    number = step.structure.indptr.dtype.type
     last = lax.fori_loop(number(0), number(count), lambda i, state: step(state, i), start)
     return step.finish(last)
 
@@ -177,20 +164,12 @@ class _Part(NamedTuple):
 
 
 class _Step:
-    def __init__(
-        self,
-        body: Program,
-        reductions: tuple[Reduce | None, ...],
-        rows: Space,
-        graph: Graph,
-        structure: Structure,
-        operands: list[Any],
-        chunk: int,
-    ):
-        self.body, self.reductions, self.rows, self.chunk = body, reductions, rows, chunk
-        self.graph, self.structure, self.operands = graph, structure, operands
-        self.split = _split(body, reductions)
-        self.row_of_edge = graph.dst if rows is Space.DST else graph.src
+    def __init__(self, request: Request, operands: list[Any], chunk: int):
+        self.body, self.reductions, self.rows = request.body, request.reductions, request.rows
+        self.graph, self.structure = request.graph, request.structure
+        self.row_of_edge = request.row_of_edge
+        self.operands, self.chunk = operands, chunk
+        self.split = _split(self.body, self.reductions)
 
     def accumulators(self) -> list[Any]:
         out = []

@@ -133,13 +133,13 @@ def data(case: Case, body: Program, seed=0, draw=None) -> list[jax.Array]:
 def compute(body, reductions, case, args, rows=DST, index=np.int32, **config):
     config = {"piece": 64, **config}
     settings = kernel.default_config(**config)
-    assert kernel.why_not(body, reductions, rows, settings) == []
+    assert kernel.reasons(body, reductions, rows, settings) == []
     n = case.size(rows)[0]
 
     @jax.jit
     def call(indptr, neighbor, edge, *operands):
         structure = Structure(indptr, neighbor, edge)
-        return kernel.run(body, reductions, rows, structure, n, len(case.src), operands, settings)
+        return kernel.call(body, reductions, rows, structure, n, len(case.src), operands, settings)
 
     s = case.structure(rows, index)
     return call(s.indptr, s.neighbor, s.edge, *args)
@@ -428,7 +428,7 @@ def test_concurrent_calls():
     @jax.jit
     def both(*args):
         return [
-            kernel.run(b, (SUM,), DST, s, case.num_dst, len(case.src), args)[0]
+            kernel.call(b, (SUM,), DST, s, case.num_dst, len(case.src), args)[0]
             for b in (body, other, body)
         ]
 
@@ -451,7 +451,7 @@ def test_concurrent_calls():
     ],
 )
 def test_why_not(fn, inputs, reduce, reason):
-    (found,) = kernel.why_not(trace(fn, *inputs), (reduce,), DST)
+    (found,) = kernel.reasons(trace(fn, *inputs), (reduce,), DST)
     assert reason in found
 
 
