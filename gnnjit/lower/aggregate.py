@@ -28,10 +28,12 @@ from gnnjit.ir.evaluate import evaluate_element, finite_or_zero, times
 from gnnjit.ir.program import Aggregate, Atom, Program, Reduce, Value, depends
 from gnnjit.ir.space import Space
 from gnnjit.lower.deciding import in_float32
+from gnnjit.lower.dispatch import lower
 from gnnjit.lower.error_bounds import error_bounds
 from gnnjit.lower.execute import size
 from gnnjit.lower.explicit import on_each_device
 from gnnjit.lower.lowering import Reductions
+from gnnjit.lower.primitives import lowers_to, runs_alone
 from gnnjit.passes.drop_dead import reading, smaller
 from gnnjit.sharding.sharded_graph import AnyGraph
 
@@ -458,3 +460,5 @@ def _drop(read: tuple[int, ...], params: dict[str, Any]) -> _compat.Kept:
 
 
 _compat.drop_unused(aggregate_p, _drop)
+runs_alone(aggregate_p)
+lowers_to(aggregate_p, lower)

@@ -22,4 +22,6 @@ def lower(key: Any, payload: Any, *, num_rows: int, rises: bool, platform: str) 
     return cpu.sort(key, payload, num_rows)
 
 
-lowers_to(sort_edges_p, lower)
+def register() -> None:
+    """Graphs know the primitive alone; from now on it becomes code."""
+    lowers_to(sort_edges_p, lower)
