@@ -33,7 +33,7 @@ else:
     from gnnjit.lower.cpu import index_rules, tall_matmul, worth
     from gnnjit.lower.cpu.elementwise_rules import RULES, Unsupported
     from gnnjit.lower.cpu.simd import DTYPES, is_half
-    from gnnjit.lower.cpu.spec import Config, Spec
+    from gnnjit.lower.cpu.spec import INT32, Config, IndexDtypes, Spec
 
     assert index_rules.RULES is RULES  # importing it registers its rules
 
@@ -95,8 +95,7 @@ def reasons(
     means that it can."""
     if found := _unavailable() or _unsupported(body, reductions, rows):
         return found
-    index = (np.dtype(np.int32),) * 3
-    spec = Spec(body, reductions, rows, index, config or default_config())
+    spec = Spec(body, reductions, rows, INT32, config or default_config())
     if edges is not None and (found := worth.why_not(spec, edges)):
         return found
     code = _code(spec)
@@ -130,7 +129,7 @@ def call(
         `[num_edges, *shape]` with 0 on padding.
     """
     arrays = [jnp.asarray(a) for a in (structure.indptr, structure.neighbor, structure.edge)]
-    index = tuple(np.dtype(a.dtype) for a in arrays)
+    index = IndexDtypes(*(np.dtype(a.dtype) for a in arrays))
     given = starts or {}
     config = config or default_config()
     spec = Spec(body, reductions, rows, index, config, partial, tuple(given))
@@ -155,7 +154,7 @@ def why_no_start(request: Request, output: int) -> list[str]:
         return ["it has no rows"]
     if is_half(dtype):
         return [f"{dtype} is summed as float32"]
-    block = Spec(body, reductions, rows, (np.dtype(np.int32),) * 3, default_config()).block
+    block = Spec(body, reductions, rows, INT32, default_config()).block
     if block and block.full % block.size:
         return ["some features are computed twice"]
     return []
@@ -297,7 +296,7 @@ def _self_test() -> list[str]:
         body,
         (Reduce("sum", Space.DST),),
         Space.DST,
-        (np.dtype(np.int32),) * 3,
+        INT32,
         default_config(threads=1),
     )
     data = np.arange(12, dtype=np.float32).reshape(4, 3)

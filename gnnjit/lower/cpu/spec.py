@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,18 +53,29 @@ class Block:
     size: int
 
 
+class IndexDtypes(NamedTuple):
+    """Of the arrays of a `Structure`."""
+
+    indptr: np.dtype
+    neighbor: np.dtype
+    edge: np.dtype
+
+
+INT32 = IndexDtypes(*(np.dtype(np.int32),) * 3)
+
+
 @dataclasses.dataclass(frozen=True)
 class Spec:
     """One traversal: `body` on each edge, outputs reduced as `reductions` say.
 
-    `index_dtypes` are those of `indptr`, `neighbor` and `edge`. `partial`: where nothing is reduced
-    is the reduction's identity, not 0. `starts`: outputs of rows that go on from what is given.
+    partial: a row without edges gets the identity of its reduction, not 0.
+    starts: the outputs whose rows go on from what is given.
     """
 
     body: Program
     reductions: tuple[Reduce | None, ...]
     rows: Space
-    index_dtypes: tuple[np.dtype, ...]
+    index_dtypes: IndexDtypes
     config: Config
     partial: bool = False
     starts: tuple[int, ...] = ()

@@ -16,6 +16,8 @@ before it multiplies them.
 from __future__ import annotations
 
 import dataclasses
+import enum
+import itertools
 import math
 
 import numpy as np
@@ -34,16 +36,37 @@ from gnnjit.lower.cpu.outer_products import Collector, Products
 from gnnjit.lower.cpu.simd import I32, I64, PTR, Vec, is_half, mangle
 from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Factors, Spec
 
-(
-    NEXT, DONE, REFS, ROW_TASKS, TASKS, ROWS, SLOTS, CAPACITY, PARTIAL, PACKED, MODE, FUTURE, API,
-    POINTERS,
-) = range(14)  # fmt: skip
-"""Words (8 bytes each) of a job; from POINTERS on: indptr, neighbor, edge, operands, what outputs
-start with, outputs.
 
-ROWS, SLOTS: rows and edges; CAPACITY: length of the edge arrays, padding included. PACKED: shared
-matrices in another order. FUTURE: what XLA waits for in place of the caller's return, or null.
-"""
+class Word(enum.IntEnum):
+    """The words (8 bytes each) of a job, the record that all tasks of one call share."""
+
+    NEXT = 0
+    """The first task that nobody has taken."""
+    DONE = 1
+    """The tasks that are done."""
+    REFS = 2
+    """Threads that may still look at the job."""
+    ROW_TASKS = 3
+    """Tasks that reduce rows; those after them clear padding."""
+    TASKS = 4
+    ROWS = 5
+    SLOTS = 6
+    """Edges."""
+    CAPACITY = 7
+    """The length of the edge arrays, padding included."""
+    PARTIAL = 8
+    """The partial buffer: a record for each task."""
+    PACKED = 9
+    """Shared matrices in another order."""
+    MODE = 10
+    """The caller's x86 rounding and denormal modes."""
+    FUTURE = 11
+    """What XLA waits for in place of the caller's return, or null."""
+    API = 12
+    POINTERS = 13
+    """The first of the arrays: indptr, neighbor, edge, operands, what outputs start with,
+    outputs."""
+
 
 LINES_IN_FLIGHT = 96
 """Cache lines asked for ahead of their use, about as many as a core can wait for."""
@@ -111,24 +134,21 @@ class Traversal:
         self.m = Machine(self.module, ir.IRBuilder(function.append_basic_block()), self.spec.lanes)
         self.b = self.m.b
         self.job = function.args[0]
-        self.rows, self.slots, self.capacity = map(self.word, (ROWS, SLOTS, CAPACITY))
-        self.partial, self.copies = self.word(PARTIAL, PTR), self.word(PACKED, PTR)
-        self.indptr, self.neighbor, self.edge = (self.word(POINTERS + i, PTR) for i in range(3))
-        first = POINTERS + 3
-        count = len(self.spec.body.inputs)
-        self.operands = [self.word(first + i, PTR) for i in range(count)]
-        first += count
-        self.starts = {k: self.word(first + i, PTR) for i, k in enumerate(self.spec.starts)}
-        first += len(self.starts)
-        outputs = len(self.spec.body.outputs)
-        self.outputs = [self.word(first + i, PTR) for i in range(outputs)]
+        self.rows, self.slots = self.word(Word.ROWS), self.word(Word.SLOTS)
+        self.capacity = self.word(Word.CAPACITY)
+        self.partial, self.copies = self.word(Word.PARTIAL, PTR), self.word(Word.PACKED, PTR)
+        pointers = (self.word(Word.POINTERS + i, PTR) for i in itertools.count())
+        self.indptr, self.neighbor, self.edge = itertools.islice(pointers, 3)
+        self.operands = list(itertools.islice(pointers, len(self.spec.body.inputs)))
+        self.starts = {k: next(pointers) for k in self.spec.starts}
+        self.outputs = list(itertools.islice(pointers, len(self.spec.body.outputs)))
         return function.args[1:]
 
     def word(self, number: int, kind: ir.Type = I64) -> ir.Value:
         return self.b.load(self.b.gep(self.job, [I64(number)], source_etype=I64), typ=kind)
 
     def start_of(self, row: ir.Value) -> ir.Value:
-        return self.m.index(self.indptr, row, self.spec.index_dtypes[0])
+        return self.m.index(self.indptr, row, self.spec.index_dtypes.indptr)
 
     def key(self, row: ir.Value) -> ir.Value:
         return self.b.add(self.start_of(row), row)
@@ -257,9 +277,9 @@ class Traversal:
     def _endpoints(self, slot: ir.Value) -> dict[Space, ir.Value]:
         out, spec = {}, self.spec
         if spec.gathers:
-            out[spec.rows.flipped] = self.m.index(self.neighbor, slot, spec.index_dtypes[1])
+            out[spec.rows.flipped] = self.m.index(self.neighbor, slot, spec.index_dtypes.neighbor)
         if spec.needs_edge:
-            out[Space.EDGE] = self.m.index(self.edge, slot, spec.index_dtypes[2])
+            out[Space.EDGE] = self.m.index(self.edge, slot, spec.index_dtypes.edge)
         return out
 
     def _prefetch(self, slot: ir.Value) -> None:

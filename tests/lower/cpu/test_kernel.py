@@ -15,7 +15,7 @@ from gnnjit.ir.interpret import Incidence, interpret
 from gnnjit.ir.program import Aggregate, Equation, Lax, Literal, Program, Reduce, Value
 from gnnjit.ir.space import Space, join
 from gnnjit.lower.cpu import ffi_abi, kernel
-from gnnjit.lower.cpu.spec import PER_EDGE, Spec
+from gnnjit.lower.cpu.spec import INT32, PER_EDGE, Spec
 
 SRC, DST, EDGE, SHARED = Space.SRC, Space.DST, Space.EDGE, Space.SHARED
 INLINE = ("jit", "pjit", "custom_jvp_call", "custom_vjp_call", "closed_call")
@@ -295,11 +295,10 @@ OUTER_SUMS = (OVER_ALL, SUM, OVER_ALL)
 def test_where_rows_are_asked_for_ahead():
     """Rows of two lines or more, and the sums that they go on from, of parts of a graph."""
     body = trace(lambda x, y, z: x * y + z, (SRC, (32,), F32), (DST, (32,), F32), (DST, (), F32))
-    index = (np.dtype(np.int32),) * 3
 
     def asked(ahead, **options):
         settings = kernel.default_config(rows_ahead=ahead)
-        code = kernel._code(Spec(body, (SUM,), DST, index, settings, **options))
+        code = kernel._code(Spec(body, (SUM,), DST, INT32, settings, **options))
         assert isinstance(code, str)
         return sum("call void" in line and "prefetch" in line for line in code.splitlines())
 
@@ -315,7 +314,7 @@ def test_where_rows_are_asked_for_ahead():
 def test_sums_of_outer_products(sizes, swapped):
     """Of many edges at a time: more than one room full, and the rest."""
     body = weight_gradient(*sizes, swapped=swapped)
-    spec = Spec(body, OUTER_SUMS, DST, (np.dtype(np.int32),) * 3, kernel.default_config())
+    spec = Spec(body, OUTER_SUMS, DST, INT32, kernel.default_config())
     assert list(spec.outers) == [0]
     assert not any(e.op.name in ("dot_general", "transpose") for e in spec.equations(PER_EDGE))
     check(body, OUTER_SUMS, GRAPHS["long"], tol=1e-3)
@@ -356,8 +355,7 @@ def test_sums_of_two_outer_products():
 def test_small_and_huge_outer_products_are_left_alone():
     for sizes in ((2, 3), (4, 16), (512, 256)):
         body = weight_gradient(*sizes)
-        index = (np.dtype(np.int32),) * 3
-        assert not Spec(body, OUTER_SUMS, DST, index, kernel.default_config()).outers
+        assert not Spec(body, OUTER_SUMS, DST, INT32, kernel.default_config()).outers
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
