@@ -14,7 +14,7 @@ from gnnjit.ir.space import Space
 from gnnjit.lower import cpu, pallas
 from gnnjit.lower.execute import size
 from gnnjit.lower.flatten import flat
-from gnnjit.lower.lowering import Lowering, Reductions, Request
+from gnnjit.lower.lowering import Lowering, LoweringRequest, Reductions
 from gnnjit.lower.xla import bucketed, csr, segment
 from gnnjit.passes.pipeline import lowering_passes
 from gnnjit.passes.pipeline import run as run_passes
@@ -40,7 +40,7 @@ class Choice:
     """The lowering chosen for one traversal, and the reasons against each one tried before."""
 
     lowering: Lowering
-    request: Request
+    request: LoweringRequest
     refused: tuple[tuple[str, tuple[str, ...]], ...]
 
     @property
@@ -84,10 +84,12 @@ def rows_of(reductions: Sequence[Reduce | None]) -> Space:
     return owners.pop() if owners else Space.DST
 
 
-def requested(op: Aggregate, graph: Graph, platform: str, limit: int | None = None) -> Request:
+def requested(
+    op: Aggregate, graph: Graph, platform: str, limit: int | None = None
+) -> LoweringRequest:
     """`limit` bounds the chunks of a lowering that takes edges in chunks."""
     rows = rows_of(op.reductions)
-    return Request(op.body, op.reductions, rows, graph, platform, preferred(), limit)
+    return LoweringRequest(op.body, op.reductions, rows, graph, platform, preferred(), limit)
 
 
 def choose(op: Aggregate, graph: Graph, platform: str, limit: int | None = None) -> Choice:

@@ -16,8 +16,12 @@ Reductions = tuple[Reduce | None, ...]
 """Of each output of an aggregate, as in `gnnjit.ir.program.Aggregate`."""
 
 
+class Unsupported(Exception):
+    """A lowering has no code for this; the message says for what."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class Request:
+class LoweringRequest:
     """One traversal: an aggregate over the edges of a graph, row by row, on a platform.
 
     body, reductions: as in `Aggregate`.
@@ -65,15 +69,16 @@ class Lowering:
     platforms: those that it has code for, which is not for `jax.export`; None for JAX's own
         operations, which run everywhere.
     interpretable: on a CPU it is interpreted where it is preferred, to test it.
-    why_no_start: reasons why an output cannot go on from `Request.starts`; None where none can.
+    why_no_start: reasons why an output cannot go on from the request's `starts`; None where none
+        can.
     """
 
     name: str
-    why_not: Callable[[Request], list[str]]
-    run: Callable[[Request, Sequence[Any]], Sequence[Any]]
+    why_not: Callable[[LoweringRequest], list[str]]
+    run: Callable[[LoweringRequest, Sequence[Any]], Sequence[Any]]
     platforms: tuple[str, ...] | None = None
     interpretable: bool = False
-    why_no_start: Callable[[Request, int], list[str]] | None = None
+    why_no_start: Callable[[LoweringRequest, int], list[str]] | None = None
 
     def why_not_on(self, platform: str, preferred: str | None) -> list[str]:
         """Reasons against every request on a platform."""
@@ -84,7 +89,7 @@ class Lowering:
         interpreted = self.interpretable and platform == "cpu" and preferred == self.name
         return [] if interpreted or platform in self.platforms else [f"the platform is {platform}"]
 
-    def reasons(self, request: Request) -> list[str]:
+    def reasons(self, request: LoweringRequest) -> list[str]:
         """Reasons against it; none means that it runs the request."""
         there = self.why_not_on(request.platform, request.preferred)
         return there or self.why_not(request)

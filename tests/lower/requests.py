@@ -9,7 +9,7 @@ import numpy as np
 import gnnjit
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
-from gnnjit.lower.lowering import Request
+from gnnjit.lower.lowering import LoweringRequest
 
 TINY = gnnjit.Graph.from_edges(np.array([0, 1]), np.array([1, 0]), num_nodes=2)
 
@@ -20,5 +20,5 @@ def request(
     rows: Space = Space.DST,
     graph: gnnjit.Graph = TINY,
     platform: str = "cuda",
-) -> Request:
-    return Request(body, tuple(reductions), rows, graph, platform)
+) -> LoweringRequest:
+    return LoweringRequest(body, tuple(reductions), rows, graph, platform)

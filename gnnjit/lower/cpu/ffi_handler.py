@@ -20,7 +20,7 @@ from gnnjit.lower.cpu.frame import NULL, Frame
 from gnnjit.lower.cpu.index_rules import combiner, identity
 from gnnjit.lower.cpu.matvec import pack
 from gnnjit.lower.cpu.simd import I8, I32, I64, PTR
-from gnnjit.lower.cpu.traversal import Accumulator, Traversal, Word
+from gnnjit.lower.cpu.traversal import Accumulator, TraversalCode, Word
 
 PARALLEL_WORK = 1 << 16
 """Vector operations below which one thread does it all."""
@@ -31,7 +31,7 @@ LONG_WORK = 1 << 20
 FALSE = ir.Constant(ir.IntType(1), 0)
 
 
-class Handler(Frame, Traversal):
+class Handler(Frame, TraversalCode):
     """Adds to the traversal: `finish`, `pad`, `work`, `helper` and the entry point."""
 
     def emit(self, layout: ffi_abi.Abi, entry: str, save_mode: bool) -> None:

@@ -1,4 +1,4 @@
-"""Generated CPU kernels for one `aggregate` traversal: can it be used, and use it."""
+"""The lowering of a traversal to generated CPU kernels; products and sorts by such kernels, too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gnnjit.ir.dtypes import is_extended
 from gnnjit.ir.program import Lax, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import READS, SUMS
-from gnnjit.lower.lowering import Reductions, Request
+from gnnjit.lower.lowering import LoweringRequest, Reductions, Unsupported
 from gnnjit.system.contexts import Context
 from gnnjit.system.cpu_features import features, is_x86, vector_bytes
 from gnnjit.system.portable import PORTABLE, is_portable
@@ -31,9 +31,9 @@ else:
     HAVE_LLVM = True
     from gnnjit.lower.cpu import compile as compiler
     from gnnjit.lower.cpu import index_rules, tall_matmul, worth
-    from gnnjit.lower.cpu.elementwise_rules import RULES, Unsupported
+    from gnnjit.lower.cpu.elementwise_rules import RULES
     from gnnjit.lower.cpu.simd import DTYPES, is_half
-    from gnnjit.lower.cpu.spec import INT32, Config, IndexDtypes, Spec
+    from gnnjit.lower.cpu.spec import INT32, CodeConfig, IndexDtypes, Spec
 
     assert index_rules.RULES is RULES  # importing it registers its rules
 
@@ -62,20 +62,20 @@ def left_to_pool() -> contextlib.AbstractContextManager[None]:
     return _left(True)
 
 
-def default_config(**changes: Any) -> Config:
+def default_config(**changes: Any) -> CodeConfig:
     """The configuration for this machine."""
     base = {"threads": cores(), "lanes_bytes": vector_bytes(), "left": _left.value}
-    return Config(**(base | changes))
+    return CodeConfig(**(base | changes))
 
 
-def why_not(request: Request) -> list[str]:
+def why_not(request: LoweringRequest) -> list[str]:
     """Reasons why `run` cannot be used or, unless these kernels are preferred, why it should not;
     none means that it runs."""
     edges = None if request.preferred == "cpu" else request.graph.num_edges
     return reasons(request.body, request.reductions, request.rows, edges=edges)
 
 
-def run(request: Request, operands: Sequence[jax.Array]) -> list[jax.Array]:
+def run(request: LoweringRequest, operands: Sequence[jax.Array]) -> list[jax.Array]:
     body, reductions, rows, graph = request.body, request.reductions, request.rows, request.graph
     return call(
         body, reductions, rows, request.structure, request.num_rows, graph.num_edges, operands,
@@ -87,7 +87,7 @@ def reasons(
     body: Program,
     reductions: Reductions,
     rows: Space,
-    config: Config | None = None,
+    config: CodeConfig | None = None,
     *,
     edges: int | None = None,
 ) -> list[str]:
@@ -112,7 +112,7 @@ def call(
     num_rows: int,
     num_edges: int,
     operands: Sequence[jax.Array],
-    config: Config | None = None,
+    config: CodeConfig | None = None,
     *,
     partial: bool = False,
     starts: Mapping[int, jax.Array] | None = None,
@@ -124,7 +124,7 @@ def call(
     operands: per input of `body`: `[num_rows, *shape]` in the space `rows`,
         `[num_neighbors, *shape]` in the opposite one, `[num_edges, *shape]` of edges, `[*shape]`
         shared.
-    partial, starts: as in `Request`.
+    partial, starts: as in `LoweringRequest`.
     Returns, per output: `[num_rows, *shape]`, `[*shape]` (into SHARED) or, unreduced,
         `[num_edges, *shape]` with 0 on padding.
     """
@@ -145,7 +145,7 @@ def call(
     return list(compiled(*arrays, *operands, *given.values()))
 
 
-def why_no_start(request: Request, output: int) -> list[str]:
+def why_no_start(request: LoweringRequest, output: int) -> list[str]:
     """Reasons why rows of an output cannot go on from given ones; none means that they can, where
     `why_not` has none."""
     body, reductions, rows = request.body, request.reductions, request.rows
@@ -213,7 +213,7 @@ def _sort_target(dtype: np.dtype) -> str:
 
 
 @functools.cache
-def _product_target(left: int, right: int, dtype: np.dtype, config: Config) -> str:
+def _product_target(left: int, right: int, dtype: np.dtype, config: CodeConfig) -> str:
     with _lock:
         spec = tall_matmul.spec_of(left, right, dtype, config)
         return compiler.register(compiler.emit(spec, kind=tall_matmul.TallProduct))

@@ -1,4 +1,4 @@
-"""What one kernel computes, and how it is cut into levels and blocks of features."""
+"""The specification of one kernel, and how it is cut into levels and blocks of features."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Reduce, Val
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import Rows, RowSum, row_sums
 from gnnjit.lower.cpu.math_rules import ELEMENTWISE
-from gnnjit.lower.cpu.matvec import Matrix, Matvec, matvec_of, table_read
+from gnnjit.lower.cpu.matvec import Matvec, SharedMatrix, matvec_of, table_read
 from gnnjit.lower.cpu.simd import is_float, is_half
 
 ONCE, PER_ROW, PER_EDGE = 0, 1, 2
 """Levels: how often a value is computed."""
 
 Factors = tuple[Value, Value]
-"""Of an outer product."""
+"""The two vectors of an outer product."""
 
 MAX_OUTER = 1 << 16
 """Entries of a sum of outer products at most: each task has a copy of it."""
@@ -31,7 +31,7 @@ WIDE, BLOCK = 512, 256
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class CodeConfig:
     """Choices that change the code. `piece`: rows plus edges of one task; a row longer than this
     is a hub and is cut at multiples of it. `threads`: at most so many. `ahead`: at most so many
     edges ahead are prefetched. `rows_ahead`: so many rows ahead are, where only part of a row's
@@ -46,7 +46,7 @@ class Config:
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class FeatureBlock:
     """Features `[..., start : start + size]` of values whose last axis has `full` entries."""
 
     full: int
@@ -54,7 +54,7 @@ class Block:
 
 
 class IndexDtypes(NamedTuple):
-    """Of the arrays of a `Structure`."""
+    """The types of the arrays of a `Structure`."""
 
     indptr: np.dtype
     neighbor: np.dtype
@@ -76,7 +76,7 @@ class Spec:
     reductions: tuple[Reduce | None, ...]
     rows: Space
     index_dtypes: IndexDtypes
-    config: Config
+    config: CodeConfig
     partial: bool = False
     starts: tuple[int, ...] = ()
 
@@ -190,7 +190,7 @@ class Spec:
         return {eqn: rows for eqn, rows in found.items() if rows is not None}
 
     @functools.cached_property
-    def packed(self) -> dict[tuple[Value, tuple[int, ...], np.dtype], tuple[int, Matrix]]:
+    def packed(self) -> dict[tuple[Value, tuple[int, ...], np.dtype], tuple[int, SharedMatrix]]:
         """Matrices that a loop reads in another order than they lie in: by what is wanted, where
         the copy lies in its area (bytes)."""
         out, at = {}, 0
@@ -236,7 +236,7 @@ class Spec:
         return any(v.space is self.rows.flipped for _, v in self.inputs(PER_EDGE))
 
     @functools.cached_property
-    def block(self) -> Block | None:
+    def block(self) -> FeatureBlock | None:
         """How the last axis is cut, where the body is wide and allows it."""
         widest = max((v for v in self.used), key=lambda v: v.size, default=None)
         if widest is None or widest.size <= WIDE or not widest.shape:
@@ -248,7 +248,7 @@ class Spec:
         if size >= full or shared:
             return None
         live = (e for e in self.body.equations if self.used & set(e.outputs))
-        return Block(full, size) if all(_separable(e, full) for e in live) else None
+        return FeatureBlock(full, size) if all(_separable(e, full) for e in live) else None
 
     def shape(self, atom: Atom) -> tuple[int, ...]:
         """The shape of the part of `atom` that one block computes."""
@@ -295,7 +295,7 @@ class TableSum:
 
     @property
     def reads(self) -> tuple[Atom, ...]:
-        """What it is made of."""
+        """The values that it is computed from."""
         of_pairs = tuple(f for pair in self.pairs for f in pair)
         return (*self.rows.index, *(of_pairs or (self.update,)))
 
@@ -311,8 +311,8 @@ def _unspread(atom: Atom, makers: Mapping[Atom, Equation]) -> Atom:
 
 
 def _factors(out: Atom, makers: Mapping[Atom, Equation]) -> tuple[Factors, ...]:
-    """Of an outer product of two vectors, perhaps transposed, or of a sum of such products; none of
-    anything else."""
+    """The factors of an outer product of two vectors, perhaps transposed, or of a sum of such
+    products; none of anything else."""
     eqn = makers.get(out)
     if eqn is None or not isinstance(eqn.op, Lax):
         return ()

@@ -1,4 +1,4 @@
-"""The traversal itself: a function that runs one task, and one that combines partial results.
+"""Emits the code of a traversal: a function that runs one task, and what it is made of.
 
 Rows and edges are numbered together: row `r` has the key `indptr[r] + r`, its edges the keys that
 follow. Task `k` covers the keys `[k * piece, (k + 1) * piece)`: it owns the rows that *start*
@@ -7,10 +7,10 @@ into a partial buffer, and a second stage combines the parts in order. Who does 
 the graph and the piece size alone, never on the number of threads, so results are bitwise
 reproducible.
 
-Each task owns a record of the partial buffer: what it found of the hub that runs into it
-(`leading`), of the hub that starts in it (`trailing`), and its part of reductions over all edges.
-Of large outer products that are summed over all edges, a task collects the factors of some edges
-before it multiplies them.
+Each task owns a record of the partial buffer: its part of the hub that runs into it (`leading`),
+of the hub that starts in it (`trailing`), and of reductions over all edges.
+Large outer products that are summed over all edges are collected: a task stores the factors of
+some edges before it multiplies them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from gnnjit.ir.program import Atom, Equation, Lax, Literal, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import Rows
 from gnnjit.lower.cpu import tables
-from gnnjit.lower.cpu.control_flow import Machine
-from gnnjit.lower.cpu.elementwise_rules import RULES, Site, Unsupported
+from gnnjit.lower.cpu.control_flow import Emitter
+from gnnjit.lower.cpu.elementwise_rules import RULES, CodeSite
 from gnnjit.lower.cpu.index_rules import combiner, identity
 from gnnjit.lower.cpu.math_rules import convert
-from gnnjit.lower.cpu.matvec import Matrix, Product
+from gnnjit.lower.cpu.matvec import Product, SharedMatrix
 from gnnjit.lower.cpu.outer_products import Collector, Products
 from gnnjit.lower.cpu.simd import I32, I64, PTR, Vec, is_half, mangle
 from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Factors, Spec
+from gnnjit.lower.lowering import Unsupported
 
 
 class Word(enum.IntEnum):
@@ -89,7 +90,7 @@ Places = dict[Accumulator, tuple[ir.Value, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class RowPart:
     """A row, or one task's part of a hub: the slots `since .. until`. `leads`: it began before."""
 
     row: ir.Value
@@ -112,7 +113,7 @@ def accumulators(spec: Spec) -> tuple[list[Accumulator], int]:
     return out, -(-at // 64) * 64
 
 
-class Traversal:
+class TraversalCode:
     """Emits the functions of one kernel into a module."""
 
     def __init__(self, spec: Spec, module: ir.Module):
@@ -131,7 +132,7 @@ class Traversal:
         kind = ir.FunctionType(ir.VoidType(), [PTR, *arguments])
         function = ir.Function(self.module, kind, name)
         function.linkage = "internal"
-        self.m = Machine(self.module, ir.IRBuilder(function.append_basic_block()), self.spec.lanes)
+        self.m = Emitter(self.module, ir.IRBuilder(function.append_basic_block()), self.spec.lanes)
         self.b = self.m.b
         self.job = function.args[0]
         self.rows, self.slots = self.word(Word.ROWS), self.word(Word.SLOTS)
@@ -204,7 +205,7 @@ class Traversal:
             shift = b.add(row, I64(1))
             since = b.select(hub, m.larger(begin, b.sub(low, shift)), begin)
             until = b.select(hub, m.smaller(end, b.sub(high, shift)), end)
-            self._row_in_blocks(Part(row, since, until, hub, leads), totals)
+            self._row_in_blocks(RowPart(row, since, until, hub, leads), totals)
         if self.collector:
             self.collector.multiply()
         for acc in self.grown:
@@ -220,7 +221,7 @@ class Traversal:
         some = b.icmp_signed(">", first, I64(0))
         return b.select(b.and_(some, b.and_(cut, hub)), before, first)
 
-    def _row_in_blocks(self, part: Part, totals: Places) -> None:
+    def _row_in_blocks(self, part: RowPart, totals: Places) -> None:
         block = self.spec.block
         if block is None:
             self._row(part, totals)
@@ -232,7 +233,7 @@ class Traversal:
             self.compute(ONCE)
             self._row(part, totals)
 
-    def _row(self, part: Part, totals: Places) -> None:
+    def _row(self, part: RowPart, totals: Places) -> None:
         b, m = self.b, self.m
         self.row = part.row
         self._prefetch_rows(part.row)
@@ -357,7 +358,7 @@ class Traversal:
         shapes = [spec.shape(a) for a in eqn.inputs]
         outs = [spec.shape(o) for o in eqn.outputs]
         dtypes = [o.dtype for o in eqn.outputs]
-        site = Site(self.m, op.name, dict(op.params), inputs, shapes, dtypes, outs)
+        site = CodeSite(self.m, op.name, dict(op.params), inputs, shapes, dtypes, outs)
         values = rule(site)
         return [self.m.spread(v, math.prod(s)) for v, s in zip(values, outs, strict=True)]
 
@@ -384,14 +385,14 @@ class Traversal:
         """Add what an edge gives to rows of the task's own table of sums."""
         pointer = self.m.offset(self.own, acc.leading, 1)
         for one in self.spec.sums[acc.output]:
-            sums = tables.Sums(self.m, one.rows, acc.dtype, pointer)
+            sums = tables.TableSums(self.m, one.rows, acc.dtype, pointer)
             if one.pairs:
                 sums.add_products(self._index(one.rows), [self._factors(acc, p) for p in one.pairs])
             else:
                 value = convert(self.m, self.read(one.update), acc.value.dtype)
                 sums.add(self._index(one.rows), Vec(acc.dtype, value.size, value.chunks))
 
-    def _matrix(self, matrix: Matrix) -> ir.Value:
+    def _matrix(self, matrix: SharedMatrix) -> ir.Value:
         if matrix.lies_so:
             return self.operands[self.spec.body.inputs.index(matrix.value)]
         at, _ = self.spec.packed[matrix.value, matrix.axes, matrix.dtype]
@@ -435,7 +436,7 @@ class Traversal:
             self.m.assign(out[acc], self._like(acc))
         return out
 
-    def _start(self, acc: Accumulator, part: Part) -> Vec:
+    def _start(self, acc: Accumulator, part: RowPart) -> Vec:
         """What a row goes on from: of a hub, in the task where it begins."""
         pointer = self._element(self.starts[acc.output], acc.value, part.row)
         given = self.m.load(pointer, acc.value.dtype, self.spec.places(acc.value))

@@ -1,4 +1,4 @@
-"""GPU kernels for one `aggregate` traversal: can they be used, and use them."""
+"""The lowering of a traversal to the Triton backend of Pallas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gnnjit.graph.structure import Structure
 from gnnjit.ir.program import Atom, Program, Reduce
 from gnnjit.ir.space import Space
 from gnnjit.lower.execute import size
-from gnnjit.lower.lowering import Reductions, Request
+from gnnjit.lower.lowering import LoweringRequest, Reductions, Unsupported
 from gnnjit.lower.pallas import index_rules, limits, matmul_rules, tile, timing_inputs, tune
 from gnnjit.lower.pallas.outer_products import MAX_SUM, OuterProduct, find_outer_products
 from pallas_kernels import edges, rows, triton
@@ -25,10 +25,12 @@ KINDS = ("sum", "max", "min", "exp_sum")
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
-    """Outputs of a traversal that one kernel computes, `at` their numbers.
+class KernelPart:
+    """The outputs of a traversal that one kernel computes.
 
-    inputs: the numbers of the operands that it reads.
+    at: the numbers of these outputs.
+    inputs: the numbers of the operands that they read.
+    by_row: whether the kernel goes row by row, or over all edges in their order.
     """
 
     body: Program
@@ -38,7 +40,7 @@ class Part:
     by_row: bool
 
 
-def why_not(request: Request) -> list[str]:
+def why_not(request: LoweringRequest) -> list[str]:
     """Reasons against this lowering; none means that it runs."""
     body, reductions, by = request.body, request.reductions, request.rows
     out = triton.MISSING + _reductions(body, reductions, by) + limits.reasons(request)
@@ -51,7 +53,7 @@ def why_not(request: Request) -> list[str]:
         try:
             if not out:
                 tile.check(part.body, wanted)
-        except tile.Unsupported as reason:
+        except Unsupported as reason:
             out.append(str(reason))
     return list(dict.fromkeys(out))
 
@@ -71,10 +73,10 @@ def _reductions(body: Program, reductions: Reductions, by: Space) -> list[str]:
 
 
 @functools.lru_cache(maxsize=1024)
-def parts(body: Program, reductions: Reductions, by: Space) -> tuple[Part, ...]:
-    """The kernels that a traversal takes: what rows own, and what the whole graph shares.
+def parts(body: Program, reductions: Reductions, by: Space) -> tuple[KernelPart, ...]:
+    """The kernels of a traversal: one for the outputs of rows, one for those of the whole graph.
 
-    Values on the edges are written by the kernel of the rows, where there is one.
+    The kernel of the rows, where there is one, also writes the values on the edges.
     """
     owned = [i for i, r in enumerate(reductions) if r is not None and r.into is by]
     loose = [i for i, r in enumerate(reductions) if r is None]
@@ -83,14 +85,16 @@ def parts(body: Program, reductions: Reductions, by: Space) -> tuple[Part, ...]:
     return tuple(_part(body, reductions, tuple(sorted(g)), own) for g, own in groups if g)
 
 
-def _part(body: Program, reductions: Reductions, at: tuple[int, ...], by_row: bool) -> Part:
+def _part(body: Program, reductions: Reductions, at: tuple[int, ...], by_row: bool) -> KernelPart:
     outputs = tuple(body.outputs[i] for i in at)
     kept = tile.needed(body, outputs)
     live = {*outputs, *(a for e in kept for a in e.inputs)}
     inputs = tuple(i for i, v in enumerate(body.inputs) if v in live)
     read = tuple(body.inputs[i] for i in inputs)
     program = Program(read, tuple(kept), outputs, body.name)
-    return Part(program, tuple(_renumbered(reductions[i], at) for i in at), at, inputs, by_row)
+    return KernelPart(
+        program, tuple(_renumbered(reductions[i], at) for i in at), at, inputs, by_row
+    )
 
 
 def _renumbered(r: Reduce | None, at: tuple[int, ...]) -> Reduce | None:
@@ -99,7 +103,7 @@ def _renumbered(r: Reduce | None, at: tuple[int, ...]) -> Reduce | None:
     return dataclasses.replace(r, score=at.index(r.score))
 
 
-def run(request: Request, operands: Sequence[Any]) -> list[Any]:
+def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
     """On a CPU, the kernels are interpreted."""
     outs: list[Any] = [None] * len(request.reductions)
     for part in parts(request.body, request.reductions, request.rows):
@@ -110,7 +114,7 @@ def run(request: Request, operands: Sequence[Any]) -> list[Any]:
     return outs
 
 
-def _by_row(part: Part, request: Request, operands: list[Any]) -> list[Any]:
+def _by_row(part: KernelPart, request: LoweringRequest, operands: list[Any]) -> list[Any]:
     interpret, num_edges = request.platform == "cpu", request.graph.num_edges
     t = _traversal(part, request.rows, {})
     structure = request.structure
@@ -129,7 +133,7 @@ def _by_row(part: Part, request: Request, operands: list[Any]) -> list[Any]:
     )
 
 
-def _by_edge(part: Part, request: Request, operands: list[Any]) -> list[Any]:
+def _by_edge(part: KernelPart, request: LoweringRequest, operands: list[Any]) -> list[Any]:
     interpret, graph = request.platform == "cpu", request.graph
     t = _traversal(part, request.rows, _outer(part))
     row, neighbor = graph.dst, graph.src
@@ -141,14 +145,14 @@ def _by_edge(part: Part, request: Request, operands: list[Any]) -> list[Any]:
     return edges.run(t, row, neighbor, graph.mask, operands, config, interpret=interpret)
 
 
-def _kernel(kind: str, part: Part, request: Request) -> tune.Kernel:
+def _kernel(kind: str, part: KernelPart, request: LoweringRequest) -> tune.TunedKernel:
     """What the choice of tiles depends on."""
     rows, graph = request.rows, request.graph
     sizes = (size(graph, rows), size(graph, rows.flipped), graph.num_edges)
-    return tune.Kernel(kind, part.body, part.reductions, sizes)
+    return tune.TunedKernel(kind, part.body, part.reductions, sizes)
 
 
-def _outer(part: Part) -> dict[int, OuterProduct]:
+def _outer(part: KernelPart) -> dict[int, OuterProduct]:
     return {} if part.by_row else find_outer_products(part.body, part.reductions)
 
 
@@ -160,26 +164,26 @@ def _too_large(outer: dict[int, OuterProduct]) -> list[str]:
     ]
 
 
-def _wanted(part: Part, outer: dict[int, OuterProduct]) -> list[Atom]:
-    """What is computed on tiles: the outputs, of outer products their two vectors."""
+def _wanted(part: KernelPart, outer: dict[int, OuterProduct]) -> list[Atom]:
+    """The values computed on tiles: the outputs, and the two vectors of each outer product."""
     plain = [o for i, o in enumerate(part.body.outputs) if i not in outer]
     return [*plain, *(v for pair in outer.values() for v in (pair.left, pair.right))]
 
 
-def plan_of(structure: Structure) -> rows.Plan:
-    """The tasks of a structure; each row a long one where nothing is known of the degrees."""
+def plan_of(structure: Structure) -> rows.TaskPlan:
+    """The tasks of a structure: each row is a long one where the degrees are not known."""
     found = structure.tasks
     if found is not None:
         long, short, hubs = (rows.Tasks(*t) for t in (found.long, found.short, found.hubs))
-        return rows.Plan(long, short, hubs, found.pieces)
+        return rows.TaskPlan(long, short, hubs, found.pieces)
     row = jnp.arange(structure.num_rows, dtype=structure.indptr.dtype)
     long = rows.Tasks(row, structure.indptr[:-1], structure.degree())
     none = row[:0]
     empty = rows.Tasks(none, none, none)
-    return rows.Plan(long, empty, empty, 0)
+    return rows.TaskPlan(long, empty, empty, 0)
 
 
-def _traversal(part: Part, by: Space, outer: dict[int, OuterProduct]) -> Traversal:
+def _traversal(part: KernelPart, by: Space, outer: dict[int, OuterProduct]) -> Traversal:
     places = {by: "row", by.flipped: "neighbor", Space.EDGE: "edge", Space.SHARED: "shared"}
     operands = tuple(Operand(places[v.space], tuple(v.shape), v.dtype) for v in part.body.inputs)
     outputs = tuple(

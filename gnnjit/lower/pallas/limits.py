@@ -10,7 +10,7 @@ import numpy as np
 from gnnjit.ir.program import Atom
 from gnnjit.ir.space import Space
 from gnnjit.lower.execute import size
-from gnnjit.lower.lowering import Request
+from gnnjit.lower.lowering import LoweringRequest
 
 WIDE = 2**32
 """Bytes of the largest array that Pallas counts offsets into in 32 bits, with a sign."""
@@ -22,7 +22,7 @@ MARGIN = 2**16
 """Lanes of a block stand past the last edge, and are numbered all the same."""
 
 
-def reasons(request: Request) -> list[str]:
+def reasons(request: LoweringRequest) -> list[str]:
     """Why the kernels cannot run on a graph of this size."""
     graph = request.graph
     large = {v.dtype.name: n for v, n in _elements(request) if _wraps(v.dtype, n)}
@@ -38,7 +38,7 @@ def reasons(request: Request) -> list[str]:
     return out
 
 
-def _elements(request: Request) -> Iterator[tuple[Atom, int]]:
+def _elements(request: LoweringRequest) -> Iterator[tuple[Atom, int]]:
     """Each input and output of the body that is not shared, and the elements of its array."""
     body = request.body
     spaces = [v.space for v in body.inputs]
@@ -54,7 +54,7 @@ def _wraps(dtype: np.dtype, count: int) -> bool:
     return count > LAST and count * dtype.itemsize <= WIDE
 
 
-def too_many(request: Request) -> list[str]:
+def too_many(request: LoweringRequest) -> list[str]:
     """Why kernels whose offsets nobody has seen beyond 32 bits cannot run on a graph."""
     most = max([request.graph.num_edges, *(n for _, n in _elements(request))])
     return [f"an array of {most} elements"] if most >= LAST - MARGIN else []

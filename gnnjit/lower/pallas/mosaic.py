@@ -1,4 +1,4 @@
-"""A traversal as a kernel on the Mosaic GPU backend of Pallas: what can be used, and use it.
+"""The lowering of a traversal to the Mosaic GPU backend of Pallas.
 
 The values of one edge are scalars and vectors; `RULES` has every primitive that works on both.
 What is missing there either has no lowering in Mosaic GPU (pow, log1p, expm1, floor, dot_general,
@@ -18,7 +18,7 @@ from jax import lax
 
 from gnnjit.ir.program import Equation, Lax, Literal, Program, Reduce
 from gnnjit.ir.space import Space
-from gnnjit.lower.lowering import Request
+from gnnjit.lower.lowering import LoweringRequest
 from gnnjit.lower.pallas import limits
 from gnnjit.lower.pallas.kernel import plan_of
 from gnnjit.lower.pallas.tile import working_dtype
@@ -35,7 +35,7 @@ CAPABILITY = 9.0
 """Hopper. Mosaic GPU names Ampere too, on which no project test has run."""
 
 
-def why_not(request: Request) -> list[str]:
+def why_not(request: LoweringRequest) -> list[str]:
     """Reasons against this lowering; none means that it runs."""
     body = request.body
     out = mosaic.MISSING + _device() + _reductions(request.reductions, request.rows)
@@ -50,7 +50,7 @@ def why_not(request: Request) -> list[str]:
 
 
 def _device() -> list[str]:
-    """What is known of the GPU; another host's may be lowered for."""
+    """Reasons of the GPU of this host; the code may be for another host's."""
     if jax.default_backend() != "gpu":
         return []
     found = float(getattr(jax.local_devices()[0], "compute_capability", CAPABILITY))
@@ -100,7 +100,7 @@ def _equation(eqn: Equation) -> list[str]:
     return []
 
 
-def run(request: Request, operands: Sequence[Any]) -> list[Any]:
+def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
     """On a CPU, the kernels are interpreted: outside the rule of a primitive, if
     `mosaic.can_interpret()`."""
     structure = request.structure

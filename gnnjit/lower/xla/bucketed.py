@@ -17,14 +17,14 @@ from gnnjit.graph.degree_buckets import Buckets
 from gnnjit.ir.evaluate import evaluate_element
 from gnnjit.ir.program import Reduce
 from gnnjit.ir.space import Space
-from gnnjit.lower.lowering import Request
+from gnnjit.lower.lowering import LoweringRequest
 from gnnjit.lower.xla import segment
 from gnnjit.lower.xla.segment import accumulator_dtype, neutral
 
 UNROLL = 8
 
 
-def why_not(request: Request) -> list[str]:
+def why_not(request: LoweringRequest) -> list[str]:
     """Reasons against this lowering; none means that it runs."""
     reasons, reductions = segment.why_not(request), request.reductions
     if request.structure.buckets is None:
@@ -38,8 +38,8 @@ def why_not(request: Request) -> list[str]:
     return reasons
 
 
-def run(request: Request, operands: Sequence[Any]) -> list[Any]:
-    traversal = _Traversal(request, list(operands))
+def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
+    traversal = _BucketLoops(request, list(operands))
     parts = [traversal.bucket(*c) for c in _classes(request.structure.buckets)]
     return [traversal.combine([p[k] for p in parts], k) for k in range(len(request.reductions))]
 
@@ -52,8 +52,8 @@ def _classes(buckets: Buckets) -> Iterator[tuple[slice, int]]:
         at += count
 
 
-class _Traversal:
-    def __init__(self, request: Request, operands: list[Any]):
+class _BucketLoops:
+    def __init__(self, request: LoweringRequest, operands: list[Any]):
         self.body, self.rows, self.structure = request.body, request.rows, request.structure
         self.reductions = [r for r in request.reductions if r is not None]
         self.operands = operands

@@ -17,7 +17,7 @@ from jax.experimental import sparse
 from gnnjit.ir.program import Atom, Lax, Program, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.execute import size
-from gnnjit.lower.lowering import Request
+from gnnjit.lower.lowering import LoweringRequest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class _Linear:
     weights: tuple[int, ...] = ()
 
 
-def why_not(request: Request) -> list[str]:
+def why_not(request: LoweringRequest) -> list[str]:
     """Reasons against this lowering; none means that it runs."""
     body, reductions, rows = request.body, request.reductions, request.rows
     if any(r is None or r.kind != "sum" or r.into is not rows for r in reductions):
@@ -69,7 +69,7 @@ def _match(body: Program, atom: Atom, rows: Space) -> _Linear | None:
     return linear(atom)
 
 
-def run(request: Request, operands: Sequence[Any]) -> list[Any]:
+def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
     body, rows, graph, structure = request.body, request.rows, request.graph, request.structure
     shape = (size(graph, rows), size(graph, rows.flipped))
     slots = jnp.arange(graph.num_edges, dtype=structure.indptr.dtype)
