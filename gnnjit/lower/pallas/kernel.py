@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from gnnjit.graph.structure import Structure
-from gnnjit.ir.program import Atom, Program, Reduce
+from gnnjit.ir.program import Aggregate, Atom, Program
 from gnnjit.ir.space import Space
 from gnnjit.lower.execute import size
 from gnnjit.lower.lowering import LoweringRequest, Reductions, Unsupported
@@ -26,16 +26,14 @@ KINDS = ("sum", "max", "min", "exp_sum")
 
 @dataclasses.dataclass(frozen=True)
 class KernelPart:
-    """The outputs of a traversal that one kernel computes.
+    """The part of a traversal that one kernel computes.
 
-    at: the numbers of these outputs.
-    inputs: the numbers of the operands that they read.
+    outputs, inputs: which of the traversal's outputs and operands it has, by number.
     by_row: whether the kernel goes row by row, or over all edges in their order.
     """
 
-    body: Program
-    reductions: Reductions
-    at: tuple[int, ...]
+    op: Aggregate
+    outputs: tuple[int, ...]
     inputs: tuple[int, ...]
     by_row: bool
 
@@ -49,10 +47,10 @@ def why_not(request: LoweringRequest) -> list[str]:
     for part in parts(body, reductions, by):
         outer = _outer(part)
         wanted = _wanted(part, outer)
-        out += tile.reasons(part.body, wanted) + _too_large(outer)
+        out += tile.reasons(part.op.body, wanted) + _too_large(outer)
         try:
             if not out:
-                tile.check(part.body, wanted)
+                tile.check(part.op.body, wanted)
         except Unsupported as reason:
             out.append(str(reason))
     return list(dict.fromkeys(out))
@@ -82,25 +80,8 @@ def parts(body: Program, reductions: Reductions, by: Space) -> tuple[KernelPart,
     loose = [i for i, r in enumerate(reductions) if r is None]
     shared = [i for i, r in enumerate(reductions) if r is not None and r.into is Space.SHARED]
     groups = [(owned + loose, True), (shared, False)] if owned else [(shared + loose, False)]
-    return tuple(_part(body, reductions, tuple(sorted(g)), own) for g, own in groups if g)
-
-
-def _part(body: Program, reductions: Reductions, at: tuple[int, ...], by_row: bool) -> KernelPart:
-    outputs = tuple(body.outputs[i] for i in at)
-    kept = tile.needed(body, outputs)
-    live = {*outputs, *(a for e in kept for a in e.inputs)}
-    inputs = tuple(i for i, v in enumerate(body.inputs) if v in live)
-    read = tuple(body.inputs[i] for i in inputs)
-    program = Program(read, tuple(kept), outputs, body.name)
-    return KernelPart(
-        program, tuple(_renumbered(reductions[i], at) for i in at), at, inputs, by_row
-    )
-
-
-def _renumbered(r: Reduce | None, at: tuple[int, ...]) -> Reduce | None:
-    if r is None or r.score is None:
-        return r
-    return dataclasses.replace(r, score=at.index(r.score))
+    op = Aggregate(body, reductions)
+    return tuple(KernelPart(*op.select(outputs), by_row) for outputs, by_row in groups if outputs)
 
 
 def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
@@ -109,7 +90,7 @@ def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
     for part in parts(request.body, request.reductions, request.rows):
         launch = _by_row if part.by_row else _by_edge
         results = launch(part, request, [operands[i] for i in part.inputs])
-        for i, x in zip(part.at, results, strict=True):
+        for i, x in zip(part.outputs, results, strict=True):
             outs[i] = x
     return outs
 
@@ -149,11 +130,11 @@ def _kernel(kind: str, part: KernelPart, request: LoweringRequest) -> tune.Tuned
     """What the choice of tiles depends on."""
     rows, graph = request.rows, request.graph
     sizes = (size(graph, rows), size(graph, rows.flipped), graph.num_edges)
-    return tune.TunedKernel(kind, part.body, part.reductions, sizes)
+    return tune.TunedKernel(kind, part.op.body, part.op.reductions, sizes)
 
 
 def _outer(part: KernelPart) -> dict[int, OuterProduct]:
-    return {} if part.by_row else find_outer_products(part.body, part.reductions)
+    return {} if part.by_row else find_outer_products(part.op.body, part.op.reductions)
 
 
 def _too_large(outer: dict[int, OuterProduct]) -> list[str]:
@@ -166,7 +147,7 @@ def _too_large(outer: dict[int, OuterProduct]) -> list[str]:
 
 def _wanted(part: KernelPart, outer: dict[int, OuterProduct]) -> list[Atom]:
     """The values computed on tiles: the outputs, and the two vectors of each outer product."""
-    plain = [o for i, o in enumerate(part.body.outputs) if i not in outer]
+    plain = [o for i, o in enumerate(part.op.body.outputs) if i not in outer]
     return [*plain, *(v for pair in outer.values() for v in (pair.left, pair.right))]
 
 
@@ -185,7 +166,7 @@ def plan_of(structure: Structure) -> rows.TaskPlan:
 
 def _traversal(part: KernelPart, by: Space, outer: dict[int, OuterProduct]) -> Traversal:
     places = {by: "row", by.flipped: "neighbor", Space.EDGE: "edge", Space.SHARED: "shared"}
-    operands = tuple(Operand(places[v.space], tuple(v.shape), v.dtype) for v in part.body.inputs)
+    operands = tuple(Operand(places[v.space], tuple(v.shape), v.dtype) for v in part.op.body.inputs)
     outputs = tuple(
         Output(
             "outer_sum" if i in outer else r and r.kind,
@@ -193,16 +174,16 @@ def _traversal(part: KernelPart, by: Space, outer: dict[int, OuterProduct]) -> T
             o.dtype,
             r and r.score,
         )
-        for i, (o, r) in enumerate(zip(part.body.outputs, part.reductions, strict=True))
+        for i, (o, r) in enumerate(zip(part.op.body.outputs, part.op.reductions, strict=True))
     )
 
     wanted = _wanted(part, outer)
 
     def evaluate(tiles: Sequence[Any]) -> list[Any]:
-        env = tile.evaluate(part.body, tiles, wanted)
+        env = tile.evaluate(part.op.body, tiles, wanted)
         return [
             outer[i].tiles(env) if i in outer else _full(tile.read(env, o), tuple(o.shape))
-            for i, o in enumerate(part.body.outputs)
+            for i, o in enumerate(part.op.body.outputs)
         ]
 
     return Traversal(evaluate, operands, outputs)

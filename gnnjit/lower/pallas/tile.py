@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from gnnjit.ir.dtypes import is_extended
-from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Value
+from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Value, needed
 from gnnjit.ir.space import Space
 from gnnjit.lower.lowering import Unsupported
 from pallas_kernels import special, triton
@@ -80,21 +80,11 @@ def evaluate(body: Program, tiles: Sequence[Any], wanted: Sequence[Atom]) -> dic
     env: dict[Any, Any] = {}
     for value, tile in zip(body.inputs, tiles, strict=True):
         env[value] = tile.astype(working_dtype(value.dtype))
-    for eqn in needed(body, wanted):
+    for eqn in needed(body.equations, wanted):
         assert isinstance(eqn.op, Lax), eqn.op
         site = TileSite(eqn, tuple(read(env, a) for a in eqn.inputs))
         env.update(zip(eqn.outputs, RULES[eqn.op.name](site), strict=True))
     return env
-
-
-def needed(body: Program, wanted: Sequence[Atom]) -> list[Equation]:
-    """The equations that `wanted` are computed by, in order."""
-    live, out = set(wanted), []
-    for eqn in reversed(body.equations):
-        if live.intersection(eqn.outputs):
-            live.update(eqn.inputs)
-            out.append(eqn)
-    return out[::-1]
 
 
 def read(env: dict[Any, Any], atom: Any) -> Any:
@@ -105,7 +95,7 @@ def read(env: dict[Any, Any], atom: Any) -> Any:
 
 def reasons(body: Program, wanted: Sequence[Atom]) -> list[str]:
     """Why `wanted` cannot be evaluated on tiles, as far as single equations tell."""
-    equations = needed(body, wanted)
+    equations = needed(body.equations, wanted)
     ops = [e.op for e in equations]
     names = {op.name for op in ops if not isinstance(op, Lax) or op.name not in RULES}
     out = [f"no GPU kernel code for the primitive {name}" for name in sorted(names)]

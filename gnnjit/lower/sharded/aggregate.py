@@ -292,7 +292,7 @@ class _RingTraversal:
         self.into_src = [k for k, home in enumerate(homes) if home is Space.SRC]
         self.on_edges = [k for k, home in enumerate(homes) if home is None]
         self.reduced = [k for k in range(len(homes)) if k not in self.into_src + self.on_edges]
-        self.merged = _only(op, self.reduced) if self.into_src else op
+        self.merged = op.select(self.reduced).op if self.into_src else op
 
     def outputs(self) -> list[Any]:
         """Of the traversal."""
@@ -379,13 +379,6 @@ def _zeros(rows: int, like: Any) -> Any:
 
 def _bytes(atom: Any) -> int:
     return math.prod(atom.shape) * atom.dtype.itemsize
-
-
-def _only(op: Aggregate, outputs: Sequence[int]) -> Aggregate:
-    """The aggregate with these outputs, none of which refers to another."""
-    body = op.body
-    body = Program(body.inputs, body.equations, tuple(body.outputs[k] for k in outputs), body.name)
-    return Aggregate(body, tuple(op.reductions[k] for k in outputs))
 
 
 def _copied(value: Value, reduction: Reduce | None = None) -> Aggregate:
