@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels import traversal, triton
-from pallas_kernels.rows import Config
+from pallas_kernels.rows import TileConfig
 from pallas_kernels.traversal import Output, Tiles, Traversal
 
 MAX_PROGRAMS = 512
@@ -28,7 +28,7 @@ def run(
     neighbor: jax.Array,
     mask: jax.Array | None,
     operands: Sequence[jax.Array],
-    config: Config,
+    config: TileConfig,
     *,
     interpret: bool = False,
 ) -> list[jax.Array]:
@@ -53,7 +53,7 @@ def run(
 
     def kernel(*refs: Any) -> None:
         ends, rest = refs[: len(inputs) - len(operands)], refs[len(inputs) - len(operands) :]
-        _Program(t, ends, rest, num_edges, blocks, programs, config.lanes).run()
+        _EdgesProgram(t, ends, rest, num_edges, blocks, programs, config.lanes).run()
 
     outs = triton.launch(
         kernel,
@@ -78,7 +78,7 @@ def _total(o: Output, x: jax.Array, some: Any) -> jax.Array:
     return jnp.where(some, total, jnp.zeros_like(total)).astype(o.dtype)
 
 
-class _Program:
+class _EdgesProgram:
     """One program: every `programs`-th block of edges."""
 
     def __init__(

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pallas_kernels.rows import Plan, Tasks
+from pallas_kernels.rows import TaskPlan, Tasks
 from pallas_kernels.traversal import Operand, Output, Refs, Traversal, accumulator_dtype, neutral
 
 try:
@@ -48,7 +48,7 @@ def can_interpret() -> bool:
 
 def run(
     t: Traversal,
-    plan: Plan,
+    plan: TaskPlan,
     neighbor: jax.Array,
     edge: jax.Array,
     operands: Sequence[jax.Array],
@@ -102,7 +102,7 @@ def _together(tasks: Sequence[Tasks]) -> Tasks:
 
 
 def _merge_pieces(
-    t: Traversal, plan: Plan, outs: list[Any], states: list[Any], interpret: bool
+    t: Traversal, plan: TaskPlan, outs: list[Any], states: list[Any], interpret: bool
 ) -> list[Any]:
     """The rows of hubs, from the states of their pieces: a traversal of its own.
 
@@ -140,7 +140,7 @@ def _launch(
     def kernel(*refs: Any) -> None:
         rest = refs[len(own) : inputs]
         some = Refs(refs[: len(own)], rest[0], rest[1], rest[2:], refs[inputs:])
-        _Program(t, some, lax.axis_index("task"), *_access()).run()
+        _MosaicProgram(t, some, lax.axis_index("task"), *_access()).run()
 
     call = backend.kernel(
         kernel,
@@ -181,7 +181,7 @@ def _access() -> tuple[Load, Store]:
     return load, store
 
 
-class _Program:
+class _MosaicProgram:
     """One task: its edges in order, then one store."""
 
     def __init__(self, t: Traversal, refs: Refs, number: Any, load: Load, store: Store):

@@ -48,7 +48,7 @@ class Tasks:
     jax.tree_util.register_dataclass, data_fields=["long", "short", "hubs"], meta_fields=["pieces"]
 )
 @dataclasses.dataclass(frozen=True, eq=False)
-class Plan:
+class TaskPlan:
     """Every row of a structure exactly once.
 
     Attributes:
@@ -65,7 +65,7 @@ class Plan:
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class TileConfig:
     """Choices that change the code, and the result by rounding alone.
 
     lanes: edges that a program holds at a time; warps: of 32 threads; stages: of the loop over
@@ -79,12 +79,12 @@ class Config:
 
 def run(
     t: Traversal,
-    plan: Plan,
+    plan: TaskPlan,
     neighbor: jax.Array,
     edge: jax.Array,
     operands: Sequence[jax.Array],
     num_rows: int,
-    config: Config,
+    config: TileConfig,
     *,
     interpret: bool = False,
     clear_edges: bool = False,
@@ -122,7 +122,7 @@ def run(
 
 
 def _merge_pieces(
-    t: Traversal, plan: Plan, outs: list[Any], shapes: list[Any], launcher: Any
+    t: Traversal, plan: TaskPlan, outs: list[Any], shapes: list[Any], launcher: Any
 ) -> list[jax.Array]:
     """The rows of hubs, from the states of their pieces: a traversal of its own."""
     n = len(t.outputs)
@@ -155,7 +155,7 @@ def _launch(
     shapes: Sequence[jax.ShapeDtypeStruct],
     *,
     share_programs: bool,
-    config: Config,
+    config: TileConfig,
     interpret: bool,
 ) -> list[jax.Array]:
     """One launch; those of `outs` that are there already are written into."""
@@ -169,7 +169,7 @@ def _launch(
         ins, written = refs[: len(inputs)], refs[len(inputs) + len(given) :]
         mine, rest = ins[: len(own)], ins[len(own) :]
         some = Refs(mine, rest[0], rest[1], rest[2:], written)
-        _Program(t, some, tasks.count, config.lanes, per_program).run()
+        _RowsProgram(t, some, tasks.count, config.lanes, per_program).run()
 
     return triton.launch(
         kernel,
@@ -184,7 +184,7 @@ def _launch(
     )
 
 
-class _Program:
+class _RowsProgram:
     """One program: its tasks (one, or one a lane), edge by edge."""
 
     def __init__(self, t: Traversal, refs: Refs, num_tasks: int, lanes: int, per_program: int):

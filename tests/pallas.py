@@ -84,7 +84,7 @@ def choices_of(traced: Any) -> list[choose.Choice]:
         graph = jax.tree.unflatten(treedef, [v.aval for v in eqn.invars[:leaves]])
         program = choose.traversals(eqn.params["body"], eqn.params["reductions"], graph, "cuda")
         ops = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
-        found += [choose.choose(op.body, op.reductions, graph, "cuda") for op in ops]
+        found += [choose.choose(op, graph, "cuda") for op in ops]
     return found
 
 
@@ -188,8 +188,8 @@ def array_sizes(lowered: Any) -> dict[str, int]:
 def launches(choice: choose.Choice, graph: gnnjit.Graph) -> int:
     """Kernels that a traversal on the GPU takes: one for each list of tasks with anything in it,
     or one where there are none; one for what the whole graph shares."""
-    structure = graph.in_structure if choice.rows.value == "dst" else graph.out_structure
-    plan = structure.tasks
+    request = choice.request
+    plan = graph.structure(request.rows).tasks
     lists = 1 if plan is None else sum(len(t.row) > 0 for t in (plan.long, plan.short, plan.hubs))
-    parts = kernel.parts(choice.body, choice.reductions, choice.rows)
+    parts = kernel.parts(request.body, request.reductions, request.rows)
     return sum(lists if part.by_row else 1 for part in parts)

@@ -96,7 +96,7 @@ def test_methods_of_graph() -> None:
     assert sorted(public - set(gnnjit.Graph.__dataclass_fields__)) == [
         "check", "degree", "from_edges", "gcn_factors", "gcn_norm", "in_degree", "num_dropped",
         "num_nodes", "out_degree", "pad", "pad_edges", "pad_nodes", "reverse", "statistics",
-        "to_undirected", "with_self_loops",
+        "structure", "to_undirected", "with_self_loops",
     ]  # fmt: skip
 
 

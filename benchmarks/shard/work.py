@@ -20,7 +20,7 @@ from gnnjit.partition.locality import order_vertices
 from gnnjit.partition.partition import Partition, balanced, equal_vertices, halo_rows
 from gnnjit.partition.vertex_features import vertex_features
 from gnnjit.sharding.exchange import runs_of
-from gnnjit.sharding.send_blocks import Blocks
+from gnnjit.sharding.send_blocks import HaloLayout
 from gnnjit.sharding.vertex_cover import rows_that_travel
 from shard.partition_graphs import CIRCLES, WEB, Network, SkippedError, crawled, stored
 
@@ -150,8 +150,8 @@ class Travel:
         return len(self.counts)
 
     @functools.cached_property
-    def blocks(self) -> Blocks:
-        return Blocks(self.shards, self.num_rows, lambda p: np.empty(0, np.int64), self.counts)
+    def blocks(self) -> HaloLayout:
+        return HaloLayout(self.shards, self.num_rows, lambda p: np.empty(0, np.int64), self.counts)
 
     @property
     def most(self) -> int:

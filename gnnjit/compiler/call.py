@@ -25,7 +25,6 @@ from gnnjit.graph import Bipartite, Graph
 from gnnjit.ir.interpret import interpret
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
-from gnnjit.lower import dispatch, sort_edges  # noqa: F401  (they register lowerings)
 from gnnjit.lower.run_program import incidence, outputs, real_edges
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices

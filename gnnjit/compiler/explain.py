@@ -305,18 +305,18 @@ def _chosen(direction: str, op: Aggregate, graph: Graph) -> list[Kernel]:
     platform = platform_here()
     for eqn in traversals(op.body, op.reductions, graph, platform).equations:
         if isinstance(eqn.op, Aggregate):
-            choice = choose(eqn.op.body, eqn.op.reductions, graph, platform)
-            found.append(_kernel(direction, choice))
+            found.append(_kernel(direction, choose(eqn.op, graph, platform)))
     return found
 
 
 def _kernel(direction: str, choice: Choice) -> Kernel:
-    rows = "destination" if choice.rows is Space.DST else "source"
-    printer = Printer(choice.body, [])
-    body = show(choice.body, locations=False, objects=[]).splitlines()[len(printer.header()) :]
-    reads = [f"{printer.name(v)}: {kind(v)}" for v in choice.body.inputs]
-    reductions = [r.kind if r else "on the edges" for r in choice.reductions]
-    lines = [f"reads {', '.join(reads) or 'nothing'}", *body]
+    request = choice.request
+    rows = "destination" if request.rows is Space.DST else "source"
+    printer = Printer(request.body, [])
+    text = show(request.body, locations=False, objects=[]).splitlines()[len(printer.header()) :]
+    reads = [f"{printer.name(v)}: {kind(v)}" for v in request.body.inputs]
+    reductions = [r.kind if r else "on the edges" for r in request.reductions]
+    lines = [f"reads {', '.join(reads) or 'nothing'}", *text]
     text = "\n".join([*lines, f"reduced by: {', '.join(reductions)}"])
     return Kernel(direction, text, choice.kernel, rows, choice.refused)
 

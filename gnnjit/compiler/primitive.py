@@ -33,6 +33,7 @@ from gnnjit.graph import Graph
 from gnnjit.ir.linear import nonlinear
 from gnnjit.ir.program import Equation, Program, depends
 from gnnjit.ir.space import Space
+from gnnjit.lower import sort_edges
 from gnnjit.lower.apart import apart
 from gnnjit.lower.explicit import gathered, on_each_device
 from gnnjit.lower.primitives import lowers_to, runs_alone
@@ -301,3 +302,4 @@ _compat.drop_unused(layer_p, _drop)
 _compat.refuse_jet(layer_p, _no_jet)
 runs_alone(layer_p, lambda call, **_: call.label)
 lowers_to(layer_p, _lower)
+sort_edges.register()

@@ -322,6 +322,19 @@ class Graph:
             num_bytes=sum(leaf.nbytes for leaf in jax.tree.leaves(self)),
         )
 
+    def structure(self, space: Any) -> Structure:
+        """The edges, sorted by their endpoint in `space`: "src" or "dst".
+
+        Raises GraphError on any other `space`.
+        """
+        name = validate.space_name(space)
+        if name not in ("src", "dst"):
+            raise GraphError(
+                f"structure() got {validate.shown(space)}, expected 'src' or 'dst': name the "
+                f"endpoint that edges are sorted by"
+            )
+        return self.in_structure if name == "dst" else self.out_structure
+
     def check(self, x: PyTree, space: Any, what: str) -> None:
         """Raises GraphError unless every array in `x` has one row per element of `space`.
 

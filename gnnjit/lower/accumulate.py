@@ -1,15 +1,15 @@
-"""`accumulate`: an aggregate over some of the edges, added to what others gave.
+"""`accumulate`: an aggregate over a chunk of the edges, merged with the chunks before it.
 
     partials = accumulate(graph, op, operands, limit, before)
 
 are the partial results (`gnnjit.lower.partial_results`) of sums and extremes over the edges of
-`graph`, with those `before`. A generated CPU kernel starts each row with what is given, and so
-reads and writes partial results once; after other code they are merged. Nothing is differentiated
-here.
+`graph` and those in `before`. A generated CPU kernel starts each row with its partial result, and
+so reads and writes it once; after other code the two are merged. Nothing is differentiated here.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,9 +20,10 @@ from gnnjit import _compat
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Equation, Program
 from gnnjit.ir.space import Space
-from gnnjit.lower import choose, cpu
-from gnnjit.lower.aggregate import Reductions, out_shape
+from gnnjit.lower import choose
+from gnnjit.lower.aggregate import out_shape
 from gnnjit.lower.execute import execute, spread
+from gnnjit.lower.lowering import Reductions
 from gnnjit.lower.partial_results import merged
 from gnnjit.lower.primitives import lowers_to, runs_alone
 
@@ -37,10 +38,10 @@ def accumulate(
     limit: int | None,
     before: Sequence[Any | None],
 ) -> list[Any]:
-    """One result for each output of `op`: what it has of each edge where it reduces nothing, else
-    partial results, with those in `before`, if any. No reduction may be an `exp_sum`.
+    """One array for each output of `op`: its value on each edge where it reduces nothing, else
+    partial results, merged with those in `before`, if any. No reduction may be an `exp_sum`.
 
-    Each row of `before` is given up: its place is the result's where the caller donates it.
+    A result takes the memory of its array in `before` where the caller donates that.
     """
     leaves, treedef = jax.tree.flatten(graph)
     starts = tuple(k for k, x in enumerate(before) if x is not None)
@@ -72,57 +73,59 @@ def _lower(
 ) -> list[Any]:
     n = graph_def[1]
     graph: Graph = jax.tree.unflatten(graph_def[0], list(args[:n]))
-    operands, given = args[n : n + len(body.inputs)], args[n + len(body.inputs) :]
-    before = dict(zip(starts, given, strict=True))
+    operands, started = args[n : n + len(body.inputs)], args[n + len(body.inputs) :]
+    before = dict(zip(starts, started, strict=True))
     program = choose.traversals(body, reductions, graph, platform)
     done: set[int] = set()
 
     def run(graph: Graph, eqn: Equation, operands: list[Any]) -> Sequence[Any]:
         assert isinstance(eqn.op, Aggregate)
-        choice = choose.choose(eqn.op.body, eqn.op.reductions, graph, platform)
-        if choice.kernel != "cpu":
-            return choose.run_choice(choice, graph, operands, limit)
+        choice = choose.choose(eqn.op, graph, platform, limit)
+        why_no_start = choice.lowering.why_no_start
+        if why_no_start is None:
+            return choice.run(operands)
         results = _results(program, eqn)
-        extremes = {j for j, r in enumerate(choice.reductions) if r and r.kind != "sum"}
+        extremes = {j for j, r in enumerate(eqn.op.reductions) if r and r.kind != "sum"}
         partial = extremes <= results.keys()  # else somebody else reads them
         if not partial:
             results = {j: k for j, k in results.items() if j not in extremes}
         onto = {
             j: before[k]
             for j, k in results.items()
-            if k in before and not cpu.why_no_start(choice.body, choice.reductions, choice.rows, j)
+            if k in before and not why_no_start(choice.request, j)
         }
         done.update(k for j, k in results.items() if j in onto or k not in before)
-        return choose.run_choice(choice, graph, operands, limit, partial=partial, starts=onto)
+        request = dataclasses.replace(choice.request, partial=partial, starts=onto)
+        return choice.lowering.run(request, operands)
 
     outs = execute(program, graph, operands, run)
-    found: list[Any] = []
+    partials: list[Any] = []
     for k, (x, r) in enumerate(zip(outs, reductions, strict=True)):
         if r is None:
             x = spread(graph, x, program.outputs[k].space)
         elif k not in done:
             x = merged(r, before.get(k), x, _degree(graph, r.into))
-        found.append(x)
-    return found
+        partials.append(x)
+    return partials
 
 
 def _results(program: Program, eqn: Equation) -> dict[int, int]:
-    """Outputs of an equation that are results of the program, once, and nothing else."""
+    """The outputs of an equation that are results of the program once and are not read, by number,
+    and the number of that result."""
     read = [a for e in program.equations for a in e.inputs]
-    found: dict[int, int] = {}
+    results: dict[int, int] = {}
     for j, x in enumerate(eqn.outputs):
-        places = [k for k, o in enumerate(program.outputs) if o is x]
-        if len(places) == 1 and not any(a is x for a in read):
-            found[j] = places[0]
-    return found
+        numbers = [k for k, o in enumerate(program.outputs) if o is x]
+        if len(numbers) == 1 and not any(a is x for a in read):
+            results[j] = numbers[0]
+    return results
 
 
 def _degree(graph: Graph, space: Space) -> Any:
-    """Edges of each row; of all, by either structure: a chunk has one."""
+    """Edges of each row. Of all edges, the count of both structures: a chunk has one alone."""
     if space is Space.SHARED:
         return jnp.stack([s.indptr[-1] for s in (graph.in_structure, graph.out_structure)])
-    structure = graph.in_structure if space is Space.DST else graph.out_structure
-    return jnp.diff(structure.indptr)
+    return jnp.diff(graph.structure(space).indptr)
 
 
 runs_alone(accumulate_p)

@@ -28,15 +28,16 @@ from gnnjit.ir.evaluate import evaluate_element, finite_or_zero, times
 from gnnjit.ir.program import Aggregate, Atom, Program, Reduce, Value, depends
 from gnnjit.ir.space import Space
 from gnnjit.lower.deciding import in_float32
+from gnnjit.lower.dispatch import lower
 from gnnjit.lower.error_bounds import error_bounds
 from gnnjit.lower.execute import size
 from gnnjit.lower.explicit import on_each_device
+from gnnjit.lower.lowering import Reductions
+from gnnjit.lower.primitives import lowers_to, runs_alone
 from gnnjit.sharding.sharded_graph import AnyGraph
 
 aggregate_p = _compat.Primitive("aggregate")
 aggregate_p.multiple_results = True
-
-Reductions = tuple[Reduce | None, ...]
 
 
 def aggregate(
@@ -52,11 +53,13 @@ def aggregate(
     None leaves it to the lowering.
     """
     leaves, treedef = jax.tree.flatten(graph)
-    return _Call(leaves, list(operands), (treedef, len(leaves)), body, reductions, limit).rebind()
+    return _Application(
+        leaves, list(operands), (treedef, len(leaves)), body, reductions, limit
+    ).rebind()
 
 
 @dataclasses.dataclass(frozen=True)
-class _Call:
+class _Application:
     """The parts of one application of the primitive."""
 
     leaves: list[Any]
@@ -67,9 +70,9 @@ class _Call:
     limit: int | None
 
     @staticmethod
-    def of(args: Sequence[Any], *, graph_def: Any, **params: Any) -> _Call:
+    def of(args: Sequence[Any], *, graph_def: Any, **params: Any) -> _Application:
         n = graph_def[1]
-        return _Call(list(args[:n]), list(args[n:]), graph_def, **params)
+        return _Application(list(args[:n]), list(args[n:]), graph_def, **params)
 
     @property
     def graph(self) -> AnyGraph:
@@ -132,15 +135,15 @@ def _fresh(values: Sequence[Atom]) -> list[Value]:
 def _jvp(
     args: Sequence[Any], tangents: Sequence[Any], **params: Any
 ) -> tuple[list[Any], list[Any]]:
-    call = _Call.of(args, **params)
+    call = _Application.of(args, **params)
     body, reductions, after = call.body, call.reductions, len(call.leaves)
-    moving = [
+    differentiated = [
         i
         for i, t in enumerate(tangents[after:])
         if type(t) is not ad.Zero and jnp.issubdtype(body.inputs[i].dtype, jnp.inexact)
     ]
-    given = [tangents[after + i] for i in moving]
-    touched, scores = depends(body, set(moving)), _scores(reductions)
+    operand_tangents = [tangents[after + i] for i in differentiated]
+    touched, scores = depends(body, set(differentiated)), _scores(reductions)
     live = [
         k
         for k, o in enumerate(body.outputs)
@@ -154,18 +157,18 @@ def _jvp(
     result: list[Any] = [_compat.zero_tangent(jax.typeof(o)) for o in outs]
     # A softmax stops the gradient of its maximum: apart, that tangent costs nothing if unread.
     for part in ([k for k in live if k not in maxima], [k for k in live if k in maxima]):
-        found = _tangents(call, outs, best, moving, given, part) if part else []
+        found = _tangents(call, outs, best, differentiated, operand_tangents, part) if part else []
         for k, t in zip(part, found, strict=True):
             result[k] = t
     return outs, result
 
 
 def _tangents(
-    call: _Call,
+    call: _Application,
     outs: list[Any],
     best: dict[int, Any],
-    moving: list[int],
-    given: list[Any],
+    differentiated: list[int],
+    operand_tangents: list[Any],
     live: list[int],
 ) -> list[Any]:
     """The tangents of outputs `live`, one aggregate.
@@ -174,8 +177,8 @@ def _tangents(
     all scores of a row cancels, or is added again (logsumexp).
     """
     body, score_of = call.body, _scores(call.reductions)
-    inputs = [*_fresh(body.inputs), *_fresh([body.inputs[i] for i in moving])]
-    n, m = len(body.inputs), len(moving)
+    inputs = [*_fresh(body.inputs), *_fresh([body.inputs[i] for i in differentiated])]
+    n, m = len(body.inputs), len(differentiated)
     ties = _Ties.of(body, [k for k in live if _is_extreme(call.reductions[k])])
     tops = [best[k] for k in ties.numbers]
     weight = ties.weights(call, tops)
@@ -190,20 +193,20 @@ def _tangents(
 
         def f(*some: Any) -> list[Any]:
             full = list(primals)
-            for i, x in zip(moving, some, strict=True):
+            for i, x in zip(differentiated, some, strict=True):
                 full[i] = x
             return _terms(evaluate_element(body, full), live, score_of, top)
 
-        values, steps = jax.jvp(f, [primals[i] for i in moving], list(moved))
-        own = [values[live.index(k)] for k in ties.numbers]
-        attained = ties.attained(call, primals, rest[: len(tops)], own)
+        values, steps = jax.jvp(f, [primals[i] for i in differentiated], list(moved))
+        compared = [values[live.index(k)] for k in ties.numbers]
+        attained = ties.attained(call, primals, rest[: len(tops)], compared)
         for k, attains in zip(ties.numbers, attained, strict=True):
             at = live.index(k)
             steps[at] = jnp.where(attains, steps[at], 0)
         return steps
 
     into = tuple(_as_sum(call.reductions[k]) for k in live)
-    found = call.capture(tangent, inputs, into, [*call.operands, *given, *tops, *shifts])
+    found = call.capture(tangent, inputs, into, [*call.operands, *operand_tangents, *tops, *shifts])
     # Here, not on the edges: transposed, the weights multiply the cotangents of rows.
     for k, share in zip(ties.numbers, weight, strict=True):
         at = live.index(k)
@@ -214,8 +217,8 @@ def _tangents(
 def _terms(
     every: Sequence[Any], wanted: Sequence[int], score_of: dict[int, int], top: dict[int, Any]
 ) -> list[Any]:
-    """What is summed for the outputs `wanted`, given all values of an edge: an `exp_sum`'s values
-    times their weights, by the largest scores `top`."""
+    """The terms of the sums of the outputs `wanted`, from all values of an edge. Those of an
+    `exp_sum` are its values times their weights, by the largest scores `top`."""
     weight = {k: jnp.exp(at_most(every[k], x) - finite_or_zero(x)) for k, x in top.items()}
     return [times(weight[score_of[k]], every[k]) if k in score_of else every[k] for k in wanted]
 
@@ -241,7 +244,7 @@ def _as_stored(x: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Ties:
-    """The maxima and minima among the outputs, and what decides which edges attain them.
+    """The maxima and minima among the outputs, and the program that edges are compared by.
 
     body: a program with one output for each, in float32 where theirs are half precision.
     wide: whether any of them is.
@@ -259,7 +262,7 @@ class _Ties:
         outputs = tuple(body.outputs[k] for k in numbers)
         return _Ties(numbers, dataclasses.replace(body, outputs=outputs), False)
 
-    def extremes(self, call: _Call, scores: set[int]) -> tuple[list[Any], dict[int, Any]]:
+    def extremes(self, call: _Application, scores: set[int]) -> tuple[list[Any], dict[int, Any]]:
         """The outputs of the call; and the extremes that edges will be compared with, constants."""
         wider = [k for k in self.numbers if k not in scores] if self.wide else []
         if not wider:
@@ -277,7 +280,7 @@ class _Ties:
         outs = [x.astype(o.dtype) for x, o in zip(found, call.body.outputs, strict=True)]
         return outs, {k: lax.stop_gradient(found[k]) for k in self.numbers}
 
-    def weights(self, call: _Call, best: list[Any]) -> list[Any]:
+    def weights(self, call: _Application, best: list[Any]) -> list[Any]:
         """One over the number of edges that attain each."""
         if not self.numbers:
             return []
@@ -288,8 +291,8 @@ class _Ties:
         n = len(self.body.inputs)
 
         def count(*xs: Any) -> list[Any]:
-            own = evaluate_element(self.body, xs[:n])
-            attained = self.attained(call, xs[:n], xs[n:], own)
+            values = evaluate_element(self.body, xs[:n])
+            attained = self.attained(call, xs[:n], xs[n:], values)
             return [attains.astype(jnp.float32) for attains in attained]
 
         into = tuple(_as_sum(call.reductions[k]) for k in self.numbers)
@@ -299,9 +302,9 @@ class _Ties:
         return [(1 / jnp.maximum(c, 1)).astype(t) for c, t in zip(counts, types, strict=True)]
 
     def attained(
-        self, call: _Call, primals: Sequence[Any], best: Sequence[Any], own: Sequence[Any]
+        self, call: _Application, primals: Sequence[Any], best: Sequence[Any], values: Sequence[Any]
     ) -> list[Any]:
-        """Whether an edge attains each extreme; `own` are its values in the layer's types.
+        """Whether an edge attains each extreme; `values` are its own, in the layer's types.
 
         A value that has to be computed is computed again in another traversal, perhaps rounded
         otherwise: an edge may miss the extreme by the bound on that. What is only read is exact.
@@ -310,7 +313,8 @@ class _Ties:
             return []
         constants = [lax.stop_gradient(x) for x in primals]
         slack = error_bounds(self.body, constants)
-        values = evaluate_element(self.body, constants) if self.wide else own
+        if self.wide:
+            values = evaluate_element(self.body, constants)
         each = zip(self.numbers, values, best, slack, strict=True)
         return [_attains(v, b, off, call.reductions[k]) for k, v, b, off in each]
 
@@ -335,22 +339,22 @@ ad.primitive_jvps[aggregate_p] = _jvp
 
 
 def _transpose(cts: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
-    call = _Call.of(args, **params)
+    call = _Application.of(args, **params)
     body, reductions = call.body, call.reductions
     linear = [i for i, x in enumerate(call.operands) if ad.is_undefined_primal(x)]
     known = [i for i in range(len(call.operands)) if i not in linear]
     depend = depends(body, set(linear))
-    given = [k for k, ct in enumerate(cts) if type(ct) is not ad.Zero and depend[k]]
-    if any(_is_extreme(reductions[k]) for k in given):
+    wanted = [k for k, ct in enumerate(cts) if type(ct) is not ad.Zero and depend[k]]
+    if any(_is_extreme(reductions[k]) for k in wanted):
         raise LayerError("a maximum or minimum is not linear and cannot be transposed")
-    reach = _reached(body, linear, given)
-    score_of = {k: score for k, score in _scores(reductions).items() if k in given}
+    reach = _reached(body, linear, wanted)
+    score_of = {k: score for k, score in _scores(reductions).items() if k in wanted}
     scores = sorted(set(score_of.values()))
     inputs = _fresh([body.inputs[i] for i in known])
-    for k in [*given, *scores]:
+    for k in [*wanted, *scores]:
         atom = body.outputs[k]
         inputs.append(Value(atom.shape, atom.dtype, home(reductions[k])))
-    n, m = len(known), len(given)
+    n, m = len(known), len(wanted)
 
     def backward(*xs: Any) -> list[Any]:
         fixed = dict(zip(known, xs[:n], strict=True))
@@ -360,7 +364,7 @@ def _transpose(cts: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
             full = {**fixed, **dict(zip(reach, some, strict=True))}
             zeros = {i: jnp.zeros(body.inputs[i].shape, body.inputs[i].dtype) for i in linear}
             every = evaluate_element(body, [{**zeros, **full}[i] for i in range(len(body.inputs))])
-            return _terms(every, given, score_of, top)
+            return _terms(every, wanted, score_of, top)
 
         avals = [body.inputs[i].aval for i in reach]
         return list(jax.linear_transpose(f, *avals)(list(xs[n : n + m])))
@@ -370,14 +374,14 @@ def _transpose(cts: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
         result[i] = ad.Zero(call.operands[i].aval)
     if reach:
         into = tuple(_into(body.inputs[i].space) for i in reach)
-        operands = [call.operands[i] for i in known] + [cts[k] for k in given]
+        operands = [call.operands[i] for i in known] + [cts[k] for k in wanted]
         operands += _tops(call, scores, linear)
         for i, ct in zip(reach, call.capture(backward, inputs, into, operands), strict=True):
             result[i] = ct
     return [None] * len(call.leaves) + result
 
 
-def _tops(call: _Call, scores: list[int], linear: list[int]) -> list[Any]:
+def _tops(call: _Application, scores: list[int], linear: list[int]) -> list[Any]:
     """The largest scores of a softmax, where only what they weigh is transposed."""
     if not scores:
         return []
@@ -391,9 +395,9 @@ def _into(space: Space) -> Reduce | None:
     return None if space is Space.EDGE else Reduce("sum", space)
 
 
-def _reached(body: Program, linear: list[int], given: list[int]) -> list[int]:
+def _reached(body: Program, linear: list[int], wanted: list[int]) -> list[int]:
     """The linear operands that some cotangent flows to."""
-    return [i for i in linear if any(depends(body, {i})[k] for k in given)]
+    return [i for i in linear if any(depends(body, {i})[k] for k in wanted)]
 
 
 ad.primitive_transposes[aggregate_p] = _transpose
@@ -412,7 +416,7 @@ def _batch(args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[lis
 def _batch_of_operands(
     args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]
 ) -> list[Any]:
-    call = _Call.of(args, **params)
+    call = _Application.of(args, **params)
     n, body, reductions = len(call.leaves), call.body, call.reductions
     (width,) = {x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None}
     operands, inputs, axes = [], [], []
@@ -458,3 +462,5 @@ def _drop(read: tuple[int, ...], params: dict[str, Any]) -> _compat.Kept:
 
 
 _compat.drop_unused(aggregate_p, _drop)
+runs_alone(aggregate_p)
+lowers_to(aggregate_p, lower)

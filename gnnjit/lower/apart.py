@@ -13,19 +13,19 @@ from gnnjit.ir.program import Aggregate, Atom, Builder, Equation, Program, Value
 
 def apart(program: Program, roots: set[int]) -> Program:
     """`program` without traversals of which only some outputs depend on the inputs `roots`."""
-    moving: set[Atom] = {v for i, v in enumerate(program.inputs) if i in roots}
+    dependent: set[Atom] = {v for i, v in enumerate(program.inputs) if i in roots}
 
     def rule(builder: Builder, eqn: Equation) -> bool:
-        at = {i for i, a in enumerate(eqn.inputs) if a in moving}
+        at = {i for i, a in enumerate(eqn.inputs) if a in dependent}
         if not isinstance(eqn.op, Aggregate):
-            moving.update(eqn.outputs if at else ())
+            dependent.update(eqn.outputs if at else ())
             return False
         touched = depends(eqn.op.body, at)
-        moving.update(o for o, moves in zip(eqn.outputs, touched, strict=True) if moves)
+        dependent.update(o for o, hit in zip(eqn.outputs, touched, strict=True) if hit)
         if all(touched) or not any(touched):
             return False
         for wanted in (False, True):
-            part = [k for k, moves in enumerate(touched) if moves is wanted]
+            part = [k for k, hit in enumerate(touched) if hit is wanted]
             op, keep, slots = eqn.op.select(part)
             outs = [eqn.outputs[k] for k in keep]
             fresh = [o if k in part else _again(o) for o, k in zip(outs, keep, strict=True)]

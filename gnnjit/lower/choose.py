@@ -1,4 +1,4 @@
-"""Which code runs a traversal, and why not another."""
+"""Which lowering runs a traversal, and why not another."""
 
 from __future__ import annotations
 
@@ -12,29 +12,44 @@ from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Atom, Program, Reduce
 from gnnjit.ir.space import Space
 from gnnjit.lower import cpu, pallas
-from gnnjit.lower.aggregate import Reductions
 from gnnjit.lower.execute import size
 from gnnjit.lower.flatten import flat
+from gnnjit.lower.lowering import Lowering, LoweringRequest, Reductions
 from gnnjit.lower.xla import bucketed, csr, segment
 from gnnjit.passes.pipeline import lowering_passes
 from gnnjit.passes.pipeline import run as run_passes
 from gnnjit.system.contexts import Context, cached
-from gnnjit.system.portable import PORTABLE, is_portable
+
+PALLAS = Lowering("pallas", pallas.why_not, pallas.run, ("cuda",), interpretable=True)
+
+LOWERINGS = (
+    PALLAS,  # the Triton backend of Pallas
+    Lowering("mosaic", pallas.mosaic.why_not, pallas.mosaic.run, ("cuda",)),
+    Lowering("cpu", cpu.why_not, cpu.run, ("cpu",), why_no_start=cpu.why_no_start),
+    Lowering("csr", csr.why_not, csr.run, ("cpu",)),
+    Lowering("bucketed", bucketed.why_not, bucketed.run),
+    Lowering("segment", segment.why_not, segment.run),
+)
+"""In the order in which they are tried. `segment` has no reason against itself but `exp_sum`."""
+
+KERNELS = tuple(lowering.name for lowering in LOWERINGS)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Choice:
-    """The code chosen for one traversal, and the reasons against each other that was tried.
+    """The lowering chosen for one traversal, and the reasons against each one tried before."""
 
-    interpreted: a GPU kernel is interpreted on the CPU, to test it.
-    """
-
-    kernel: str
-    rows: Space
-    body: Program
-    reductions: Reductions
+    lowering: Lowering
+    request: LoweringRequest
     refused: tuple[tuple[str, tuple[str, ...]], ...]
-    interpreted: bool = False
+
+    @property
+    def kernel(self) -> str:
+        return self.lowering.name
+
+    def run(self, operands: Sequence[Any]) -> Sequence[Any]:
+        """The outputs of the traversal, both as `aggregate` has them."""
+        return self.lowering.run(self.request, operands)
 
 
 _preferred: Context[str | None] = Context(None)
@@ -56,9 +71,11 @@ def preferred() -> str | None:
     return _preferred.value
 
 
-KERNELS = ("pallas", "mosaic", "cpu", "csr", "bucketed", "segment")
-"""In the order in which they are tried. `pallas` is its Triton backend, `mosaic` its Mosaic GPU
-backend."""
+def skipped(kernel: str) -> list[str]:
+    """The reason against a lowering that is tried before the preferred one."""
+    wanted = preferred()
+    before = wanted is not None and KERNELS.index(kernel) < KERNELS.index(wanted)
+    return [f"{wanted} is preferred"] if before else []
 
 
 def rows_of(reductions: Sequence[Reduce | None]) -> Space:
@@ -67,33 +84,23 @@ def rows_of(reductions: Sequence[Reduce | None]) -> Space:
     return owners.pop() if owners else Space.DST
 
 
-def choose(body: Program, reductions: Reductions, graph: Graph, platform: str) -> Choice:
-    """The first lowering without a reason against it; `segment` has none but for `exp_sum`."""
-    rows = rows_of(reductions)
-    structure = graph.in_structure if rows is Space.DST else graph.out_structure
+def requested(
+    op: Aggregate, graph: Graph, platform: str, limit: int | None = None
+) -> LoweringRequest:
+    """`limit` bounds the chunks of a lowering that takes edges in chunks."""
+    rows = rows_of(op.reductions)
+    return LoweringRequest(op.body, op.reductions, rows, graph, platform, preferred(), limit)
+
+
+def choose(op: Aggregate, graph: Graph, platform: str, limit: int | None = None) -> Choice:
+    """The first lowering without a reason against it."""
+    request = requested(op, graph, platform, limit)
     refused: list[tuple[str, tuple[str, ...]]] = []
-    off = [] if platform == "cpu" else [f"the platform is {platform}"]
-    wanted = _preferred.value
-    interpreted = _interprets(platform)
-    no_gpu = [] if platform == "cuda" else [f"the platform is {platform}"]
-    no_triton = [] if interpreted else no_gpu
-    here = [PORTABLE] if is_portable() else []
-    edges = None if wanted == "cpu" else graph.num_edges
-    tried = {
-        "pallas": lambda: here or no_triton or pallas.why_not(body, tuple(reductions), rows, graph),
-        "mosaic": lambda: here or no_gpu or pallas.mosaic.why_not(body, reductions, rows, graph),
-        "cpu": lambda: off or cpu.why_not(body, tuple(reductions), rows, edges=edges),
-        "csr": lambda: here or csr.why_not(body, reductions, rows, platform),
-        "bucketed": lambda: bucketed.why_not(body, reductions, rows, structure),
-        "segment": lambda: segment.why_not(reductions),
-    }
-    first = KERNELS.index(wanted or KERNELS[0])
-    for number, kernel in enumerate(KERNELS):
-        reasons = tried[kernel]() if number >= first else [f"{KERNELS[first]} is preferred"]
+    for lowering in LOWERINGS:
+        reasons = skipped(lowering.name) or lowering.reasons(request)
         if not reasons:
-            alone = interpreted and kernel == "pallas"
-            return Choice(kernel, rows, body, tuple(reductions), tuple(refused), alone)
-        refused.append((kernel, tuple(reasons)))
+            return Choice(lowering, request, tuple(refused))
+        refused.append((lowering.name, tuple(reasons)))
     raise AssertionError(f"no lowering takes this traversal: {refused}")
 
 
@@ -136,47 +143,13 @@ def traversals(
     kernels take it, and is written out as several otherwise. `moved`: what edges read of vertices
     comes from other devices, so that less of it is better than less work."""
     keep = crowded(body, graph)
-    if not is_portable() and (platform == "cuda" or _interprets(platform)):
+    if not PALLAS.why_not_on(platform, preferred()):
         program = optimised(body, reductions, online=True, keep=keep)
         ops = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
-        if not any(_refused(op, graph) for op in ops):
+        online = [op for op in ops if any(r and r.kind == "exp_sum" for r in op.reductions)]
+        if not any(PALLAS.why_not(requested(op, graph, platform)) for op in online):
             return program
     # The CPU's other lowerings know a sum of neighbours by its form, without factors.
-    generated = platform == "cpu" and cpu.available() and _preferred.value in (None, "cpu")
+    generated = platform == "cpu" and cpu.available() and preferred() in (None, "cpu")
     generated = generated and not moved
     return optimised(body, reductions, online=False, scale_on_edges=generated, keep=keep)
-
-
-def _refused(op: Aggregate, graph: Graph) -> bool:
-    """Whether a traversal with an `exp_sum` has no kernel."""
-    online = any(r is not None and r.kind == "exp_sum" for r in op.reductions)
-    return online and bool(pallas.why_not(op.body, op.reductions, rows_of(op.reductions), graph))
-
-
-def _interprets(platform: str) -> bool:
-    return platform == "cpu" and _preferred.value == "pallas"
-
-
-def run_choice(
-    choice: Choice,
-    graph: Graph,
-    operands: Sequence[Any],
-    limit: int | None = None,
-    **partial: Any,
-) -> Sequence[Any]:
-    """The outputs of one traversal; `limit` bounds the chunks of `segment`. `partial`: further
-    arguments of `cpu.run`, where that is the choice."""
-    body, reductions, rows = choice.body, choice.reductions, choice.rows
-    if choice.kernel == "cpu":
-        by_rows = rows is Space.DST
-        structure = graph.in_structure if by_rows else graph.out_structure
-        num_rows = graph.num_dst if by_rows else graph.num_src
-        edges = graph.num_edges
-        return cpu.run(body, reductions, rows, structure, num_rows, edges, operands, **partial)
-    if choice.kernel == "pallas":
-        interpret = choice.interpreted
-        return pallas.run(body, reductions, rows, graph, operands, interpret=interpret)
-    if choice.kernel == "segment":
-        return segment.run(body, reductions, rows, graph, operands, limit=limit)
-    module = {"mosaic": pallas.mosaic, "csr": csr, "bucketed": bucketed}[choice.kernel]
-    return module.run(body, reductions, rows, graph, operands)

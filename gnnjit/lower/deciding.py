@@ -1,4 +1,4 @@
-"""What decides which edges attain a maximum: values in float32, also where the layer's are half.
+"""The values that decide which edges attain a maximum: in float32, also where the layer's are half.
 
 before:  m: bf16[edge, 8] = h @ W            after:  m: f32[edge, 8] = float32(h) @ float32(W)
 

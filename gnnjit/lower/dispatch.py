@@ -10,10 +10,9 @@ import jax
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Equation, Program
 from gnnjit.lower import choose
-from gnnjit.lower.aggregate import Reductions, aggregate_p
 from gnnjit.lower.execute import execute, spread
-from gnnjit.lower.primitives import lowers_to, runs_alone
-from gnnjit.lower.sharded import aggregate
+from gnnjit.lower.lowering import Reductions
+from gnnjit.lower.sharded import aggregate as sharded
 from gnnjit.sharding.sharded_graph import ShardedGraph
 
 
@@ -29,20 +28,15 @@ def lower(
     n = graph_def[1]
     graph = jax.tree.unflatten(graph_def[0], list(args[:n]))
     if isinstance(graph, ShardedGraph):
-        return aggregate.lower(graph, body, reductions, args[n:], platform, limit)
+        return sharded.lower(graph, body, reductions, args[n:], platform, limit)
     program = choose.traversals(body, reductions, graph, platform)
 
     def run(graph: Graph, eqn: Equation, operands: list[Any]) -> Sequence[Any]:
         assert isinstance(eqn.op, Aggregate)
-        choice = choose.choose(eqn.op.body, eqn.op.reductions, graph, platform)
-        return choose.run_choice(choice, graph, operands, limit)
+        return choose.choose(eqn.op, graph, platform, limit).run(operands)
 
     outs = execute(program, graph, args[n:], run)
     return [
         x if r is not None else spread(graph, x, atom.space)
         for x, atom, r in zip(outs, program.outputs, reductions, strict=True)
     ]
-
-
-runs_alone(aggregate_p)
-lowers_to(aggregate_p, lower)

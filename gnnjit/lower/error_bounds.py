@@ -75,8 +75,8 @@ def _propagate(eqn: Equation, xs: list[Any], off: list[Error], outs: list[Any]) 
 
 
 def _move(eqn: Equation, xs: list[Any], outs: list[Any], i: int, error: Any) -> list[Any]:
-    """What an error of argument `i` does to the outputs: by the derivative; by a difference where
-    there is none, as in a value through which no gradient flows."""
+    """The effect of an error of argument `i` on the outputs: by the derivative; by a difference
+    where there is none, as in a value through which no gradient flows."""
 
     def f(x: Any) -> list[Any]:
         assert isinstance(eqn.op, Lax)

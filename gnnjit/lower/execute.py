@@ -1,4 +1,4 @@
-"""Running a program whose edge work is all inside aggregates: plain JAX over whole spaces."""
+"""Runs a program whose edge work is all inside aggregates: plain JAX over whole spaces."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from gnnjit.ir.program import (
 )
 from gnnjit.ir.space import Space
 from gnnjit.lower import vertex_matmul
-from gnnjit.sharding.local_shard import Shard
+from gnnjit.sharding.local_shard import LocalShard
 from gnnjit.sharding.sharded_graph import ShardedGraph
 
-Whole = Graph | ShardedGraph | Shard
-"""What a program runs over: a graph, one over many devices, or what one device has of it."""
+RunGraph = Graph | ShardedGraph | LocalShard
+"""A program runs over a graph, over one on many devices, or over one device's shard of it."""
 
 RunAggregate = Callable[[Any, Equation, list[Any]], Sequence[Any]]
 
 
-def size(graph: Whole, space: Space) -> int:
+def size(graph: RunGraph, space: Space) -> int:
     """Number of elements of a space (edges: with padding)."""
     return {Space.SRC: graph.num_src, Space.DST: graph.num_dst, Space.EDGE: graph.num_edges}[space]
 
 
 def execute(
-    program: Program, graph: Whole, operands: Sequence[Any], aggregate: RunAggregate
+    program: Program, graph: RunGraph, operands: Sequence[Any], aggregate: RunAggregate
 ) -> list[Any]:
     """The outputs of `program` on arrays `[size(space), *shape]`; shared ones are unbatched."""
     env: dict[Value, Any] = dict(zip(program.inputs, operands, strict=True))
@@ -53,7 +53,7 @@ def execute(
         out = eqn.outputs[0]
         match eqn.op:
             case Lax():  # sources and destinations may hold the same array: once is enough
-                key = (op_key(eqn.op), _places(eqn, args), size_or_shared(graph, eqn.space))
+                key = (op_key(eqn.op), _operands_key(eqn, args), size_or_shared(graph, eqn.space))
                 if key not in done:
                     done[key] = _apply(eqn, graph, args)
                 outs = done[key]
@@ -69,17 +69,17 @@ def execute(
     return [read(o) for o in program.outputs]
 
 
-def _numbers(graph: Whole, space: Space) -> Any:
-    """Of the elements of a space, as the user counts them."""
+def _numbers(graph: RunGraph, space: Space) -> Any:
+    """The user's numbers of the elements of a space."""
     return jnp.arange(size(graph, space)) if isinstance(graph, Graph) else graph.numbers(space)
 
 
-def size_or_shared(graph: Whole, space: Space) -> int | None:
+def size_or_shared(graph: RunGraph, space: Space) -> int | None:
     return None if space is Space.SHARED else size(graph, space)
 
 
-def _places(eqn: Equation, args: list[Any]) -> tuple[Hashable, ...]:
-    """What identifies the operands: the arrays themselves, the values of literals."""
+def _operands_key(eqn: Equation, args: list[Any]) -> tuple[Hashable, ...]:
+    """A key of the operands: the identity of arrays, the values of literals."""
     return tuple(
         (a.dtype.name, np.asarray(a.value).tobytes())
         if isinstance(a, Literal)
@@ -88,7 +88,7 @@ def _places(eqn: Equation, args: list[Any]) -> tuple[Hashable, ...]:
     )
 
 
-def _apply(eqn: Equation, graph: Whole, args: list[Any]) -> list[Any]:
+def _apply(eqn: Equation, graph: RunGraph, args: list[Any]) -> list[Any]:
     batched = [a.space is not Space.SHARED for a in eqn.inputs]
     assert isinstance(eqn.op, Lax)
     place = graph.place if isinstance(graph, ShardedGraph) else None

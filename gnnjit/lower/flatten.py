@@ -8,7 +8,7 @@ from gnnjit.ir import build
 from gnnjit.ir.at_most import at_most
 from gnnjit.ir.program import Atom, Builder, Equation, Program, Reduce, Value
 from gnnjit.ir.space import Space
-from gnnjit.lower.aggregate import Reductions
+from gnnjit.lower.lowering import Reductions
 
 
 def flat(

@@ -1,10 +1,9 @@
 """Partial results of aggregates, chunk by chunk.
 
 They merge by their reduction: sums add; maxima and minima compare, where a row has edges in the
-chunk; `exp_sum` carries the maximum it is shifted by, and rescales (online softmax). What
-is to be half precision is summed in float32 until the end (`wide_sums`). The order of
-the chunks is fixed, so that runs are equal bit for bit; a sum of sums differs from one sum in its
-last bits.
+chunk; `exp_sum` carries the maximum it is shifted by, and rescales (online softmax). Sums of half
+precision stay in float32 until the end (`wide_sums`). The order of the chunks is fixed, so that
+runs are equal bit for bit; a sum of sums differs from one sum in its last bits.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ def highest(dtype: Any) -> Any:
 
 
 def partial_shapes(op: Aggregate, rows: int) -> list[jax.ShapeDtypeStruct]:
-    """Of the partial results of an aggregate: one array an output that is not left on the edges,
-    and the number of edges of each row where that matters."""
-    found = [
+    """The shapes of partial results: one array for each output that is not left on the edges, and
+    the number of edges of each row where that matters."""
+    shapes = [
         jax.ShapeDtypeStruct(
             tuple(atom.shape) if r.into is Space.SHARED else (rows, *atom.shape), atom.dtype
         )
         for atom, r in zip(op.body.outputs, op.reductions, strict=True)
         if r is not None
     ]
-    return [*found, jax.ShapeDtypeStruct((rows,), np.int32)] if _counts(op) else found
+    return [*shapes, jax.ShapeDtypeStruct((rows,), np.int32)] if _counts(op) else shapes
 
 
 def empty(op: Aggregate, rows: int, numpy: Any = np) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What every primitive of ours needs beside its rules: to run by itself, and to become code."""
+"""Every primitive of ours needs two things beside its rules: to run alone, and to become code."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MOST = 1024
 
 
 def runs_alone(primitive: Any, named: Callable[..., str] | None = None) -> None:
-    """What the primitive does outside `jax.jit`, as in `jax.grad` of a layer: it is compiled once
-    for the same parameters and shapes. `named(**params)` is what JAX says of it where
-    `jax.debug_nans` finds one in its results; its name if left out."""
+    """Outside `jax.jit`, as in `jax.grad` of a layer, the primitive is compiled once for the same
+    parameters and shapes. `named(**params)` is what JAX calls it where `jax.debug_nans` finds a NaN
+    in its results; the primitive's name if left out."""
 
     def alone(*args: Any, **params: Any) -> Any:
         with jax.disable_jit(False):  # as JAX's own primitives are

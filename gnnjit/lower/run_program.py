@@ -19,27 +19,27 @@ from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
 
 def run_program(
     program: Program,
-    given: Sequence[Space],
+    output_spaces: Sequence[Space],
     graph: AnyGraph,
     operands: Sequence[Any],
     limit: int | None = None,
 ) -> list[Any]:
-    """What the user gets, returned in the spaces `given`; `limit` as in `aggregate`."""
+    """The outputs as the user gets them, in `output_spaces`; `limit` as in `aggregate`."""
 
     def run(graph: AnyGraph, eqn: Equation, args: list[Any]) -> list[Any]:
         assert isinstance(eqn.op, Aggregate)
         return aggregate(graph, eqn.op.body, eqn.op.reductions, args, limit)
 
-    return outputs(graph, program, given, execute(program, graph, operands, run))
+    return outputs(graph, program, output_spaces, execute(program, graph, operands, run))
 
 
 def outputs(
-    graph: AnyGraph, program: Program, given: Sequence[Space], outs: Sequence[Any]
+    graph: AnyGraph, program: Program, output_spaces: Sequence[Space], outs: Sequence[Any]
 ) -> list[Any]:
-    """What the user gets: a value returned on the edges has one row per edge, 0 on padding, in
-    whichever smaller space it was computed; a vertex value one row per destination."""
+    """The outputs as the user gets them, in whichever smaller space each was computed: a value
+    returned on the edges has one row per edge, 0 on padding; a vertex value one per destination."""
     result = []
-    for x, atom, space in zip(outs, program.outputs, given, strict=True):
+    for x, atom, space in zip(outs, program.outputs, output_spaces, strict=True):
         if space in (Space.EDGE, Space.SRC):
             x = on_edges(graph, x, atom)
         elif space is Space.DST and atom.space is Space.SHARED:
@@ -57,7 +57,7 @@ def on_edges(graph: AnyGraph, x: Any, atom: Atom) -> Any:
 
 
 def incidence(graph: AnyGraph) -> Incidence:
-    """The edges between the rows of arrays of vertices, of which a shard knows its own alone."""
+    """The edges between the rows of arrays of vertices."""
     if not isinstance(graph, ShardedGraph):
         src, dst = (real_edges(graph, x) for x in (graph.src, graph.dst))
         return Incidence(src, dst, graph.num_src, graph.num_dst, graph.mask)
@@ -69,8 +69,8 @@ def incidence(graph: AnyGraph) -> Incidence:
 def real_edges(graph: AnyGraph, x: Any) -> Any:
     """An array over the edges, with the first real edge in the place of padding.
 
-    What is computed there is masked, but 0 times the derivative of something that is not a number
-    is none either: padding may hold anything, and its endpoints, both 0, look like a self loop.
+    Results on padding are masked, but their derivatives are not safe: 0 times NaN is NaN, and
+    padding may hold anything (its endpoints, both 0, look like a self loop).
     """
     if isinstance(graph, ShardedGraph) or graph.mask is None or not len(graph.mask):
         return x
@@ -80,14 +80,13 @@ def real_edges(graph: AnyGraph, x: Any) -> Any:
     return jnp.where(graph.mask.any(), found, jnp.zeros_like(found))
 
 
-def shape_of(graph: AnyGraph, atom: Atom, given: Space) -> jax.ShapeDtypeStruct:
-    """Of an output that was returned in the space `given`: the user gets it there, or on the edges
-    instead of on the sources."""
+def shape_of(graph: AnyGraph, atom: Atom, space: Space) -> jax.ShapeDtypeStruct:
+    """The shape of an output returned in a space: there, or on the edges instead of the sources."""
     rows = {Space.SHARED: (), Space.DST: (size(graph, Space.DST),)}
-    shape = rows.get(given, (size(graph, Space.EDGE),))
+    shape = rows.get(space, (size(graph, Space.EDGE),))
     return jax.ShapeDtypeStruct((*shape, *atom.shape), atom.dtype)
 
 
 def num_bytes(x: Any) -> int:
-    """Of an array, or of what describes one."""
+    """Bytes of an array, or of the array that a `ShapeDtypeStruct` describes."""
     return math.prod(x.shape) * x.dtype.itemsize

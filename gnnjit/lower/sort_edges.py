@@ -13,10 +13,7 @@ def why_not(platform: str, dtype: Any) -> list[str]:
     """Reasons against the generated code; none means that it runs."""
     if platform != "cpu":
         return [f"the platform is {platform}"]
-    wanted = choose.preferred()
-    if wanted and choose.KERNELS.index(wanted) > choose.KERNELS.index("cpu"):
-        return [f"{wanted} is preferred"]
-    return cpu.why_no_sort(dtype)
+    return choose.skipped("cpu") or cpu.why_no_sort(dtype)
 
 
 def lower(key: Any, payload: Any, *, num_rows: int, rises: bool, platform: str) -> list[Any]:
@@ -25,4 +22,6 @@ def lower(key: Any, payload: Any, *, num_rows: int, rises: bool, platform: str) 
     return cpu.sort(key, payload, num_rows)
 
 
-lowers_to(sort_edges_p, lower)
+def register() -> None:
+    """Graphs know the primitive alone; from now on it becomes code."""
+    lowers_to(sort_edges_p, lower)

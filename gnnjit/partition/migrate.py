@@ -111,7 +111,7 @@ def _plans(
     loads = partition.totals(cost)
     limit = loads.mean() * (1 + threshold) / 2
     givers = [
-        _Shard.of(src, dst, partition, int(p), shard)
+        _OverloadedShard.of(src, dst, partition, int(p), shard)
         for p in np.flatnonzero(loads / loads.mean() > threshold)  # as `imbalance` divides
     ]
     rng = np.random.default_rng(seed)
@@ -122,7 +122,7 @@ def _plans(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Shard:
+class _OverloadedShard:
     """A shard and the edges within it. vertex: `int64[n]`, its vertices by position in it.
     neighbors: `[n, n]`, symmetric. component: `int[n]`, which part each lies in."""
 
@@ -133,7 +133,7 @@ class _Shard:
     @classmethod
     def of(
         cls, src: HostArray, dst: HostArray, partition: Partition, p: int, shard: HostArray
-    ) -> _Shard:
+    ) -> _OverloadedShard:
         vertex = partition.order[partition.bounds[p] : partition.bounds[p + 1]]
         within = np.flatnonzero((shard[src] == p) & (shard[dst] == p))
         at = np.empty(partition.num_nodes, np.int64)
@@ -147,7 +147,7 @@ class _Shard:
 
 
 def _candidates(
-    giver: _Shard, cost: HostArray, limit: float, rng: np.random.Generator
+    giver: _OverloadedShard, cost: HostArray, limit: float, rng: np.random.Generator
 ) -> HostArray:
     """The vertices of a shard that are to leave it, in the order of the search."""
     heavy = cost[giver.vertex] > limit
@@ -158,7 +158,7 @@ def _candidates(
     return giver.vertex[order[~_within(costs, left)]]
 
 
-def _search(giver: _Shard, rng: np.random.Generator) -> HostArray:
+def _search(giver: _OverloadedShard, rng: np.random.Generator) -> HostArray:
     """All vertices of a shard: breadth first from one at random, then from one that it did not
     reach, and so on."""
     size = len(giver.vertex)

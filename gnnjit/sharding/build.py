@@ -1,4 +1,4 @@
-"""What each shard of a `ShardedGraph` holds, made on the host."""
+"""Makes the shards of a `ShardedGraph` on the host."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from gnnjit.graph import validate
 from gnnjit.graph.structure import Structure, counting_sort
 from gnnjit.partition.partition import Partition
 from gnnjit.shapes import HostArray
-from gnnjit.sharding.exchange import AllGather, Halo, Ring, Run, runs_of
-from gnnjit.sharding.send_blocks import Blocks, alone, padded, rows_of, structure, traffic
+from gnnjit.sharding.exchange import AllGather, Halo, Ring, StopRange, runs_of
+from gnnjit.sharding.send_blocks import HaloLayout, alone, padded, rows_of, structure, traffic
 from gnnjit.sharding.sharded_graph import ShardedGraph
 from gnnjit.sharding.vertex_cover import Covered, Ends
 
 Parts = Callable[[int], Any]
-"""From the number of a shard to its part, a pytree of arrays."""
+"""Maps the number of a shard to its part, a pytree of arrays."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dealt:
-    """Where each vertex is: `shard` and `row`, `int32[N]`."""
+    """Where each vertex lies: its `shard` and its `row` there, `int32[N]`."""
 
     partition: Partition
     shard: HostArray
@@ -42,48 +42,53 @@ class Dealt:
 
     @property
     def num_rows(self) -> int:
-        """Of every shard: at least 1, for padding to point at."""
+        """Rows of every shard: at least 1, for padding to point at."""
         return max(1, int(self.partition.sizes.max(initial=0)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Edges:
-    """The edges that end at a shard, in the order in which they were given: the shard and row of
-    each source, the row of each destination, its number."""
+class ShardEdges:
+    """The edges that end at a shard, in the order in which they were given.
+
+    shard, src: the shard of each edge's source, and its row there.
+    dst: the row of each edge's destination.
+    number: the edge's number.
+    """
 
     shard: HostArray
     src: HostArray
     dst: HostArray
     number: HostArray
 
-    def take(self, at: HostArray) -> Edges:
-        return Edges(self.shard[at], self.src[at], self.dst[at], self.number[at])
+    def take(self, at: HostArray) -> ShardEdges:
+        return ShardEdges(self.shard[at], self.src[at], self.dst[at], self.number[at])
 
     def __len__(self) -> int:
         return len(self.src)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Plan:
-    """All that must be known of every shard before one of them is made.
+class ShardPlan:
+    """What must be known of all shards before any of them is made.
 
-    Functions of a shard are called for those that are made in this process, unless they say more.
+    The functions take a shard that is made in this process, unless they say more.
 
     num_edges: as the user counts them, padding included.
-    between: `int64[P, P]`: [q, p] are the edges from shard q to shard p.
+    between: `int64[P, P]`: at [q, p], the number of edges from shard q to shard p.
     vertex: the user's numbers of a shard's vertices, by row.
+    edges: the edges that end at a shard.
     used: `used(q)` are the rows of other shards that shard q reads, as sorted numbers
         `shard * num_rows + row`.
     sent: `sent(p, q)` are the rows of shard p that any other shard q reads, sorted.
     out_degree: `int32[num_rows]`, edges that start at each row, wherever they end.
-    reads: `int64[P, P]`, what `traffic` is to give, where it cannot be counted here.
+    reads: `int64[P, P]`, the result of `traffic`, where it cannot be counted in this process.
     """
 
     dealt: Dealt
     num_edges: int
     between: HostArray
     vertex: Callable[[int], HostArray]
-    edges: Callable[[int], Edges]
+    edges: Callable[[int], ShardEdges]
     used: Callable[[int], HostArray]
     sent: Callable[[int, int], HostArray]
     out_degree: Callable[[int], HostArray]
@@ -99,32 +104,32 @@ class Plan:
         return self.between.sum(axis=0)
 
     def traffic(self) -> HostArray:
-        """`int64[P, P]`: [q, p] are the rows of shard q that shard p reads."""
+        """`int64[P, P]`: at [q, p], the number of rows of shard q that shard p reads."""
         if self.reads is not None:
             return self.reads
         return traffic(self.num_shards, self.dealt.num_rows, self.used)
 
     @property
     def by_distance(self) -> HostArray:
-        """`int64[P, P]`: [p, d] are the edges from shard p + d, around the ring, to shard p."""
+        """`int64[P, P]`: at [p, d], the number of edges from shard p + d, around the ring, to p."""
         shard = np.arange(self.num_shards)
         return self.between[(shard[:, None] + shard) % self.num_shards, shard[:, None]]
 
     @property
-    def runs(self) -> tuple[Run, ...]:
-        """Where a ring stops, but for the shard itself."""
+    def runs(self) -> tuple[StopRange, ...]:
+        """The stops of a ring after the shard itself."""
         some = np.flatnonzero(self.by_distance[:, 1:].any(axis=0)) + 1
         return runs_of(some.tolist())
 
     @functools.cached_property
-    def halo(self) -> Blocks:
-        """The rows that are used."""
+    def halo(self) -> HaloLayout:
+        """The exchange of the rows that shards read of each other."""
         sizes = self.num_shards, self.dealt.num_rows
-        return Blocks(*sizes, self.used, self.traffic(), self.sent)
+        return HaloLayout(*sizes, self.used, self.traffic(), self.sent)
 
     @functools.cached_property
     def covered(self) -> Covered:
-        """With the least that can travel for sums over neighbours."""
+        """The exchange that moves the least for sums over neighbours."""
         parts = [self.edges(p) for p in range(self.num_shards)]
         ends = Ends(
             np.concatenate([e.shard for e in parts]),
@@ -137,19 +142,19 @@ class Plan:
 
 def plan(
     src: HostArray, dst: HostArray, partition: Partition, mask: HostArray | None = None
-) -> Plan:
-    """Of the edges `src[i] -> dst[i]`, all of them here; where the user's list has padding too,
-    `mask` is True at these."""
+) -> ShardPlan:
+    """The plan for the edges `src[i] -> dst[i]`, all of them in this process. `mask`: where the
+    user's list has padding, it is True at these edges."""
     given = np.arange(len(src)) if mask is None else np.flatnonzero(mask)
     dealt, shards = Dealt.by(partition), partition.num_shards
     start, _, by_shard = counting_sort(dealt.shard[dst], dst, shards)
     rows = dealt.num_rows
     halos: dict[int, HostArray] = {}
 
-    def edges(p: int) -> Edges:
+    def edges(p: int) -> ShardEdges:
         number = by_shard[start[p] : start[p + 1]]
         s = src[number]
-        return Edges(dealt.shard[s], dealt.row[s], dealt.row[dst[number]], given[number])
+        return ShardEdges(dealt.shard[s], dealt.row[s], dealt.row[dst[number]], given[number])
 
     def used(p: int) -> HostArray:
         if p not in halos:
@@ -164,7 +169,7 @@ def plan(
         return rows_of(p, used(q), rows)
 
     length = len(src) if mask is None else len(mask)
-    return Plan(
+    return ShardPlan(
         dealt,
         length,
         between=edges_between(dealt.shard[src], dealt.shard[dst], shards),
@@ -179,7 +184,8 @@ def plan(
 
 
 def edges_between(src: HostArray, dst: HostArray, shards: int) -> HostArray:
-    """`int64[P, P]`, edges from each shard to each; `src` and `dst` are shards of their ends."""
+    """`int64[P, P]`, the edges from each shard to each other one; `src` and `dst` are the shards of
+    their endpoints."""
     flat = np.bincount(src.astype(np.int64) * shards + dst, minlength=shards * shards)
     return flat.astype(np.int64).reshape(shards, shards)
 
@@ -190,10 +196,15 @@ def _out_degree(dealt: Dealt, by_vertex: HostArray, p: int) -> HostArray:
 
 
 def build(
-    plan: Plan, mesh: Mesh, axis: str, exchange: str, *, features: str | None = None
+    plan: ShardPlan, mesh: Mesh, axis: str, exchange: str, *, features: str | None = None
 ) -> ShardedGraph:
-    """The graph on the devices; each process makes the parts of its own."""
-    tables = {"all_gather": _AllGather, "halo": _Halo, "cover": _Halo, "ring": _Ring}
+    """The graph on the devices; each process makes the shards of its own devices."""
+    tables = {
+        "all_gather": _AllGatherParts,
+        "halo": _HaloParts,
+        "cover": _HaloParts,
+        "ring": _RingParts,
+    }
     shape = tables[exchange](plan)
     covered = plan.covered if exchange == "cover" else None
     rows, slots = plan.dealt.num_rows, shape.num_slots
@@ -239,8 +250,8 @@ def build(
 
 
 def _spread(mesh: Mesh, axis: str, shards: int, part: Parts) -> Any:
-    """The parts, side by side along their first axis, each on its devices. Those that other
-    processes hold are not made here."""
+    """The parts side by side along their first axis, each on its device. Parts of other processes
+    are not made here."""
     sharding = NamedSharding(mesh, PartitionSpec(axis))
     made = {p: jax.tree.flatten(part(p)) for p in shards_here(mesh, axis)}
     some, treedef = next(iter(made.values()))
@@ -263,26 +274,26 @@ def shards_here(mesh: Mesh, axis: str) -> list[int]:
     return sorted({(index[0].start or 0) for index in places if index is not None})
 
 
-class _Table:
-    """What sources a shard reads, in one table."""
+class _TableParts:
+    """Parts whose edges read all sources from one table."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ShardPlan) -> None:
         self.plan, self.rows = plan, plan.dealt.num_rows
         self.num_slots = max(1, int(plan.counts.max(initial=0)))
 
     num_sources: int
 
-    def sort(self, p: int, edges: Edges) -> Edges:
+    def sort(self, p: int, edges: ShardEdges) -> ShardEdges:
         return edges
 
-    def place(self, p: int, edges: Edges) -> HostArray:
-        """Of each edge's source, in the table of shard p."""
+    def place(self, p: int, edges: ShardEdges) -> HostArray:
+        """The row of each edge's source in the table of shard p."""
         raise NotImplementedError
 
     def exchange(self, p: int, dtype: Any) -> Any:
         raise NotImplementedError
 
-    def part(self, p: int, edges: Edges, dtype: Any) -> dict[str, Any]:
+    def part(self, p: int, edges: ShardEdges, dtype: Any) -> dict[str, Any]:
         src, dst = self.place(p, edges).astype(dtype), edges.dst.astype(dtype)
         slots = self.num_slots
         return {
@@ -294,25 +305,25 @@ class _Table:
         }
 
 
-class _AllGather(_Table):
-    def __init__(self, plan: Plan) -> None:
+class _AllGatherParts(_TableParts):
+    def __init__(self, plan: ShardPlan) -> None:
         super().__init__(plan)
         self.num_sources = plan.num_shards * self.rows
 
-    def place(self, p: int, edges: Edges) -> HostArray:
+    def place(self, p: int, edges: ShardEdges) -> HostArray:
         return edges.shard.astype(np.int64) * self.rows + edges.src
 
     def exchange(self, p: int, dtype: Any) -> AllGather:
         return AllGather()
 
 
-class _Halo(_Table):
-    def __init__(self, plan: Plan) -> None:
+class _HaloParts(_TableParts):
+    def __init__(self, plan: ShardPlan) -> None:
         super().__init__(plan)
         self.blocks = plan.halo
         self.num_sources = self.rows + self.blocks.total
 
-    def place(self, p: int, edges: Edges) -> HostArray:
+    def place(self, p: int, edges: ShardEdges) -> HostArray:
         number = edges.shard.astype(np.int64) * self.rows + edges.src
         return self.blocks.place(p, number)
 
@@ -320,8 +331,8 @@ class _Halo(_Table):
         return self.blocks.part(p, dtype)
 
 
-class _Ring:
-    def __init__(self, plan: Plan) -> None:
+class _RingParts:
+    def __init__(self, plan: ShardPlan) -> None:
         self.plan, self.rows, self.runs = plan, plan.dealt.num_rows, plan.runs
         self.num_sources = self.rows
         stops = [0, *(d for run in self.runs for d in range(run.first, sum(run)))]
@@ -334,11 +345,11 @@ class _Ring:
         room = np.asarray([near] + [far] * (len(stops) - 1))
         self.num_slots = int((self.starts + room).max())
 
-    def sort(self, p: int, edges: Edges) -> Edges:
+    def sort(self, p: int, edges: ShardEdges) -> ShardEdges:
         distance = (edges.shard - p) % self.plan.num_shards
         return edges.take(np.argsort(distance, kind="stable"))
 
-    def part(self, p: int, edges: Edges, dtype: Any) -> dict[str, Any]:
+    def part(self, p: int, edges: ShardEdges, dtype: Any) -> dict[str, Any]:
         src, dst = edges.src.astype(dtype), edges.dst.astype(dtype)
         slots = self.num_slots
         return {
@@ -355,7 +366,7 @@ class _Ring:
         }
 
     def structure(self, p: int, row: HostArray, other: HostArray, dtype: Any) -> Structure:
-        """Edges by stop, then by row; `indptr` and `edge` count from the first of each."""
+        """Edges sorted by stop, then by row; `indptr` and `edge` count from the stop's first."""
         pointers, neighbors, places = [], [], []
         for start, count in zip(self.starts[p], self.counts[p], strict=True):
             part = slice(start, start + count)

@@ -1,7 +1,7 @@
-"""What a process must know of its own shards, from edges that pass by once.
+"""Plans the shards of one process from a stream of all edges.
 
-No process holds the edges of the others' shards: of those that start at its own vertices it keeps
-how many there are, and a bit for each row and shard that reads it.
+No process holds the edges of other processes' shards: of the edges that start at its own vertices
+it keeps their number, and a bit for each row and each shard that reads it.
 """
 
 from __future__ import annotations
@@ -13,38 +13,36 @@ import numpy as np
 
 from gnnjit.partition.partition import Partition
 from gnnjit.shapes import HostArray
-from gnnjit.sharding.build import Dealt, Edges, Plan, edges_between
+from gnnjit.sharding.build import Dealt, ShardEdges, ShardPlan, edges_between
 from gnnjit.sharding.send_blocks import padded
 
-Blocks = Iterable[tuple[HostArray, HostArray]]
-"""Endpoints of edges, one block after the other, in the order in which edges were given."""
+EdgeBlocks = Iterable[tuple[HostArray, HostArray]]
+"""Blocks of edges `(src, dst)`, in the order in which the edges were given."""
 
 
 def streamed_plan(
-    blocks: Blocks,
+    blocks: EdgeBlocks,
     partition: Partition,
     mine: Sequence[int],
     *,
     vertex: Callable[[int, int], HostArray],
     summed: Callable[[HostArray], HostArray] = lambda x: x,
-) -> Plan:
-    """The plan of a process that makes the shards `mine`. With `cover`, which needs all edges, it
-    is of no use.
+) -> ShardPlan:
+    """The plan of a process that makes the shards `mine`; not for `cover`, which needs all edges.
 
     Args:
-        blocks: all edges, of vertices numbered along the cut.
+        blocks: all edges, between vertices numbered in the order of `partition`.
         partition: contiguous in these numbers.
-        mine: shards of this process.
-        vertex: the user's numbers of the vertices of these numbers, from the first to before the
-            second.
-        summed: a small `int64` array, added up over all processes, in all of them.
+        mine: the shards of this process.
+        vertex: `vertex(first, last)` are the user's numbers of the vertices `first .. last - 1`.
+        summed: adds up a small `int64` array over all processes, and gives it to all.
     """
-    part = _Mine(Dealt.by(partition), mine)
+    part = _LocalShards(Dealt.by(partition), mine)
     for src, dst in blocks:
         part.add(src, dst)
     part.close()
     bounds = partition.bounds
-    return Plan(
+    return ShardPlan(
         part.dealt,
         part.num_edges,
         between=part.between,
@@ -57,7 +55,7 @@ def streamed_plan(
     )
 
 
-class _Mine:
+class _LocalShards:
     """The shards of one process."""
 
     def __init__(self, dealt: Dealt, mine: Sequence[int]) -> None:
@@ -70,7 +68,7 @@ class _Mine:
         self.first[self.mine] = np.arange(len(self.mine)) * self.rows
         self.degrees = np.zeros(len(self.mine) * self.rows, np.int64)
         self.readers = np.zeros((len(self.mine) * self.rows, -(-self.count // 8)), np.uint8)
-        self.kept: dict[int, list[Edges]] = {p: [] for p in self.mine}
+        self.kept: dict[int, list[ShardEdges]] = {p: [] for p in self.mine}
 
     def add(self, src: HostArray, dst: HostArray) -> None:
         """A block of edges."""
@@ -79,7 +77,7 @@ class _Mine:
         for p in self.mine:
             at = np.flatnonzero(end == p)
             number, row = at + self.num_edges, self.dealt.row
-            self.kept[p].append(Edges(start[at], row[src[at]], row[dst[at]], number))
+            self.kept[p].append(ShardEdges(start[at], row[src[at]], row[dst[at]], number))
         own = np.flatnonzero(self.first[start] >= 0)
         row = self.first[start[own]] + self.dealt.row[src[own]]
         self.degrees += np.bincount(row, minlength=len(self.degrees))
@@ -88,15 +86,15 @@ class _Mine:
         self.num_edges += len(src)
 
     def close(self) -> None:
-        """All edges have passed by."""
+        """To be called after the last block."""
         for p, parts in self.kept.items():
             names = ("shard", "src", "dst", "number")
             empty = [np.zeros(0, np.int32)] * 3 + [np.zeros(0, np.int64)]
             columns = [[getattr(e, name) for e in parts] for name in names]
             whole = [np.concatenate(c) if c else e for c, e in zip(columns, empty, strict=True)]
-            self.kept[p] = [Edges(*whole)]
+            self.kept[p] = [ShardEdges(*whole)]
 
-    def edges(self, p: int) -> Edges:
+    def edges(self, p: int) -> ShardEdges:
         return self.kept[p][0]
 
     @functools.cache  # noqa: B019, as long as the plan
@@ -114,7 +112,7 @@ class _Mine:
         return padded(self._of(p, self.degrees).astype(np.int32), self.rows)
 
     def reads(self) -> HostArray:
-        """The rows of `Plan.traffic` that this process knows; zeros in the others."""
+        """The rows of `ShardPlan.traffic` that this process knows; zeros in the others."""
         found = np.zeros((self.count, self.count), np.int64)
         for p in self.mine:
             for q in set(range(self.count)) - {p}:

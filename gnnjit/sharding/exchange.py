@@ -1,4 +1,4 @@
-"""How the rows of other shards come to a device: what each kind of exchange knows."""
+"""The exchanges: how the rows of other shards come to a device, and the tables that each needs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from gnnjit.graph.graph import Graph
 from gnnjit.graph.structure import Structure
 
 EXCHANGES = ("all_gather", "halo", "cover", "ring")
-"""How the rows of other shards come to a device."""
+"""The names that `gnnjit.shard` takes."""
 
 
-class Block(NamedTuple):
-    """Rows that shards get from the shard `distance` after them.
+class RowBlock(NamedTuple):
+    """Rows that shards receive from the shard `distance` after them, around the ring of shards.
 
-    height: rows, padding included. readers: the shards that get any; the others get zeros.
+    height: rows, padding included.
+    readers: the shards that receive any; the others receive zeros.
     """
 
     distance: int
@@ -36,46 +37,46 @@ class Block(NamedTuple):
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Halo:
-    """Used rows alone travel, each once per shard that uses it; then every source that a shard
-    reads lies in one table: its own rows first, the blocks that came after them.
+    """Each shard receives the rows that its edges read (its halo), each once, into a table: its own
+    rows first, then the blocks received.
 
-    A block is as high as the pair of shards needs that exchanges most; what a pair does not need of
-    it is written over by the next block, so that a table is as long as what one shard reads.
+    The height of a block is that of the pair of shards that exchanges most. The padding of the
+    other pairs is overwritten by the next block, so a table is as long as what its shard reads.
 
     Attributes:
-        send: `int[P, K]`, own rows in the order in which they are sent, block by block.
-        returned: what comes back of a reduction into sources, as a structure: row r owns the
-            entries of `send` that are r.
-        places: `int[P, B]`, where each block begins in the table, behind the own rows.
+        send: `int[P, K]`, the local rows that a shard sends, block by block.
+        returned: where partial sums for sources are added when they come back, as a structure:
+            row r owns the entries of `send` that are r.
+        places: `int[P, B]`, where each block begins in the table, after the local rows.
         origins: `int[P, B]`, where each block begins in `send`.
-        blocks: static. Pairs of shards at one distance that differ much in their rows have several
-            blocks, in which fewer and fewer of them take part. `at_once`, block q is that of shard
-            q, and all are of one height.
+        blocks: static. Pairs of shards at one distance that exchange very different numbers of
+            rows share several blocks, each with fewer readers. `at_once`, block q comes from shard
+            q, and all blocks are of one height.
         at_once: whether one `all_to_all` moves all blocks, or one `ppermute` each.
-        rows: static, of the table, behind the own ones.
+        rows: static, the rows of the table after the local ones.
     """
 
     send: Any
     returned: Structure
     places: Any
     origins: Any
-    blocks: tuple[Block, ...]
+    blocks: tuple[RowBlock, ...]
     at_once: bool
     rows: int
 
     @property
     def moved(self) -> int:
-        """Rows that all shards send together, padding included."""
+        """Rows that all shards together send, padding included."""
         return moved_rows(self.blocks, self.at_once)
 
 
-def moved_rows(blocks: Sequence[Block], at_once: bool) -> int:
-    """As of `Halo.moved`."""
+def moved_rows(blocks: Sequence[RowBlock], at_once: bool) -> int:
+    """Rows that all shards together send in these blocks, padding included."""
     rows = sum(block.height * len(block.readers) for block in blocks)
     return rows - sum(block.height for block in blocks) if at_once else rows
 
 
-class Run(NamedTuple):
+class StopRange(NamedTuple):
     """Stops of a ring at `count` consecutive distances, `first` the nearest."""
 
     first: int
@@ -89,15 +90,16 @@ class Run(NamedTuple):
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ring:
-    """The rows of a shard pass from device to device, whole; never more than two shards' rows are
-    on one (NeuGraph, section 3.3). Edges are sorted by how far the shard of their source is.
+    """All rows of a shard pass from device to device around a ring, so that a device never holds
+    the rows of more than two shards (NeuGraph, section 3.3).
 
-    Rows stop where edges wait for them, and pass by the distances at which no shard has any: where
-    vertices are numbered along a good order, these are most.
+    The edges of a shard are sorted by distance: how many shards after it the shard of their source
+    is. The ring stops at the distances at which some shard has edges, and skips the others: most
+    of them, where the vertices are numbered in a good order.
 
     Attributes:
-        starts, counts: `int[P, S]`, of shard p, by stop: its first edge, and their number. The
-            first stop is the shard itself.
+        starts, counts: `int[P, S]`, by shard and stop: its first edge, and the number of edges.
+            The first stop is the shard itself.
         capacity: static, (most edges at distance 0, most at any other).
         runs: static, the other stops, by distance.
     """
@@ -105,29 +107,29 @@ class Ring:
     starts: Any
     counts: Any
     capacity: tuple[int, int]
-    runs: tuple[Run, ...]
+    runs: tuple[StopRange, ...]
 
 
 RUNS = 3
-"""A ring has so many at most: each is a loop, and a piece of program, of its own."""
+"""At most so many runs in a ring: each is a loop of its own in the program."""
 
 
-def runs_of(distances: Sequence[int]) -> tuple[Run, ...]:
-    """Stops at these distances, sorted and above 0, and where the gaps are short at some more.
+def runs_of(distances: Sequence[int]) -> tuple[StopRange, ...]:
+    """Runs that cover these distances (sorted, above 0), short gaps included.
 
-    One run, unless half of the stops between its ends can be left out: each further one takes a
-    loop's memory.
+    A single run, unless more runs leave out at least half of its stops: each takes the memory of a
+    loop.
     """
     gaps = sorted((b - a for a, b in itertools.pairwise(distances)), reverse=True)
     widest = max([1, *gaps[RUNS - 1 : RUNS]])
-    runs: list[Run] = []
+    runs: list[StopRange] = []
     for d in distances:
         if runs and d - (last := sum(runs[-1]) - 1) <= widest:
-            runs[-1] = Run(runs[-1].first, runs[-1].count + d - last)
+            runs[-1] = StopRange(runs[-1].first, runs[-1].count + d - last)
         else:
-            runs.append(Run(d, 1))
+            runs.append(StopRange(d, 1))
     if runs and 2 * sum(run.count for run in runs) > (span := sum(runs[-1]) - runs[0].first):
-        return (Run(runs[0].first, span),)
+        return (StopRange(runs[0].first, span),)
     return tuple(runs)
 
 
@@ -138,16 +140,18 @@ def runs_of(distances: Sequence[int]) -> tuple[Run, ...]:
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cover:
-    """Rows of sources travel, or sums for destinations, whichever are fewer (`graph/cover.py`):
-    for reductions into vertices that need nothing of the edges' own.
+    """Either rows of sources travel or sums for destinations, whichever are fewer
+    (`sharding/vertex_cover.py`): for sums into vertices whose edge function reads no edge data.
 
-    Each edge between shards is worked on by one of the two. A shard's table of sources is its own
-    rows and the blocks of `rows`; its table of destinations its own and the blocks of `sums`.
+    The shard of its source or that of its destination computes an edge. A shard's table of sources
+    holds its own rows, then the blocks of `rows`; its table of destinations its own rows, then the
+    blocks of `sums`.
 
     Attributes:
-        src, dst: `int[P, slots]`, places in those tables.
-        count: `int[P]`, edges of each shard.
-        in_structure, out_structure: of these edges.
+        src, dst: `int[P, slots]`, the rows of those tables that each edge reads and adds to.
+        count: `int[P]`, the edges that each shard computes.
+        in_structure, out_structure: those edges, sorted.
+        rows, sums: the exchange of each table.
     """
 
     src: Any
@@ -159,7 +163,7 @@ class Cover:
     sums: Halo
 
     def graph(self) -> Graph:
-        """Of one device, its first axis taken off."""
+        """The edges of one device as a graph, the first axis of all arrays taken off."""
         slots = self.src.shape[0]
         return Graph(
             src=self.src,
@@ -178,7 +182,7 @@ class Cover:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
 @dataclasses.dataclass(frozen=True, eq=False)
 class AllGather:
-    """Every device gets every row."""
+    """Every device receives every row."""
 
 
 Exchange = AllGather | Halo | Ring

@@ -1,4 +1,4 @@
-"""What one device has of a graph over many."""
+"""One device's shard of a graph over many devices."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from gnnjit.sharding.sharded_graph import ShardedGraph
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Shard:
-    """What one device has of a `ShardedGraph`, while a program runs there.
+class LocalShard:
+    """One device's part of a `ShardedGraph`, while a program runs there.
 
     Attributes:
-        graph: of a stop: of a `Ring`, the edges whose sources are on the shard that passes by;
-            otherwise all that end here, and sources are the rows of the table.
-        edge_count: `int32[]`.
-        num_rows, num_edges: slots for vertices and edges. The rest is as in `ShardedGraph`.
+        graph: from the stop of a `Ring` to the edges whose sources pass by there; with any other
+            exchange, to all edges of the shard, whose sources are rows of the table.
+        edge_count: `int32[]`, edges without padding.
+        num_rows, num_edges: rows for vertices and slots for edges, with padding. The rest is as in
+            `ShardedGraph`.
     """
 
     graph: Callable[[Any], Graph]
@@ -55,8 +56,8 @@ class Shard:
         return self.edge if getattr(space, "value", space) == "edge" else self.vertex
 
 
-def local(sharded: ShardedGraph) -> Shard:
-    """This device's part, within a `shard_map` over the axis of `sharded`."""
+def local(sharded: ShardedGraph) -> LocalShard:
+    """The shard of this device, within a `shard_map` over the axis of `sharded`."""
     parts = sharded.in_structure, sharded.out_structure, sharded.exchange, sharded.cover
     inward, outward, exchange, cover = jax.tree.map(lambda x: x[0], parts)
     degree = jnp.diff(inward.indptr)
@@ -65,7 +66,7 @@ def local(sharded: ShardedGraph) -> Shard:
         degree = degree.sum(axis=0)
     else:
         graph = functools.partial(_whole, sharded, inward, outward)
-    return Shard(
+    return LocalShard(
         graph,
         exchange,
         cover,
@@ -80,7 +81,7 @@ def local(sharded: ShardedGraph) -> Shard:
 
 
 def shapes(sharded: ShardedGraph) -> Graph:
-    """The graph that traversals on one device go over, its arrays as `ShapeDtypeStruct`s."""
+    """The graph that one device traverses, its arrays as `ShapeDtypeStruct`s."""
 
     def part(x: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((x.shape[0] // sharded.num_shards, *x.shape[1:]), x.dtype)

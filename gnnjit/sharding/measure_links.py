@@ -1,4 +1,4 @@
-"""Measuring what moving rows between the devices of a mesh costs."""
+"""Measures what it costs to move rows between the devices of a mesh."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gnnjit.shapes import HostArray
 
 WIDTH = 64
 ROWS = (16, 4096)
-"""Of 64 float32 that a device gets from each other one: 4 KiB and 1 MiB."""
+"""Rows of 64 float32 that a device receives from each other one: 4 KiB and 1 MiB."""
 REPEATS = 5
 
 
@@ -60,7 +60,7 @@ def _file(mesh: Mesh, axis: str) -> Path:
 
 
 def _stored(file: Path) -> HostArray | None:
-    """What `_measured` gave, unless there is none or it is damaged."""
+    """The rates in a file that `_measured` gave; None where there is none or it is damaged."""
     try:
         found = np.asarray(json.loads(file.read_text(encoding="utf-8")), np.float64)
     except (OSError, ValueError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Shards by what they take: timed, learned from, and dealt out anew."""
+"""Times shards, learns vertex costs from that, and deals vertices out anew where it is uneven."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gnnjit.partition.migrate import rebalance as balance
 from gnnjit.partition.vertex_features import vertex_features
 from gnnjit.shapes import HostArray
 from gnnjit.sharding.shard import shard
-from gnnjit.sharding.sharded_graph import ShardedGraph, own_part
+from gnnjit.sharding.sharded_graph import ShardedGraph, local_part
 
 __all__ = ["rebalance", "shard_seconds"]
 
@@ -135,7 +135,7 @@ def _alone(graph: ShardedGraph, x: Any, p: int, device: Any) -> Any:
         return x.alone(p)
     on_shards = isinstance(x, jax.Array) and x.ndim and len(x) in (graph.num_dst, graph.num_edges)
     if on_shards and not x.is_fully_replicated:
-        return own_part(x, p, device)
+        return local_part(x, p, device)
     if isinstance(x, jax.Array):
         mesh = Mesh(np.asarray([device]), (graph.axis,))
         return jax.device_put(np.asarray(x), NamedSharding(mesh, PartitionSpec()))

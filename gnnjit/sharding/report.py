@@ -1,4 +1,4 @@
-"""What `gnnjit.shard` decided, and from what."""
+"""The decisions of `gnnjit.shard`, and the numbers behind them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of rows that shards send to each other, made on the host."""
+"""The layout of a halo, made on the host: which rows shards send to each other, in which blocks."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 
 from gnnjit.graph.structure import Structure, counting_sort
 from gnnjit.shapes import HostArray
-from gnnjit.sharding.exchange import Block, Halo, moved_rows
+from gnnjit.sharding.exchange import Halo, RowBlock, moved_rows
 
 AT_ONCE = 1.25
-"""One `all_to_all` where it moves at most so many times what one `ppermute` each would."""
+"""One `all_to_all` is taken where it moves at most so many times what `ppermute`s would."""
 
 LEVELS, WORTH = 4, 64
-"""Blocks of one distance at most, and rows a shard that another one must save."""
+"""At most so many blocks a distance; a further one must save so many rows a shard."""
 
 Used = Callable[[int], HostArray]
-"""From a shard to the rows of others that it uses, as sorted numbers `shard * num_rows + row`."""
+"""Maps a shard to the rows of others that it reads, as sorted numbers `shard * num_rows + row`."""
 
 
 def padded(x: HostArray, length: int) -> HostArray:
@@ -39,31 +39,32 @@ def structure(
 
 
 def alone(indptr: Any, neighbor: Any, edge: Any) -> Structure:
-    """With a first axis for the shards."""
+    """The structure of one shard, with a first axis for the shards."""
     return Structure(indptr[None], neighbor[None], edge[None])
 
 
 def rows_of(p: int, used: HostArray, num_rows: int) -> HostArray:
-    """The rows of shard p among those that another one uses."""
+    """The rows of shard p among those (`used`) that another shard reads."""
     low, high = np.searchsorted(used, [p * num_rows, (p + 1) * num_rows])
     return used[low:high] - p * num_rows
 
 
 def traffic(num_shards: int, num_rows: int, used: Used) -> HostArray:
-    """`int64[P, P]`: [q, p] are the rows of shard q that shard p uses."""
+    """`int64[P, P]`: at [q, p], the number of rows of shard q that shard p reads."""
     bounds = np.arange(num_shards + 1) * num_rows
     at = [np.searchsorted(used(p), bounds) for p in range(num_shards)]
     return np.diff(np.asarray(at), axis=1).T
 
 
-class Blocks:
-    """Which rows each shard sends to each, and where they are put: a `Halo`.
+class HaloLayout:
+    """Which rows each shard sends to each other one, and where they lie: all of a `Halo`.
 
     Attributes:
         blocks, at_once: as in `Halo`.
-        total: rows of a table, behind a shard's own; `entries`: of `Halo.send`.
-        rows: that are used, in all pairs of shards: what travels, less padding.
-        moved: what travels with padding.
+        total: rows of a table after the local ones.
+        entries: the length of `Halo.send`.
+        rows: rows that travel between all pairs of shards, without padding.
+        moved: the same with padding.
     """
 
     def __init__(
@@ -74,24 +75,24 @@ class Blocks:
         counts: HostArray,
         sent: Callable[[int, int], HostArray] | None = None,
     ) -> None:
-        """`counts`: as `traffic` gives them. `sent`: the rows of a shard that go to another one,
-        where it is not to be found by what that one uses."""
+        """`counts`: as `traffic` gives them. `sent(p, q)`: the rows of shard p that shard q reads,
+        where `used(q)` is not known here."""
         self.count, self.num_rows, self.used = num_shards, num_rows, used
         self.sent = sent or (lambda p, q: rows_of(p, used(q), num_rows))
         self.rows = int(counts.sum())
         shard = np.arange(num_shards)
-        # Of each block: the rows of a pair that come before it.
+        # For each block, the rows of a pair that come before it.
         self.before: list[int] = []
-        self.blocks: tuple[Block, ...] = ()
+        self.blocks: tuple[RowBlock, ...] = ()
         for distance in range(1, num_shards):
             each = counts[(shard + distance) % num_shards, shard]
             ends = _levels(each).tolist()
             for start, end in zip([0, *ends], ends, strict=False):
                 readers = tuple(np.flatnonzero(each > start).tolist())
-                self.blocks += (Block(distance, end - start, readers),)
+                self.blocks += (RowBlock(distance, end - start, readers),)
                 self.before.append(start)
         tallest, everyone = int(counts.max(initial=0)), tuple(range(num_shards))
-        alike = tuple(Block(q, tallest, everyone) for q in everyone)
+        alike = tuple(RowBlock(q, tallest, everyone) for q in everyone)
         moved = moved_rows(self.blocks, at_once=False)
         several = len(self.blocks) > 1
         self.at_once = several and moved_rows(alike, at_once=True) <= AT_ONCE * moved
@@ -102,8 +103,8 @@ class Blocks:
         self.origins, self.entries = self._begins(counts, 1)
 
     def _begins(self, counts: HostArray, way: int) -> tuple[HostArray, int]:
-        """`int64[P, B]`, where each block begins in what a shard gets (`way` -1) or sends (1), and
-        how long that is."""
+        """`int64[P, B]`, where each block begins in what a shard receives (`way` -1) or sends (1),
+        and the length of that."""
         shard = np.arange(self.count)
         height = np.asarray([b.height for b in self.blocks], np.int64)
         if self.at_once:
@@ -118,15 +119,14 @@ class Blocks:
         return begins, int((begins + height).max(initial=0))  # padding is written there, too
 
     def blocks_of(self, p: int, q: int) -> list[int]:
-        """The blocks that shard p gets from shard q."""
+        """The blocks that shard p receives from shard q."""
         if self.at_once:
             return [q]
         distance = (q - p) % self.count
         return [k for k, block in enumerate(self.blocks) if block.distance == distance]
 
     def place(self, p: int, number: HostArray) -> HostArray:
-        """Where rows lie in the table of shard p, which are its own or used there; `number` as in
-        `Used`."""
+        """Where rows that shard p owns or reads lie in its table; `number` as in `Used`."""
         used, shard = self.used(p), number // self.num_rows
         first = np.searchsorted(used, np.arange(self.count) * self.num_rows)
         at = np.where(shard == p, number - p * self.num_rows, 0)
@@ -137,13 +137,13 @@ class Blocks:
         return at
 
     def _spot(self, begins: HostArray, blocks: Sequence[int], rank: HostArray) -> HostArray:
-        """Where the rows of a pair lie, by their rank, among blocks that begin there."""
+        """Where the rows of a pair of shards lie, by their rank, among its blocks."""
         before = np.asarray([self.before[k] for k in blocks])
         level = np.searchsorted(before, rank, side="right") - 1
         return begins[np.asarray(blocks)[level]] + rank - before[level]
 
     def part(self, p: int, dtype: Any) -> Halo:
-        """Of shard p, with a first axis for the shards."""
+        """The halo of shard p, with a first axis for the shards."""
         send, real = np.zeros(self.entries, dtype), np.zeros(self.entries, bool)
         for q in set(range(self.count)) - {p}:
             rows = self.sent(p, q)
@@ -166,8 +166,8 @@ class Blocks:
 
 
 def _levels(counts: HostArray) -> HostArray:
-    """Where the blocks of pairs of shards with so many rows end: at the largest count, and below
-    where the least is padded."""
+    """Where the blocks of one distance end, whose pairs of shards exchange `counts` rows: at the
+    largest count, and at smaller ones as long as that saves padding."""
     ends = np.unique(counts[counts > 0])
     if not len(ends):
         return ends
@@ -182,5 +182,5 @@ def _levels(counts: HostArray) -> HostArray:
 
 
 def _moved(counts: HostArray, ends: HostArray) -> int:
-    """Rows that travel, padding included."""
+    """Rows that travel in blocks with these ends, padding included."""
     return int(np.sum(ends[np.searchsorted(ends, counts[counts > 0])]))

@@ -24,11 +24,11 @@ from gnnjit.partition.partition import (
 )
 from gnnjit.partition.vertex_features import vertex_features
 from gnnjit.shapes import ArrayLike, HostArray
-from gnnjit.sharding.build import Plan, build, plan
+from gnnjit.sharding.build import ShardPlan, build, plan
 from gnnjit.sharding.exchange import EXCHANGES
 from gnnjit.sharding.measure_links import links_of
 from gnnjit.sharding.report import ShardReport
-from gnnjit.sharding.send_blocks import Blocks as SentBlocks
+from gnnjit.sharding.send_blocks import HaloLayout
 from gnnjit.sharding.sharded_graph import ShardedGraph
 from gnnjit.system.memory_budget import parse_size
 
@@ -205,7 +205,7 @@ def _partition(
 
 
 def _way(
-    wanted: str, found: Plan, mesh: Mesh, axis: str, row: int, budget: int | None
+    wanted: str, found: ShardPlan, mesh: Mesh, axis: str, row: int, budget: int | None
 ) -> tuple[str, list[Way]]:
     """The exchange, and all that were weighed."""
     if wanted not in ("auto", *EXCHANGES):
@@ -213,7 +213,7 @@ def _way(
         raise GraphError(f"exchange is {validate.shown(wanted)}, expected one of {names}")
     shards, rows = found.num_shards, found.dealt.num_rows
 
-    def weighed(blocks: SentBlocks) -> Blocks:
+    def weighed(blocks: HaloLayout) -> Blocks:
         heights = tuple(block.height for block in blocks.blocks)
         held = blocks.total + blocks.entries
         return Blocks(heights, blocks.at_once, blocks.moved / shards, held)

@@ -109,16 +109,16 @@ class ShardedGraph:
 
     @property
     def spec(self) -> PartitionSpec:
-        """Of arrays of vertices or edges."""
+        """How arrays of vertices or edges lie on the mesh."""
         return PartitionSpec(self.axis)
 
     @property
     def sharding(self) -> NamedSharding:
-        """Of arrays of vertices or edges."""
+        """How arrays of vertices or edges lie on the devices."""
         return NamedSharding(self.mesh, self.spec)
 
     def sharding_of(self, rows: bool) -> NamedSharding:
-        """Of arrays of vertices or edges, or (not `rows`) of what is shared."""
+        """How arrays of vertices or edges lie on the devices or, not `rows`, shared ones."""
         return self.sharding if rows else NamedSharding(self.mesh, PartitionSpec())
 
     @property
@@ -190,7 +190,7 @@ class ShardedGraph:
         mesh = Mesh(np.asarray([device]), (self.axis,))
 
         def part(x: Any) -> Any:
-            return own_part(x, shard, device)
+            return local_part(x, shard, device)
 
         graph = dataclasses.replace(jax.tree.map(part, self), mesh=mesh, features=None)
         return dataclasses.replace(graph, alone_of=self.num_shards, report=None)
@@ -266,7 +266,7 @@ class ShardedGraph:
         )
 
 
-def own_part(x: Any, shard: int, device: Any) -> Any:
+def local_part(x: Any, shard: int, device: Any) -> Any:
     """The rows of `x` on one shard, on a device.
 
     Raises GraphError where another process holds them.
@@ -298,4 +298,4 @@ def _real(sizes: Any, length: int) -> jax.Array:
 
 
 AnyGraph = Graph | ShardedGraph
-"""What layers take."""
+"""The graphs that layers take."""

@@ -1,4 +1,4 @@
-"""Which rows and which sums travel between shards, so that as few as possible do.
+"""Chooses which rows and which sums travel between shards, so that as few as possible do.
 
 An edge between two shards is covered if its source's row travels to the destination's shard, or if
 the source's shard adds it up with its other edges to that destination and the sum travels. Per pair
@@ -19,11 +19,11 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_bipartite_matching
 
 from gnnjit.shapes import HostArray
 from gnnjit.sharding.exchange import Cover
-from gnnjit.sharding.send_blocks import Blocks, alone, padded, structure, traffic
+from gnnjit.sharding.send_blocks import HaloLayout, alone, padded, structure, traffic
 
 
 def rows_that_travel(row: HostArray, total: HostArray) -> HostArray:
-    """Of a minimum vertex cover: for each edge, `bool[E]`, whether its row travels; else its sum.
+    """By a minimum vertex cover: for each edge, `bool[E]`, whether its row travels; else its sum.
 
     Args:
         row: `int[E]`, which row the edge reads. Rows for two shards are two rows.
@@ -43,7 +43,7 @@ def rows_that_travel(row: HostArray, total: HostArray) -> HostArray:
 
 
 def _reached(edges: scipy.sparse.csr_array, partner: HostArray) -> HostArray:
-    """What alternating paths from the rows without a partner reach: rows, and `n +` sums."""
+    """The rows `i` and sums `n + j` that alternating paths reach from rows without a partner."""
     n, m = edges.shape
     coo = edges.tocoo()
     matched = np.flatnonzero(partner >= 0)
@@ -59,7 +59,7 @@ def _reached(edges: scipy.sparse.csr_array, partner: HostArray) -> HostArray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ends:
-    """Every edge: shard and row of its source, and of its destination."""
+    """The endpoints of every edge: shard and row of its source, and of its destination."""
 
     src_shard: HostArray
     src_row: HostArray
@@ -71,10 +71,10 @@ class Ends:
 
 
 class Covered:
-    """Where each edge is worked on, and what travels for it.
+    """The shard that computes each edge, and what travels for that.
 
     Attributes:
-        rows, sums: the `Blocks` of sources' rows and of destinations' sums.
+        rows, sums: the layouts of the rows of sources and of the sums for destinations.
     """
 
     def __init__(self, ends: Ends, num_shards: int, num_rows: int) -> None:
@@ -87,18 +87,18 @@ class Covered:
             ends.dst_shard[cut].astype(np.int64) * total + src[cut],
             ends.src_shard[cut].astype(np.int64) * total + dst[cut],
         )
-        self.worked_at = ends.dst_shard.copy()
-        self.worked_at[cut[~by_row]] = ends.src_shard[cut[~by_row]]
+        self.computed_at = ends.dst_shard.copy()
+        self.computed_at[cut[~by_row]] = ends.src_shard[cut[~by_row]]
         self.src, self.dst = src, dst
         read, summed = cut[by_row], cut[~by_row]
-        self.rows = _blocks(ends.dst_shard[read], src[read], num_shards, num_rows)
-        self.sums = _blocks(ends.src_shard[summed], dst[summed], num_shards, num_rows)
-        self.counts = np.bincount(self.worked_at, minlength=num_shards)
+        self.rows = _layout(ends.dst_shard[read], src[read], num_shards, num_rows)
+        self.sums = _layout(ends.src_shard[summed], dst[summed], num_shards, num_rows)
+        self.counts = np.bincount(self.computed_at, minlength=num_shards)
         self.num_slots = max(1, int(self.counts.max(initial=0)))
 
     def part(self, p: int, dtype: Any) -> Cover:
-        """Of shard p, with a first axis for the shards."""
-        here = np.flatnonzero(self.worked_at == p)
+        """The cover of shard p, with a first axis for the shards."""
+        here = np.flatnonzero(self.computed_at == p)
         src = self.rows.place(p, self.src[here]).astype(dtype)
         dst = self.sums.place(p, self.dst[here]).astype(dtype)
         slots = self.num_slots
@@ -114,11 +114,11 @@ class Covered:
         )
 
 
-def _blocks(shard: HostArray, number: HostArray, num_shards: int, num_rows: int) -> Blocks:
-    """Of the rows that shards use: `number` (see `Used`) by the shard `shard`."""
+def _layout(shard: HostArray, number: HostArray, num_shards: int, num_rows: int) -> HaloLayout:
+    """The layout where shard `shard[i]` reads row `number[i]` (numbers as in `Used`)."""
 
     @functools.cache
     def used(p: int) -> HostArray:
         return np.unique(number[shard == p])
 
-    return Blocks(num_shards, num_rows, used, traffic(num_shards, num_rows, used))
+    return HaloLayout(num_shards, num_rows, used, traffic(num_shards, num_rows, used))

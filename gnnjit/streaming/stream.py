@@ -8,7 +8,6 @@ from typing import Any
 
 from gnnjit.compiler.primitive import layer_p, planned_as, written_out
 from gnnjit.cost.sketch import Sizes
-from gnnjit.lower import dispatch, sort_edges  # noqa: F401  (they register lowerings)
 from gnnjit.streaming.compile import StreamedFunction
 from gnnjit.streaming.memory.layout import Options
 from gnnjit.system.allocator import give_memory_back

@@ -122,13 +122,13 @@ def derived(f: Any) -> Any:
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The lowerings that ran."""
     kernels: list[str] = []
-    run = choose.run_choice
+    run = choose.Choice.run
 
-    def spy(choice: Any, *args: Any, **kw: Any) -> Any:
+    def spy(choice: choose.Choice, operands: Any) -> Any:
         kernels.append(choice.kernel)
-        return run(choice, *args, **kw)
+        return run(choice, operands)
 
-    monkeypatch.setattr(choose, "run_choice", spy)
+    monkeypatch.setattr(choose.Choice, "run", spy)
     return kernels
 
 

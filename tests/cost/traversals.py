@@ -18,8 +18,9 @@ from gnnjit.cost.sketch import Sizes, Traversal, sketch
 from gnnjit.cost.work import _Edges
 from gnnjit.ir.program import Aggregate, Program, Value
 from gnnjit.ir.space import Space
-from gnnjit.lower.aggregate import Reductions, aggregate_p
+from gnnjit.lower.aggregate import aggregate_p
 from gnnjit.lower.choose import rows_of, traversals
+from gnnjit.lower.lowering import Reductions
 from gnnjit.passes.pipeline import Choices
 from gnnjit.planner.search import _weighed, force, optimise
 

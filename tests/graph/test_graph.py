@@ -240,6 +240,15 @@ def test_reverse_is_the_graph_of_the_swapped_edges(edges: Edges) -> None:
     assert_same_arrays(graph.reverse().reverse(), graph)
 
 
+def test_structure_is_named_by_a_space() -> None:
+    graph = Graph.from_edges([0, 1], [1, 1])
+    assert graph.structure("dst") is graph.in_structure
+    assert graph.structure("src") is graph.out_structure
+    message = r"structure\(\) got 'edge', expected 'src' or 'dst': name the endpoint"
+    with pytest.raises(GraphError, match=message):
+        graph.structure("edge")
+
+
 def test_bipartite_features_are_a_pytree() -> None:
     pair = Bipartite(src={"a": jnp.ones(2)}, dst=None)
     doubled = jax.tree.map(lambda a: 2 * a, pair)

@@ -9,7 +9,7 @@ import pytest
 from pallas import INTERPRET, numeric
 
 from pallas_kernels import edges
-from pallas_kernels.rows import Config
+from pallas_kernels.rows import TileConfig
 from pallas_kernels.traversal import DOT, Operand, Output, Traversal
 
 F32 = np.dtype(np.float32)
@@ -60,7 +60,7 @@ def test_sums_over_the_graph(count, masked, programs, monkeypatch):
     w, scale = rng.normal(size=count).astype(F32), rng.normal(size=F).astype(F32)
     have = jax.jit(
         lambda *arrays: edges.run(
-            TRAVERSAL, row, neighbor, mask, arrays, Config(lanes=16), interpret=INTERPRET
+            TRAVERSAL, row, neighbor, mask, arrays, TileConfig(lanes=16), interpret=INTERPRET
         )
     )(x, x, w, scale)
     keep = np.ones(count, bool) if mask is None else mask
@@ -81,6 +81,6 @@ def test_sums_over_the_graph(count, masked, programs, monkeypatch):
 def test_without_edges():
     none = np.zeros(0, np.int32)
     arrays = [np.ones((N, F), F32)] * 2 + [np.ones(0, F32), np.ones(F, F32)]
-    out = edges.run(TRAVERSAL, none, none, None, arrays, Config(), interpret=INTERPRET)
+    out = edges.run(TRAVERSAL, none, none, None, arrays, TileConfig(), interpret=INTERPRET)
     assert [o.shape for o in out] == [(F,), (F,), (F,), (F, G), (0, F)]
     assert not any(np.asarray(o).any() for o in out)

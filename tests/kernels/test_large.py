@@ -60,8 +60,8 @@ def sums_of_rows(count: int, width: int, dtype: Any, index: Any) -> None:
 
     def call(row: Any, start: Any, length: Any, neighbor: Any, edge: Any, x: Any) -> Any:
         none = rows.Tasks(*(jnp.zeros(0, index),) * 3)
-        plan = rows.Plan(rows.Tasks(row, start, length), none, none, 0)
-        return rows.run(t, plan, neighbor, edge, [x], count, rows.Config(lanes=16))
+        plan = rows.TaskPlan(rows.Tasks(row, start, length), none, none, 0)
+        return rows.run(t, plan, neighbor, edge, [x], count, rows.TileConfig(lanes=16))
 
     def far(slot: np.ndarray) -> np.ndarray:
         return np.where(slot % 2 == 0, slot // 2, count - 1 - slot // 2)
@@ -104,7 +104,7 @@ def on_edges(count: int, dtype: Any) -> list[dict[int, Any]]:
         avals = [Array((count,), jnp.int64)] * 2 + [Array((count,), dtype)]
 
         def call(row: Any, neighbor: Any, x: Any) -> Any:
-            return edges.run(t, row, neighbor, None, [x], rows.Config(lanes=64))
+            return edges.run(t, row, neighbor, None, [x], rows.TileConfig(lanes=64))
 
         kernel = kernel_of(call, *avals)
     programs = np.array([0, kernel.programs // 2, kernel.programs - 1])

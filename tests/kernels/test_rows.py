@@ -56,7 +56,7 @@ def graph(degrees, seed=0):
 
 def plan(indptr, short, piece):
     t = build_tasks(indptr, short, piece)
-    return rows.Plan(rows.Tasks(*t.long), rows.Tasks(*t.short), rows.Tasks(*t.hubs), t.pieces)
+    return rows.TaskPlan(rows.Tasks(*t.long), rows.Tasks(*t.short), rows.Tasks(*t.hubs), t.pieces)
 
 
 def by_numpy(indptr, neighbor, edge, s, x, w):
@@ -99,7 +99,7 @@ def check(degrees, short, piece, lanes, scale=1.0):
             edge,
             arrays,
             n,
-            rows.Config(lanes=lanes),
+            rows.TileConfig(lanes=lanes),
             interpret=INTERPRET,
         )
     )
@@ -149,7 +149,7 @@ def test_scores_of_minus_infinity(piece):
             edge,
             [scores, scores],
             2,
-            rows.Config(lanes=4),
+            rows.TileConfig(lanes=4),
             interpret=INTERPRET,
         )
         np.testing.assert_allclose(out[1], want)
@@ -162,7 +162,7 @@ def test_padding_slots_write_zeros_on_the_edges():
     indptr = np.array([0, 2], np.int32)
     arrays = np.zeros(4, np.int32), np.array([3, 1, 0, 2], np.int32)
     (out,) = rows.run(
-        t, plan(indptr, 0, 9), *arrays, [np.array([5.0], F32)], 1, rows.Config(lanes=2),
+        t, plan(indptr, 0, 9), *arrays, [np.array([5.0], F32)], 1, rows.TileConfig(lanes=2),
         interpret=INTERPRET, clear_edges=True,
     )  # fmt: skip
     np.testing.assert_array_equal(out, [0, 5, 0, 5])
@@ -179,7 +179,7 @@ def test_half_precision_is_summed_in_float32():
     ones = jnp.ones(count, jnp.bfloat16)
     (out,) = rows.run(
         t, plan(np.array([0, count], np.int32), 0, 2000), slots, slots, [ones], 1,
-        rows.Config(lanes=4), interpret=INTERPRET,
+        rows.TileConfig(lanes=4), interpret=INTERPRET,
     )  # fmt: skip
     assert out.dtype == jnp.bfloat16
     assert float(out[0]) == 1000
@@ -195,7 +195,7 @@ def test_without_edges(n):
         none,
         [np.ones(n, F32), np.ones(n, F32), np.ones((n, F), F32), np.ones(0, F32)],
         n,
-        rows.Config(),
+        rows.TileConfig(),
         interpret=INTERPRET,
     )
     assert [o.shape for o in out] == [(n,), (n, F), (n, F), (n, F), (n,), (0, F)]

@@ -24,6 +24,7 @@ from gnnjit.lower.choose import optimised
 from gnnjit.lower.xla import bucketed, csr, segment
 from gnnjit.passes.pipeline import Choices, default_passes, run
 from gnnjit.planner.search import force, optimise
+from lower.requests import request
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -96,14 +97,13 @@ def test_a_kernel_that_knows_it_gets_one_traversal():
 
 def test_every_lowering_refuses_it_with_a_reason():
     (op,) = aggregates(optimise(written(gat).program, False))
-    body, reductions, structure = op.body, op.reductions, GRAPH.in_structure
-    assert Reduce("exp_sum", Space.DST, 2) in reductions
-    assert cpu.why_not(body, reductions, Space.DST)
-    assert csr.why_not(body, reductions, Space.DST, "cpu")
-    assert segment.why_not(reductions) == segment.why_not(reductions[:1]) != []
-    assert segment.why_not(reductions)[0] in bucketed.why_not(
-        body, reductions, Space.DST, structure
-    )
+    assert Reduce("exp_sum", Space.DST, 2) in op.reductions
+    asked = request(op.body, op.reductions, graph=GRAPH, platform="cpu")
+    first = request(op.body, op.reductions[:1], graph=GRAPH, platform="cpu")
+    assert cpu.why_not(asked)
+    assert csr.why_not(asked)
+    assert segment.why_not(asked) == segment.why_not(first) != []
+    assert segment.why_not(asked)[0] in bucketed.why_not(asked)
 
 
 def loss_of(fn: Any) -> Any:

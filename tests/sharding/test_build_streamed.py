@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnjit.partition.partition import Partition
-from gnnjit.sharding.build import Plan, plan
+from gnnjit.sharding.build import ShardPlan, plan
 from gnnjit.sharding.build_streamed import streamed_plan
 
 
@@ -16,7 +16,7 @@ def blocks(src, dst, size):
     return [(src[i : i + size], dst[i : i + size]) for i in range(0, len(src), size)]
 
 
-def streamed(whole: Plan, src, dst, mine, size: int = 7) -> Plan:
+def streamed(whole: ShardPlan, src, dst, mine, size: int = 7) -> ShardPlan:
     """Of a process that makes these shards; others have counted the rest of `traffic`."""
     theirs = whole.traffic().copy()
     theirs[mine] = 0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnjit
-from gnnjit.sharding.exchange import RUNS, Run, runs_of
+from gnnjit.sharding.exchange import RUNS, StopRange, runs_of
 from gnnjit.sharding.sharded_graph import ShardedGraph
 
 from .functions import FUNCTIONS, arguments
@@ -50,7 +50,7 @@ def ring(e: Edges) -> ShardedGraph:
     ],
 )
 def test_runs(distances, runs):
-    assert runs_of(distances) == tuple(Run(*r) for r in runs)
+    assert runs_of(distances) == tuple(StopRange(*r) for r in runs)
 
 
 @given(st.sets(st.integers(1, 40)))
@@ -105,4 +105,4 @@ def test_pointers_are_of_the_stops_alone():
     sharded = ring(e)
     assert sharded.in_structure.indptr.shape == (SHARDS, 3, EACH + 1)
     assert sharded.exchange.starts.shape == (SHARDS, 3)
-    assert sharded.exchange.runs == (Run(1, 1), Run(7, 1))
+    assert sharded.exchange.runs == (StopRange(1, 1), StopRange(7, 1))

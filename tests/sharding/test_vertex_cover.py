@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnjit.sharding.send_blocks import Blocks, traffic
+from gnnjit.sharding.send_blocks import HaloLayout, traffic
 from gnnjit.sharding.vertex_cover import Covered, Ends, rows_that_travel
 
 pairs = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=14)
@@ -48,17 +48,17 @@ def test_a_hub_sends_one_row_and_gets_one_sum() -> None:
     covered = Covered(ends, num_shards=2, num_rows=10)
     assert (covered.rows.rows, covered.sums.rows) == (1, 1)
     # The sum is made where its edges' sources are.
-    assert covered.worked_at.tolist() == [1] * 20
+    assert covered.computed_at.tolist() == [1] * 20
 
 
 def test_edges_within_a_shard_stay() -> None:
     shard = np.asarray([0, 1, 1])
     covered = Covered(Ends(shard, shard, shard, shard), num_shards=2, num_rows=2)
     assert (covered.rows.total, covered.sums.total) == (0, 0)
-    assert covered.worked_at.tolist() == [0, 1, 1]
+    assert covered.computed_at.tolist() == [0, 1, 1]
 
 
-def blocks_of(counts: np.ndarray, num_rows: int) -> Blocks:
+def blocks_of(counts: np.ndarray, num_rows: int) -> HaloLayout:
     """Where shard p uses the first `counts[q, p]` rows of shard q."""
     shards = len(counts)
 
@@ -66,7 +66,7 @@ def blocks_of(counts: np.ndarray, num_rows: int) -> Blocks:
         found = [q * num_rows + np.arange(counts[q, p]) for q in range(shards)]
         return np.concatenate(found)
 
-    return Blocks(shards, num_rows, used, traffic(shards, num_rows, used))
+    return HaloLayout(shards, num_rows, used, traffic(shards, num_rows, used))
 
 
 def test_pairs_of_shards_that_exchange_much_have_blocks_of_their_own() -> None:

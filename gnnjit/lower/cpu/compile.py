@@ -73,8 +73,8 @@ PASSES = (
     "instruction_combine",
     "simplify_cfg",
 )
-"""Of LLVM's: the generator leaves variables on the stack, and the rest to the code generator. All
-that its level 3 does took three times as long and made no kernel faster."""
+"""LLVM's passes that run: the generator leaves variables on the stack, and the rest to the code
+generator. All passes of level 3 took three times as long and made no kernel faster."""
 
 
 def optimised(text: str) -> llvm.ModuleRef:

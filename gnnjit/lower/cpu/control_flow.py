@@ -11,7 +11,7 @@ from llvmlite import ir
 from gnnjit.lower.cpu.simd import I8, I64, PTR, Codegen, Vec, memory_type
 
 
-class Machine(Codegen):
+class Emitter(Codegen):
     """`Codegen` with memory and control flow."""
 
     # -- memory -----------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Rules for primitives that act scalar by scalar.
 
-A rule takes a `Site` and returns the values of the equation's outputs. Semantics are XLA's: max
+A rule takes a `CodeSite` and returns the values of the equation's outputs. Semantics are XLA's: max
 and min propagate NaN, integer division by zero and over-long shifts are defined.
 """
 
@@ -17,12 +17,8 @@ from llvmlite import ir
 from gnnjit.lower.cpu.simd import CONTRACT, Chunk, Codegen, Vec, is_float, is_signed
 
 
-class Unsupported(Exception):
-    """The kernel generator has no code for this; the message says for what."""
-
-
 @dataclasses.dataclass(frozen=True)
-class Site:
+class CodeSite:
     """One equation being emitted. Shapes are those of the feature block that is being computed."""
 
     code: Codegen
@@ -46,7 +42,7 @@ def _stretched(shape: tuple[int, ...], out: tuple[int, ...]) -> np.ndarray:
     return np.broadcast_to(np.arange(math.prod(shape)).reshape(shape), out)
 
 
-Rule = Callable[[Site], list[Vec]]
+Rule = Callable[[CodeSite], list[Vec]]
 RULES: dict[str, Rule] = {}
 
 
@@ -54,7 +50,7 @@ def chunkwise(name: str) -> Callable[[Callable[[Codegen, np.dtype], Chunk]], Any
     """Register `make(code, operand dtype) -> function of chunks`."""
 
     def register(make: Callable[[Codegen, np.dtype], Chunk]) -> Any:
-        def rule(site: Site) -> list[Vec]:
+        def rule(site: CodeSite) -> list[Vec]:
             fn = make(site.code, site.inputs[0].dtype)
             return [site.code.map(name, site.out_dtypes[0], fn, *site.aligned())]
 
@@ -186,7 +182,7 @@ def compare(code: Codegen, relation: str, dtype: np.dtype) -> Chunk:
 
 
 def _comparison(name: str, relation: str) -> None:
-    def rule(site: Site) -> list[Vec]:
+    def rule(site: CodeSite) -> list[Vec]:
         """16-bit floats are rounded first: gradients of max compare with a *stored* maximum."""
         fn = compare(site.code, relation, site.inputs[0].dtype)
         rounded = [site.code.rounded(v) for v in site.aligned()]
@@ -204,7 +200,7 @@ def _is_finite(code: Codegen, dtype: np.dtype) -> Chunk:
     return lambda a: code.b.fcmp_ordered("<", code.intrinsic("fabs", a), code.like(a, math.inf))
 
 
-def _select_n(site: Site) -> list[Vec]:
+def _select_n(site: CodeSite) -> list[Vec]:
     code, (which, *cases) = site.code, site.aligned()
     if which.dtype == np.bool_:
 

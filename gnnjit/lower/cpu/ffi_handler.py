@@ -20,24 +20,7 @@ from gnnjit.lower.cpu.frame import NULL, Frame
 from gnnjit.lower.cpu.index_rules import combiner, identity
 from gnnjit.lower.cpu.matvec import pack
 from gnnjit.lower.cpu.simd import I8, I32, I64, PTR
-from gnnjit.lower.cpu.traversal import (
-    API,
-    CAPACITY,
-    DONE,
-    FUTURE,
-    MODE,
-    NEXT,
-    PACKED,
-    PARTIAL,
-    POINTERS,
-    REFS,
-    ROW_TASKS,
-    ROWS,
-    SLOTS,
-    TASKS,
-    Accumulator,
-    Traversal,
-)
+from gnnjit.lower.cpu.traversal import Accumulator, TraversalCode, Word
 
 PARALLEL_WORK = 1 << 16
 """Vector operations below which one thread does it all."""
@@ -48,7 +31,7 @@ LONG_WORK = 1 << 20
 FALSE = ir.Constant(ir.IntType(1), 0)
 
 
-class Handler(Frame, Traversal):
+class Handler(Frame, TraversalCode):
     """Adds to the traversal: `finish`, `pad`, `work`, `helper` and the entry point."""
 
     def emit(self, layout: ffi_abi.Abi, entry: str, save_mode: bool) -> None:
@@ -74,7 +57,7 @@ class Handler(Frame, Traversal):
     def emit_finish(self) -> None:
         self.begin("finish")
         b, m = self.b, self.m
-        tasks = self.word(ROW_TASKS)
+        tasks = self.word(Word.ROW_TASKS)
         for acc in self.of_all:
             self._combine_all(acc, tasks)
         if self.of_rows:
@@ -159,7 +142,7 @@ class Handler(Frame, Traversal):
         ]
         if wanted:
             with m.loop(first, last) as slot:
-                edge = m.index(self.edge, slot, self.spec.index_dtypes[2])
+                edge = m.index(self.edge, slot, self.spec.index_dtypes.edge)
                 with m.when(b.icmp_unsigned("<", edge, self.capacity)):
                     for output, size in wanted:
                         at = m.offset(output, edge, size)
@@ -181,11 +164,11 @@ class Handler(Frame, Traversal):
         """Take tasks until none is left."""
         self.begin("work")
         b = self.b
-        row_tasks, tasks = self.word(ROW_TASKS), self.word(TASKS)
+        row_tasks, tasks = self.word(Word.ROW_TASKS), self.word(Word.TASKS)
         head, body, done = (b.append_basic_block(n) for n in ("take", "run", "none"))
         b.branch(head)
         b.position_at_end(head)
-        task = b.atomic_rmw("add", self.place(NEXT), I64(1), "seq_cst")
+        task = b.atomic_rmw("add", self.place(Word.NEXT), I64(1), "seq_cst")
         b.cbranch(b.icmp_signed("<", task, tasks), body, done)
         b.position_at_end(body)
         with b.if_else(b.icmp_signed("<", task, row_tasks)) as (then, otherwise):
@@ -193,14 +176,14 @@ class Handler(Frame, Traversal):
                 self.local("task", self.job, task)
             with otherwise:
                 self.local("padding", self.job, b.sub(task, row_tasks))
-        others = b.atomic_rmw("add", self.place(DONE), I64(1), "seq_cst")
+        others = b.atomic_rmw("add", self.place(Word.DONE), I64(1), "seq_cst")
         if self.spec.config.left:
             last = b.icmp_signed("==", others, b.sub(tasks, I64(1)))
-            future = self.word(FUTURE)
+            future = self.word(Word.FUTURE)
             with self.m.when(b.and_(last, b.icmp_signed("!=", future, I64(0)))):
                 self.local("finish", self.job)
                 # XLA goes on with what comes after the kernel in here, on this thread.
-                self._call_api(self.word(API, PTR), self.layout.available_offset, [future])
+                self._call_api(self.word(Word.API, PTR), self.layout.available_offset, [future])
         b.branch(head)
         b.position_at_end(done)
         b.ret_void()
@@ -210,7 +193,7 @@ class Handler(Frame, Traversal):
         if self.save_mode:
             mine = self.m.stack(1)
             self.m.call("llvm.x86.sse.stmxcsr", ir.VoidType(), [mine])
-            self.m.call("llvm.x86.sse.ldmxcsr", ir.VoidType(), [self.place(MODE)])
+            self.m.call("llvm.x86.sse.ldmxcsr", ir.VoidType(), [self.place(Word.MODE)])
         self.local("work", self.job)
         if self.save_mode:
             self.m.call("llvm.x86.sse.ldmxcsr", ir.VoidType(), [mine])
@@ -219,7 +202,7 @@ class Handler(Frame, Traversal):
 
     def release(self) -> None:
         b = self.b
-        before = b.atomic_rmw("sub", self.place(REFS), I64(1), "seq_cst")
+        before = b.atomic_rmw("sub", self.place(Word.REFS), I64(1), "seq_cst")
         with b.if_then(b.icmp_signed("==", before, I64(1))):
             self.m.call("free", ir.VoidType(), [self.job])
 
@@ -232,7 +215,7 @@ class Handler(Frame, Traversal):
             self.local("packing", self.job)
         left = self._call_helpers(frame)
         with self.b.if_then(left):
-            self.put(frame, ffi_abi.FRAME_FUTURE, self.word(FUTURE))
+            self.put(frame, ffi_abi.FRAME_FUTURE, self.word(Word.FUTURE))
             self.release()
             self.b.ret(NULL)
         self.local("work", self.job)
@@ -258,31 +241,31 @@ class Handler(Frame, Traversal):
         tasks = row_tasks
         if None in spec.reductions:
             tasks = b.add(tasks, self._pieces(b.sub(capacity, slots)))
-        words = POINTERS + 3 + len(pointers)
+        words = Word.POINTERS + 3 + len(pointers)
         head = -(-8 * words // 64) * 64
         copies = sum(-(-m.bytes // 64) * 64 for _, m in spec.packed.values())
         size = b.add(I64(head + copies), b.mul(row_tasks, I64(self.record)))
         self.job = self.m.call("malloc", PTR, [size])
         values = {
-            NEXT: I64(0),
-            DONE: I64(0),
-            REFS: I64(1),
-            ROW_TASKS: row_tasks,
-            TASKS: tasks,
-            ROWS: rows,
-            SLOTS: slots,
-            CAPACITY: capacity,
-            MODE: I64(0),
-            FUTURE: I64(0),
-            API: self.field(frame, ffi_abi.FRAME_API, PTR),
-            PARTIAL: self.m.offset(self.job, head + copies, 1),
-            PACKED: self.m.offset(self.job, head, 1),
+            Word.NEXT: I64(0),
+            Word.DONE: I64(0),
+            Word.REFS: I64(1),
+            Word.ROW_TASKS: row_tasks,
+            Word.TASKS: tasks,
+            Word.ROWS: rows,
+            Word.SLOTS: slots,
+            Word.CAPACITY: capacity,
+            Word.MODE: I64(0),
+            Word.FUTURE: I64(0),
+            Word.API: self.field(frame, ffi_abi.FRAME_API, PTR),
+            Word.PARTIAL: self.m.offset(self.job, head + copies, 1),
+            Word.PACKED: self.m.offset(self.job, head, 1),
         }
-        values |= {POINTERS + i: p for i, p in enumerate([*structure, *pointers])}
+        values |= {Word.POINTERS + i: p for i, p in enumerate([*structure, *pointers])}
         for number, value in values.items():
             b.store(value, self.place(number))
         if self.save_mode:
-            self.m.call("llvm.x86.sse.stmxcsr", ir.VoidType(), [self.place(MODE)])
+            self.m.call("llvm.x86.sse.stmxcsr", ir.VoidType(), [self.place(Word.MODE)])
         self.tasks, self.keys = tasks, b.add(rows, slots)
 
     def _pieces(self, keys: ir.Value) -> ir.Value:
@@ -304,18 +287,18 @@ class Handler(Frame, Traversal):
         if self.spec.config.left:
             with m.when(self._takes(LONG_WORK)):
                 _, future = self._call_api(api, self.layout.create_offset, [I64(0)])
-                b.store(future, self.place(FUTURE))
-            left = b.icmp_signed("!=", self.word(FUTURE), I64(0))
+                b.store(future, self.place(Word.FUTURE))
+            left = b.icmp_signed("!=", self.word(Word.FUTURE), I64(0))
             mine = b.select(left, I64(0), I64(1))
         most = m.smaller(self.tasks, I64(threads))
         wanted = b.select(self._takes(PARALLEL_WORK), b.sub(most, mine), I64(0))
         pointers = (context, self.module.get_global("helper"), self.job)
         words = [b.ptrtoint(p, I64) for p in pointers]
         with m.loop(I64(0), wanted):
-            b.atomic_rmw("add", self.place(REFS), I64(1), "seq_cst")
+            b.atomic_rmw("add", self.place(Word.REFS), I64(1), "seq_cst")
             failed, _ = self._call_api(api, self.layout.schedule_offset, words)
             with m.when(failed):
-                b.atomic_rmw("sub", self.place(REFS), I64(1), "seq_cst")
+                b.atomic_rmw("sub", self.place(Word.REFS), I64(1), "seq_cst")
                 with m.when(left):  # nobody else might
                     self.local("work", self.job)
         return left
@@ -354,7 +337,7 @@ class Handler(Frame, Traversal):
         head, again, done = (b.append_basic_block(n) for n in ("wait", "again", "ready"))
         b.branch(head)
         b.position_at_end(head)
-        finished = b.load_atomic(self.place(DONE), "seq_cst", 8, typ=I64)
+        finished = b.load_atomic(self.place(Word.DONE), "seq_cst", 8, typ=I64)
         b.cbranch(b.icmp_signed("<", finished, self.tasks), again, done)
         b.position_at_end(again)
         self.m.call("sched_yield", I32, [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from gnnjit.lower.cpu import ffi_abi
-from gnnjit.lower.cpu.control_flow import Machine
+from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.simd import I8, I32, I64, PTR
 
 NULL = ir.Constant(PTR, None)
@@ -16,13 +16,13 @@ class Frame:
 
     layout: ffi_abi.Abi
     module: ir.Module
-    m: Machine
+    m: Emitter
     b: ir.IRBuilder
 
     def begin_entry(self, name: str, lanes: int) -> ir.Value:
         """Start the entry point; what follows runs at the stage of execution. Returns the frame."""
         function = ir.Function(self.module, ir.FunctionType(PTR, [PTR]), name)
-        self.m = Machine(self.module, ir.IRBuilder(function.append_basic_block()), lanes)
+        self.m = Emitter(self.module, ir.IRBuilder(function.append_basic_block()), lanes)
         self.b, (frame,) = self.m.b, function.args
         self._answer_metadata(frame)
         stage = self.field(frame, ffi_abi.FRAME_STAGE, I32)

@@ -11,28 +11,29 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gnnjit.lower.cpu.elementwise_rules import RULES, Site, Unsupported, arithmetic, extremum
+from gnnjit.lower.cpu.elementwise_rules import RULES, CodeSite, arithmetic, extremum
 from gnnjit.lower.cpu.math_rules import convert
 from gnnjit.lower.cpu.simd import Codegen, Vec, is_float
+from gnnjit.lower.lowering import Unsupported
 
 MAX_CONTRACTION = 8192
 """Multiplications per element that may be unrolled; more belongs in a matrix product."""
 
 
-def _numbers(site: Site, operand: int = 0) -> np.ndarray:
+def _numbers(site: CodeSite, operand: int = 0) -> np.ndarray:
     shape = site.shapes[operand]
     return np.arange(math.prod(shape)).reshape(shape)
 
 
-def _moving(name: str) -> Callable[[Callable[[Site, np.ndarray], np.ndarray]], None]:
-    def register(places: Callable[[Site, np.ndarray], np.ndarray]) -> None:
+def _moving(name: str) -> Callable[[Callable[[CodeSite, np.ndarray], np.ndarray]], None]:
+    def register(places: Callable[[CodeSite, np.ndarray], np.ndarray]) -> None:
         RULES[name] = lambda site: [site.code.take(site.inputs[:1], places(site, _numbers(site)))]
 
     return register
 
 
 @_moving("broadcast_in_dim")
-def _broadcast_in_dim(site: Site, n: np.ndarray) -> np.ndarray:
+def _broadcast_in_dim(site: CodeSite, n: np.ndarray) -> np.ndarray:
     shape = [1] * len(site.out_shapes[0])
     for axis, size in zip(site.params["broadcast_dimensions"], n.shape, strict=True):
         shape[axis] = size
@@ -40,12 +41,12 @@ def _broadcast_in_dim(site: Site, n: np.ndarray) -> np.ndarray:
 
 
 @_moving("transpose")
-def _transpose(site: Site, n: np.ndarray) -> np.ndarray:
+def _transpose(site: CodeSite, n: np.ndarray) -> np.ndarray:
     return n.transpose(site.params["permutation"])
 
 
 @_moving("slice")
-def _slice(site: Site, n: np.ndarray) -> np.ndarray:
+def _slice(site: CodeSite, n: np.ndarray) -> np.ndarray:
     p = site.params
     strides = p["strides"] or [1] * n.ndim
     cuts = zip(p["start_indices"], p["limit_indices"], strides, strict=True)
@@ -53,18 +54,18 @@ def _slice(site: Site, n: np.ndarray) -> np.ndarray:
 
 
 @_moving("tile")
-def _tile(site: Site, n: np.ndarray) -> np.ndarray:
+def _tile(site: CodeSite, n: np.ndarray) -> np.ndarray:
     return np.tile(n, site.params["reps"])
 
 
 @_moving("rev")
-def _rev(site: Site, n: np.ndarray) -> np.ndarray:
+def _rev(site: CodeSite, n: np.ndarray) -> np.ndarray:
     return np.flip(n, site.params["dimensions"])
 
 
 for _name in ("reshape", "squeeze", "expand_dims"):
 
-    def _same(site: Site) -> list[Vec]:
+    def _same(site: CodeSite) -> list[Vec]:
         if site.params.get("dimensions") is not None and site.name == "reshape":
             raise Unsupported("reshape with dimensions")
         return site.inputs[:1]
@@ -72,7 +73,7 @@ for _name in ("reshape", "squeeze", "expand_dims"):
     RULES[_name] = _same
 
 
-def _pad(site: Site) -> list[Vec]:
+def _pad(site: CodeSite) -> list[Vec]:
     config = site.params["padding_config"]
     if any(inner or low < 0 or high < 0 for low, high, inner in config):
         raise Unsupported("pad with interior or negative padding")
@@ -81,30 +82,30 @@ def _pad(site: Site) -> list[Vec]:
     return [site.code.take(site.inputs, np.pad(n, widths, constant_values=n.size))]
 
 
-def _concatenate(site: Site) -> list[Vec]:
+def _concatenate(site: CodeSite) -> list[Vec]:
     starts = np.cumsum([0] + [v.size for v in site.inputs])
     parts = [_numbers(site, k) + starts[k] for k in range(len(site.inputs))]
     return [site.code.take(site.inputs, np.concatenate(parts, site.params["dimension"]))]
 
 
-def _stack(site: Site) -> list[Vec]:
+def _stack(site: CodeSite) -> list[Vec]:
     starts = np.cumsum([0] + [v.size for v in site.inputs])
     parts = [_numbers(site, k) + starts[k] for k in range(len(site.inputs))]
     return [site.code.take(site.inputs, np.stack(parts, site.params["axis"]))]
 
 
-def _unstack(site: Site) -> list[Vec]:
+def _unstack(site: CodeSite) -> list[Vec]:
     rows = np.moveaxis(_numbers(site), site.params["axis"], 0)
     return [site.code.take(site.inputs, row) for row in rows]
 
 
-def _split(site: Site) -> list[Vec]:
+def _split(site: CodeSite) -> list[Vec]:
     cuts = np.cumsum(site.params["sizes"])[:-1]
     parts = np.split(_numbers(site), cuts, axis=site.params["axis"])
     return [site.code.take(site.inputs, p) for p in parts]
 
 
-def _iota(site: Site) -> list[Vec]:
+def _iota(site: CodeSite) -> list[Vec]:
     code, shape, dtype = site.code, site.out_shapes[0], site.out_dtypes[0]
     size = shape[site.params["dimension"]]
     values = [code.literal(dtype, k) for k in range(size)]
@@ -151,7 +152,7 @@ def combiner(code: Codegen, kind: str, dtype: np.dtype) -> Callable[[Vec, Vec], 
 
 
 def _reduction(kind: str) -> None:
-    def rule(site: Site) -> list[Vec]:
+    def rule(site: CodeSite) -> list[Vec]:
         (x,), axes = site.inputs, tuple(site.params["axes"])
         shape = site.shapes[0]
         kept = [a for a in range(len(shape)) if a not in axes]
@@ -168,7 +169,7 @@ for _name in ("sum", "max", "min", "prod", "and", "or"):
     _reduction(_name)
 
 
-def _dot_general(site: Site) -> list[Vec]:
+def _dot_general(site: CodeSite) -> list[Vec]:
     """Sum over k of lhs[left[:, k]] * rhs[right[:, k]]."""
     code, dtype = site.code, site.out_dtypes[0]
     lhs, rhs = (convert(code, v, dtype) for v in site.inputs)
@@ -193,7 +194,7 @@ def _dot_general(site: Site) -> list[Vec]:
     return [total]
 
 
-def _contraction(site: Site) -> tuple[np.ndarray, np.ndarray]:
+def _contraction(site: CodeSite) -> tuple[np.ndarray, np.ndarray]:
     """Scalar numbers of both operands, `[outputs, contracted]`."""
     (sum_left, sum_right), (batch_left, batch_right) = site.params["dimension_numbers"]
     left, right = _numbers(site, 0), _numbers(site, 1)

@@ -1,4 +1,4 @@
-"""Generated CPU kernels for one `aggregate` traversal: can it be used, and use it."""
+"""The lowering of a traversal to generated CPU kernels; products and sorts by such kernels, too."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from gnnjit.ir.dtypes import is_extended
 from gnnjit.ir.program import Lax, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import READS, SUMS
+from gnnjit.lower.lowering import LoweringRequest, Reductions, Unsupported
 from gnnjit.system.contexts import Context
 from gnnjit.system.cpu_features import features, is_x86, vector_bytes
 from gnnjit.system.portable import PORTABLE, is_portable
@@ -30,9 +31,9 @@ else:
     HAVE_LLVM = True
     from gnnjit.lower.cpu import compile as compiler
     from gnnjit.lower.cpu import index_rules, tall_matmul, worth
-    from gnnjit.lower.cpu.elementwise_rules import RULES, Unsupported
+    from gnnjit.lower.cpu.elementwise_rules import RULES
     from gnnjit.lower.cpu.simd import DTYPES, is_half
-    from gnnjit.lower.cpu.spec import Config, Spec
+    from gnnjit.lower.cpu.spec import INT32, CodeConfig, IndexDtypes, Spec
 
     assert index_rules.RULES is RULES  # importing it registers its rules
 
@@ -61,47 +62,57 @@ def left_to_pool() -> contextlib.AbstractContextManager[None]:
     return _left(True)
 
 
-def default_config(**changes: Any) -> Config:
+def default_config(**changes: Any) -> CodeConfig:
     """The configuration for this machine."""
     base = {"threads": cores(), "lanes_bytes": vector_bytes(), "left": _left.value}
-    return Config(**(base | changes))
+    return CodeConfig(**(base | changes))
 
 
-def why_not(
+def why_not(request: LoweringRequest) -> list[str]:
+    """Reasons why `run` cannot be used or, unless these kernels are preferred, why it should not;
+    none means that it runs."""
+    edges = None if request.preferred == "cpu" else request.graph.num_edges
+    return reasons(request.body, request.reductions, request.rows, edges=edges)
+
+
+def run(request: LoweringRequest, operands: Sequence[jax.Array]) -> list[jax.Array]:
+    body, reductions, rows, graph = request.body, request.reductions, request.rows, request.graph
+    return call(
+        body, reductions, rows, request.structure, request.num_rows, graph.num_edges, operands,
+        partial=request.partial, starts=request.starts,
+    )  # fmt: skip
+
+
+def reasons(
     body: Program,
-    reductions: tuple[Reduce | None, ...],
+    reductions: Reductions,
     rows: Space,
-    config: Config | None = None,
+    config: CodeConfig | None = None,
     *,
     edges: int | None = None,
 ) -> list[str]:
-    """Reasons why `run` cannot be used or, given the number of edges, why it should not; none means
-    that it can."""
-    reasons = _unavailable()
-    if reasons:
-        return reasons
-    reasons = _unsupported(body, reductions, rows)
-    if reasons:
-        return reasons
-    index = (np.dtype(np.int32),) * 3
-    spec = Spec(body, reductions, rows, index, config or default_config())
-    if edges is not None and (reasons := worth.why_not(spec, edges)):
-        return reasons
+    """Reasons why `call` cannot be used or, given the number of edges, why it should not; none
+    means that it can."""
+    if found := _unavailable() or _unsupported(body, reductions, rows):
+        return found
+    spec = Spec(body, reductions, rows, INT32, config or default_config())
+    if edges is not None and (found := worth.why_not(spec, edges)):
+        return found
     code = _code(spec)
     if isinstance(code, list):
         return code
     return [] if edges is None else worth.why_not(spec, edges, code.count("\n"))
 
 
-def run(
+def call(
     body: Program,
-    reductions: tuple[Reduce | None, ...],
+    reductions: Reductions,
     rows: Space,
     structure: Any,
     num_rows: int,
     num_edges: int,
     operands: Sequence[jax.Array],
-    config: Config | None = None,
+    config: CodeConfig | None = None,
     *,
     partial: bool = False,
     starts: Mapping[int, jax.Array] | None = None,
@@ -113,14 +124,12 @@ def run(
     operands: per input of `body`: `[num_rows, *shape]` in the space `rows`,
         `[num_neighbors, *shape]` in the opposite one, `[num_edges, *shape]` of edges, `[*shape]`
         shared.
-    partial: where nothing is reduced is what the reduction starts with, not 0.
-    starts: for some outputs (`why_no_start`), what their rows go on from; the results take its
-        place where the caller does not need it any more.
+    partial, starts: as in `LoweringRequest`.
     Returns, per output: `[num_rows, *shape]`, `[*shape]` (into SHARED) or, unreduced,
         `[num_edges, *shape]` with 0 on padding.
     """
     arrays = [jnp.asarray(a) for a in (structure.indptr, structure.neighbor, structure.edge)]
-    index = tuple(np.dtype(a.dtype) for a in arrays)
+    index = IndexDtypes(*(np.dtype(a.dtype) for a in arrays))
     given = starts or {}
     config = config or default_config()
     spec = Spec(body, reductions, rows, index, config, partial, tuple(given))
@@ -132,21 +141,20 @@ def run(
     arrays = arrays[: 3 if spec.needs_edge else 2]
     first = len(arrays) + len(operands)
     places = {first + i: k for i, k in enumerate(given)}
-    call = jax.ffi.ffi_call(name, shapes, input_output_aliases=places)
-    return list(call(*arrays, *operands, *given.values()))
+    compiled = jax.ffi.ffi_call(name, shapes, input_output_aliases=places)
+    return list(compiled(*arrays, *operands, *given.values()))
 
 
-def why_no_start(
-    body: Program, reductions: tuple[Reduce | None, ...], rows: Space, output: int
-) -> list[str]:
-    """Reasons why rows of an output of `run` cannot go on from given ones; none means that they
-    can, where `why_not` has none."""
+def why_no_start(request: LoweringRequest, output: int) -> list[str]:
+    """Reasons why rows of an output cannot go on from given ones; none means that they can, where
+    `why_not` has none."""
+    body, reductions, rows = request.body, request.reductions, request.rows
     op, dtype = reductions[output], body.outputs[output].dtype
     if op is None or op.into is not rows:
         return ["it has no rows"]
     if is_half(dtype):
         return [f"{dtype} is summed as float32"]
-    block = Spec(body, reductions, rows, (np.dtype(np.int32),) * 3, default_config()).block
+    block = Spec(body, reductions, rows, INT32, default_config()).block
     if block and block.full % block.size:
         return ["some features are computed twice"]
     return []
@@ -205,7 +213,7 @@ def _sort_target(dtype: np.dtype) -> str:
 
 
 @functools.cache
-def _product_target(left: int, right: int, dtype: np.dtype, config: Config) -> str:
+def _product_target(left: int, right: int, dtype: np.dtype, config: CodeConfig) -> str:
     with _lock:
         spec = tall_matmul.spec_of(left, right, dtype, config)
         return compiler.register(compiler.emit(spec, kind=tall_matmul.TallProduct))
@@ -288,7 +296,7 @@ def _self_test() -> list[str]:
         body,
         (Reduce("sum", Space.DST),),
         Space.DST,
-        (np.dtype(np.int32),) * 3,
+        INT32,
         default_config(threads=1),
     )
     data = np.arange(12, dtype=np.float32).reshape(4, 3)

@@ -7,8 +7,7 @@ from llvmlite import ir
 
 from gnnjit.lower.cpu.elementwise_rules import (
     RULES,
-    Site,
-    Unsupported,
+    CodeSite,
     arithmetic,
     chunkwise,
     compare,
@@ -25,6 +24,7 @@ from gnnjit.lower.cpu.simd import (
     register_type,
 )
 from gnnjit.lower.cpu.transcendentals import Elementary
+from gnnjit.lower.lowering import Unsupported
 
 # -- functions ------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ def _rsqrt(code: Codegen, _: np.dtype) -> Chunk:
     return lambda a: code.b.fdiv(code.like(a, 1.0), code.intrinsic("sqrt", a))
 
 
-def _round(site: Site) -> list[Vec]:
+def _round(site: CodeSite) -> list[Vec]:
     kind = "roundeven" if int(site.params["rounding_method"]) == 1 else "round"
     one = lambda a: site.code.intrinsic(kind, a)  # noqa: E731
     return [site.code.map(kind, site.out_dtypes[0], one, *site.inputs)]
@@ -115,7 +115,7 @@ def _round(site: Site) -> list[Vec]:
 RULES["round"] = _round
 
 
-def _integer_pow(site: Site) -> list[Vec]:
+def _integer_pow(site: CodeSite) -> list[Vec]:
     code, y, dtype = site.code, site.params["y"], site.inputs[0].dtype
     if y < 0 and not is_float(dtype):
         raise Unsupported("integer_pow with a negative exponent of an integer")
@@ -137,7 +137,7 @@ def _integer_pow(site: Site) -> list[Vec]:
 RULES["integer_pow"] = _integer_pow
 
 
-def _pow(site: Site) -> list[Vec]:
+def _pow(site: CodeSite) -> list[Vec]:
     code, (x, y) = site.code, site.aligned()
     if not is_float(x.dtype):
         raise Unsupported(f"pow of {x.dtype}")
@@ -148,7 +148,7 @@ def _pow(site: Site) -> list[Vec]:
 RULES["pow"] = _pow
 
 
-def _polynomial(site: Site) -> list[Vec]:
+def _polynomial(site: CodeSite) -> list[Vec]:
     """Horner's rule; the coefficients come after the argument, lowest power first."""
     code, (x, *coefficients) = site.code, site.aligned()
     out = coefficients[-1]
@@ -198,7 +198,7 @@ RULES["convert_element_type"] = lambda site: [
 ]
 
 
-def _bitcast(site: Site) -> list[Vec]:
+def _bitcast(site: CodeSite) -> list[Vec]:
     code, (x,), dtype = site.code, site.inputs, site.out_dtypes[0]
     odd = {np.dtype(np.bool_), np.dtype(np.float16), BF16} & {x.dtype, dtype}
     if odd or x.dtype.itemsize != dtype.itemsize:

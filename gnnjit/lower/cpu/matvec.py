@@ -18,7 +18,7 @@ from llvmlite import ir
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Value
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import TableRows, read_of
-from gnnjit.lower.cpu.control_flow import Machine
+from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.index_rules import combiner
 from gnnjit.lower.cpu.math_rules import convert
 from gnnjit.lower.cpu.simd import I64, Vec, is_float, is_half, register_type
@@ -31,7 +31,7 @@ CHAINS = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Matrix:
+class SharedMatrix:
     """A shared input as `[batch, inner, columns]`, row-major, of floats as they are in registers.
 
     axes: of the input, in this order.
@@ -59,7 +59,7 @@ class Matvec:
     rows: the matrix is this row of a table, which `matrix` then is.
     """
 
-    matrix: Matrix
+    matrix: SharedMatrix
     other: Atom
     places: np.ndarray
     columns: int
@@ -67,12 +67,12 @@ class Matvec:
 
     @property
     def reads(self) -> tuple[Atom, ...]:
-        """What it reads beside the matrix."""
+        """The values that it reads beside the matrix."""
         return (self.other,) if self.rows is None else (self.other, *self.rows.index)
 
     @property
     def row_bytes(self) -> int:
-        """Of the matrix, where it is a row of a table."""
+        """Bytes of the matrix, where it is a row of a table."""
         leading = 0 if self.rows is None else self.rows.leading
         return math.prod(self.matrix.value.shape[leading:]) * self.matrix.dtype.itemsize
 
@@ -155,11 +155,11 @@ def _matvec(eqn: Equation, matrix: Value, rows: TableRows | None, side: int) -> 
     places = places.transpose([*outer_other, *kept, *inner_other])
     places = places.reshape(math.prod(matrix.shape[a] for a in outer), count, -1)
     axes = (*range(first), *outer, *inner, *free)
-    made = Matrix(matrix, axes, register_dtype(eqn.outputs[0].dtype))
+    made = SharedMatrix(matrix, axes, register_dtype(eqn.outputs[0].dtype))
     return Matvec(made, other, places, math.prod(matrix.shape[a] for a in free), rows)
 
 
-def pack(m: Machine, matrix: Matrix, source: ir.Value, target: ir.Value) -> None:
+def pack(m: Emitter, matrix: SharedMatrix, source: ir.Value, target: ir.Value) -> None:
     """Copy a matrix into its order, with a loop for each axis."""
     shape = matrix.value.shape
     steps = [math.prod(shape[a + 1 :]) for a in range(len(shape))]
@@ -183,7 +183,7 @@ def pack(m: Machine, matrix: Matrix, source: ir.Value, target: ir.Value) -> None
 class Product:
     """Code for one product. pointer: to the matrix; registers: vectors of sums at most."""
 
-    m: Machine
+    m: Emitter
     plan: Matvec
     pointer: ir.Value
     registers: int

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from llvmlite import ir
 
-from gnnjit.lower.cpu.control_flow import Machine
+from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.index_rules import combiner
 from gnnjit.lower.cpu.simd import I64, Vec, register_type
 
 COLLECTED_BYTES = 16384
-"""Of collected factors: they stay in the nearest cache."""
+"""Bytes of collected factors: they stay in the nearest cache."""
 
 Arrays = tuple[ir.Value, ir.Value]
 """Pointers to the left factors `[elements, num_left]` and the right ones `[elements, num_right]`,
@@ -33,7 +33,7 @@ class Products:
     registers: vectors of a tile at most.
     """
 
-    m: Machine
+    m: Emitter
     dtype: np.dtype
     num_left: int
     num_right: int
@@ -111,7 +111,7 @@ class Collector:
     It is made in the code before the loop over the elements.
     """
 
-    def __init__(self, m: Machine, sums: Sequence[Products]):
+    def __init__(self, m: Emitter, sums: Sequence[Products]):
         self.m, self.sums = m, sums
         sizes = [(p.num_left * p.dtype.itemsize, p.num_right * p.dtype.itemsize) for p in sums]
         self.room = max(8, min(64, COLLECTED_BYTES // sum(map(sum, sizes))))

@@ -1,4 +1,4 @@
-"""What one kernel computes, and how it is cut into levels and blocks of features."""
+"""The specification of one kernel, and how it is cut into levels and blocks of features."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,14 +14,14 @@ from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Reduce, Val
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import RowSum, TableRows, row_sums
 from gnnjit.lower.cpu.math_rules import ELEMENTWISE
-from gnnjit.lower.cpu.matvec import Matrix, Matvec, matvec_of, table_read
+from gnnjit.lower.cpu.matvec import Matvec, SharedMatrix, matvec_of, table_read
 from gnnjit.lower.cpu.simd import is_float, is_half
 
 ONCE, PER_ROW, PER_EDGE = 0, 1, 2
 """Levels: how often a value is computed."""
 
 Factors = tuple[Value, Value]
-"""Of an outer product."""
+"""The two vectors of an outer product."""
 
 MAX_OUTER = 1 << 16
 """Entries of a sum of outer products at most: each task has a copy of it."""
@@ -30,7 +31,7 @@ WIDE, BLOCK = 512, 256
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class CodeConfig:
     """Choices that change the code. `piece`: rows plus edges of one task; a row longer than this
     is a hub and is cut at multiples of it. `threads`: at most so many. `ahead`: at most so many
     edges ahead are prefetched. `rows_ahead`: so many rows ahead are, where only part of a row's
@@ -45,26 +46,37 @@ class Config:
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class FeatureBlock:
     """Features `[..., start : start + size]` of values whose last axis has `full` entries."""
 
     full: int
     size: int
 
 
+class IndexDtypes(NamedTuple):
+    """The types of the arrays of a `Structure`."""
+
+    indptr: np.dtype
+    neighbor: np.dtype
+    edge: np.dtype
+
+
+INT32 = IndexDtypes(*(np.dtype(np.int32),) * 3)
+
+
 @dataclasses.dataclass(frozen=True)
 class Spec:
     """One traversal: `body` on each edge, outputs reduced as `reductions` say.
 
-    `index_dtypes` are those of `indptr`, `neighbor` and `edge`. `partial`: where nothing is reduced
-    is the reduction's identity, not 0. `starts`: outputs of rows that go on from what is given.
+    partial: a row without edges gets the identity of its reduction, not 0.
+    starts: the outputs whose rows go on from what is given.
     """
 
     body: Program
     reductions: tuple[Reduce | None, ...]
     rows: Space
-    index_dtypes: tuple[np.dtype, ...]
-    config: Config
+    index_dtypes: IndexDtypes
+    config: CodeConfig
     partial: bool = False
     starts: tuple[int, ...] = ()
 
@@ -178,7 +190,7 @@ class Spec:
         return {eqn: rows for eqn, rows in found.items() if rows is not None}
 
     @functools.cached_property
-    def packed(self) -> dict[tuple[Value, tuple[int, ...], np.dtype], tuple[int, Matrix]]:
+    def packed(self) -> dict[tuple[Value, tuple[int, ...], np.dtype], tuple[int, SharedMatrix]]:
         """Matrices that a loop reads in another order than they lie in: by what is wanted, where
         the copy lies in its area (bytes)."""
         out, at = {}, 0
@@ -224,7 +236,7 @@ class Spec:
         return any(v.space is self.rows.flipped for _, v in self.inputs(PER_EDGE))
 
     @functools.cached_property
-    def block(self) -> Block | None:
+    def block(self) -> FeatureBlock | None:
         """How the last axis is cut, where the body is wide and allows it."""
         widest = max((v for v in self.used), key=lambda v: v.size, default=None)
         if widest is None or widest.size <= WIDE or not widest.shape:
@@ -236,7 +248,7 @@ class Spec:
         if size >= full or shared:
             return None
         live = (e for e in self.body.equations if self.used & set(e.outputs))
-        return Block(full, size) if all(_separable(e, full) for e in live) else None
+        return FeatureBlock(full, size) if all(_separable(e, full) for e in live) else None
 
     def shape(self, atom: Atom) -> tuple[int, ...]:
         """The shape of the part of `atom` that one block computes."""
@@ -283,7 +295,7 @@ class TableSum:
 
     @property
     def reads(self) -> tuple[Atom, ...]:
-        """What it is made of."""
+        """The values that it is computed from."""
         of_pairs = tuple(f for pair in self.pairs for f in pair)
         return (*self.rows.index, *(of_pairs or (self.update,)))
 
@@ -299,8 +311,8 @@ def _unspread(atom: Atom, makers: Mapping[Atom, Equation]) -> Atom:
 
 
 def _factors(out: Atom, makers: Mapping[Atom, Equation]) -> tuple[Factors, ...]:
-    """Of an outer product of two vectors, perhaps transposed, or of a sum of such products; none of
-    anything else."""
+    """The factors of an outer product of two vectors, perhaps transposed, or of a sum of such
+    products; none of anything else."""
     eqn = makers.get(out)
     if eqn is None or not isinstance(eqn.op, Lax):
         return ()

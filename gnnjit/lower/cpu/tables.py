@@ -10,18 +10,18 @@ import numpy as np
 from llvmlite import ir
 
 from gnnjit.ir.tables import TableRows
-from gnnjit.lower.cpu.control_flow import Machine
-from gnnjit.lower.cpu.elementwise_rules import Unsupported
+from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.index_rules import combiner
 from gnnjit.lower.cpu.simd import I32, I64, Vec, is_signed, register_type
+from gnnjit.lower.lowering import Unsupported
 
 Number = tuple[ir.Value, ir.Value | None]
-"""Of a row among all rows of a table, the nearest one; whether there is such a row, where what
-there is none of is not the nearest."""
+"""The number of a row among all rows of a table, moved inside; and whether it was inside, or None
+where rows that are not there read as the nearest one."""
 
 
-def number_of(m: Machine, rows: TableRows, index: Sequence[Vec], which: int = 0) -> Number:
-    """Of the row that is number `which` of those that an element picks."""
+def number_of(m: Emitter, rows: TableRows, index: Sequence[Vec], which: int = 0) -> Number:
+    """The number of row `which` of those that an element picks."""
     b, number, inside = m.b, I64(0), ir.Constant(ir.IntType(1), 1)
     for axis, length in enumerate(rows.lengths):
         vec, at = index[axis if len(index) > 1 else 0], which * rows.leading + axis
@@ -33,7 +33,7 @@ def number_of(m: Machine, rows: TableRows, index: Sequence[Vec], which: int = 0)
     return number, None if rows.fill is None else inside
 
 
-def _scalar(m: Machine, vec: Vec, at: int) -> ir.Value:
+def _scalar(m: Emitter, vec: Vec, at: int) -> ir.Value:
     """One scalar of an integer value, as i64."""
     if vec.dtype == np.uint64:
         raise Unsupported("a row of a table by an index of uint64")
@@ -44,7 +44,7 @@ def _scalar(m: Machine, vec: Vec, at: int) -> ir.Value:
     return m.b.sext(found, I64) if is_signed(vec.dtype) else m.b.zext(found, I64)
 
 
-def filled(m: Machine, vec: Vec, rows: TableRows, inside: ir.Value | None) -> Vec:
+def filled(m: Emitter, vec: Vec, rows: TableRows, inside: ir.Value | None) -> Vec:
     """`vec`, or what stands for rows that there are not."""
     if inside is None:
         return vec
@@ -54,7 +54,7 @@ def filled(m: Machine, vec: Vec, rows: TableRows, inside: ir.Value | None) -> Ve
     return Vec(vec.dtype, vec.size, chunks)
 
 
-def read(m: Machine, rows: TableRows, index: Sequence[Vec], pointer: ir.Value) -> Vec:
+def read(m: Emitter, rows: TableRows, index: Sequence[Vec], pointer: ir.Value) -> Vec:
     """The rows that an element picks of the table at `pointer`."""
     dtype, size = rows.table.dtype, math.prod(rows.row)
     found = []
@@ -65,7 +65,7 @@ def read(m: Machine, rows: TableRows, index: Sequence[Vec], pointer: ir.Value) -
     return found[0] if len(found) == 1 else m.take(found, np.arange(size * len(found)))
 
 
-def clear(m: Machine, dtype: np.dtype, size: int, pointer: ir.Value) -> None:
+def clear(m: Emitter, dtype: np.dtype, size: int, pointer: ir.Value) -> None:
     """Begin a sum of `size` scalars with zero."""
     for width in (m.lanes, 1):
         since = 0 if width > 1 else size // m.lanes * m.lanes
@@ -76,10 +76,10 @@ def clear(m: Machine, dtype: np.dtype, size: int, pointer: ir.Value) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sums:
+class TableSums:
     """A table of sums of `dtype` at `pointer`, to which elements add."""
 
-    m: Machine
+    m: Emitter
     rows: TableRows
     dtype: np.dtype
     pointer: ir.Value

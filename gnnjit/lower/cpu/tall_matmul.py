@@ -19,25 +19,24 @@ from gnnjit.ir.space import Space
 from gnnjit.lower.cpu.ffi_handler import Handler
 from gnnjit.lower.cpu.outer_products import Products
 from gnnjit.lower.cpu.simd import I64
-from gnnjit.lower.cpu.spec import Config, Spec
+from gnnjit.lower.cpu.spec import INT32, CodeConfig, Spec
 
 PIECE = 4096
 """Elements of one task at least."""
 
 NEAR_BYTES = 32768
-"""Of `a` and `b` together, read again and again from the nearest cache."""
+"""Bytes of `a` and `b` that are read again and again from the nearest cache."""
 
 
-def spec_of(left: int, right: int, dtype: np.dtype, config: Config) -> Spec:
+def spec_of(left: int, right: int, dtype: np.dtype, config: CodeConfig) -> Spec:
     """The product as a traversal: the sum over all edges `u` of `a[u] b[u]^T`."""
     a, b = (Value((n,), dtype, Space.SRC) for n in (left, right))
     builder = Builder((a, b))
     outer = elementwise(builder, _outer, [a, b])
     body = Program((a, b), tuple(builder.equations), (outer,), "tall")
-    index = (np.dtype(np.int32),) * 3
     # The records of all tasks together stay small beside `a` and `b`.
     config = dataclasses.replace(config, piece=max(PIECE, left * right // 4))
-    return Spec(body, (Reduce("sum", Space.SHARED),), Space.DST, index, config)
+    return Spec(body, (Reduce("sum", Space.SHARED),), Space.DST, INT32, config)
 
 
 def _outer(x: Any, y: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The traversal itself: a function that runs one task, and one that combines partial results.
+"""Emits the code of a traversal: a function that runs one task, and what it is made of.
 
 Rows and edges are numbered together: row `r` has the key `indptr[r] + r`, its edges the keys that
 follow. Task `k` covers the keys `[k * piece, (k + 1) * piece)`: it owns the rows that *start*
@@ -7,15 +7,17 @@ into a partial buffer, and a second stage combines the parts in order. Who does 
 the graph and the piece size alone, never on the number of threads, so results are bitwise
 reproducible.
 
-Each task owns a record of the partial buffer: what it found of the hub that runs into it
-(`leading`), of the hub that starts in it (`trailing`), and its part of reductions over all edges.
-Of large outer products that are summed over all edges, a task collects the factors of some edges
-before it multiplies them.
+Each task owns a record of the partial buffer: its part of the hub that runs into it (`leading`),
+of the hub that starts in it (`trailing`), and of reductions over all edges.
+Large outer products that are summed over all edges are collected: a task stores the factors of
+some edges before it multiplies them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
+import itertools
 import math
 
 import numpy as np
@@ -25,25 +27,47 @@ from gnnjit.ir.program import Atom, Equation, Lax, Literal, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import TableRows
 from gnnjit.lower.cpu import tables
-from gnnjit.lower.cpu.control_flow import Machine
-from gnnjit.lower.cpu.elementwise_rules import RULES, Site, Unsupported
+from gnnjit.lower.cpu.control_flow import Emitter
+from gnnjit.lower.cpu.elementwise_rules import RULES, CodeSite
 from gnnjit.lower.cpu.index_rules import combiner, identity
 from gnnjit.lower.cpu.math_rules import convert
-from gnnjit.lower.cpu.matvec import Matrix, Product
+from gnnjit.lower.cpu.matvec import Product, SharedMatrix
 from gnnjit.lower.cpu.outer_products import Collector, Products
 from gnnjit.lower.cpu.simd import I32, I64, PTR, Vec, is_half, mangle
 from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Factors, Spec
+from gnnjit.lower.lowering import Unsupported
 
-(
-    NEXT, DONE, REFS, ROW_TASKS, TASKS, ROWS, SLOTS, CAPACITY, PARTIAL, PACKED, MODE, FUTURE, API,
-    POINTERS,
-) = range(14)  # fmt: skip
-"""Words (8 bytes each) of a job; from POINTERS on: indptr, neighbor, edge, operands, what outputs
-start with, outputs.
 
-ROWS, SLOTS: rows and edges; CAPACITY: length of the edge arrays, padding included. PACKED: shared
-matrices in another order. FUTURE: what XLA waits for in place of the caller's return, or null.
-"""
+class Word(enum.IntEnum):
+    """The words (8 bytes each) of a job, the record that all tasks of one call share."""
+
+    NEXT = 0
+    """The first task that nobody has taken."""
+    DONE = 1
+    """The tasks that are done."""
+    REFS = 2
+    """Threads that may still look at the job."""
+    ROW_TASKS = 3
+    """Tasks that reduce rows; those after them clear padding."""
+    TASKS = 4
+    ROWS = 5
+    SLOTS = 6
+    """Edges."""
+    CAPACITY = 7
+    """The length of the edge arrays, padding included."""
+    PARTIAL = 8
+    """The partial buffer: a record for each task."""
+    PACKED = 9
+    """Shared matrices in another order."""
+    MODE = 10
+    """The caller's x86 rounding and denormal modes."""
+    FUTURE = 11
+    """What XLA waits for in place of the caller's return, or null."""
+    API = 12
+    POINTERS = 13
+    """The first of the arrays: indptr, neighbor, edge, operands, what outputs start with,
+    outputs."""
+
 
 LINES_IN_FLIGHT = 96
 """Cache lines asked for ahead of their use, about as many as a core can wait for."""
@@ -66,7 +90,7 @@ Places = dict[Accumulator, tuple[ir.Value, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class RowPart:
     """A row, or one task's part of a hub: the slots `since .. until`. `leads`: it began before."""
 
     row: ir.Value
@@ -89,7 +113,7 @@ def accumulators(spec: Spec) -> tuple[list[Accumulator], int]:
     return out, -(-at // 64) * 64
 
 
-class Traversal:
+class TraversalCode:
     """Emits the functions of one kernel into a module."""
 
     def __init__(self, spec: Spec, module: ir.Module):
@@ -108,27 +132,24 @@ class Traversal:
         kind = ir.FunctionType(ir.VoidType(), [PTR, *arguments])
         function = ir.Function(self.module, kind, name)
         function.linkage = "internal"
-        self.m = Machine(self.module, ir.IRBuilder(function.append_basic_block()), self.spec.lanes)
+        self.m = Emitter(self.module, ir.IRBuilder(function.append_basic_block()), self.spec.lanes)
         self.b = self.m.b
         self.job = function.args[0]
-        self.rows, self.slots, self.capacity = map(self.word, (ROWS, SLOTS, CAPACITY))
-        self.partial, self.copies = self.word(PARTIAL, PTR), self.word(PACKED, PTR)
-        self.indptr, self.neighbor, self.edge = (self.word(POINTERS + i, PTR) for i in range(3))
-        first = POINTERS + 3
-        count = len(self.spec.body.inputs)
-        self.operands = [self.word(first + i, PTR) for i in range(count)]
-        first += count
-        self.starts = {k: self.word(first + i, PTR) for i, k in enumerate(self.spec.starts)}
-        first += len(self.starts)
-        outputs = len(self.spec.body.outputs)
-        self.outputs = [self.word(first + i, PTR) for i in range(outputs)]
+        self.rows, self.slots = self.word(Word.ROWS), self.word(Word.SLOTS)
+        self.capacity = self.word(Word.CAPACITY)
+        self.partial, self.copies = self.word(Word.PARTIAL, PTR), self.word(Word.PACKED, PTR)
+        pointers = (self.word(Word.POINTERS + i, PTR) for i in itertools.count())
+        self.indptr, self.neighbor, self.edge = itertools.islice(pointers, 3)
+        self.operands = list(itertools.islice(pointers, len(self.spec.body.inputs)))
+        self.starts = {k: next(pointers) for k in self.spec.starts}
+        self.outputs = list(itertools.islice(pointers, len(self.spec.body.outputs)))
         return function.args[1:]
 
     def word(self, number: int, kind: ir.Type = I64) -> ir.Value:
         return self.b.load(self.b.gep(self.job, [I64(number)], source_etype=I64), typ=kind)
 
     def start_of(self, row: ir.Value) -> ir.Value:
-        return self.m.index(self.indptr, row, self.spec.index_dtypes[0])
+        return self.m.index(self.indptr, row, self.spec.index_dtypes.indptr)
 
     def key(self, row: ir.Value) -> ir.Value:
         return self.b.add(self.start_of(row), row)
@@ -184,7 +205,7 @@ class Traversal:
             shift = b.add(row, I64(1))
             since = b.select(hub, m.larger(begin, b.sub(low, shift)), begin)
             until = b.select(hub, m.smaller(end, b.sub(high, shift)), end)
-            self._row_in_blocks(Part(row, since, until, hub, leads), totals)
+            self._row_in_blocks(RowPart(row, since, until, hub, leads), totals)
         if self.collector:
             self.collector.multiply()
         for acc in self.grown:
@@ -200,7 +221,7 @@ class Traversal:
         some = b.icmp_signed(">", first, I64(0))
         return b.select(b.and_(some, b.and_(cut, hub)), before, first)
 
-    def _row_in_blocks(self, part: Part, totals: Places) -> None:
+    def _row_in_blocks(self, part: RowPart, totals: Places) -> None:
         block = self.spec.block
         if block is None:
             self._row(part, totals)
@@ -212,7 +233,7 @@ class Traversal:
             self.compute(ONCE)
             self._row(part, totals)
 
-    def _row(self, part: Part, totals: Places) -> None:
+    def _row(self, part: RowPart, totals: Places) -> None:
         b, m = self.b, self.m
         self.row = part.row
         self._prefetch_rows(part.row)
@@ -257,9 +278,9 @@ class Traversal:
     def _endpoints(self, slot: ir.Value) -> dict[Space, ir.Value]:
         out, spec = {}, self.spec
         if spec.gathers:
-            out[spec.rows.flipped] = self.m.index(self.neighbor, slot, spec.index_dtypes[1])
+            out[spec.rows.flipped] = self.m.index(self.neighbor, slot, spec.index_dtypes.neighbor)
         if spec.needs_edge:
-            out[Space.EDGE] = self.m.index(self.edge, slot, spec.index_dtypes[2])
+            out[Space.EDGE] = self.m.index(self.edge, slot, spec.index_dtypes.edge)
         return out
 
     def _prefetch(self, slot: ir.Value) -> None:
@@ -337,7 +358,7 @@ class Traversal:
         shapes = [spec.shape(a) for a in eqn.inputs]
         outs = [spec.shape(o) for o in eqn.outputs]
         dtypes = [o.dtype for o in eqn.outputs]
-        site = Site(self.m, op.name, dict(op.params), inputs, shapes, dtypes, outs)
+        site = CodeSite(self.m, op.name, dict(op.params), inputs, shapes, dtypes, outs)
         values = rule(site)
         return [self.m.spread(v, math.prod(s)) for v, s in zip(values, outs, strict=True)]
 
@@ -364,14 +385,14 @@ class Traversal:
         """Add what an edge gives to rows of the task's own table of sums."""
         pointer = self.m.offset(self.own, acc.leading, 1)
         for one in self.spec.sums[acc.output]:
-            sums = tables.Sums(self.m, one.rows, acc.dtype, pointer)
+            sums = tables.TableSums(self.m, one.rows, acc.dtype, pointer)
             if one.pairs:
                 sums.add_products(self._index(one.rows), [self._factors(acc, p) for p in one.pairs])
             else:
                 value = convert(self.m, self.read(one.update), acc.value.dtype)
                 sums.add(self._index(one.rows), Vec(acc.dtype, value.size, value.chunks))
 
-    def _matrix(self, matrix: Matrix) -> ir.Value:
+    def _matrix(self, matrix: SharedMatrix) -> ir.Value:
         if matrix.lies_so:
             return self.operands[self.spec.body.inputs.index(matrix.value)]
         at, _ = self.spec.packed[matrix.value, matrix.axes, matrix.dtype]
@@ -415,7 +436,7 @@ class Traversal:
             self.m.assign(out[acc], self._like(acc))
         return out
 
-    def _start(self, acc: Accumulator, part: Part) -> Vec:
+    def _start(self, acc: Accumulator, part: RowPart) -> Vec:
         """What a row goes on from: of a hub, in the task where it begins."""
         pointer = self._element(self.starts[acc.output], acc.value, part.row)
         given = self.m.load(pointer, acc.value.dtype, self.spec.places(acc.value))

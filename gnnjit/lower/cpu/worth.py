@@ -24,7 +24,7 @@ NEAR, FAR = 0.21e-9, 0.36e-9
 """Seconds for a vector of multiplications with a matrix in the nearest cache, and in the next."""
 
 NEAR_BYTES = 32768
-"""Of the nearest cache."""
+"""Bytes of the nearest cache."""
 
 OUTER, VALUE = 0.15e-9, 0.5e-9
 """Seconds for a vector of a sum of outer products, and of a value computed in registers."""
@@ -41,7 +41,7 @@ COMPILE, INSTRUCTION, XLA_COMPILE = 0.05, 0.05e-3, 0.2
 
 
 @dataclasses.dataclass(frozen=True)
-class Cost:
+class KernelTime:
     """Seconds of one call, and to compile."""
 
     step: float
@@ -82,23 +82,23 @@ def written_out(spec: Spec) -> int:
     return found
 
 
-def kernel(spec: Spec, instructions: int, edges: int) -> Cost:
-    """Of a kernel with so many instructions."""
+def kernel(spec: Spec, instructions: int, edges: int) -> KernelTime:
+    """The time of a kernel with so many instructions."""
     matrices = {id(m.matrix.value): m.matrix.bytes for m in spec.matvecs.values()}
     near = sum(matrices.values()) <= NEAR_BYTES
     vectors = sum(_vectors(m.columns) * m.places.size for m in spec.matvecs.values())
     each = (NEAR if near else FAR) * vectors
     each += OUTER * _outer(spec) + VALUE * sum(_vectors(_size(a)) for a in _values(spec))
-    return Cost(edges * each, COMPILE + INSTRUCTION * instructions)
+    return KernelTime(edges * each, COMPILE + INSTRUCTION * instructions)
 
 
-def chunks(spec: Spec, edges: int) -> Cost:
-    """Of the same traversal in chunks of edges."""
+def chunks(spec: Spec, edges: int) -> KernelTime:
+    """The time of the same traversal in chunks of edges."""
     vectors = sum(_vectors(m.columns) * m.places.size for m in spec.matvecs.values())
     products = XLA_PRODUCT * (vectors + _outer(spec))
     moved = XLA_VALUE * sum(_vectors(_size(a)) for a in _written(spec))
     inside = VALUE * sum(_vectors(_size(a)) for a in _values(spec))
-    return Cost(edges * (products + moved + inside), XLA_COMPILE)
+    return KernelTime(edges * (products + moved + inside), XLA_COMPILE)
 
 
 def _outer(spec: Spec) -> int:
@@ -109,12 +109,12 @@ def _outer(spec: Spec) -> int:
 
 
 def _values(spec: Spec) -> list[Atom]:
-    """What is computed or read on each edge."""
+    """The values that are computed or read on each edge."""
     return [v for v in spec.body.values() if v in spec.used and spec.levels[v] == PER_EDGE]
 
 
 def _written(spec: Spec) -> set[Atom]:
-    """What XLA reads at random, or writes for an operation that it fuses with nothing else."""
+    """The values that XLA gathers, or writes for an operation that it does not fuse."""
     found: set[Atom] = {v for _, v in spec.inputs(PER_EDGE)}
     for eqn in spec.equations(PER_EDGE):
         if isinstance(eqn.op, Lax) and eqn.op.name == "dot_general":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from pallas_kernels.rows import Config
+from pallas_kernels.rows import TileConfig
 from pallas_kernels.traversal import DOT, Traversal, padded
 
 TILE = 2048
@@ -32,7 +32,7 @@ def held(t: Traversal) -> int:
     return max([sums, *(n // 4 for n in read)])
 
 
-def static_config(t: Traversal) -> Config:
+def static_config(t: Traversal) -> TileConfig:
     """Lanes that fill a tile; four warps, or eight where they would spill what they hold.
 
     Compiled for an H200, the sum of a 64 x 64 outer product takes 255 registers and spills 424
@@ -41,10 +41,10 @@ def static_config(t: Traversal) -> Config:
     """
     lanes = max(1, min(64, TILE // widest(t)))
     warps = 2 * WARPS if held(t) >= HELD else WARPS
-    return Config(lanes=max(lanes, DOT), warps=warps, stages=2)
+    return TileConfig(lanes=max(lanes, DOT), warps=warps, stages=2)
 
 
-def candidates(t: Traversal) -> list[Config]:
+def candidates(t: Traversal) -> list[TileConfig]:
     """The static choice first, then its neighbours: fewer and more lanes and warps."""
     first = static_config(t)
     out = [first]

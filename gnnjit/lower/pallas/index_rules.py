@@ -10,20 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gnnjit.lower.pallas.tile import Site, Unsupported, clear, rule
+from gnnjit.lower.lowering import Unsupported
+from gnnjit.lower.pallas.tile import TileSite, clear, rule
 from pallas_kernels import triton
 from pallas_kernels.traversal import padded
 
 
 @rule("broadcast_in_dim")
-def _broadcast(site: Site) -> Sequence[Any]:
+def _broadcast(site: TileSite) -> Sequence[Any]:
     x, shape = site.args[0], site.out.shape
     dims = (0, *(d + 1 for d in site.params["broadcast_dimensions"]))
     return [lax.broadcast_in_dim(x, (x.shape[0], *padded(shape)), dims)]
 
 
 @rule("reshape", "squeeze", "expand_dims")
-def _reshape(site: Site) -> Sequence[Any]:
+def _reshape(site: TileSite) -> Sequence[Any]:
     if site.params.get("dimensions") and site.op.name == "reshape":
         raise Unsupported("a reshape that permutes has no GPU kernel code")
     return [reshape(site.args[0], site.shapes[0], tuple(site.out.shape))]
@@ -46,19 +47,19 @@ def _positions(shape: tuple[int, ...]) -> np.ndarray:
 
 
 @rule("transpose")
-def _transpose(site: Site) -> Sequence[Any]:
+def _transpose(site: TileSite) -> Sequence[Any]:
     return [jnp.transpose(site.args[0], (0, *(p + 1 for p in site.params["permutation"])))]
 
 
 @rule("iota")
-def _iota(site: Site) -> Sequence[Any]:
+def _iota(site: TileSite) -> Sequence[Any]:
     shape = (1, *padded(site.out.shape))
     return [lax.broadcasted_iota(site.dtype, shape, site.params["dimension"] + 1)]
 
 
 def _reduction(name: str, neutral: Any, fn: Any) -> None:
     @rule(name)
-    def reduce(site: Site) -> Sequence[Any]:
+    def reduce(site: TileSite) -> Sequence[Any]:
         (x,), (shape,) = site.args, site.shapes
         axes = site.params["axes"]
         sizes = [n if a in axes else padded((n,))[0] for a, n in enumerate(shape)]
@@ -83,7 +84,7 @@ _reduction("reduce_min", _most, triton.reduce_min)
 
 def _boolean(name: str, otherwise: int, fn: Any) -> None:
     @rule(name)
-    def reduce(site: Site) -> Sequence[Any]:
+    def reduce(site: TileSite) -> Sequence[Any]:
         (x,), (shape,) = site.args, site.shapes
         if site.dtype != np.bool_:
             raise Unsupported(f"{name} of {site.out.dtype} has no GPU kernel code")
@@ -98,14 +99,14 @@ _boolean("reduce_or", 0, jnp.max)
 
 
 @rule("cumsum")
-def _cumsum(site: Site) -> Sequence[Any]:
+def _cumsum(site: TileSite) -> Sequence[Any]:
     if site.params["reverse"]:
         raise Unsupported("a reversed cumsum has no GPU kernel code")
     return [lax.cumsum(site.args[0], site.params["axis"] + 1)]
 
 
 @rule("concatenate")
-def _concatenate(site: Site) -> Sequence[Any]:
+def _concatenate(site: TileSite) -> Sequence[Any]:
     """Pieces of one size, a power of two: a new axis, on which each piece has its place."""
     axis, shapes = site.params["dimension"], site.shapes
     size = shapes[0][axis]
@@ -116,11 +117,11 @@ def _concatenate(site: Site) -> Sequence[Any]:
 
 
 @rule("stack")
-def _stack(site: Site) -> Sequence[Any]:
+def _stack(site: TileSite) -> Sequence[Any]:
     return [_stacked(site, site.params["axis"])[0]]
 
 
-def _stacked(site: Site, axis: int) -> tuple[Any, tuple[int, ...]]:
+def _stacked(site: TileSite, axis: int) -> tuple[Any, tuple[int, ...]]:
     """The arguments along a new axis, and the shape of the result."""
     count, one = len(site.args), site.shapes[0]
     shape = (*one[:axis], count, *one[axis:])
@@ -134,7 +135,7 @@ def _stacked(site: Site, axis: int) -> tuple[Any, tuple[int, ...]]:
 
 
 @rule("slice")
-def _slice(site: Site) -> Sequence[Any]:
+def _slice(site: TileSite) -> Sequence[Any]:
     """One piece of an axis that falls into pieces of equal size, a power of two."""
     x, shape = site.args[0], site.shapes[0]
     if any(s != 1 for s in site.params["strides"] or ()):
@@ -146,7 +147,7 @@ def _slice(site: Site) -> Sequence[Any]:
 
 
 @rule("split")
-def _split(site: Site) -> Sequence[Any]:
+def _split(site: TileSite) -> Sequence[Any]:
     ends = np.cumsum(site.params["sizes"])
     axis = site.params["axis"]
     return [

@@ -1,4 +1,4 @@
-"""GPU kernels for one `aggregate` traversal: can they be used, and use them."""
+"""The lowering of a traversal to the Triton backend of Pallas."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gnnjit.graph import Graph
 from gnnjit.graph.structure import Structure
-from gnnjit.ir.program import Atom, Program, Reduce
+from gnnjit.ir.program import Aggregate, Atom, Program
 from gnnjit.ir.space import Space
+from gnnjit.lower.execute import size
+from gnnjit.lower.lowering import LoweringRequest, Reductions, Unsupported
 from gnnjit.lower.pallas import index_rules, limits, matmul_rules, tile, timing_inputs, tune
 from gnnjit.lower.pallas.outer_products import MAX_SUM, OuterProduct, find_outer_products
 from pallas_kernels import edges, rows, triton
@@ -21,39 +22,36 @@ from pallas_kernels.traversal import Operand, Output, Traversal, padded
 assert matmul_rules.rule is index_rules.rule  # importing them registers their rules
 
 KINDS = ("sum", "max", "min", "exp_sum")
-Reductions = tuple[Reduce | None, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
-    """Outputs of a traversal that one kernel computes, `at` their numbers.
+class KernelPart:
+    """The part of a traversal that one kernel computes.
 
-    inputs: the numbers of the operands that it reads.
+    outputs, inputs: which of the traversal's outputs and operands it has, by number.
+    by_row: whether the kernel goes row by row, or over all edges in their order.
     """
 
-    body: Program
-    reductions: Reductions
-    at: tuple[int, ...]
+    op: Aggregate
+    outputs: tuple[int, ...]
     inputs: tuple[int, ...]
     by_row: bool
 
 
-def why_not(
-    body: Program, reductions: Reductions, by: Space, graph: Graph | None = None
-) -> list[str]:
-    """Reasons why `run` cannot be used for a traversal by the rows `by`, of `graph` if given."""
-    out = triton.MISSING + _reductions(body, reductions, by)
-    out += [] if graph is None else limits.reasons(body, reductions, by, graph)
+def why_not(request: LoweringRequest) -> list[str]:
+    """Reasons against this lowering; none means that it runs."""
+    body, reductions, by = request.body, request.reductions, request.rows
+    out = triton.MISSING + _reductions(body, reductions, by) + limits.reasons(request)
     if out:
         return out
     for part in parts(body, reductions, by):
         outer = _outer(part)
         wanted = _wanted(part, outer)
-        out += tile.reasons(part.body, wanted) + _too_large(outer)
+        out += tile.reasons(part.op.body, wanted) + _too_large(outer)
         try:
             if not out:
-                tile.check(part.body, wanted)
-        except tile.Unsupported as reason:
+                tile.check(part.op.body, wanted)
+        except Unsupported as reason:
             out.append(str(reason))
     return list(dict.fromkeys(out))
 
@@ -73,65 +71,36 @@ def _reductions(body: Program, reductions: Reductions, by: Space) -> list[str]:
 
 
 @functools.lru_cache(maxsize=1024)
-def parts(body: Program, reductions: Reductions, by: Space) -> tuple[Part, ...]:
-    """The kernels that a traversal takes: what rows own, and what the whole graph shares.
+def parts(body: Program, reductions: Reductions, by: Space) -> tuple[KernelPart, ...]:
+    """The kernels of a traversal: one for the outputs of rows, one for those of the whole graph.
 
-    Values on the edges are written by the kernel of the rows, where there is one.
+    The kernel of the rows, where there is one, also writes the values on the edges.
     """
     owned = [i for i, r in enumerate(reductions) if r is not None and r.into is by]
     loose = [i for i, r in enumerate(reductions) if r is None]
     shared = [i for i, r in enumerate(reductions) if r is not None and r.into is Space.SHARED]
     groups = [(owned + loose, True), (shared, False)] if owned else [(shared + loose, False)]
-    return tuple(_part(body, reductions, tuple(sorted(g)), own) for g, own in groups if g)
+    op = Aggregate(body, reductions)
+    return tuple(KernelPart(*op.select(outputs), by_row) for outputs, by_row in groups if outputs)
 
 
-def _part(body: Program, reductions: Reductions, at: tuple[int, ...], by_row: bool) -> Part:
-    outputs = tuple(body.outputs[i] for i in at)
-    kept = tile.needed(body, outputs)
-    live = {*outputs, *(a for e in kept for a in e.inputs)}
-    inputs = tuple(i for i, v in enumerate(body.inputs) if v in live)
-    read = tuple(body.inputs[i] for i in inputs)
-    program = Program(read, tuple(kept), outputs, body.name)
-    return Part(program, tuple(_renumbered(reductions[i], at) for i in at), at, inputs, by_row)
-
-
-def _renumbered(r: Reduce | None, at: tuple[int, ...]) -> Reduce | None:
-    if r is None or r.score is None:
-        return r
-    return dataclasses.replace(r, score=at.index(r.score))
-
-
-def run(
-    body: Program,
-    reductions: Reductions,
-    by: Space,
-    graph: Graph,
-    operands: Sequence[Any],
-    *,
-    interpret: bool = False,
-) -> list[Any]:
-    """The outputs of one traversal; operands and outputs as `aggregate` has them."""
-    structure = graph.in_structure if by is Space.DST else graph.out_structure
-    outs: list[Any] = [None] * len(reductions)
-    for part in parts(body, reductions, by):
-        given = [operands[i] for i in part.inputs]
-        if part.by_row:
-            found = _by_row(part, by, graph, structure, given, interpret)
-        else:
-            found = _by_edge(part, by, graph, given, interpret)
-        for i, x in zip(part.at, found, strict=True):
+def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
+    """On a CPU, the kernels are interpreted."""
+    outs: list[Any] = [None] * len(request.reductions)
+    for part in parts(request.body, request.reductions, request.rows):
+        launch = _by_row if part.by_row else _by_edge
+        results = launch(part, request, [operands[i] for i in part.inputs])
+        for i, x in zip(part.outputs, results, strict=True):
             outs[i] = x
     return outs
 
 
-def _by_row(
-    part: Part, by: Space, graph: Graph, structure: Structure, operands: list[Any], interpret: bool
-) -> list[Any]:
-    t = _traversal(part, by, {})
+def _by_row(part: KernelPart, request: LoweringRequest, operands: list[Any]) -> list[Any]:
+    interpret, num_edges = request.platform == "cpu", request.graph.num_edges
+    t = _traversal(part, request.rows, {})
+    structure = request.structure
     plan, num_rows = plan_of(structure), structure.num_rows
-    timer = (
-        None if interpret else timing_inputs.rows_timer(plan, num_rows, graph.num_edges, operands)
-    )
+    timer = None if interpret else timing_inputs.rows_timer(plan, num_rows, num_edges, operands)
     return rows.run(
         t,
         plan,
@@ -139,31 +108,33 @@ def _by_row(
         structure.edge,
         operands,
         num_rows,
-        tune.choose(_kernel("rows", part, by, graph), t, timer),
+        tune.choose(_kernel("rows", part, request), t, timer),
         interpret=interpret,
-        clear_edges=graph.mask is not None,
+        clear_edges=request.graph.mask is not None,
     )
 
 
-def _by_edge(
-    part: Part, by: Space, graph: Graph, operands: list[Any], interpret: bool
-) -> list[Any]:
-    t = _traversal(part, by, _outer(part))
-    row, neighbor = (graph.dst, graph.src) if by is Space.DST else (graph.src, graph.dst)
-    kernel = _kernel("edges", part, by, graph)
+def _by_edge(part: KernelPart, request: LoweringRequest, operands: list[Any]) -> list[Any]:
+    interpret, graph = request.platform == "cpu", request.graph
+    t = _traversal(part, request.rows, _outer(part))
+    row, neighbor = graph.dst, graph.src
+    if request.rows is Space.SRC:
+        row, neighbor = neighbor, row
+    kernel = _kernel("edges", part, request)
     timer = None if interpret else timing_inputs.edges_timer(*kernel.sizes, operands)
     config = tune.choose(kernel, t, timer)
     return edges.run(t, row, neighbor, graph.mask, operands, config, interpret=interpret)
 
 
-def _kernel(kind: str, part: Part, by: Space, graph: Graph) -> tune.Kernel:
+def _kernel(kind: str, part: KernelPart, request: LoweringRequest) -> tune.TunedKernel:
     """What the choice of tiles depends on."""
-    ends = (graph.num_dst, graph.num_src) if by is Space.DST else (graph.num_src, graph.num_dst)
-    return tune.Kernel(kind, part.body, part.reductions, (*ends, graph.num_edges))
+    rows, graph = request.rows, request.graph
+    sizes = (size(graph, rows), size(graph, rows.flipped), graph.num_edges)
+    return tune.TunedKernel(kind, part.op.body, part.op.reductions, sizes)
 
 
-def _outer(part: Part) -> dict[int, OuterProduct]:
-    return {} if part.by_row else find_outer_products(part.body, part.reductions)
+def _outer(part: KernelPart) -> dict[int, OuterProduct]:
+    return {} if part.by_row else find_outer_products(part.op.body, part.op.reductions)
 
 
 def _too_large(outer: dict[int, OuterProduct]) -> list[str]:
@@ -174,28 +145,28 @@ def _too_large(outer: dict[int, OuterProduct]) -> list[str]:
     ]
 
 
-def _wanted(part: Part, outer: dict[int, OuterProduct]) -> list[Atom]:
-    """What is computed on tiles: the outputs, of outer products their two vectors."""
-    plain = [o for i, o in enumerate(part.body.outputs) if i not in outer]
+def _wanted(part: KernelPart, outer: dict[int, OuterProduct]) -> list[Atom]:
+    """The values computed on tiles: the outputs, and the two vectors of each outer product."""
+    plain = [o for i, o in enumerate(part.op.body.outputs) if i not in outer]
     return [*plain, *(v for pair in outer.values() for v in (pair.left, pair.right))]
 
 
-def plan_of(structure: Structure) -> rows.Plan:
-    """The tasks of a structure; each row a long one where nothing is known of the degrees."""
+def plan_of(structure: Structure) -> rows.TaskPlan:
+    """The tasks of a structure: each row is a long one where the degrees are not known."""
     found = structure.tasks
     if found is not None:
         long, short, hubs = (rows.Tasks(*t) for t in (found.long, found.short, found.hubs))
-        return rows.Plan(long, short, hubs, found.pieces)
+        return rows.TaskPlan(long, short, hubs, found.pieces)
     row = jnp.arange(structure.num_rows, dtype=structure.indptr.dtype)
     long = rows.Tasks(row, structure.indptr[:-1], structure.degree())
     none = row[:0]
     empty = rows.Tasks(none, none, none)
-    return rows.Plan(long, empty, empty, 0)
+    return rows.TaskPlan(long, empty, empty, 0)
 
 
-def _traversal(part: Part, by: Space, outer: dict[int, OuterProduct]) -> Traversal:
+def _traversal(part: KernelPart, by: Space, outer: dict[int, OuterProduct]) -> Traversal:
     places = {by: "row", by.flipped: "neighbor", Space.EDGE: "edge", Space.SHARED: "shared"}
-    operands = tuple(Operand(places[v.space], tuple(v.shape), v.dtype) for v in part.body.inputs)
+    operands = tuple(Operand(places[v.space], tuple(v.shape), v.dtype) for v in part.op.body.inputs)
     outputs = tuple(
         Output(
             "outer_sum" if i in outer else r and r.kind,
@@ -203,16 +174,16 @@ def _traversal(part: Part, by: Space, outer: dict[int, OuterProduct]) -> Travers
             o.dtype,
             r and r.score,
         )
-        for i, (o, r) in enumerate(zip(part.body.outputs, part.reductions, strict=True))
+        for i, (o, r) in enumerate(zip(part.op.body.outputs, part.op.reductions, strict=True))
     )
 
     wanted = _wanted(part, outer)
 
     def evaluate(tiles: Sequence[Any]) -> list[Any]:
-        env = tile.evaluate(part.body, tiles, wanted)
+        env = tile.evaluate(part.op.body, tiles, wanted)
         return [
             outer[i].tiles(env) if i in outer else _full(tile.read(env, o), tuple(o.shape))
-            for i, o in enumerate(part.body.outputs)
+            for i, o in enumerate(part.op.body.outputs)
         ]
 
     return Traversal(evaluate, operands, outputs)

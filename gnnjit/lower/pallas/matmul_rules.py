@@ -9,7 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from gnnjit.lower.pallas.tile import MAX_SCALARS, Site, Unsupported, clear, rule
+from gnnjit.lower.lowering import Unsupported
+from gnnjit.lower.pallas.tile import MAX_SCALARS, TileSite, clear, rule
 from pallas_kernels import triton
 from pallas_kernels.traversal import DOT, padded
 
@@ -18,7 +19,7 @@ MAX_MATRIX = 128 * 128
 
 
 @rule("dot_general")
-def _dot_general(site: Site) -> Sequence[Any]:
+def _dot_general(site: TileSite) -> Sequence[Any]:
     (lc, rc), (lb, rb) = site.params["dimension_numbers"]
     (left, right), (sl, sr) = site.args, site.shapes
     # The matrix unit sums in float32, which is less than wider floats and integers need.
@@ -52,7 +53,7 @@ def _last(x: Any, shape: tuple[int, ...], axis: int) -> tuple[Any, tuple[int, ..
     return jnp.transpose(x, (0, *(a + 1 for a in order))), tuple(shape[a] for a in order)
 
 
-def _apply(site: Site, x: Any, shape: tuple[int, ...], matrix: Any, width: int) -> Any:
+def _apply(site: TileSite, x: Any, shape: tuple[int, ...], matrix: Any, width: int) -> Any:
     """`x @ matrix` along the last element axis."""
     if math.prod(matrix.shape) > MAX_MATRIX:
         size = f"{matrix.shape[0]} x {matrix.shape[1]}"
@@ -64,7 +65,7 @@ def _apply(site: Site, x: Any, shape: tuple[int, ...], matrix: Any, width: int) 
     return out.astype(site.dtype).reshape(*x.shape[:-1], padded((width,))[0])
 
 
-def _operands(site: Site, a: Any, b: Any) -> tuple[Any, Any]:
+def _operands(site: TileSite, a: Any, b: Any) -> tuple[Any, Any]:
     """Half precision goes to the matrix unit as it is."""
     half = [d.dtype for d in site.eqn.inputs]
     if all(d.itemsize == 2 for d in map(np.dtype, half)) and half[0] == half[1]:
@@ -73,7 +74,7 @@ def _operands(site: Site, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _multiply_and_sum(
-    site: Site,
+    site: TileSite,
     lc: tuple[int, ...],
     rc: tuple[int, ...],
     lb: tuple[int, ...],

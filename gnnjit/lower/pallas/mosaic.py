@@ -1,4 +1,4 @@
-"""A traversal as a kernel on the Mosaic GPU backend of Pallas: what can be used, and use it.
+"""The lowering of a traversal to the Mosaic GPU backend of Pallas.
 
 The values of one edge are scalars and vectors; `RULES` has every primitive that works on both.
 What is missing there either has no lowering in Mosaic GPU (pow, log1p, expm1, floor, dot_general,
@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gnnjit.graph import Graph
 from gnnjit.ir.program import Equation, Lax, Literal, Program, Reduce
 from gnnjit.ir.space import Space
+from gnnjit.lower.lowering import LoweringRequest
 from gnnjit.lower.pallas import limits
 from gnnjit.lower.pallas.kernel import plan_of
 from gnnjit.lower.pallas.tile import working_dtype
@@ -35,12 +35,11 @@ CAPABILITY = 9.0
 """Hopper. Mosaic GPU names Ampere too, on which no project test has run."""
 
 
-def why_not(
-    body: Program, reductions: Sequence[Reduce | None], by: Space, graph: Graph | None = None
-) -> list[str]:
-    """Reasons why `run` cannot be used for a traversal by the rows `by`, of `graph` if given."""
-    out = mosaic.MISSING + _device() + _reductions(reductions, by)
-    out += [] if graph is None else limits.too_many(body, reductions, graph)
+def why_not(request: LoweringRequest) -> list[str]:
+    """Reasons against this lowering; none means that it runs."""
+    body = request.body
+    out = mosaic.MISSING + _device() + _reductions(request.reductions, request.rows)
+    out += limits.too_many(request)
     for v in (*body.values(), *(a for a in body.outputs if isinstance(a, Literal))):
         out += _value(v)
     for v in (*body.inputs, *body.outputs):  # masks are for use between them
@@ -51,7 +50,7 @@ def why_not(
 
 
 def _device() -> list[str]:
-    """What is known of the GPU; another host's may be lowered for."""
+    """Reasons of the GPU of this host; the code may be for another host's."""
     if jax.default_backend() != "gpu":
         return []
     found = float(getattr(jax.local_devices()[0], "compute_capability", CAPABILITY))
@@ -101,29 +100,19 @@ def _equation(eqn: Equation) -> list[str]:
     return []
 
 
-def run(
-    body: Program,
-    reductions: Sequence[Reduce | None],
-    by: Space,
-    graph: Graph,
-    operands: Sequence[Any],
-    *,
-    interpret: bool = False,
-) -> list[Any]:
-    """The outputs of one traversal; operands and outputs as `aggregate` has them.
-
-    interpret: on a CPU, outside the rule of a primitive, if `mosaic.can_interpret()`.
-    """
-    structure = graph.in_structure if by is Space.DST else graph.out_structure
+def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
+    """On a CPU, the kernels are interpreted: outside the rule of a primitive, if
+    `mosaic.can_interpret()`."""
+    structure = request.structure
     return mosaic.run(
-        traversal_of(body, reductions, by),
+        traversal_of(request.body, request.reductions, request.rows),
         plan_of(structure),
         structure.neighbor,
         structure.edge,
         operands,
         structure.num_rows,
-        interpret=interpret,
-        mask=graph.mask,
+        interpret=request.platform == "cpu",
+        mask=request.graph.mask,
     )
 
 

@@ -18,8 +18,9 @@ import numpy as np
 from jax import lax
 
 from gnnjit.ir.dtypes import is_extended
-from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Value
+from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Value, needed
 from gnnjit.ir.space import Space
+from gnnjit.lower.lowering import Unsupported
 from pallas_kernels import special, triton
 from pallas_kernels.traversal import accumulator_dtype, padded
 
@@ -27,12 +28,8 @@ MAX_SCALARS = 8192
 """Scalars of one value, per edge, that a tile may hold."""
 
 
-class Unsupported(Exception):
-    """A reason why a program has no GPU kernel."""
-
-
 @dataclasses.dataclass(frozen=True)
-class Site:
+class TileSite:
     """One equation, with its arguments as tiles."""
 
     eqn: Equation
@@ -62,7 +59,7 @@ class Site:
         return working_dtype(self.out.dtype)
 
 
-Rule = Callable[[Site], Sequence[Any]]
+Rule = Callable[[TileSite], Sequence[Any]]
 RULES: dict[str, Rule] = {}
 
 
@@ -83,21 +80,11 @@ def evaluate(body: Program, tiles: Sequence[Any], wanted: Sequence[Atom]) -> dic
     env: dict[Any, Any] = {}
     for value, tile in zip(body.inputs, tiles, strict=True):
         env[value] = tile.astype(working_dtype(value.dtype))
-    for eqn in needed(body, wanted):
+    for eqn in needed(body.equations, wanted):
         assert isinstance(eqn.op, Lax), eqn.op
-        site = Site(eqn, tuple(read(env, a) for a in eqn.inputs))
+        site = TileSite(eqn, tuple(read(env, a) for a in eqn.inputs))
         env.update(zip(eqn.outputs, RULES[eqn.op.name](site), strict=True))
     return env
-
-
-def needed(body: Program, wanted: Sequence[Atom]) -> list[Equation]:
-    """The equations that `wanted` are computed by, in order."""
-    live, out = set(wanted), []
-    for eqn in reversed(body.equations):
-        if live.intersection(eqn.outputs):
-            live.update(eqn.inputs)
-            out.append(eqn)
-    return out[::-1]
 
 
 def read(env: dict[Any, Any], atom: Any) -> Any:
@@ -108,7 +95,7 @@ def read(env: dict[Any, Any], atom: Any) -> Any:
 
 def reasons(body: Program, wanted: Sequence[Atom]) -> list[str]:
     """Why `wanted` cannot be evaluated on tiles, as far as single equations tell."""
-    equations = needed(body, wanted)
+    equations = needed(body.equations, wanted)
     ops = [e.op for e in equations]
     names = {op.name for op in ops if not isinstance(op, Lax) or op.name not in RULES}
     out = [f"no GPU kernel code for the primitive {name}" for name in sorted(names)]
@@ -133,7 +120,7 @@ def as_shape(tile: Any, shape: tuple[int, ...], wanted: tuple[int, ...], lanes: 
     return tile if tile.shape == target else jnp.broadcast_to(tile, target)
 
 
-def aligned(site: Site) -> list[Any]:
+def aligned(site: TileSite) -> list[Any]:
     """The arguments of an elementwise operation, all of one shape."""
     lanes = max(a.shape[0] for a in site.args)
     wanted = tuple(site.out.shape)
@@ -153,7 +140,7 @@ def clear(tile: Any, shape: Sequence[int], otherwise: Any = 0) -> Any:
 # ------------------------------------------------------------------------------- elementwise
 
 
-def _same(site: Site) -> Sequence[Any]:
+def _same(site: TileSite) -> Sequence[Any]:
     """The primitive itself, on tiles."""
     args = aligned(site)
     op = site.op.primitive
@@ -170,22 +157,22 @@ for _name in (
 
 
 @rule("add_any")
-def _add(site: Site) -> Sequence[Any]:
+def _add(site: TileSite) -> Sequence[Any]:
     a, b = aligned(site)
     return [a + b]
 
 
 @rule("max")
-def _max(site: Site) -> Sequence[Any]:
+def _max(site: TileSite) -> Sequence[Any]:
     return [_extreme(site, triton.maximum)]
 
 
 @rule("min")
-def _min(site: Site) -> Sequence[Any]:
+def _min(site: TileSite) -> Sequence[Any]:
     return [_extreme(site, triton.minimum)]
 
 
-def _extreme(site: Site, of: Any) -> Any:
+def _extreme(site: TileSite, of: Any) -> Any:
     a, b = aligned(site)
     first, second = map(_is_number, site.eqn.inputs)
     return of(b, a, number=True) if first else of(a, b, number=second)
@@ -197,31 +184,31 @@ def _is_number(atom: Atom) -> bool:
 
 
 @rule("at_most")
-def _at_most(site: Site) -> Sequence[Any]:
+def _at_most(site: TileSite) -> Sequence[Any]:
     x, top = aligned(site)
     return [jnp.where(x > top, top, x)]
 
 
 @rule("clamp")
-def _clamp(site: Site) -> Sequence[Any]:
+def _clamp(site: TileSite) -> Sequence[Any]:
     low, x, high = aligned(site)
     least, _, most = map(_is_number, site.eqn.inputs)
     return [triton.minimum(triton.maximum(x, low, number=least), high, number=most)]
 
 
 @rule("copy", "copy_p", "optimization_barrier", "stop_gradient")
-def _copy(site: Site) -> Sequence[Any]:
+def _copy(site: TileSite) -> Sequence[Any]:
     return list(site.args)
 
 
 @rule("convert_element_type")
-def _convert(site: Site) -> Sequence[Any]:
+def _convert(site: TileSite) -> Sequence[Any]:
     (x,) = site.args
     return [x if x.dtype == site.dtype else x.astype(site.dtype)]
 
 
 @rule("bitcast_convert_type")
-def _bitcast(site: Site) -> Sequence[Any]:
+def _bitcast(site: TileSite) -> Sequence[Any]:
     (x,), (given,), made = site.args, site.eqn.inputs, site.out.dtype
     if (x.dtype, site.dtype) != (given.dtype, made) or x.dtype.itemsize != made.itemsize:
         raise Unsupported(f"the bits of {given.dtype} as {made} have no GPU kernel code")
@@ -229,20 +216,20 @@ def _bitcast(site: Site) -> Sequence[Any]:
 
 
 @rule("log2")
-def _log2(site: Site) -> Sequence[Any]:
+def _log2(site: TileSite) -> Sequence[Any]:
     (x,) = aligned(site)
     return [jnp.log(x) * np.asarray(1 / math.log(2), x.dtype)]
 
 
 @rule("one_minus_square")
-def _one_minus_square(site: Site) -> Sequence[Any]:
+def _one_minus_square(site: TileSite) -> Sequence[Any]:
     (x,) = aligned(site)
     one = jnp.ones_like(x)
     return [(one - x) * (one + x)]
 
 
 @rule("round")
-def _round(site: Site) -> Sequence[Any]:
+def _round(site: TileSite) -> Sequence[Any]:
     (x,) = aligned(site)
     if site.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN:
         return [_round_to_even(x)]
@@ -261,7 +248,7 @@ def _round_to_even(x: Any) -> Any:
 
 
 @rule("polynomial")
-def _polynomial(site: Site) -> Sequence[Any]:
+def _polynomial(site: TileSite) -> Sequence[Any]:
     """Horner's rule; the coefficients come after the argument, lowest power first."""
     x, *coefficients = aligned(site)
     total = coefficients[-1]
@@ -271,20 +258,20 @@ def _polynomial(site: Site) -> Sequence[Any]:
 
 
 @rule("erf")
-def _erf(site: Site) -> Sequence[Any]:
+def _erf(site: TileSite) -> Sequence[Any]:
     (x,) = aligned(site)
     _single(site)
     return [special.erf(x)]
 
 
 @rule("erfc")
-def _erfc(site: Site) -> Sequence[Any]:
+def _erfc(site: TileSite) -> Sequence[Any]:
     (x,) = aligned(site)
     _single(site)
     return [special.erfc(x)]
 
 
-def _single(site: Site) -> None:
+def _single(site: TileSite) -> None:
     if site.dtype != np.float32:
         raise Unsupported(f"{site.op.name} of {site.out.dtype} has no GPU kernel code")
 

@@ -13,12 +13,16 @@ from gnnjit.graph.row_tasks import PIECE, SHORT
 from gnnjit.lower.pallas.tune import Timer, seconds
 from gnnjit.system.autotuning import untraced
 from pallas_kernels import edges, rows
-from pallas_kernels.rows import Config
+from pallas_kernels.rows import TileConfig
 from pallas_kernels.traversal import Traversal
 
 
 def rows_timer(
-    plan: rows.Plan, num_rows: int, num_edges: int, operands: Sequence[Any], interpret: bool = False
+    plan: rows.TaskPlan,
+    num_rows: int,
+    num_edges: int,
+    operands: Sequence[Any],
+    interpret: bool = False,
 ) -> Callable[[Traversal], Timer]:
     """Times the kernel of rows; `plan` and `operands` are traced, only their shapes count."""
 
@@ -30,7 +34,7 @@ def rows_timer(
         neighbor = rng.integers(0, max(far, 1), num_edges).astype(np.int32)
         slots = np.arange(num_edges, dtype=np.int32)
 
-        def run(config: Config) -> float:
+        def run(config: TileConfig) -> float:
             def call(plan: Any, neighbor: Any, edge: Any, arrays: Any) -> Any:
                 return rows.run(
                     t, plan, neighbor, edge, arrays, num_rows, config, interpret=interpret
@@ -54,7 +58,7 @@ def edges_timer(
         row = rng.integers(0, max(num_rows, 1), num_edges).astype(np.int32)
         far = rng.integers(0, max(num_far, 1), num_edges).astype(np.int32)
 
-        def run(config: Config) -> float:
+        def run(config: TileConfig) -> float:
             def call(row: Any, far: Any, arrays: Any) -> Any:
                 return edges.run(t, row, far, None, arrays, config, interpret=interpret)
 
@@ -87,7 +91,7 @@ def made_up(operands: Sequence[Any], rng: np.random.Generator) -> list[Any]:
     return out
 
 
-def _plan_like(plan: rows.Plan, num_rows: int, num_edges: int) -> rows.Plan:
+def _plan_like(plan: rows.TaskPlan, num_rows: int, num_edges: int) -> rows.TaskPlan:
     """As many tasks of each kind as `plan` has, each of about the average length."""
     short, long, hubs = plan.short.count, plan.long.count, plan.hubs.count
     few = min(SHORT, num_edges // max(short + long, 1))
@@ -104,6 +108,6 @@ def _plan_like(plan: rows.Plan, num_rows: int, num_edges: int) -> rows.Plan:
         return rows.Tasks(*(c.astype(np.int32) for c in columns))
 
     merged = tasks(hubs, each, 0)
-    return rows.Plan(
+    return rows.TaskPlan(
         tasks(long, many, hubs, piece), tasks(short, few, hubs + long), merged, plan.pieces
     )

@@ -23,16 +23,16 @@ from gnnjit.lower.pallas.config import candidates, static_config
 from gnnjit.system import autotuning
 from gnnjit.system.autotuning import Table
 from pallas_kernels import triton
-from pallas_kernels.rows import Config
+from pallas_kernels.rows import TileConfig
 from pallas_kernels.traversal import Traversal
 
 REPEATS = 5
 
-Timer = Callable[[Config], float]
+Timer = Callable[[TileConfig], float]
 
 
 @dataclasses.dataclass(frozen=True)
-class Kernel:
+class TunedKernel:
     """What a choice of tiles is made for.
 
     kind: `rows` or `edges`; sizes: rows, neighbours and edges, by power of two in the key.
@@ -50,7 +50,9 @@ class Kernel:
         return "-".join([self.kind, digest, *(str(n.bit_length()) for n in self.sizes)])
 
 
-def choose(kernel: Kernel, t: Traversal, timer: Callable[[Traversal], Timer] | None) -> Config:
+def choose(
+    kernel: TunedKernel, t: Traversal, timer: Callable[[Traversal], Timer] | None
+) -> TileConfig:
     """The stored choice; else, where tuning is on and there is a `timer`, the fastest candidate;
     else the static one."""
     if timer is None:
@@ -68,9 +70,9 @@ def choose(kernel: Kernel, t: Traversal, timer: Callable[[Traversal], Timer] | N
     return best
 
 
-def fastest(configs: Sequence[Config], timer: Timer) -> Config | None:
+def fastest(configs: Sequence[TileConfig], timer: Timer) -> TileConfig | None:
     """The candidate of the least time; one that does not compile or run is left out."""
-    times: dict[Config, float] = {}
+    times: dict[TileConfig, float] = {}
     for c in configs:
         # A candidate may ask for more registers or shared memory than there is: any error of the
         # compiler or the driver means the same, that it is not the one.
@@ -97,8 +99,8 @@ def device() -> str:
     return f"{kind}/jax {'.'.join(map(str, _compat.JAX_VERSION))}/{triton.NAME}"
 
 
-def _parse(name: str, sizes: Any) -> Config:
-    config = Config(**sizes)
+def _parse(name: str, sizes: Any) -> TileConfig:
+    config = TileConfig(**sizes)
     for size in dataclasses.astuple(config):
         if type(size) is not int or size < 1 or size & (size - 1):
             raise ValueError(f"{name} has the size {size!r}, expected a power of two")

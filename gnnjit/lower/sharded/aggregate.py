@@ -1,11 +1,11 @@
-"""`aggregate` on the shards of a graph: what one device does, and what travels between them.
+"""`aggregate` on the shards of a graph: the work of one device, and the exchange between devices.
 
 A shard has the edges that end at its vertices. A traversal reads the sources of other shards from
-a table that was exchanged before (`all_gather`, `Halo`), or chunk by chunk while the rows of the
-other shards pass by (`Ring`; NeuGraph, section 3.3). What is reduced into sources goes the way back
-and is added up by its owner: a shard sends one sum for each source that it read, however many edges
-read it (FlexGraph, section 5, "partial aggregation"). What is reduced into one value for all is
-combined over the axis. Each result has one owner and a fixed order: the same bits in every run.
+a table that was exchanged before (`all_gather`, `Halo`), or shard by shard while their rows pass by
+(`Ring`; NeuGraph, section 3.3). Sums for sources go the way back and are added up by their owner: a
+shard sends one sum for each source that it read, however many edges read it (FlexGraph, section 5,
+"partial aggregation"). Reductions over all edges are combined over the axis. Each result has one
+owner and a fixed order: the same bits in every run.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Atom, Equation, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose
-from gnnjit.lower.aggregate import Reductions
 from gnnjit.lower.execute import execute
+from gnnjit.lower.lowering import Reductions
 from gnnjit.lower.partial_results import empty, finish, highest, lowest, merge, wide_sums
 from gnnjit.lower.sharded.feature_parallel import narrowed
 from gnnjit.lower.sharded.packing import together
 from gnnjit.sharding.exchange import Halo, Ring
-from gnnjit.sharding.local_shard import Shard, local
+from gnnjit.sharding.local_shard import LocalShard, local
 from gnnjit.sharding.sharded_graph import ShardedGraph
 
 
@@ -42,8 +42,8 @@ def lower(
     platform: str,
     limit: int | None = None,
 ) -> list[Any]:
-    """The aggregate as one `shard_map` over the axis of the graph; over that of the features too,
-    where they are worked on by themselves."""
+    """The aggregate as one `shard_map` over the axis of the graph, and over that of the features
+    where the body works on each feature by itself."""
     parts = 1 if graph.features is None else graph.mesh.shape[graph.features]
     part = narrowed(body, parts)
     homes = [Space.EDGE if r is None else r.into for r in reductions]
@@ -97,17 +97,17 @@ class _Device:
         ]
 
     def sample(self) -> Graph:
-        """A graph of the kind that traversals run over here."""
+        """A graph of the kind that this device traverses."""
         return self.shard.graph(0)
 
-    def traverse(self, shard: Shard, eqn: Equation, args: list[Any]) -> Sequence[Any]:
+    def traverse(self, shard: LocalShard, eqn: Equation, args: list[Any]) -> Sequence[Any]:
         assert isinstance(eqn.op, Aggregate)
         return self.aggregate(eqn.op, args)
 
     def aggregate(self, given: Aggregate, args: Sequence[Any]) -> list[Any]:
         op = wide_sums(given)
         if isinstance(self.shard.exchange, Ring):
-            outs = _Round(self, op, args).outputs()
+            outs = _RingTraversal(self, op, args).outputs()
         elif self.pays_to_cover(op):
             outs = self.covered(op, args)
         else:
@@ -119,8 +119,7 @@ class _Device:
         return [x.astype(o.dtype) for x, o in zip(outs, given.body.outputs, strict=True)]
 
     def run(self, op: Aggregate, graph: Graph, args: Sequence[Any]) -> list[Any]:
-        choice = choose.choose(op.body, op.reductions, graph, self.platform)
-        return list(choose.run_choice(choice, graph, args, self.limit))
+        return list(choose.choose(op, graph, self.platform, self.limit).run(args))
 
     def on_edges(self, x: Any, atom: Any) -> Any:
         """An output that stays on the edges, wherever it was computed."""
@@ -168,8 +167,9 @@ class _Device:
         return outs
 
     def at_tables(self, arrays: Sequence[Any], halo: Halo | None) -> list[Any]:
-        """Each of this shard's vertices, and of all others that its edges read. Each travels by
-        itself, so that XLA finds it again where the backward pass asks for the same."""
+        """The tables of arrays of vertices: this shard's rows and all others that its edges read.
+        Each array travels by itself, so that XLA finds it again where the backward pass reads it.
+        """
         new = {id(x): x for x in arrays if (id(x), id(halo)) not in self.tables}
         found = self.fetched(list(new.values()), halo)
         for x, table in zip(new.values(), found, strict=True):
@@ -194,7 +194,7 @@ class _Device:
         return tables
 
     def brought_back(self, arrays: Sequence[Any], halo: Halo) -> list[Any]:
-        """The blocks of each, a table without the own rows, at their owners."""
+        """The blocks of each array (a table without the local rows), at their owners."""
         if halo.at_once:
             return together(self.all_to_all, arrays)
         backs = [_zeros(halo.send.shape[0], x) for x in arrays]
@@ -208,7 +208,7 @@ class _Device:
         return x if self.alone else lax.all_to_all(x, self.axis, 0, 0, tiled=True)
 
     def moved(self, x: Any, by: int, readers: Sequence[int] | None = None) -> Any:
-        """`x`, on the shard so many after this one; of `readers`, who are at one end, alone."""
+        """`x`, moved to the shard so many after this one; only from or to `readers`, if given."""
         if self.alone:
             return x
         shards = range(self.count) if readers is None else readers
@@ -218,8 +218,8 @@ class _Device:
         return lax.ppermute(x, self.axis, pairs)
 
     def to_owners(self, sums: Sequence[Any], halo: Halo | None) -> list[Any]:
-        """What was summed for each row of the table, summed for each vertex. Sums alone are reduced
-        for other shards."""
+        """The sum for each local vertex, from the sums for the rows of all tables. Only sums are
+        reduced for other shards."""
         if halo is None and not self.alone:
             return [lax.psum_scatter(x, self.axis, tiled=True) for x in sums]
         own = [x[: self.shard.num_rows] for x in sums]
@@ -229,7 +229,7 @@ class _Device:
         return [x + self.returned(b, halo).astype(x.dtype) for x, b in zip(own, back, strict=True)]
 
     def returned(self, back: Any, halo: Halo) -> Any:
-        """For each row, the sum of what came back for it."""
+        """For each local row, the sum of the partial sums that came back."""
         structure = halo.returned
         sent, rows = back.shape[0], self.shard.num_rows
         slot = jnp.arange(sent, dtype=structure.edge.dtype)
@@ -253,7 +253,7 @@ class _Device:
     # -- with rows and sums, whichever are fewer --------------------------------------------------
 
     def pays_to_cover(self, op: Aggregate) -> bool:
-        """Whether the aggregate may, and moves less that way."""
+        """Whether the aggregate may use the cover, and moves less that way."""
         cover, halo = self.shard.cover, self.shard.exchange
         if cover is None or not isinstance(halo, Halo):
             return False
@@ -277,7 +277,7 @@ class _Device:
         return self.with_tables(op, args, cover.graph(), halos)
 
 
-class _Round:
+class _RingTraversal:
     """One traversal while the rows of other shards pass by.
 
     What is reduced into sources passes on with their rows, and goes home after the last stop.
@@ -292,7 +292,7 @@ class _Round:
         self.into_src = [k for k, home in enumerate(homes) if home is Space.SRC]
         self.on_edges = [k for k, home in enumerate(homes) if home is None]
         self.reduced = [k for k in range(len(homes)) if k not in self.into_src + self.on_edges]
-        self.merged = _only(op, self.reduced) if self.into_src else op
+        self.merged = op.select(self.reduced).op if self.into_src else op
 
     def outputs(self) -> list[Any]:
         """Of the traversal."""
@@ -379,13 +379,6 @@ def _zeros(rows: int, like: Any) -> Any:
 
 def _bytes(atom: Any) -> int:
     return math.prod(atom.shape) * atom.dtype.itemsize
-
-
-def _only(op: Aggregate, outputs: Sequence[int]) -> Aggregate:
-    """The aggregate with these outputs, none of which refers to another."""
-    body = op.body
-    body = Program(body.inputs, body.equations, tuple(body.outputs[k] for k in outputs), body.name)
-    return Aggregate(body, tuple(op.reductions[k] for k in outputs))
 
 
 def _copied(value: Value, reduction: Reduce | None = None) -> Aggregate:

@@ -13,47 +13,35 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gnnjit.graph import Graph
 from gnnjit.graph.degree_buckets import Buckets
-from gnnjit.graph.structure import Structure
 from gnnjit.ir.evaluate import evaluate_element
-from gnnjit.ir.program import Program, Reduce
+from gnnjit.ir.program import Reduce
 from gnnjit.ir.space import Space
+from gnnjit.lower.lowering import LoweringRequest
 from gnnjit.lower.xla import segment
 from gnnjit.lower.xla.segment import accumulator_dtype, neutral
 
 UNROLL = 8
 
 
-def why_not(
-    body: Program, reductions: Sequence[Reduce | None], rows: Space, structure: Structure
-) -> list[str]:
-    """Reasons against this lowering; empty if it applies."""
-    reasons = segment.why_not(reductions)
-    if structure.buckets is None:
+def why_not(request: LoweringRequest) -> list[str]:
+    """Reasons against this lowering; none means that it runs."""
+    reasons, reductions = segment.why_not(request), request.reductions
+    if request.structure.buckets is None:
         reasons.append("the graph has no degree buckets (traced or padded edges, or a CPU)")
     if any(r is None for r in reductions):
         reasons.append("an output stays on the edges")
     if any(r is not None and r.into is Space.SHARED for r in reductions):
         reasons.append("an output is reduced over all edges")
-    if any(e.op.name == "dot_general" for e in body.equations):
+    if any(e.op.name == "dot_general" for e in request.body.equations):
         reasons.append("a matmul on the edges runs better over many edges at once")
     return reasons
 
 
-def run(
-    body: Program,
-    reductions: Sequence[Reduce | None],
-    rows: Space,
-    graph: Graph,
-    operands: Sequence[Any],
-) -> list[Any]:
-    """The outputs of one traversal over the rows of `rows`."""
-    structure = graph.in_structure if rows is Space.DST else graph.out_structure
-    assert all(r is not None for r in reductions)
-    traversal = _Traversal(body, [r for r in reductions if r], rows, structure, list(operands))
-    parts = [traversal.bucket(*c) for c in _classes(structure.buckets)]
-    return [traversal.combine([p[k] for p in parts], k) for k in range(len(reductions))]
+def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
+    traversal = _BucketLoops(request, list(operands))
+    parts = [traversal.bucket(*c) for c in _classes(request.structure.buckets)]
+    return [traversal.combine([p[k] for p in parts], k) for k in range(len(request.reductions))]
 
 
 def _classes(buckets: Buckets) -> Iterator[tuple[slice, int]]:
@@ -64,18 +52,12 @@ def _classes(buckets: Buckets) -> Iterator[tuple[slice, int]]:
         at += count
 
 
-class _Traversal:
-    def __init__(
-        self,
-        body: Program,
-        reductions: list[Reduce],
-        rows: Space,
-        structure: Structure,
-        operands: list[Any],
-    ):
-        self.body, self.reductions, self.rows = body, reductions, rows
-        self.structure, self.operands = structure, operands
-        self.dtypes = [accumulator_dtype(o.dtype) for o in body.outputs]
+class _BucketLoops:
+    def __init__(self, request: LoweringRequest, operands: list[Any]):
+        self.body, self.rows, self.structure = request.body, request.rows, request.structure
+        self.reductions = [r for r in request.reductions if r is not None]
+        self.operands = operands
+        self.dtypes = [accumulator_dtype(o.dtype) for o in self.body.outputs]
 
     def bucket(self, pieces: slice, width: int) -> list[Any]:
         """The reductions of the pieces of one class: `[pieces, *shape]` each."""

@@ -14,10 +14,10 @@ from typing import Any
 import jax.numpy as jnp
 from jax.experimental import sparse
 
-from gnnjit.graph import Graph
-from gnnjit.ir.program import Atom, Lax, Program, Reduce, Value
+from gnnjit.ir.program import Atom, Lax, Program, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.execute import size
+from gnnjit.lower.lowering import LoweringRequest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +28,9 @@ class _Linear:
     weights: tuple[int, ...] = ()
 
 
-def why_not(
-    body: Program, reductions: Sequence[Reduce | None], rows: Space, platform: str
-) -> list[str]:
-    """Reasons against this lowering; empty if it applies."""
-    if platform != "cpu":
-        return [f"the platform is {platform}"]
+def why_not(request: LoweringRequest) -> list[str]:
+    """Reasons against this lowering; none means that it runs."""
+    body, reductions, rows = request.body, request.reductions, request.rows
     if any(r is None or r.kind != "sum" or r.into is not rows for r in reductions):
         return ["an output is not a sum over each row"]
     if any(_match(body, atom, rows) is None for atom in body.outputs):
@@ -72,18 +69,11 @@ def _match(body: Program, atom: Atom, rows: Space) -> _Linear | None:
     return linear(atom)
 
 
-def run(
-    body: Program,
-    reductions: Sequence[Reduce | None],
-    rows: Space,
-    graph: Graph,
-    operands: Sequence[Any],
-) -> list[Any]:
-    """The outputs of one traversal over the rows of `rows`."""
-    structure = graph.in_structure if rows is Space.DST else graph.out_structure
+def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
+    body, rows, graph, structure = request.body, request.rows, request.graph, request.structure
     shape = (size(graph, rows), size(graph, rows.flipped))
     slots = jnp.arange(graph.num_edges, dtype=structure.indptr.dtype)
-    row_of_edge = (graph.dst if rows is Space.DST else graph.src)[structure.edge]
+    row_of_slot = request.row_of_edge[structure.edge]
     outs = []
     for atom in body.outputs:
         linear = _match(body, atom, rows)
@@ -93,7 +83,7 @@ def run(
         for i in linear.weights:
             own = body.inputs[i].space is rows
             w = operands[i].reshape(-1).astype(x.dtype)
-            data = jnp.where(data != 0, data * w[row_of_edge if own else structure.edge], 0)
+            data = jnp.where(data != 0, data * w[row_of_slot if own else structure.edge], 0)
         with warnings.catch_warnings():  # about the dtype of indices, which JAX chose itself
             warnings.simplefilter("ignore")
             matrix = sparse.BCSR((data, structure.neighbor, structure.indptr), shape=shape)

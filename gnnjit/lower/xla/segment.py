@@ -20,14 +20,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from gnnjit.cost.memory import CHUNK_SCALARS
-from gnnjit.graph import Graph
-from gnnjit.graph.structure import Structure
 from gnnjit.ir.evaluate import evaluate_element
 from gnnjit.ir.interpret import extreme
 from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import RowSum, row_sums
 from gnnjit.lower.execute import size
+from gnnjit.lower.lowering import LoweringRequest, Reductions
 from gnnjit.passes.drop_dead import DropDead
 
 
@@ -40,9 +39,6 @@ def neutral(reduction: Reduce, dtype: Any) -> Any:
     if reduction.kind == "sum":
         return jnp.zeros((), dtype)
     return extreme(dtype, -1 if reduction.kind == "max" else 1)
-
-
-Reductions = tuple[Reduce | None, ...]
 
 
 def chunk_size(
@@ -135,38 +131,29 @@ def _summed(product: tuple[Equation, ...], a: Any, b: Any, dtype: Any) -> Any:
     return out
 
 
-def why_not(reductions: Sequence[Reduce | None]) -> list[str]:
-    """Reasons against this lowering; empty if it applies."""
-    if any(r is not None and r.kind == "exp_sum" for r in reductions):
+def why_not(request: LoweringRequest) -> list[str]:
+    """Reasons against this lowering; none means that it runs."""
+    if any(r is not None and r.kind == "exp_sum" for r in request.reductions):
         return ["an exp_sum is not written out as maximum, exponential and sum"]
     return []
 
 
-def run(
-    body: Program,
-    reductions: Sequence[Reduce | None],
-    rows: Space,
-    graph: Graph,
-    operands: Sequence[Any],
-    *,
-    limit: int | None = None,
-) -> list[Any]:
-    """The outputs of one traversal over the rows of `rows`; `limit` as in `aggregate`."""
-    structure = graph.in_structure if rows is Space.DST else graph.out_structure
-    chunk = chunk_size(body, graph.num_edges, limit, tuple(reductions))
-    step = _Step(body, tuple(reductions), rows, graph, structure, list(operands), chunk)
+def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
+    num_edges = request.graph.num_edges
+    chunk = chunk_size(request.body, num_edges, request.limit, request.reductions)
+    step = _ChunkStep(request, list(operands), chunk)
     start = step.accumulators()
-    count = -(-graph.num_edges // chunk)
+    count = -(-num_edges // chunk)
     if count == 0:
         return step.finish(start)
     if count == 1:
         return step.finish(step(start, 0))
-    number = structure.indptr.dtype.type
+    number = step.structure.indptr.dtype.type
     last = lax.fori_loop(number(0), number(count), lambda i, state: step(state, i), start)
     return step.finish(last)
 
 
-class _Part(NamedTuple):
+class _Chunk(NamedTuple):
     """A chunk of edges: their numbers, rows (padding has one beyond the last), neighbours, and
     which of them count."""
 
@@ -176,21 +163,13 @@ class _Part(NamedTuple):
     valid: Any
 
 
-class _Step:
-    def __init__(
-        self,
-        body: Program,
-        reductions: tuple[Reduce | None, ...],
-        rows: Space,
-        graph: Graph,
-        structure: Structure,
-        operands: list[Any],
-        chunk: int,
-    ):
-        self.body, self.reductions, self.rows, self.chunk = body, reductions, rows, chunk
-        self.graph, self.structure, self.operands = graph, structure, operands
-        self.split = _split(body, reductions)
-        self.row_of_edge = graph.dst if rows is Space.DST else graph.src
+class _ChunkStep:
+    def __init__(self, request: LoweringRequest, operands: list[Any], chunk: int):
+        self.body, self.reductions, self.rows = request.body, request.reductions, request.rows
+        self.graph, self.structure = request.graph, request.structure
+        self.row_of_edge = request.row_of_edge
+        self.operands, self.chunk = operands, chunk
+        self.split = _split(self.body, self.reductions)
 
     def accumulators(self) -> list[Any]:
         out = []
@@ -220,7 +199,7 @@ class _Step:
                 new.append(self.reduce(total, values[at[0]], r, part))
         return new
 
-    def part(self, number: Any) -> _Part:
+    def part(self, number: Any) -> _Chunk:
         """Chunk `number`. The last one begins early enough to be as long as the others; what it
         has in common with the one before is not valid."""
         s, chunk = self.structure, self.chunk
@@ -232,9 +211,9 @@ class _Step:
         )
         real = slot < s.indptr[-1]
         row = jnp.where(real, _read(self.row_of_edge, edge), size(self.graph, self.rows))
-        return _Part(edge, row, neighbor, (slot >= first) & real)
+        return _Chunk(edge, row, neighbor, (slot >= first) & real)
 
-    def values(self, part: _Part) -> list[Any]:
+    def values(self, part: _Chunk) -> list[Any]:
         near, far = self.rows, self.rows.flipped
         row = jnp.where(part.valid, part.row, 0)
         index = {near: row, far: part.neighbor, Space.EDGE: part.edge}
@@ -249,7 +228,7 @@ class _Step:
             return [jnp.broadcast_to(o, (self.chunk, *jnp.shape(o))) for o in outs]
         return jax.vmap(lambda *xs: evaluate_element(body, xs), in_axes=axes)(*args)
 
-    def reduce(self, total: Any, x: Any, r: Reduce, part: _Part) -> Any:
+    def reduce(self, total: Any, x: Any, r: Reduce, part: _Chunk) -> Any:
         x = _mask(x.astype(total.dtype), part.valid, neutral(r, total.dtype))
         if r.into is Space.SHARED:
             whole = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}[r.kind](x, axis=0)
@@ -259,7 +238,7 @@ class _Step:
         how = {"sum": at.add, "max": at.max, "min": at.min}[r.kind]
         return how(x, indices_are_sorted=True, mode="drop", wrap_negative_indices=False)
 
-    def write(self, written: Any, x: Any, part: _Part) -> Any:
+    def write(self, written: Any, x: Any, part: _Chunk) -> Any:
         """With the values of one chunk, in the order in which the edges were given."""
         beyond = self.graph.num_edges + jnp.arange(self.chunk, dtype=part.edge.dtype)
         at = written.at[jnp.where(part.valid, part.edge, beyond)]

@@ -21,7 +21,7 @@ from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import cpu
 from gnnjit.lower.cpu import compile, ffi_abi, ffi_handler, kernel
-from gnnjit.lower.cpu.spec import Spec
+from gnnjit.lower.cpu.spec import INT32, Spec
 
 unavailable = kernel._unavailable()
 pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
@@ -137,9 +137,8 @@ def entry() -> Any:
     """A kernel for which all work is long."""
     x = Value((4,), np.dtype(np.float32), Space.SRC)
     config = kernel.default_config(threads=3, piece=PIECE, left=True)
-    index = (np.dtype(np.int32),) * 3
     body = Program((x,), (), (x,))
-    spec = Spec(body, (Reduce("sum", Space.DST),), Space.DST, index, config)
+    spec = Spec(body, (Reduce("sum", Space.DST),), Space.DST, INT32, config)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ffi_handler, "LONG_WORK", 0)
         patch.setattr(ffi_handler, "PARALLEL_WORK", 0)

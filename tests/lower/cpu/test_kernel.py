@@ -15,7 +15,7 @@ from gnnjit.ir.interpret import Incidence, interpret
 from gnnjit.ir.program import Aggregate, Equation, Lax, Literal, Program, Reduce, Value
 from gnnjit.ir.space import Space, join
 from gnnjit.lower.cpu import ffi_abi, kernel
-from gnnjit.lower.cpu.spec import PER_EDGE, Spec
+from gnnjit.lower.cpu.spec import INT32, PER_EDGE, Spec
 
 SRC, DST, EDGE, SHARED = Space.SRC, Space.DST, Space.EDGE, Space.SHARED
 INLINE = ("jit", "pjit", "custom_jvp_call", "custom_vjp_call", "closed_call")
@@ -133,13 +133,13 @@ def data(case: Case, body: Program, seed=0, draw=None) -> list[jax.Array]:
 def compute(body, reductions, case, args, rows=DST, index=np.int32, **config):
     config = {"piece": 64, **config}
     settings = kernel.default_config(**config)
-    assert kernel.why_not(body, reductions, rows, settings) == []
+    assert kernel.reasons(body, reductions, rows, settings) == []
     n = case.size(rows)[0]
 
     @jax.jit
     def call(indptr, neighbor, edge, *operands):
         structure = Structure(indptr, neighbor, edge)
-        return kernel.run(body, reductions, rows, structure, n, len(case.src), operands, settings)
+        return kernel.call(body, reductions, rows, structure, n, len(case.src), operands, settings)
 
     s = case.structure(rows, index)
     return call(s.indptr, s.neighbor, s.edge, *args)
@@ -295,11 +295,10 @@ OUTER_SUMS = (OVER_ALL, SUM, OVER_ALL)
 def test_where_rows_are_asked_for_ahead():
     """Rows of two lines or more, and the sums that they go on from, of parts of a graph."""
     body = trace(lambda x, y, z: x * y + z, (SRC, (32,), F32), (DST, (32,), F32), (DST, (), F32))
-    index = (np.dtype(np.int32),) * 3
 
     def asked(ahead, **options):
         settings = kernel.default_config(rows_ahead=ahead)
-        code = kernel._code(Spec(body, (SUM,), DST, index, settings, **options))
+        code = kernel._code(Spec(body, (SUM,), DST, INT32, settings, **options))
         assert isinstance(code, str)
         return sum("call void" in line and "prefetch" in line for line in code.splitlines())
 
@@ -315,7 +314,7 @@ def test_where_rows_are_asked_for_ahead():
 def test_sums_of_outer_products(sizes, swapped):
     """Of many edges at a time: more than one room full, and the rest."""
     body = weight_gradient(*sizes, swapped=swapped)
-    spec = Spec(body, OUTER_SUMS, DST, (np.dtype(np.int32),) * 3, kernel.default_config())
+    spec = Spec(body, OUTER_SUMS, DST, INT32, kernel.default_config())
     assert list(spec.outers) == [0]
     assert not any(e.op.name in ("dot_general", "transpose") for e in spec.equations(PER_EDGE))
     check(body, OUTER_SUMS, GRAPHS["long"], tol=1e-3)
@@ -356,8 +355,7 @@ def test_sums_of_two_outer_products():
 def test_small_and_huge_outer_products_are_left_alone():
     for sizes in ((2, 3), (4, 16), (512, 256)):
         body = weight_gradient(*sizes)
-        index = (np.dtype(np.int32),) * 3
-        assert not Spec(body, OUTER_SUMS, DST, index, kernel.default_config()).outers
+        assert not Spec(body, OUTER_SUMS, DST, INT32, kernel.default_config()).outers
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
@@ -428,7 +426,7 @@ def test_concurrent_calls():
     @jax.jit
     def both(*args):
         return [
-            kernel.run(b, (SUM,), DST, s, case.num_dst, len(case.src), args)[0]
+            kernel.call(b, (SUM,), DST, s, case.num_dst, len(case.src), args)[0]
             for b in (body, other, body)
         ]
 
@@ -451,7 +449,7 @@ def test_concurrent_calls():
     ],
 )
 def test_why_not(fn, inputs, reduce, reason):
-    (found,) = kernel.why_not(trace(fn, *inputs), (reduce,), DST)
+    (found,) = kernel.reasons(trace(fn, *inputs), (reduce,), DST)
     assert reason in found
 
 

@@ -13,7 +13,7 @@ import gnnjit
 from gnnjit.ir.program import Reduce
 from gnnjit.lower.choose import prefer
 from gnnjit.lower.cpu import kernel, worth
-from gnnjit.lower.cpu.spec import Spec
+from gnnjit.lower.cpu.spec import INT32, Spec
 
 from .test_kernel import (
     DST,
@@ -34,11 +34,9 @@ from .test_kernel import (
 unavailable = kernel._unavailable()
 pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
 
-INDEX = (np.dtype(np.int32),) * 3
-
 
 def spec_of(body, reductions=(SUM,), rows=DST) -> Spec:
-    return Spec(body, reductions, rows, INDEX, kernel.default_config())
+    return Spec(body, reductions, rows, INT32, kernel.default_config())
 
 
 def lines(body, reductions=(SUM,)) -> int:

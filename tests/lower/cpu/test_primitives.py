@@ -54,8 +54,8 @@ def per_edge(fn, *arrays):
     ids = jnp.arange(n, dtype=jnp.int32)
     structure = Structure(rows, jnp.zeros(n, jnp.int32), ids)
     reductions = (None,) * len(body.outputs)
-    assert kernel.why_not(body, reductions, Space.DST) == []
-    call = jax.jit(lambda *xs: kernel.run(body, reductions, Space.DST, structure, 1, n, xs))
+    assert kernel.reasons(body, reductions, Space.DST) == []
+    call = jax.jit(lambda *xs: kernel.call(body, reductions, Space.DST, structure, 1, n, xs))
     return call(*arrays), jax.tree.leaves(jax.vmap(fn)(*arrays))
 
 

@@ -20,6 +20,7 @@ from gnnjit.frontend.capture import capture
 from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose, pallas
+from lower.requests import request
 from lower.test_aggregate import close, value_and_grad
 
 F32 = np.dtype(np.float32)
@@ -224,14 +225,14 @@ REFUSALS = {
 @pytest.mark.parametrize("name", REFUSALS)
 def test_why_not(name):
     program, reduction, reason = REFUSALS[name]
-    assert reason in pallas.why_not(program, (reduction,), DST)
+    assert reason in pallas.why_not(request(program, (reduction,)))
 
 
 def test_erf_in_double_precision():
     with jax.enable_x64(True):
         program = body(lambda x: jax.lax.erf(x), (EDGE, (), np.float64))
-    assert pallas.why_not(program, (SUM,), DST) == ["erf of float64 has no GPU kernel code"]
+    assert pallas.why_not(request(program, (SUM,))) == ["erf of float64 has no GPU kernel code"]
 
 
 def test_no_reason_against_a_plain_sum():
-    assert pallas.why_not(body(lambda x: x * 2, (SRC, (64,), F32)), (SUM,), DST) == []
+    assert pallas.why_not(request(body(lambda x: x * 2, (SRC, (64,), F32)), (SUM,))) == []

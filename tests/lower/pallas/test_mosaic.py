@@ -225,14 +225,14 @@ def compare(fn: Any, graph: Any, chosen: list[choose.Choice], dtype: Any = F32) 
     sizes = {Space.SRC: (graph.num_src,), Space.DST: (graph.num_dst,), Space.SHARED: ()}
     rng = np.random.default_rng(1)
     for c in chosen:
-        shapes = [(*sizes.get(v.space, (graph.num_edges,)), *v.shape) for v in c.body.inputs]
+        inputs = c.request.body.inputs
+        shapes = [(*sizes.get(v.space, (graph.num_edges,)), *v.shape) for v in inputs]
         given = [
-            jnp.asarray(rng.normal(size=s), v.dtype)
-            for s, v in zip(shapes, c.body.inputs, strict=True)
+            jnp.asarray(rng.normal(size=s), v.dtype) for s, v in zip(shapes, inputs, strict=True)
         ]
-        args = (c.body, c.reductions, c.rows, graph, given)
-        have, want = lowering.run(*args, interpret=True), segment.run(*args)
-        for a, b, r in zip(have, want, c.reductions, strict=True):
+        request = dataclasses.replace(c.request, graph=graph, platform="cpu")
+        have, want = lowering.run(request, given), segment.run(request, given)
+        for a, b, r in zip(have, want, request.reductions, strict=True):
             b = b if r is not None else jnp.where(_real(graph, b.ndim), b, 0)
             close(a, b, dtype)
 

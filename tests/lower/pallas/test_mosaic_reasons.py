@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from typing import Any
@@ -11,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import gnnjit
-from gnnjit.ir.program import Equation, Lax, Literal, Program, Reduce, Value
+from gnnjit.ir.program import Aggregate, Equation, Lax, Literal, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose
 from gnnjit.lower.pallas import mosaic as lowering
+from lower.requests import TINY, request
 from pallas_kernels import mosaic
 
 SRC, DST, EDGE, SHARED = Space.SRC, Space.DST, Space.EDGE, Space.SHARED
@@ -94,12 +95,12 @@ CASES = [
 
 @pytest.mark.parametrize(("fn", "inputs", "reductions", "reason"), CASES)
 def test_reasons(fn, inputs, reductions, reason):
-    assert reason in lowering.why_not(program(fn, *inputs), reductions, DST)
+    assert reason in lowering.why_not(request(program(fn, *inputs), reductions))
 
 
 def test_broadcasting_along_a_new_axis_is_refused():
     body = program(lambda x: jax.lax.broadcast_in_dim(x, (2, 128), (1,)), vector())
-    assert lowering.why_not(body, SUM, DST) == [
+    assert lowering.why_not(request(body, SUM)) == [
         "Mosaic GPU kernels take scalars and vectors on the edges, not [2, 128]",
         "no Mosaic GPU kernel code for this form of broadcast_in_dim (of [128])",
     ]
@@ -107,7 +108,7 @@ def test_broadcasting_along_a_new_axis_is_refused():
 
 @pytest.mark.skipif(bool(mosaic.MISSING), reason="no Mosaic GPU")
 def test_nothing_against_a_sum():
-    assert lowering.why_not(program(SAME[0], *SAME[1]), SUM, DST) == []
+    assert lowering.why_not(request(program(SAME[0], *SAME[1]), SUM)) == []
 
 
 def test_old_gpus_are_refused(monkeypatch):
@@ -116,27 +117,23 @@ def test_old_gpus_are_refused(monkeypatch):
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(jax, "local_devices", lambda: [Device()])
-    assert lowering.why_not(program(SAME[0], *SAME[1]), SUM, DST) == [
+    assert lowering.why_not(request(program(SAME[0], *SAME[1]), SUM)) == [
         "the GPU's compute capability is 7.5, Mosaic GPU kernels are for 9.0 up"
     ]
     Device.compute_capability = "9.0"
-    assert lowering.why_not(program(SAME[0], *SAME[1]), SUM, DST) == mosaic.MISSING
+    assert lowering.why_not(request(program(SAME[0], *SAME[1]), SUM)) == mosaic.MISSING
 
 
 def test_missing_names_are_reasons(monkeypatch):
     monkeypatch.setattr(mosaic, "MISSING", ["the Mosaic GPU backend of JAX 0.9 lacks load"])
-    assert lowering.why_not(program(SAME[0], *SAME[1]), SUM, DST) == mosaic.MISSING
+    assert lowering.why_not(request(program(SAME[0], *SAME[1]), SUM)) == mosaic.MISSING
 
 
 # ------------------------------------------------------------------------------------ choice
 
 
-def graph() -> gnnjit.Graph:
-    return gnnjit.Graph.from_edges(np.array([0, 1]), np.array([1, 0]), num_nodes=2)
-
-
 def chosen(body: Program, platform: str = "cuda", reductions: Any = SUM) -> choose.Choice:
-    return choose.choose(body, reductions, graph(), platform)
+    return choose.choose(Aggregate(body, reductions), TINY, platform)
 
 
 def test_triton_comes_first():
@@ -145,7 +142,8 @@ def test_triton_comes_first():
 
 
 def test_mosaic_comes_second(monkeypatch):
-    monkeypatch.setattr(choose.pallas, "why_not", lambda *args: ["no"])
+    first = dataclasses.replace(choose.PALLAS, why_not=lambda request: ["no"])
+    monkeypatch.setattr(choose, "LOWERINGS", (first, *choose.LOWERINGS[1:]))
     choice = chosen(program(SAME[0], *SAME[1]))
     assert (choice.kernel, choice.refused) == ("mosaic", (("pallas", ("no",)),))
 

@@ -18,6 +18,7 @@ from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose
 from gnnjit.lower.pallas import mosaic as kernel_mosaic
+from lower.requests import request
 
 MANY = 2**31 + 8
 Array = jax.ShapeDtypeStruct
@@ -152,5 +153,5 @@ def test_mosaic_takes_no_array_of_more_than_32_bits(nodes: int, refused: bool) -
     x = Value((128,), np.dtype(np.float32), Space.SRC)
     body, reductions = Program((x,), (), (x,)), (Reduce("sum", Space.DST),)
     graph = abstract_graph(nodes, 1000, np.int32)
-    reasons = kernel_mosaic.why_not(body, reductions, Space.DST, graph)
+    reasons = kernel_mosaic.why_not(request(body, reductions, graph=graph))
     assert (f"an array of {128 * nodes} elements" in reasons) == refused

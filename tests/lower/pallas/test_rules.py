@@ -19,6 +19,7 @@ from gnnjit.ir.at_most import at_most
 from gnnjit.ir.program import Lax, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.pallas import kernel, tile
+from lower.requests import request
 
 E = 24
 F32, I32, U32, BOOL = (np.dtype(t) for t in ("float32", "int32", "uint32", "bool"))
@@ -145,7 +146,7 @@ def lowered(body: Any, reductions: Any) -> Any:
     operands = [jax.ShapeDtypeStruct((E, *v.shape), v.dtype) for v in body.inputs]
 
     def run(graph: Any, *operands: Any) -> Any:
-        return kernel.run(body, reductions, Space.DST, graph, operands)
+        return kernel.run(request(body, reductions, graph=graph), operands)
 
     return pallas.lower_for_cuda(pallas.trace_for_cuda(run, GRAPH, *operands))
 
@@ -157,5 +158,5 @@ def test_a_rule_lowers(name: str, number: int) -> None:
         pytest.skip(f"JAX {jax.__version__} has no lax.{name}")
     body = program(name, fn, *arguments)
     reductions = (None,) * len(body.outputs)
-    assert kernel.why_not(body, reductions, Space.DST) == []
+    assert kernel.why_not(request(body, reductions)) == []
     assert pallas.custom_calls(lowered(body, reductions)) == ["__gpu$xla.gpu.triton"]

@@ -15,13 +15,13 @@ from gnnjit.ir.space import Space
 from gnnjit.lower.pallas import kernel, timing_inputs, tune
 from gnnjit.lower.pallas.config import candidates, static_config
 from gnnjit.system import autotuning
-from pallas_kernels.rows import Config
+from pallas_kernels.rows import TileConfig
 from pallas_kernels.traversal import Traversal
 
 X = Value((5,), np.dtype(np.float32), Space.SRC, "x")
 BODY = Program((X,), (), (X,), "body")
 SUM = (Reduce("sum", Space.DST),)
-KERNEL = tune.Kernel("rows", BODY, SUM, (100, 100, 1000))
+KERNEL = tune.TunedKernel("rows", BODY, SUM, (100, 100, 1000))
 (PART,) = kernel.parts(BODY, SUM, Space.DST)
 T = kernel._traversal(PART, Space.DST, {})
 
@@ -36,13 +36,13 @@ class Clock:
     """The fewer lanes the faster; counts what it was asked."""
 
     def __init__(self, *broken: int):
-        self.asked: list[Config] = []
+        self.asked: list[TileConfig] = []
         self.broken = broken
 
     def __call__(self, t: Traversal) -> tune.Timer:
         return self.time
 
-    def time(self, config: Config) -> float:
+    def time(self, config: TileConfig) -> float:
         self.asked.append(config)
         if config.lanes in self.broken:
             raise RuntimeError("out of shared memory")
@@ -123,9 +123,9 @@ def test_a_directory_that_cannot_be_written(cache):
 
 def test_the_key_is_that_of_the_program_and_the_size():
     other = Value((5,), np.dtype(np.float32), Space.SRC, "x")
-    same = tune.Kernel("rows", Program((other,), (), (other,), "body"), SUM, (101, 99, 900))
-    larger = tune.Kernel("rows", BODY, SUM, (100, 100, 9000))
-    most = tune.Kernel("rows", BODY, (Reduce("max", Space.DST),), (100, 100, 1000))
+    same = tune.TunedKernel("rows", Program((other,), (), (other,), "body"), SUM, (101, 99, 900))
+    larger = tune.TunedKernel("rows", BODY, SUM, (100, 100, 9000))
+    most = tune.TunedKernel("rows", BODY, (Reduce("max", Space.DST),), (100, 100, 1000))
     assert same.key() == KERNEL.key()
     assert len({KERNEL.key(), larger.key(), most.key()}) == 3
 
@@ -146,7 +146,7 @@ def test_the_timers_run_the_kernels(tasks):
         structure = with_tasks(graph, 1, 2).in_structure
     x = np.ones((3, 5), np.float32)
     plan = kernel.plan_of(structure)
-    config = Config(lanes=4)
+    config = TileConfig(lanes=4)
     assert timing_inputs.rows_timer(plan, 3, 6, [x], interpret=True)(T)(config) > 0
     into_all = (Reduce("sum", Space.SHARED),)
     (part,) = kernel.parts(BODY, into_all, Space.DST)
