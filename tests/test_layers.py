@@ -57,6 +57,14 @@ MAY_IMPORT: dict[str, set[str]] = {
 }  # fmt: skip
 """Rooms, from the lowest floor up: each imports rooms above it in this table alone."""
 
+STREAMING: dict[str, set[str]] = {
+    "grid": set(),
+    "program": set(),
+    "memory": {"grid", "program"},
+    "runtime": {"grid", "memory", "program"},
+}
+"""The floors of `streaming/`, from the lowest up. Its flat modules stand on all of them."""
+
 JAXPR_NAMES = {
     "ClosedJaxpr",
     "Jaxpr",
@@ -166,6 +174,18 @@ def test_rooms_import_lower_floors() -> None:
     rooms = list(MAY_IMPORT)
     upwards = [(a, b) for i, a in enumerate(rooms) for b in MAY_IMPORT[a] if b not in rooms[:i]]
     assert not upwards
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "streaming").glob("*/*.py")), ids=relative)
+def test_floors_of_streaming(path: Path) -> None:
+    allowed = STREAMING[path.parent.name] | {path.parent.name}
+    inside = [
+        (line, name.split(".")[2])
+        for line, name in imports(path)
+        if name.startswith("gnnjit.streaming.")
+    ]
+    wrong = [f"{relative(path)}:{line}: {floor}" for line, floor in inside if floor not in allowed]
+    assert not wrong, f"may import {', '.join(sorted(allowed))}: {', '.join(wrong)}"
 
 
 @pytest.mark.parametrize("path", sorted(KERNELS.rglob("*.py")), ids=relative)

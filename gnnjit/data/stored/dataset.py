@@ -27,8 +27,7 @@ from gnnjit.config import write_atomically
 from gnnjit.errors import StoreError
 from gnnjit.store.array_info import DTYPES, ArrayInfo
 from gnnjit.store.collective import CrewStore
-from gnnjit.store.disk import DiskStore
-from gnnjit.store.disk_shared import SharedStore
+from gnnjit.store.disk import DiskStore, SharedStore
 from gnnjit.store.store import VertexStore
 
 KIND = "gnnjit stored dataset"

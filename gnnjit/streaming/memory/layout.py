@@ -17,6 +17,7 @@ from gnnjit.errors import PlanError, StreamError
 from gnnjit.frontend.trace_arrays import Array
 from gnnjit.streaming.grid.blocks import EdgeBlocks, own_blocks
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
+from gnnjit.streaming.memory.headroom import Room, rooms
 from gnnjit.streaming.memory.plan import MemoryPlan, Operation, plan_memory, streaming
 from gnnjit.streaming.memory.residency import held_between_calls, read_in_part
 from gnnjit.streaming.memory.workspace import (
@@ -25,6 +26,7 @@ from gnnjit.streaming.memory.workspace import (
     Workspace,
     block_rows,
     even_slots,
+    operations,
     shapes_of,
     slices_of,
 )
@@ -34,11 +36,9 @@ from gnnjit.streaming.program.steps import (
     Step,
     Tensor,
     cell,
-    operations,
     serpentine,
     steps,
 )
-from gnnjit.streaming.runtime.in_flight import Room, rooms
 from gnnjit.system.allocator import resident, trim
 from gnnjit.system.memory_budget import human
 

@@ -15,6 +15,7 @@ from gnnjit.frontend.trace_arrays import Array, Rows
 from gnnjit.lower.partial_results import partial_shapes
 from gnnjit.store.store import VertexStore
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
+from gnnjit.streaming.memory.problem import Operation
 from gnnjit.streaming.memory.zero_copy import lies
 from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell, room, steps, upcoming
 
@@ -162,6 +163,25 @@ class Workspace:
         if key not in self._known:
             self._known[key] = chunk_scratch(self.pieces, *key[:2], self.rows, *key[2:])
         return self._known[key]
+
+
+def operations(
+    script: Sequence[Step], names: dict[Tensor, str], workspace: Callable[[Step], int]
+) -> list[Operation]:
+    """The script as the memory plan reads it. Fills `names`."""
+
+    def name(t: Tensor) -> str:
+        return names.setdefault(t, f"{len(names)}")
+
+    return [
+        Operation(
+            step.name,
+            tuple(map(name, dict.fromkeys(step.inputs))),
+            tuple(map(name, step.outputs)),
+            workspace(step),
+        )
+        for step in script
+    ]
 
 
 def padded(rows: int, slices: int) -> int:
