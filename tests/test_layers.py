@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "distributed": set(),
     "pallas_kernels": set(),
     "partition": {"graph"},
-    "store": {"distributed", "graph"},
+    "store": {"distributed", "graph", "system"},
     "passes": {"ir"},
     "cost": {"ir", "system"},
     "frontend": {"graph", "ir", "system"},
@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "__init__": {"compiler", "frontend", "graph", "sharding", "streaming", "system"},
     "nn": {"__init__", "graph", "sharding"},
-    "data": {"graph", "partition", "store"},
+    "data": {"graph", "partition", "store", "system"},
     "calibration": {
         "__init__", "compiler", "cost", "lower", "passes", "planner", "system",
     },

@@ -217,7 +217,7 @@ def test_a_description_that_cannot_be_written(dataset, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(dataset, "write_atomically", fail)
+    monkeypatch.setattr("gnnjit.data.stored.dataset.write_atomically", fail)
     with DiskStore.create(tmp_path / "store") as store:
         with pytest.raises(StoreError, match=r"dataset.json: Permission denied: check the disk"):
             write.store_dataset(dataset, store)
