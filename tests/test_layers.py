@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cost": {"ir", "system"},
     "frontend": {"graph", "ir", "system"},
     "interop": {"graph"},
-    "sharding": {"cost", "graph", "partition", "system"},
+    "sharding": {"cost", "distributed", "graph", "partition", "system"},
     "lower": {
         "cost", "frontend", "graph", "ir", "pallas_kernels", "passes", "sharding", "system",
     },

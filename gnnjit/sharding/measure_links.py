@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit import config
 from gnnjit.cost.link_model import Link, Links
+from gnnjit.distributed.process_group import of_each
 from gnnjit.shapes import HostArray
 from gnnjit.system import cache
 
@@ -37,9 +38,7 @@ def links_of(mesh: Mesh, axis: str) -> Links:
         known = _of_first(np.zeros((4, 2)) if known is None else known)
         known = known if known.any() else None
     if known is None:
-        known = _measured(mesh, axis)
-        if jax.process_count() > 1:
-            known = _of_first(known)
+        known = _of_first(_measured(mesh, axis))
         if jax.process_index() == 0:
             with contextlib.suppress(OSError):  # it is measured again
                 cache.write(file, known.tolist())
@@ -47,9 +46,7 @@ def links_of(mesh: Mesh, axis: str) -> Links:
 
 
 def _of_first(rates: HostArray) -> HostArray:
-    from jax.experimental import multihost_utils
-
-    return np.asarray(multihost_utils.broadcast_one_to_all(rates.astype(np.float32)), np.float64)
+    return np.asarray(of_each(rates)[0], np.float64)
 
 
 def _file(mesh: Mesh, axis: str) -> Path:

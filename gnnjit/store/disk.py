@@ -55,8 +55,8 @@ class DiskStore(VertexStore):
     gives that up: after a crash the array is lost.
 
     One process at a time may have the store open, by a lock on a file in the folder; all processes
-    of a job as a `CrewStore`. StoreError tells what the disk refuses, and what in the folder is
-    not as the manifest says.
+    of a job as a `CollectiveStore`. StoreError tells what the disk refuses, and what in the folder
+    is not as the manifest says.
     """
 
     def __init__(

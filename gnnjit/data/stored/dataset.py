@@ -25,7 +25,7 @@ import numpy as np
 
 from gnnjit.errors import StoreError
 from gnnjit.store.array_info import DTYPES, ArrayInfo
-from gnnjit.store.collective import CrewStore
+from gnnjit.store.collective import CollectiveStore
 from gnnjit.store.disk import DiskStore, SharedStore
 from gnnjit.store.files import failures
 from gnnjit.store.store import VertexStore
@@ -97,7 +97,7 @@ class StoredDataset:
     ) -> StoredDataset:
         """The dataset in a folder. What a run that was killed left unfinished is dropped; with
         `shared` it stays, and other processes may have the folder open so too, to read. With
-        `together` all connected processes open it, to stream it together (`CrewStore`).
+        `together` all connected processes open it, to stream it together (`CollectiveStore`).
 
         Raises StoreError: there is none, it is not complete or damaged, or another process has it
         open.
@@ -115,7 +115,7 @@ class StoredDataset:
                 "again"
             )
         with contextlib.ExitStack() as undo:
-            kind = CrewStore if together else SharedStore if shared else DiskStore
+            kind = CollectiveStore if together else SharedStore if shared else DiskStore
             stored = cls._parse(undo.enter_context(kind.open(folder)), data, folder / DATASET)
             for name, expected in arrays_of(stored).items():
                 found = stored.store.info(name)

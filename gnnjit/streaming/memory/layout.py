@@ -160,7 +160,7 @@ def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
     Raises:
         StreamError: none fits; the message tells about how much is needed.
     """
-    crew, first = graph.store.crew, _fewest(graph)
+    group, first = graph.store.group, _fewest(graph)
     if options.parts is None:
         known = [at for at in graph.layouts if options.slices in (None, at[1]) and at[0] >= first]
         for parts, slices in known:
@@ -169,7 +169,7 @@ def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
             pieces.forget()
     before = _least_capacity(graph, options)
     probe = Probe(pieces, graph.store)
-    probe.largest(crew)
+    probe.largest(group)
     compiled = max(0, before - _least_capacity(graph, options))  # about as much as for real blocks
     pieces.forget()
     if options.parts is not None:
@@ -201,12 +201,12 @@ def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
 
 def _fewest(graph: StreamedGraph) -> int:
     """Blocks of which each process has one, unless they are too small."""
-    return min(graph.store.crew.processes, 1 + graph.num_nodes // LEAST_ROWS)
+    return min(graph.store.group.processes, 1 + graph.num_nodes // LEAST_ROWS)
 
 
 def _least_capacity(graph: StreamedGraph, options: Options) -> int:
     """Of all processes that stream together."""
-    return graph.store.crew.least("capacity", _capacity(graph, options))
+    return graph.store.group.least("capacity", _capacity(graph, options))
 
 
 def _capacity(graph: StreamedGraph, options: Options) -> int:
@@ -232,7 +232,7 @@ def _fitted(
 ) -> Fit:
     """With `parts` blocks in so many slices. Raises PlanError where they do not fit, in all
     processes that stream together."""
-    found = graph.store.crew.agree(
+    found = graph.store.group.agree(
         f"{parts} blocks in {slices} slices",
         lambda: _fitted_here(pieces, graph, options, parts, slices, order),
         PlanError,
@@ -256,8 +256,8 @@ def _fitted_here(
     memory = max(16 << 20, min(256 << 20, capacity // 2))
     blocks = graph.blocks(parts, memory=memory)
     order = order or serpentine(blocks.counts, pieces.sweeps)
-    crew = graph.store.crew
-    own = own_blocks(blocks.counts, np.diff(blocks.bounds), crew.processes)[crew.process]
+    group = graph.store.group
+    own = own_blocks(blocks.counts, np.diff(blocks.bounds), group.processes)[group.process]
     script = tuple(steps(pieces, own, slices, order))
     work = Workspace(
         pieces,
@@ -272,7 +272,7 @@ def _fitted_here(
     ops = operations(script, names, work.of(script))
     capacity = _capacity(graph, options)  # now that all is compiled
     sizes = {name: work.bytes(t) for t, name in names.items()}
-    results = _results(pieces, names, ops, alone=crew.alone)
+    results = _results(pieces, names, ops, alone=group.alone)
     held: dict[Any, int] = {}
     if not options.cached:
         plan = streaming(ops, sizes, capacity, results)
@@ -346,7 +346,7 @@ def _compiled(
         ragged=rows * parts != graph.num_nodes,
         host=options.process,
     )
-    need = graph.store.crew.largest("need", {"bytes": work.most(parts)})["bytes"]
+    need = graph.store.group.largest("need", {"bytes": work.most(parts)})["bytes"]
     for shared in pieces.shared:
         shared.run.at((shapes_of(shared.inputs, None),))
     capacity = _least_capacity(graph, options)

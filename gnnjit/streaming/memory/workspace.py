@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gnnjit.distributed.process_group import Crew
+from gnnjit.distributed.process_group import ProcessGroup
 from gnnjit.frontend.trace_arrays import Array, Rows
 from gnnjit.lower.partial_results import partial_shapes
 from gnnjit.store.store import VertexStore
@@ -256,11 +256,11 @@ class Probe(Workspace):
             if pieces.chunks[s][k] is not None
         }
 
-    def largest(self, crew: Crew) -> None:
+    def largest(self, group: ProcessGroup) -> None:
         """Take the largest that a process needs, so that all decide alike."""
         for found in (self._blocks, self._chunks):
             named = {str(at): value for at, value in found.items()}
-            named = crew.largest("workspace", named)
+            named = group.largest("workspace", named)
             found.update({at: named[str(at)] for at in found})
 
     def block(self, step: Step) -> int:
