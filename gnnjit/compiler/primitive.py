@@ -37,7 +37,6 @@ from gnnjit.lower.apart import apart
 from gnnjit.lower.explicit import gathered, on_each_device
 from gnnjit.lower.primitives import lowers_to, runs_alone
 from gnnjit.lower.run_program import num_bytes, run_program, shape_of
-from gnnjit.passes.drop_dead import reading
 from gnnjit.planner.candidate import Layout
 from gnnjit.planner.plan import Problem
 from gnnjit.planner.search import plan
@@ -273,7 +272,7 @@ def _reading(
 ) -> tuple[Call, Levels, list[int]]:
     """A call for some of its outputs, and the operands that it reads for them, by number: all
     `leaves` of the graph, and some arrays."""
-    program, inputs = reading(call.program, outputs)
+    program, inputs = call.program.select(outputs)
     slots = [call.slots[i] for i in inputs]
     arrays = sorted(set(slots))
     given = tuple(call.given[k] for k in outputs)

@@ -10,8 +10,8 @@ import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -162,6 +162,31 @@ class Aggregate:
         score = outputs[k : k + 1] if k is not None and k >= 0 else ()
         return *score, outputs[i]
 
+    def select(self, outputs: Iterable[int]) -> Selection:
+        """The aggregate with these outputs alone, the scores that they refer to, and the operands
+        that all these read; outputs and operands stay in order."""
+        wanted = set(outputs)
+        reductions = [self.reductions[i] for i in wanted]
+        wanted.update(r.score for r in reductions if r is not None and r.score is not None)
+        keep = sorted(wanted)
+        body, inputs = self.body.select(keep)
+        kept = tuple(_renumbered(self.reductions[i], keep) for i in keep)
+        return Selection(Aggregate(body, kept), tuple(keep), inputs)
+
+
+class Selection(NamedTuple):
+    """A part of an aggregate, and which of its outputs and operands that part has, by number."""
+
+    op: Aggregate
+    outputs: tuple[int, ...]
+    inputs: tuple[int, ...]
+
+
+def _renumbered(reduction: Reduce | None, keep: list[int]) -> Reduce | None:
+    if reduction is None or reduction.score is None:
+        return reduction
+    return dataclasses.replace(reduction, score=keep.index(reduction.score))
+
 
 Op = Lax | Reduce | Store | Degree | Index | Aggregate
 
@@ -226,6 +251,15 @@ class Program:
         theirs = (*other.inputs, *other.equations, *other.outputs)
         return len(mine) == len(theirs) and all(map(operator.is_, mine, theirs))
 
+    def select(self, outputs: Iterable[int]) -> tuple[Program, tuple[int, ...]]:
+        """The program with these outputs alone, and which of the inputs it reads, by number."""
+        kept = tuple(self.outputs[i] for i in outputs)
+        equations = needed(self.equations, kept)
+        read = {*kept, *(a for e in equations for a in e.inputs)}
+        slots = tuple(i for i, v in enumerate(self.inputs) if v in read)
+        inputs = tuple(self.inputs[i] for i in slots)
+        return Program(inputs, equations, kept, self.name), slots
+
     def values(self) -> Iterator[Value]:
         """Every value: inputs first, then each equation's outputs."""
         yield from self.inputs
@@ -271,6 +305,26 @@ def _param_key(param: Any) -> Hashable:
     except TypeError:
         return (type(param).__name__, id(param))
     return (type(param).__name__, param)
+
+
+def needed(equations: Sequence[Equation], wanted: Iterable[Atom]) -> tuple[Equation, ...]:
+    """The equations that `wanted` are computed by, in order; of an aggregate, what they need."""
+    live: set[Atom] = set(wanted)
+    kept: list[Equation] = []
+    for eqn in reversed(equations):
+        if live.isdisjoint(eqn.outputs):
+            continue
+        if isinstance(eqn.op, Aggregate):
+            op, outputs, inputs = eqn.op.select(i for i, o in enumerate(eqn.outputs) if o in live)
+            eqn = Equation(
+                op,
+                tuple(eqn.inputs[i] for i in inputs),
+                tuple(eqn.outputs[i] for i in outputs),
+                eqn.location,
+            )
+        kept.append(eqn)
+        live.update(eqn.inputs)
+    return tuple(reversed(kept))
 
 
 def depends(program: Program, roots: set[int]) -> list[bool]:

@@ -31,7 +31,6 @@ from gnnjit.lower.deciding import in_float32
 from gnnjit.lower.error_bounds import error_bounds
 from gnnjit.lower.execute import size
 from gnnjit.lower.explicit import on_each_device
-from gnnjit.passes.drop_dead import reading, smaller
 from gnnjit.sharding.sharded_graph import AnyGraph
 
 aggregate_p = _compat.Primitive("aggregate")
@@ -98,7 +97,7 @@ class _Call:
         an operand nobody reads would be kept for the backward all the same."""
         found = capture(fn, inputs)
         every = [*operands, *found.constants]
-        body, slots = reading(found.program, range(len(found.program.outputs)))
+        body, slots = found.program.select(range(len(found.program.outputs)))
         return self.bind(body, reductions, [every[i] for i in slots])
 
 
@@ -382,7 +381,7 @@ def _tops(call: _Call, scores: list[int], linear: list[int]) -> list[Any]:
     """The largest scores of a softmax, where only what they weigh is transposed."""
     if not scores:
         return []
-    op, _, slots = smaller(Aggregate(call.body, call.reductions), scores)
+    op, _, slots = Aggregate(call.body, call.reductions).select(scores)
     if set(slots) & set(linear):
         raise LayerError("a softmax is not linear in its scores and cannot be transposed")
     return call.bind(op.body, op.reductions, [call.operands[i] for i in slots])
@@ -452,7 +451,7 @@ batching.primitive_batchers[aggregate_p] = _batch
 
 
 def _drop(read: tuple[int, ...], params: dict[str, Any]) -> _compat.Kept:
-    op, keep, slots = smaller(Aggregate(params["body"], params["reductions"]), read)
+    op, keep, slots = Aggregate(params["body"], params["reductions"]).select(read)
     n = params["graph_def"][1]
     left = {**params, "body": op.body, "reductions": op.reductions}
     return [*range(n), *(n + i for i in slots)], keep, left

@@ -9,7 +9,6 @@ the weights of a softmax, summed beside what they weigh, are not.
 from __future__ import annotations
 
 from gnnjit.ir.program import Aggregate, Atom, Builder, Equation, Program, Value, depends, rewrite
-from gnnjit.passes.drop_dead import smaller
 
 
 def apart(program: Program, roots: set[int]) -> Program:
@@ -27,7 +26,7 @@ def apart(program: Program, roots: set[int]) -> Program:
             return False
         for wanted in (False, True):
             part = [k for k, moves in enumerate(touched) if moves is wanted]
-            op, keep, slots = smaller(eqn.op, part)
+            op, keep, slots = eqn.op.select(part)
             outs = [eqn.outputs[k] for k in keep]
             fresh = [o if k in part else _again(o) for o, k in zip(outs, keep, strict=True)]
             inputs = [builder[eqn.inputs[i]] for i in slots]
