@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "streaming": {
         "compiler", "cost", "distributed", "frontend", "graph", "ir", "lower", "partition",
-        "passes", "store", "system",
+        "store", "system",
     },
     "__init__": {"compiler", "frontend", "graph", "sharding", "streaming", "system"},
     "nn": {"__init__", "graph", "sharding"},
