@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import json
 import os
-import tempfile
 from pathlib import Path
-from typing import Any
 
 from gnnjit.errors import shortened
 
@@ -58,26 +55,3 @@ def version(package: str = "gnnjit") -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "(not installed)"
-
-
-def write_json(path: Path, data: Any) -> None:
-    """A table of the cache directory, atomically; its directory is made. Raises OSError, and
-    ValueError for a number that JSON has no word for."""
-    text = json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text.encode())
-
-
-def write_atomically(path: Path, raw: bytes) -> None:
-    """Others see the old file or the whole new one, also after a crash. Raises OSError."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(raw)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

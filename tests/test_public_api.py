@@ -68,7 +68,7 @@ def test_names_of_streaming() -> None:
 
 
 def test_names_of_store() -> None:
-    assert names(gnnjit.store) == ["CrewStore", "DiskStore", "HostStore", "VertexStore"]
+    assert names(gnnjit.store) == ["CollectiveStore", "DiskStore", "HostStore", "VertexStore"]
 
 
 def test_names_of_modules() -> None:

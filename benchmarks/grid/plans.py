@@ -15,8 +15,8 @@ from gnnjit.lower.partial_results import partial_shapes
 from gnnjit.streaming.compile import Arguments
 from gnnjit.streaming.memory.plan import lru, plan_memory, streaming
 from gnnjit.streaming.memory.problem import Operation
-from gnnjit.streaming.memory.workspace import Workspace
-from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell, operations
+from gnnjit.streaming.memory.workspace import Workspace, operations
+from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell
 from gnnjit.streaming.stream import stream
 from grid.training import Task, model
 

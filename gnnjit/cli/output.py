@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from gnnjit.config import path_of, write_atomically
+from gnnjit.config import path_of
 from gnnjit.errors import OutputError
+from gnnjit.system.cache import write_atomically
 
 STDOUT = "-"
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
-import warnings
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +14,7 @@ from gnnjit import config
 from gnnjit.cost.learner import least_squares
 from gnnjit.cost.store import Key
 from gnnjit.errors import CostError
+from gnnjit.system import cache
 
 FEATURES = ("vertex", "neighbors", "runs", "neighbor accesses", "activation accesses")
 """As of `gnnjit.partition.vertex_features.VERTEX_FEATURES`."""
@@ -166,18 +164,16 @@ class PartitionModel:
 def path(key: Key, name: str) -> Path:
     """The file of the model of `name` (a layer and its width) on a device, which need not exist:
     `cache_dir()/partition-model/PLATFORM-DTYPE-DIGEST.json`, with a digest of both."""
-    digest = _digest([dataclasses.asdict(key), name])[:16]
+    digest = cache.digest([dataclasses.asdict(key), name])[:16]
     return config.cache_dir() / "partition-model" / f"{key.platform}-{key.dtype}-{digest}.json"
 
 
 def save(key: Key, name: str, model: PartitionModel) -> Path:
     """Store, atomically, in place of what was stored for `key` and `name`; the file. Raises
     CostError where it cannot be written."""
-    data = {"format": FORMAT, "key": dataclasses.asdict(key), "name": name}
-    data |= {"model": model.to_json()}
     file = path(key, name)
     try:
-        config.write_json(file, {**data, "checksum": _digest(data)})
+        cache.write_sealed(file, FORMAT, _key(key, name), {"model": model.to_json()})
     except OSError as error:
         raise CostError(
             f"{file.parent}: the partition model cannot be stored there ({error.strerror}); set "
@@ -189,33 +185,21 @@ def save(key: Key, name: str, model: PartitionModel) -> Path:
 def load(key: Key, name: str) -> PartitionModel | None:
     """What is stored for `key` and `name`; nothing, with a warning, where the file is damaged or
     not ours."""
-    file = path(key, name)
-    try:
-        return _parse(file.read_text(encoding="utf-8"), key, name)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, CostError) as error:
-        why = f"cannot be read, {error.strerror}" if isinstance(error, OSError) else error
-    except (ValueError, RecursionError) as error:
-        why = f"not JSON, {type(error).__name__}: {error}"
-    warnings.warn(
-        f"{file}: not a partition model of {name!r} for this device ({why}); it is ignored: the "
-        "next model that is saved replaces it",
-        stacklevel=2,
+    return cache.load(
+        path(key, name),
+        lambda data: _parse(data, key, name),
+        f"a partition model of {name!r} for this device",
+        ": the next model that is saved replaces it",
     )
-    return None
 
 
-def _parse(text: str, key: Key, name: str) -> PartitionModel:
-    """Raises what `load` catches for a text that `save` has not written."""
-    data = json.loads(text, parse_constant=_no_number)
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise CostError(f"it has not the format {FORMAT}")
-    if data.pop("checksum", None) != _digest(data):
-        raise CostError("its checksum is wrong: it is damaged, or was edited")
-    if data.get("key") != dataclasses.asdict(key) or data.get("name") != name:
-        raise CostError("it is of another device, version or layer")
-    return PartitionModel.from_json(data.get("model"))
+def _key(key: Key, name: str) -> dict[str, Any]:
+    return {"key": dataclasses.asdict(key), "name": name}
+
+
+def _parse(data: Any, key: Key, name: str) -> PartitionModel:
+    """Raises what `load` catches for a file that `save` has not written."""
+    return PartitionModel.from_json(cache.unsealed(data, FORMAT, _key(key, name)).get("model"))
 
 
 def _vector(name: str, values: ArrayLike, size: int = len(FEATURES)) -> Vector:
@@ -240,12 +224,3 @@ def _damage_free(values: Any, shape: tuple[int, ...]) -> Vector:
             "learn it anew"
         )
     return out
-
-
-def _no_number(text: str) -> NoReturn:
-    raise CostError(f"it holds {text}, expected finite numbers")
-
-
-def _digest(data: Any) -> str:
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()

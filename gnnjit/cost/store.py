@@ -7,11 +7,8 @@ of another device or version is not found, rather than found and wrong.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import platform as machine
 import tempfile
-import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +19,7 @@ from gnnjit.cost.kinds import SCHEMA
 from gnnjit.cost.learner import Learner
 from gnnjit.cost.model import CostModel
 from gnnjit.errors import CostError
+from gnnjit.system import cache
 
 FORMAT = 1
 
@@ -50,7 +48,7 @@ class Key:
 
     def path(self) -> Path:
         """Its file, which need not exist."""
-        digest = _digest(dataclasses.asdict(self))[:16]
+        digest = cache.digest(dataclasses.asdict(self))[:16]
         return folder() / f"{self.platform}-{self.dtype}-{digest}.json"
 
 
@@ -75,35 +73,24 @@ def folder() -> Path:
 
 def load(key: Key) -> Stored | None:
     """What is stored for `key`; nothing, with a warning, where the file is damaged or not ours."""
-    file = key.path()
-    try:
-        return _parse(file.read_text(encoding="utf-8"), key)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, CostError) as error:
-        why = f"cannot be read, {error.strerror}" if isinstance(error, OSError) else error
-    except (ValueError, OverflowError, RecursionError) as error:
-        why = f"not JSON, {type(error).__name__}: {error}"
-    warnings.warn(
-        f"{file}: not a cost model for this device ({why}); it is ignored: run `gnnjit calibrate` "
-        "to write it anew",
-        stacklevel=2,
+    return cache.load(
+        key.path(),
+        lambda data: _parse(data, key),
+        "a cost model for this device",
+        ": run `gnnjit calibrate` to write it anew",
     )
-    return None
 
 
 def save(key: Key, stored: Stored) -> Path:
     """Store, in place of what was stored for `key`; the file. Raises CostError where it cannot be
     written."""
-    data = {
-        "format": FORMAT,
-        "key": dataclasses.asdict(key),
+    fields = {
         "weights": stored.model.to_json(),
         "learner": stored.learner.to_json(),
         "error": stored.error,
     }
     try:
-        config.write_json(key.path(), {**data, "checksum": _digest(data)})
+        cache.write_sealed(key.path(), FORMAT, _key(key), fields)
     except OSError as error:
         _unwritable(error)
     return key.path()
@@ -126,43 +113,19 @@ def _unwritable(error: OSError) -> NoReturn:
     ) from error
 
 
-def _parse(text: str, key: Key) -> Stored:
-    """Raises what `load` catches for a text that `save` has not written."""
-    data = json.loads(text, parse_constant=_no_number)
-    if not isinstance(data, dict) or "format" not in data:
-        raise CostError("it has no format")
-    if data["format"] != FORMAT:
-        raise CostError(f"it has the format {data['format']!r}, expected {FORMAT}")
-    checksum = data.pop("checksum", None)
-    if checksum != _digest(data):
-        raise CostError("its checksum is wrong: it is damaged, or was edited")
-    found = data.get("key")
-    expected = dataclasses.asdict(key)
-    if found != expected:
-        raise CostError(_difference(found, expected))
+def _key(key: Key) -> dict[str, Any]:
+    return {"key": dataclasses.asdict(key)}
+
+
+def _parse(data: Any, key: Key) -> Stored:
+    """Raises what `load` catches for a file that `save` has not written."""
+    data = cache.unsealed(data, FORMAT, _key(key))
     learner = Learner.from_json(data.get("learner"))
     error = data.get("error")
     if not isinstance(error, int | float) or not 0 <= error < float("inf"):
         raise CostError(f"its error is {error!r}, expected a number >= 0")
     source = f"calibrated: {key.device}, {learner.points} points, mean error {error:.0%}"
     return Stored(CostModel.from_json(data.get("weights"), source), learner, float(error))
-
-
-def _difference(found: Any, expected: dict[str, Any]) -> str:
-    if not isinstance(found, dict):
-        return "it does not say what it is for"
-    wrong = [k for k in expected if found.get(k) != expected[k]]
-    parts = [f"{k} {found.get(k)!r}, expected {expected[k]!r}" for k in wrong]
-    return f"it is for {'; '.join(parts) or 'more than its key'}"
-
-
-def _no_number(text: str) -> NoReturn:
-    raise CostError(f"it holds {text}, expected finite numbers")
-
-
-def _digest(data: Any) -> str:
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _cpu_name() -> str:

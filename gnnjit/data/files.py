@@ -15,8 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gnnjit.config import cache_dir, path_of, write_atomically
+from gnnjit.config import cache_dir, path_of
 from gnnjit.errors import DataError
+from gnnjit.system.cache import write_atomically
 
 Fetch = Callable[[str, int], bytes]
 """fetch(url, size): the bytes behind a URL, at most size + 1 of them; OSError if there are none."""

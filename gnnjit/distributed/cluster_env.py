@@ -16,7 +16,7 @@ _FIRST_PORT, _PORTS = 61440, 4096
 
 
 @dataclass(frozen=True)
-class Place:
+class Rank:
     """Where a process is in its job.
 
     Attributes:
@@ -33,11 +33,11 @@ class Place:
         return f"process {self.process} of {self.processes}"
 
 
-ALONE = Place(0, 1, None)
+ALONE = Rank(0, 1, None)
 
 
-def place_from_environment(environ: Mapping[str, str] = os.environ) -> Place | None:
-    """The place of this process; None where it is the only one.
+def rank_from_environment(environ: Mapping[str, str] = os.environ) -> Rank | None:
+    """The rank of this process; None where it is the only one.
 
     Read, in this order: `GNNJIT_PROCESSES`, `GNNJIT_PROCESS` and `GNNJIT_COORDINATOR`, which
     `gnnjit launch` sets, and which may be set by hand; a step of Slurm (`srun`); Open MPI
@@ -50,9 +50,9 @@ def place_from_environment(environ: Mapping[str, str] = os.environ) -> Place | N
         DistributedError: if a variable is malformed, or one that is needed is missing.
     """
     for read in (_named, _slurm, _open_mpi):
-        place = read(environ)
-        if place is not None:
-            return _checked(place) if place.processes > 1 else None
+        rank = read(environ)
+        if rank is not None:
+            return _checked(rank) if rank.processes > 1 else None
     return None
 
 
@@ -62,7 +62,7 @@ def job_name(environ: Mapping[str, str] = os.environ) -> str:
     return next((environ[name] for name in names if environ.get(name)), "")
 
 
-def _named(environ: Mapping[str, str]) -> Place | None:
+def _named(environ: Mapping[str, str]) -> Rank | None:
     if PROCESSES not in environ:
         if PROCESS in environ:
             raise DistributedError(
@@ -84,10 +84,10 @@ def _named(environ: Mapping[str, str]) -> Place | None:
             "HOST is that of process 0 and PORT is free there"
         )
     process = _number(environ, index, least=0, most=processes - 1)
-    return Place(process, processes, environ[COORDINATOR])
+    return Rank(process, processes, environ[COORDINATOR])
 
 
-def _slurm(environ: Mapping[str, str]) -> Place | None:
+def _slurm(environ: Mapping[str, str]) -> Rank | None:
     # A batch script is no step: it has SLURM_PROCID, but nothing was started beside it.
     needed = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_PROCID")
     count = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
@@ -100,7 +100,7 @@ def _slurm(environ: Mapping[str, str]) -> Place | None:
         step = _number(environ, "SLURM_STEP_ID", least=0) if "SLURM_STEP_ID" in environ else 0
         port = _FIRST_PORT + (_number(environ, "SLURM_JOB_ID", least=0) + step) % _PORTS
         coordinator = f"{_first_host(environ['SLURM_STEP_NODELIST'])}:{port}"
-    return Place(process, processes, coordinator)
+    return Rank(process, processes, coordinator)
 
 
 def _first_host(hosts: str) -> str:
@@ -114,7 +114,7 @@ def _first_host(hosts: str) -> str:
     return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first[1])
 
 
-def _open_mpi(environ: Mapping[str, str]) -> Place | None:
+def _open_mpi(environ: Mapping[str, str]) -> Rank | None:
     rank, size = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"
     if rank not in environ or size not in environ:
         return None
@@ -122,7 +122,7 @@ def _open_mpi(environ: Mapping[str, str]) -> Place | None:
     process = _number(environ, rank, least=0, most=processes - 1)
     if processes == 1:
         return ALONE
-    return Place(process, processes, environ.get(COORDINATOR) or _mpi_address(environ, processes))
+    return Rank(process, processes, environ.get(COORDINATOR) or _mpi_address(environ, processes))
 
 
 def _mpi_address(environ: Mapping[str, str], processes: int) -> str:
@@ -148,9 +148,9 @@ def _number(environ: Mapping[str, str], name: str, *, least: int, most: int | No
     return value
 
 
-def _checked(place: Place) -> Place:
-    split_address(place.coordinator or "")
-    return place
+def _checked(rank: Rank) -> Rank:
+    split_address(rank.coordinator or "")
+    return rank
 
 
 def split_address(text: str) -> tuple[str, int]:

@@ -24,16 +24,16 @@ from gnnjit._compat import devices_in_use
 from gnnjit.config import version
 from gnnjit.distributed.cluster_env import (
     ALONE,
-    Place,
+    Rank,
     job_name,
-    place_from_environment,
+    rank_from_environment,
     split_address,
 )
-from gnnjit.distributed.control_plane import DistributedError, Peers, numbered
+from gnnjit.distributed.control_plane import ControlPlane, DistributedError, numbered
 
 __all__ = [
     "DistributedError",
-    "Place",
+    "Rank",
     "barrier",
     "broadcast_bytes",
     "check_equal",
@@ -44,7 +44,7 @@ __all__ = [
     "joined",
     "keep_stdout",
     "leave",
-    "place_from_environment",
+    "rank_from_environment",
     "watch_launcher",
 ]
 
@@ -57,11 +57,11 @@ LISTENER, LIFELINE = "GNNJIT_LISTENER", "GNNJIT_LIFELINE"
 _TELLING = 1.0
 """Seconds to learn, after an exception, that another process died and caused it."""
 
-_joined: tuple[Place, Peers] | None = None
+_joined: tuple[Rank, ControlPlane] | None = None
 _launched = False
 
 
-def connect(*, timeout: float = 60, heartbeat: int = 10) -> Place:
+def connect(*, timeout: float = 60, heartbeat: int = 10) -> Rank:
     """Join the other processes of this job, before any device is used.
 
     Where the environment tells of one process, nothing is done; nor in a second call.
@@ -76,10 +76,10 @@ def connect(*, timeout: float = 60, heartbeat: int = 10) -> Place:
         heartbeat: seconds after which JAX counts a process as dead that is stuck, or whose host is.
 
     Returns:
-        Which process this is; `Place(0, 1, None)` where it is the only one.
+        Which process this is; `Rank(0, 1, None)` where it is the only one.
 
     Raises:
-        DistributedError: if the environment is malformed (`place_from_environment`), others cannot
+        DistributedError: if the environment is malformed (`rank_from_environment`), others cannot
             be reached or do not come in time, they disagree on how many they are or run other
             versions of JAX or gnnjit, or a device was used before.
     """
@@ -87,54 +87,54 @@ def connect(*, timeout: float = 60, heartbeat: int = 10) -> Place:
     if _joined is not None:
         return _joined[0]
     watch_launcher()
-    place = place_from_environment()
-    if place is None:
+    rank = rank_from_environment()
+    if rank is None:
         return ALONE
-    _check(place, timeout, heartbeat)
-    peers = Peers(place.process, place.processes, functools.partial(_stop_for, place))
-    _meet(place, peers, timeout)
-    _joined = place, peers
+    _check(rank, timeout, heartbeat)
+    plane = ControlPlane(rank.process, rank.processes, functools.partial(_stop_for, rank))
+    _meet(rank, plane, timeout)
+    _joined = rank, plane
     sys.excepthook = functools.partial(_fail, sys.excepthook)
-    atexit.register(peers.leave)
+    atexit.register(plane.leave)
     names = ("jax", "jaxlib", "gnnjit")
     everywhere(", ".join(f"{name} {version(name)}" for name in names), "the software")
-    _start_jax(place, peers, timeout, heartbeat)
-    return place
+    _start_jax(rank, plane, timeout, heartbeat)
+    return rank
 
 
-def _check(place: Place, timeout: float, heartbeat: int) -> None:
+def _check(rank: Rank, timeout: float, heartbeat: int) -> None:
     if not 1 <= timeout < math.inf or heartbeat < 1:
         raise DistributedError(
             f"timeout is {timeout} and heartbeat {heartbeat}, expected at least 1 second each"
         )
     if jax.distributed.is_initialized():
         raise DistributedError(
-            f"{place}: jax.distributed is initialized already: call gnnjit.distributed.connect() "
+            f"{rank}: jax.distributed is initialized already: call gnnjit.distributed.connect() "
             "in its place"
         )
     if devices_in_use():
         raise DistributedError(
-            f"{place}: JAX has used its devices before connect(): call it first, before arrays are "
+            f"{rank}: JAX has used its devices before connect(): call it first, before arrays are "
             "made and devices asked for"
         )
 
 
-def _meet(place: Place, peers: Peers, timeout: float) -> None:
+def _meet(rank: Rank, plane: ControlPlane, timeout: float) -> None:
     """Connect all processes to process 0."""
-    host, port = split_address(place.coordinator or "")
-    if place.process > 0:
-        peers.dial((host, port), job_name(), timeout)
+    host, port = split_address(rank.coordinator or "")
+    if rank.process > 0:
+        plane.dial((host, port), job_name(), timeout)
         return
     inherited = os.environ.pop(LISTENER, None)
     try:
         listener = socket.socket(fileno=int(inherited)) if inherited else _listener(host, port)
     except OSError as error:
         raise DistributedError(
-            f"{place} cannot listen at {place.coordinator} ({_reason(error)}): choose another port "
+            f"{rank} cannot listen at {rank.coordinator} ({_reason(error)}): choose another port "
             "in GNNJIT_COORDINATOR"
         ) from error
     with listener:
-        peers.listen(listener, job_name(), timeout)
+        plane.listen(listener, job_name(), timeout)
 
 
 def _reason(error: OSError) -> str:
@@ -150,12 +150,12 @@ def _listener(host: str, port: int) -> socket.socket:
     return socket.create_server(("", port))
 
 
-def _start_jax(place: Place, peers: Peers, timeout: float, heartbeat: int) -> None:
+def _start_jax(rank: Rank, plane: ControlPlane, timeout: float, heartbeat: int) -> None:
     """Start `jax.distributed` in all processes at once, at a port that is free now."""
-    host, _ = split_address(place.coordinator or "")
+    host, _ = split_address(rank.coordinator or "")
     local = host in ("127.0.0.1", "localhost")
     with socket.socket() as reserved:
-        if place.process == 0:
+        if rank.process == 0:
             # gRPC may share a port that was bound so, and nobody else can take it meanwhile.
             shared = sys.platform.startswith("linux")
             if shared:
@@ -166,13 +166,13 @@ def _start_jax(place: Place, peers: Peers, timeout: float, heartbeat: int) -> No
                 reserved.close()
         else:
             port = ""
-        port = peers.gather("JAX's port", port.encode(), timeout=timeout, of=[0])[0].decode()
+        port = plane.gather("JAX's port", port.encode(), timeout=timeout, of=[0])[0].decode()
         jax.config.update("jax_enable_preemption_service", False)
         try:
             jax.distributed.initialize(
                 f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
-                num_processes=place.processes,
-                process_id=place.process,
+                num_processes=rank.processes,
+                process_id=rank.process,
                 # Slurm and Open MPI tell which GPU of a host belongs to which process.
                 cluster_detection_method="deactivate" if _launched else None,
                 initialization_timeout=math.ceil(timeout),
@@ -180,7 +180,7 @@ def _start_jax(place: Place, peers: Peers, timeout: float, heartbeat: int) -> No
                 coordinator_bind_address=f"127.0.0.1:{port}" if local else None,
             )
         except RuntimeError as error:
-            raise DistributedError(f"{place}: jax.distributed does not start ({error})") from error
+            raise DistributedError(f"{rank}: jax.distributed does not start ({error})") from error
 
 
 def is_main() -> bool:
@@ -188,8 +188,8 @@ def is_main() -> bool:
     return _joined is None or _joined[0].process == 0
 
 
-def joined() -> Place:
-    """Which process this is, as `connect` said; `Place(0, 1, None)` before it."""
+def joined() -> Rank:
+    """Which process this is, as `connect` said; `Rank(0, 1, None)` before it."""
     return ALONE if _joined is None else _joined[0]
 
 
@@ -299,10 +299,10 @@ def keep_stdout() -> None:
     `sys.stdout` from before write to standard error, too.
     """
     try:
-        place = place_from_environment()
+        rank = rank_from_environment()
     except DistributedError:
         return  # `connect` says so
-    if place is None or place.process > 0:
+    if rank is None or rank.process > 0:
         return
     sys.stdout.flush()
     own = os.dup(1)
@@ -318,12 +318,12 @@ def _await_end(lifeline: int) -> None:
     os._exit(LOST_PEER)
 
 
-def _stop_for(place: Place, process: int, why: str) -> None:
+def _stop_for(rank: Rank, process: int, why: str) -> None:
     """In a thread: another process has died."""
     if not _launched:  # the launcher says it once for all
         _say(
-            f"gnnjit: error: process {process} of {place.processes} {why}; this is process "
-            f"{place.process}, which stops too. See the messages of process {process} for the cause"
+            f"gnnjit: error: process {process} of {rank.processes} {why}; this is process "
+            f"{rank.process}, which stops too. See the messages of process {process} for the cause"
         )
     _exit(LOST_PEER)
 

@@ -29,7 +29,7 @@ class DistributedError(GnnjitError, RuntimeError):
     """The processes of a job cannot be connected, do not answer, or disagree."""
 
 
-class Line:
+class Connection:
     """A connection that carries messages: a header of JSON, and bytes."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -86,7 +86,7 @@ class Line:
         self._connection.close()
 
 
-class Peers:
+class ControlPlane:
     """The other processes of the job, as one of them sees them.
 
     Args:
@@ -99,7 +99,7 @@ class Peers:
         self._process = process
         self._processes = processes
         self._lost = lost
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, Connection] = {}
         self._changed = threading.Condition()
         self._values: dict[int, dict[int, tuple[str, bytes]]] = {}
         self._step = 0
@@ -134,9 +134,9 @@ class Peers:
                     f"at {show_address(listener)}: check that all {self._processes} processes were "
                     "started, and that their hosts reach this one"
                 ) from None
-            self._greet(Line(connection), job)
+            self._greet(Connection(connection), job)
 
-    def _greet(self, line: Line, job: str) -> None:
+    def _greet(self, line: Connection, job: str) -> None:
         """Take a connection in, or turn it away where it comes from elsewhere."""
         try:
             hello = line.receive(_PATIENCE, longest=_LONGEST_HELLO)
@@ -170,7 +170,7 @@ class Peers:
         me = f"process {self._process} of {self._processes}"
         where = f"process 0 at {address[0]}:{address[1]}"
         deadline = time.monotonic() + timeout
-        line = Line(_dialled(address, deadline, f"{me}: no answer from {where}", timeout))
+        line = Connection(_dialled(address, deadline, f"{me}: no answer from {where}", timeout))
         self._lines[0] = line
         try:
             line.send({"process": self._process, "processes": self._processes, "job": job})
@@ -260,7 +260,7 @@ class Peers:
             at[header["process"]] = (header["name"], body)
             self._changed.notify_all()
 
-    def _read(self, peer: int, line: Line) -> None:
+    def _read(self, peer: int, line: Connection) -> None:
         """All that one connection brings, until it is closed."""
         try:
             while (message := line.receive()) is not None:

@@ -1,9 +1,8 @@
-"""The processes that stream one graph together: which blocks each does, and what they tell each
-other.
+"""What the processes of a job tell each other, and agree on, wherever they are all at one point.
 
-Each has the same program, and calls what is here at the same points of it. What waits has no limit
+Each runs the same program, and calls what is here at the same points of it. What waits has no limit
 of its own: the others may be building a grid for hours, and a process that dies, or ends, ends the
-wait (`gnnjit.distributed`).
+wait (`connection`). Where there is one process, all of it is nothing.
 """
 
 from __future__ import annotations
@@ -14,16 +13,21 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from gnnjit import errors
 from gnnjit.distributed import connection
 from gnnjit.errors import StreamError
+from gnnjit.shapes import HostArray
 
 T = TypeVar("T")
 
 LONG = 7 * 86400.0
-"""Seconds that others may take."""
+"""Seconds that others may take to prepare, compile or write: where one has died, nobody waits."""
+
+is_main = connection.is_main
 
 
 def _gather(name: str, value: bytes) -> list[bytes]:
@@ -31,8 +35,8 @@ def _gather(name: str, value: bytes) -> list[bytes]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Crew:
-    """One of the processes that stream together, or the only one, for which all of this is nothing.
+class ProcessGroup:
+    """The processes that do something together, as one of them sees them.
 
     Attributes:
         process, processes: its number, and how many there are.
@@ -44,7 +48,7 @@ class Crew:
     exchange: Callable[[str, bytes], list[bytes]] = _gather
 
     @classmethod
-    def here(cls) -> Crew:
+    def here(cls) -> ProcessGroup:
         """All processes of this job."""
         place = connection.joined()
         return cls(place.process, place.processes)
@@ -123,7 +127,44 @@ def _unpacked(message: bytes) -> bytes:
     raise known(rest.decode())
 
 
-ALONE = Crew()
+ALONE = ProcessGroup()
+
+
+def wait(name: str) -> None:
+    """Until all are here. JAX's own collectives are not for waiting long: they give up."""
+    ProcessGroup.here().barrier(name)
+
+
+def check_same(values: Mapping[str, Any]) -> None:
+    """Raises DistributedError, in all processes, where a value differs; it is named."""
+    for what, value in values.items():
+        ProcessGroup.here().same(what, lambda value=value: str(value))
+
+
+def broadcast(data: bytes | None) -> bytes:
+    """What process 0 passes, in all; what the others pass is not looked at."""
+    return connection.broadcast_bytes(data, timeout=LONG)
+
+
+def of_main(numbers: np.ndarray) -> np.ndarray:
+    """Process 0's `float64` numbers, in all: what is decided from them must be equal everywhere."""
+    raw = broadcast(numbers.astype(np.float64).tobytes())
+    return np.frombuffer(raw, np.float64).reshape(numbers.shape)
+
+
+def of_each(x: HostArray) -> HostArray:
+    """`[processes, ...]`: an array of one shape from each, in 32 bits, by a collective of JAX, so
+    that it also works where the user has called `jax.distributed.initialize`."""
+    if jax.process_count() == 1:
+        return x[None]
+    return np.asarray(multihost_utils.process_allgather(x))
+
+
+def on_host(x: Any) -> HostArray:
+    """All of an array that is sharded over the devices of all processes, in each of them."""
+    if getattr(x, "is_fully_addressable", True):
+        return np.asarray(x)
+    return np.asarray(multihost_utils.process_allgather(x, tiled=True))
 
 
 def hashed(*texts: str) -> str:

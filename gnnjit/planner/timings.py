@@ -30,7 +30,7 @@ from gnnjit.planner.candidate import Candidate, compiled
 from gnnjit.planner.plan import Alternative, Problem
 from gnnjit.system import autotuning
 from gnnjit.system.allocator import keeps_memory
-from gnnjit.system.autotuning import Table
+from gnnjit.system.cache import Table
 from gnnjit.system.portable import is_portable
 from gnnjit.system.timing import compare
 

@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit.cost.partition_model import PartitionModel
+from gnnjit.distributed.process_group import of_each
 from gnnjit.errors import GraphError
 from gnnjit.graph import Graph
 from gnnjit.graph.edit import real_edges
@@ -52,11 +53,7 @@ def shard_seconds(fn: Callable[..., Any], *args: Any, repeats: int = 3) -> HostA
             jax.block_until_ready(compiled(*alone))
             times.append(time.perf_counter() - start)
         seconds[p] = min(times)
-    if jax.process_count() == 1:
-        return seconds
-    from jax.experimental import multihost_utils
-
-    return np.asarray(multihost_utils.process_allgather(seconds), np.float64).max(axis=0)
+    return np.asarray(of_each(seconds), np.float64).max(axis=0)
 
 
 def rebalance(

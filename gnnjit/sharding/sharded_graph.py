@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from gnnjit.distributed.process_group import on_host
 from gnnjit.errors import GraphError
 from gnnjit.graph import validate
 from gnnjit.graph.graph import Graph
@@ -176,7 +177,7 @@ class ShardedGraph:
 
     def partition(self) -> Partition:
         """Which vertices are on which shard, and in which order."""
-        sizes, vertex = _on_host(self.sizes), _on_host(self.vertex)
+        sizes, vertex = on_host(self.sizes), on_host(self.vertex)
         real = np.arange(self.num_rows) < sizes[:, None]
         return Partition(vertex[real.reshape(-1)], np.cumsum([0, *sizes]), "given")
 
@@ -251,9 +252,9 @@ class ShardedGraph:
         if validate.is_traced(y, number):
             at = jnp.where(_real(sizes, len(number) // self.num_shards), number, count)
             return jnp.zeros((count, *y.shape[1:]), y.dtype).at[at].set(y, mode="drop")
-        values, numbers = _on_host(y), _on_host(number)
+        values, numbers = on_host(y), on_host(number)
         length = len(values) // self.num_shards
-        real = np.arange(length) < _on_host(sizes)[:, None]
+        real = np.arange(length) < on_host(sizes)[:, None]
         real = real.reshape(-1)
         out = np.zeros((count, *values.shape[1:]), values.dtype)
         out[numbers[real]] = values[real]
@@ -282,15 +283,6 @@ def local_part(x: Any, shard: int, device: Any) -> Any:
 def _shards(x: Any) -> list[tuple[int, Any]]:
     """First row and data of each part of `x` that this process holds."""
     return [(s.index[0].start or 0, s.data) for s in x.addressable_shards]
-
-
-def _on_host(x: Any) -> HostArray:
-    """All of a sharded array, in every process."""
-    if getattr(x, "is_fully_addressable", True):
-        return np.asarray(x)
-    from jax.experimental import multihost_utils
-
-    return np.asarray(multihost_utils.process_allgather(x, tiled=True))
 
 
 def _real(sizes: Any, length: int) -> jax.Array:

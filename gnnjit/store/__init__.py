@@ -4,9 +4,9 @@ In: NumPy arrays. Out: rows of them, by range or by index. `streaming` and `trai
 stores; a store knows nothing about graphs.
 """
 
-from gnnjit.store.collective import CrewStore
+from gnnjit.store.collective import CollectiveStore
 from gnnjit.store.disk import DiskStore
 from gnnjit.store.memory import HostStore
 from gnnjit.store.store import VertexStore
 
-__all__ = ["CrewStore", "DiskStore", "HostStore", "VertexStore"]
+__all__ = ["CollectiveStore", "DiskStore", "HostStore", "VertexStore"]

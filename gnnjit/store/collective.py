@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gnnjit.distributed.process_group import Crew
+from gnnjit.distributed.process_group import ProcessGroup
 from gnnjit.errors import StoreError
 from gnnjit.store.array_info import DTYPES, ArrayInfo
 from gnnjit.store.disk import LOCK, DiskStore
 from gnnjit.store.files import ArrayFile, open_complete
 
 
-class CrewStore(DiskStore):
+class CollectiveStore(DiskStore):
     """A `DiskStore` that all processes connected by `gnnjit.distributed` have open, for graphs that
     they stream together. In a job of one process it is a `DiskStore`.
 
@@ -25,7 +25,7 @@ class CrewStore(DiskStore):
     on when it is done. Process 0 has the lock and writes the manifest, so that after a crash of any
     process a folder is what it is after a crash of a `DiskStore`. `seal` waits until what each of
     them has written is on the disk. Reading and writing rows is each one's own; rows that another
-    process wrote are there after the next `Crew.barrier`.
+    process wrote are there after the next `ProcessGroup.barrier`.
 
     The folder is on one computer, or on a file system on which what one writes is what the others
     read at once (Lustre, GPFS, CephFS; not NFS, whose clients keep copies).
@@ -37,48 +37,48 @@ class CrewStore(DiskStore):
         identity: str,
         *,
         lock: io.FileIO | None = None,
-        crew: Crew | None = None,
+        group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(folder, identity, lock=lock)
-        self.crew = Crew.here() if crew is None else crew
+        self.group = ProcessGroup.here() if group is None else group
         self._leading = True  # until all have it
 
     @classmethod
-    def create(cls, folder: str | Path) -> CrewStore:
+    def create(cls, folder: str | Path) -> CollectiveStore:
         """As `DiskStore.create`, together."""
-        return cls.together(folder, super().create, Crew.here())
+        return cls.together(folder, super().create, ProcessGroup.here())
 
     @classmethod
-    def open(cls, folder: str | Path) -> CrewStore:
+    def open(cls, folder: str | Path) -> CollectiveStore:
         """As `DiskStore.open`, together."""
-        return cls.together(folder, super().open, Crew.here())
+        return cls.together(folder, super().open, ProcessGroup.here())
 
     @classmethod
     def together(
-        cls, folder: str | Path, make: Callable[[str | Path], DiskStore], crew: Crew
-    ) -> CrewStore:
-        """The store that process 0 makes, in all processes of a crew."""
+        cls, folder: str | Path, make: Callable[[str | Path], DiskStore], group: ProcessGroup
+    ) -> CollectiveStore:
+        """The store that process 0 makes, in all processes of a group."""
         made: list[DiskStore] = []
 
         def lead() -> bytes:
             made.append(make(folder))
             return _view(made[0])
 
-        view = crew.lead(f"the store in {folder}", lead)
+        view = group.lead(f"the store in {folder}", lead)
         if made:
             assert isinstance(made[0], cls)
             store = made[0]
-            store.crew = crew
+            store.group = group
         else:
             path = Path(folder).absolute()
-            _check_seen(path / LOCK, crew)
-            store = cls(path, "", lock=io.FileIO(path / LOCK, "r+"), crew=crew)
+            _check_seen(path / LOCK, group)
+            store = cls(path, "", lock=io.FileIO(path / LOCK, "r+"), group=group)
             store._follow(view)
         store._leading = False
         return store
 
     def once(self, work: Callable[[], object]) -> None:
-        if self.crew.alone or self._leading:
+        if self.group.alone or self._leading:
             work()
             return
 
@@ -90,8 +90,8 @@ class CrewStore(DiskStore):
                 self._leading = False
             return _view(self)
 
-        view = self.crew.lead(f"the arrays of {self._folder.name}", lead)
-        if not self.crew.leads:
+        view = self.group.lead(f"the arrays of {self._folder.name}", lead)
+        if not self.group.leads:
             self._follow(view)
 
     def add(
@@ -101,7 +101,7 @@ class CrewStore(DiskStore):
         self.once(lambda: add(name, num_rows, shape, dtype, replace=replace))
 
     def seal(self, name: str) -> None:
-        if not (self.crew.alone or self._leading):
+        if not (self.group.alone or self._leading):
             self._usable(name)
             if not self._files[name].info.sealed:
                 os.fsync(self._files[name].fd)  # what this process wrote
@@ -126,7 +126,7 @@ class CrewStore(DiskStore):
             known = open_now.pop(path, None)
             stream = None if known is None else known.stream
             if usable and stream is None:
-                _check_seen(path, self.crew)
+                _check_seen(path, self.group)
                 stream = open_complete(path, info)
             files[name] = ArrayFile(path, info, stream)
         self._files = files
@@ -134,10 +134,10 @@ class CrewStore(DiskStore):
             file.close()
 
 
-def _check_seen(path: Path, crew: Crew) -> None:
+def _check_seen(path: Path, group: ProcessGroup) -> None:
     if not path.exists():
         raise StoreError(
-            f"{path}: process 0 has made this file, and process {crew.process} does not see it: "
+            f"{path}: process 0 has made this file, and process {group.process} does not see it: "
             "all processes need the same folder, on one computer or on a file system that shows "
             "all of them the same at once"
         )

@@ -6,17 +6,15 @@ import contextlib
 import dataclasses
 import fcntl
 import io
-import json
 import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from gnnjit.config import write_atomically
 from gnnjit.errors import StoreError
 from gnnjit.store.array_info import DTYPES, NAME, ArrayInfo
 from gnnjit.store.files import (
@@ -33,10 +31,10 @@ from gnnjit.store.files import (
     write_at,
 )
 from gnnjit.store.store import VertexStore
+from gnnjit.system.cache import Manifest, write_atomically
 
-KIND = "gnnjit vertex store"
-FORMAT = 1
 MANIFEST = "manifest.json"
+_MANIFEST = Manifest("manifest", "vertex store", 1, "create a new one", "create the store anew")
 LOCK = ".gnnjit-store.lock"
 
 
@@ -57,8 +55,8 @@ class DiskStore(VertexStore):
     gives that up: after a crash the array is lost.
 
     One process at a time may have the store open, by a lock on a file in the folder; all processes
-    of a job as a `CrewStore`. StoreError tells what the disk refuses, and what in the folder is
-    not as the manifest says.
+    of a job as a `CollectiveStore`. StoreError tells what the disk refuses, and what in the folder
+    is not as the manifest says.
     """
 
     def __init__(
@@ -211,9 +209,8 @@ class DiskStore(VertexStore):
 
     def _commit(self, files: dict[str, ArrayFile], kept: dict[str, ArrayFile]) -> None:
         """From here on these are the arrays, also after a crash."""
-        arrays = {name: _entry(file) for name, file in {**files, **kept}.items()}
-        data = {"kind": KIND, "format": FORMAT, "id": self._identity, "arrays": arrays}
-        raw = (json.dumps(data, indent=1, sort_keys=True) + "\n").encode()
+        arrays = {name: _entry(file) for name, file in sorted({**files, **kept}.items())}
+        raw = _MANIFEST.written({"id": self._identity, "arrays": arrays})
         with failures(self._folder / MANIFEST, len(raw)):
             write_atomically(self._folder / MANIFEST, raw)
             self._files, self._kept = files, kept
@@ -228,6 +225,37 @@ class DiskStore(VertexStore):
         for path in self._folder.iterdir():
             if path.name not in known and ours.fullmatch(path.name):
                 os.unlink(path)
+
+
+class SharedStore(DiskStore):
+    """The sealed arrays of a `DiskStore`, to be read. Nobody writes while one is open: writers lock
+    the folder for themselves, and readers for all readers."""
+
+    @classmethod
+    def open(cls, folder: str | Path) -> SharedStore:
+        """Raises StoreError as `DiskStore.open` does; files that a crash left stay."""
+        folder = Path(folder).absolute()
+        _read_manifest(folder)  # without one of ours, not even a lock is put into the folder
+        with contextlib.ExitStack() as undo:
+            store = undo.enter_context(cls(folder, "", shared=True))
+            _, arrays = _read_manifest(folder)
+            for name, (path, info) in arrays.items():
+                if info.sealed:
+                    store._files[name] = ArrayFile(path, info, open_complete(path, info))
+            undo.pop_all()
+            return store
+
+    def _new(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise self._refused()
+
+    def _commit(self, *args: Any) -> NoReturn:
+        raise self._refused()
+
+    def _refused(self) -> StoreError:
+        return StoreError(
+            f"{self._where}: the store is open for reading in several processes: change it with "
+            "DiskStore.open in one process"
+        )
 
 
 def _entry(file: ArrayFile) -> dict[str, Any]:
@@ -246,24 +274,14 @@ def _read_manifest(folder: Path) -> tuple[str, dict[str, tuple[Path, ArrayInfo]]
     """The identity of the store in `folder`; per array its file and what it is."""
     path = folder / MANIFEST
     with failures(path):
-        try:
-            data: Any = json.loads(path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
-            raise StoreError(
-                f"{folder}: no vertex store, it has no {MANIFEST}; DiskStore.create makes one"
-            ) from None
-        except (ValueError, RecursionError) as error:
-            raise _damaged(path, f"not JSON, {type(error).__name__}") from error
-    if not isinstance(data, dict) or data.get("kind") != KIND:
-        raise StoreError(f"{path}: not the manifest of a vertex store; choose another folder")
-    if data.get("format") != FORMAT:
+        data = _MANIFEST.read(path)
+    if data is None:
         raise StoreError(
-            f"{path}: a vertex store of the format {data.get('format')!r}, expected {FORMAT}: open "
-            "it with the version of gnnjit that wrote it, or create a new one"
+            f"{folder}: no vertex store, it has no {MANIFEST}; DiskStore.create makes one"
         )
     identity, arrays = str(data.get("id")), data.get("arrays")
     if not re.fullmatch("[0-9a-f]{8}", identity) or not isinstance(arrays, dict):
-        raise _damaged(path, "no id, or no arrays")
+        raise _MANIFEST.damaged(path, "no id, or no arrays")
     return identity, {name: _parse(path, identity, name, entry) for name, entry in arrays.items()}
 
 
@@ -285,7 +303,7 @@ def _parse(path: Path, identity: str, name: str, entry: Any) -> tuple[Path, Arra
             info = ArrayInfo(rows, tuple(shape), DTYPES[dtype], sealed)
             if size == info.file_bytes:
                 return path.parent / file, info
-    raise _damaged(path, f"the entry of {name!r}")
+    raise _MANIFEST.damaged(path, f"the entry of {name!r}")
 
 
 def _lock(folder: Path, kind: int) -> io.FileIO:
@@ -310,7 +328,3 @@ def _lock(folder: Path, kind: int) -> io.FileIO:
 
 def _without(files: dict[str, ArrayFile], name: str) -> dict[str, ArrayFile]:
     return {other: file for other, file in files.items() if other != name}
-
-
-def _damaged(path: Path, what: str) -> StoreError:
-    return StoreError(f"{path}: the manifest is damaged ({what}): create the store anew")

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnjit.distributed.process_group import ALONE, Crew
+from gnnjit.distributed.process_group import ALONE, ProcessGroup
 from gnnjit.errors import StoreError
 from gnnjit.graph.validate import cut, shown
 from gnnjit.store.array_info import ALIGNED, DTYPES, NAME, ArrayInfo, described, fits, typed
@@ -48,7 +48,7 @@ class VertexStore(abc.ABC):
 
     tenant: object = None
     """Stands for the graph that the arrays belong to, where a graph was made anew in the store."""
-    crew: Crew = ALONE
+    group: ProcessGroup = ALONE
     """The processes that have the store open."""
     shows_rows: bool = False
     """Whether `view` gives rows that begin at a multiple of `ALIGNED` bytes, as a rule."""

@@ -223,7 +223,7 @@ class Ready:
 
     def __init__(self, traced: Traced, graph: StreamedGraph, options: Options) -> None:
         self.traced, self.graph, self.options = traced, graph, options
-        graph.store.crew.same(
+        graph.store.group.same(
             "the streamed function",
             lambda: hashed(described(traced.pieces.streamed), _shown(options)),
         )
@@ -259,7 +259,7 @@ class Ready:
         kept = {x: fresh_name("result") for x in function.outputs
                 if isinstance(x, Array) and x in self.temporary}  # fmt: skip
         names.update(kept)
-        self.graph.store.crew.same(
+        self.graph.store.group.same(
             "what a streamed function is called with", lambda: _state(names, versions, shared)
         )
         self._make_room(names, kept)

@@ -18,9 +18,8 @@ from gnnjit.streaming.grid.edge_grid import heat_map
 from gnnjit.streaming.memory.layout import Fit
 from gnnjit.streaming.program.steps import Order, Pieces, Step, Tensor
 from gnnjit.streaming.program.sweeps import Gather, Sweep
-from gnnjit.streaming.runtime.planned_traffic import loaded_rows, planned_traffic
 from gnnjit.streaming.runtime.timeline import Timeline, timeline
-from gnnjit.streaming.runtime.traffic import Traffic, refined_order
+from gnnjit.streaming.runtime.traffic import Traffic, loaded_rows, planned_traffic, refined_order
 from gnnjit.system.memory_budget import human
 
 CAUSES = ("own rows", "other rows", "selected rows", "edges", "stored", "held")

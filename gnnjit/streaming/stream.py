@@ -45,7 +45,7 @@ def stream(
     the store, or stays on the device where the memory plan keeps it (ROC, section 5).
 
     Where several processes are connected (`gnnjit.distributed`), all call the same functions with
-    the same arguments, on a graph in a `gnnjit.store.CrewStore`: each does its share of the
+    the same arguments, on a graph in a `gnnjit.store.CollectiveStore`: each does its share of the
     blocks, within its own budget, and all get the same results, to the bit.
 
     The result has two methods: `prepare(*args)` does all that comes before the first run, and

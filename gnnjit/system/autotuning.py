@@ -1,15 +1,11 @@
-"""Choices by time: whether they are wanted, and tables of them in the user's cache directory."""
+"""Whether what is compiled is chosen by time."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import dataclasses
-import json
-import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 import jax
 
@@ -71,69 +67,3 @@ def untraced(work: Callable[[], T]) -> T:
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         return pool.submit(alone).result()
-
-
-@dataclasses.dataclass(frozen=True)
-class Table(Generic[T]):
-    """Entries by key, in one file of the cache directory.
-
-    name: of the entries, and of the file, without its ending. parse, dump: of one entry, from and
-    to what JSON can say; `parse` raises ValueError, TypeError, KeyError or AttributeError.
-    """
-
-    name: str
-    parse: Callable[[str, Any], T]
-    dump: Callable[[T], Any]
-    format: int = 1
-
-    def path(self) -> Path:
-        return config.cache_dir() / f"{self.name}.json"
-
-    def load(self) -> dict[str, T]:
-        """Everything stored; nothing, with a warning, where the file is damaged or not ours."""
-        file = self.path()
-        try:
-            stamp = file.stat().st_mtime_ns
-        except OSError:
-            return {}
-        place = (str(file), stamp)
-        if place not in _loaded:
-            try:
-                _loaded[place] = self._parse(file.read_text(encoding="utf-8"))
-            except _NO_TABLE as error:
-                warnings.warn(
-                    f"{file}: not a table of gnnjit's {self.name} ({type(error).__name__}: "
-                    f"{error}); it is ignored, and written anew at the next tuning",
-                    stacklevel=2,
-                )
-                _loaded[place] = {}
-        return _loaded[place]
-
-    def store(self, key: str, entry: T) -> None:
-        """Beside what is stored, atomically; a warning where that cannot be written."""
-        file = self.path()
-        entries = {**self.load(), key: entry}
-        data = {
-            "format": self.format,
-            self.name: {k: self.dump(v) for k, v in entries.items()},
-        }
-        try:
-            config.write_json(file, data)
-        except OSError as error:
-            warnings.warn(
-                f"{file}: cannot be written ({error.strerror}); the {self.name} are timed again "
-                "next time. Set XDG_CACHE_HOME to a directory that can",
-                stacklevel=2,
-            )
-
-    def _parse(self, text: str) -> dict[str, T]:
-        data = json.loads(text)
-        if data["format"] != self.format:
-            raise ValueError(f"format {data['format']}, expected {self.format}")
-        return {k: self.parse(k, v) for k, v in data[self.name].items()}
-
-
-_NO_TABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""What reading or parsing a damaged file raises."""
-
-_loaded: dict[tuple[str, int], dict[str, Any]] = {}

@@ -28,7 +28,8 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from gnnjit.config import path_of, write_atomically
+from gnnjit.config import path_of
+from gnnjit.system.cache import write_atomically
 from gnnjit.training.errors import CheckpointError
 
 _IDENTITY = "identity.json"

@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gnnjit.distributed.process_group import of_main
 from gnnjit.training.checkpoint import RunCheckpoint, digest, fill, named_arrays
 from gnnjit.training.config import TrainConfig
 from gnnjit.training.errors import CheckpointError, TrainError
-from gnnjit.training.processes import SharedCheckpoint, of_main
+from gnnjit.training.processes import SharedCheckpoint
 from gnnjit.training.steps import Program, State, Sums
 from gnnjit.training.tasks import SPLITS, Task
 

@@ -1,4 +1,4 @@
-"""What the processes of a job do together in training: agree, wait, and share what one has read.
+"""What the processes of a job share in training: datasets, checkpoints, and one cost model.
 
 All of it is nothing where there is one process.
 """
@@ -23,17 +23,13 @@ from gnnjit.cost.current import current, use
 from gnnjit.cost.model import CostModel
 from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.distributed import connection
+from gnnjit.distributed.process_group import broadcast, check_same, is_main, wait
 from gnnjit.errors import GnnjitError
 from gnnjit.training.checkpoint import Checkpoints, RunCheckpoint
 from gnnjit.training.errors import TrainError
 
-LONG = 7 * 86400.0
-"""Seconds that others may take to prepare, compile or write: where one has died, nobody waits."""
-
 _SAME = 2.0
 """Seconds in which process 0 says what all processes have found wrong."""
-
-is_main = connection.is_main
 
 
 def processes() -> int:
@@ -53,11 +49,6 @@ def processes() -> int:
     return place.processes
 
 
-def wait(name: str) -> None:
-    """Until all are here. JAX's own collectives are not for waiting long: they give up."""
-    connection.barrier(name, timeout=LONG)
-
-
 def open_in_all(
     make: Callable[[], StoredDataset], folder: str | os.PathLike[str], *, to_read: bool
 ) -> StoredDataset:
@@ -71,22 +62,10 @@ def open_in_all(
     return StoredDataset.open(folder, shared=to_read, together=not to_read)
 
 
-def check_same(values: Mapping[str, Any]) -> None:
-    """Raises DistributedError, in all processes, where a value differs; it is named."""
-    for what, value in values.items():
-        connection.everywhere(str(value), what, timeout=LONG)
-
-
-def of_main(numbers: np.ndarray) -> np.ndarray:
-    """Process 0's `float64` numbers, in all: what is decided from them must be equal everywhere."""
-    raw = connection.broadcast_bytes(numbers.astype(np.float64).tobytes(), timeout=LONG)
-    return np.frombuffer(raw, np.float64).reshape(numbers.shape)
-
-
 def known_to_main(checkpoints: Checkpoints) -> dict[str, Any]:
     """What `Checkpoints.recall` gives in process 0, in all."""
     told = json.dumps(checkpoints.recall()).encode() if is_main() else None
-    return json.loads(connection.broadcast_bytes(told, timeout=LONG))
+    return json.loads(broadcast(told))
 
 
 def open_checkpoints(
@@ -107,7 +86,7 @@ def one_cost_model() -> Iterator[None]:
         return
     model = current()
     mine = json.dumps({"weights": model.to_json(), "source": model.source}).encode()
-    found = json.loads(connection.broadcast_bytes(mine, timeout=LONG))
+    found = json.loads(broadcast(mine))
     with use(CostModel.from_json(found["weights"], found["source"])):
         yield
 
@@ -143,7 +122,7 @@ class SharedCheckpoint:
     def load(self, template: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """As `RunCheckpoint.load`, in all processes."""
         raw = _packed(*self._inner.load(template)) if is_main() else None
-        return _unpacked(connection.broadcast_bytes(raw, timeout=LONG), template)
+        return _unpacked(broadcast(raw), template)
 
 
 def shared(checkpoint: RunCheckpoint) -> RunCheckpoint | SharedCheckpoint:

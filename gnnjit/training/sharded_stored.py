@@ -13,6 +13,7 @@ from jax.sharding import AxisType, Mesh
 
 from gnnjit.cost.partition_model import PartitionModel
 from gnnjit.data.stored.dataset import StoredDataset
+from gnnjit.distributed.process_group import of_each
 from gnnjit.partition.partition import Partition, balanced, equal_edges, equal_vertices
 from gnnjit.shapes import HostArray
 from gnnjit.sharding.build import build, shards_here
@@ -117,10 +118,5 @@ def _on_shards(graph: Any, partition: Partition, read: Callable[[int, int], Host
 
 
 def _over_processes(x: HostArray) -> HostArray:
-    if jax.process_count() == 1:
-        return x
-    from jax.experimental import multihost_utils
-
     # Numbers of rows, which fit 32 bits.
-    every = multihost_utils.process_allgather(x.astype(np.int32))
-    return np.asarray(every).astype(np.int64).sum(axis=0)
+    return of_each(x.astype(np.int32)).astype(np.int64).sum(axis=0)

@@ -71,7 +71,7 @@ def check_budget(name: str, task: str, budget: Any, stored: bool, compare: bool)
 
 def check_store(dataset: Any) -> None:
     """Raises TrainError where other processes do not have the dataset's store open."""
-    if isinstance(dataset, StoredDataset) and dataset.store.crew.processes < processes():
+    if isinstance(dataset, StoredDataset) and dataset.store.group.processes < processes():
         raise TrainError(
             f"{dataset.name} is in a store that this process alone has open, and {processes()} are "
             "connected: open it in all of them, with StoredDataset.open(folder, together=True)"
@@ -214,7 +214,7 @@ class Streamed:
             "memory_budget_of": "process" if self.process else "device",
             "parts": parts,
             "slices": slices,
-            "processes": self._graph.store.crew.processes,
+            "processes": self._graph.store.group.processes,
             "moved_bytes": dict(moved) if traffic else None,
             "moving_seconds": {name: t.seconds for name, t in traffic.items()},
         }
@@ -235,7 +235,7 @@ def without_leftovers(stored: StoredDataset) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if store.crew.alone:
+        if store.group.alone:
             with contextlib.suppress(StoreError):  # The first error is the one to be told.
                 work()
         raise

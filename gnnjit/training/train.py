@@ -32,6 +32,7 @@ from gnnjit.data import Dataset, GraphDataset, row_normalize
 from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.data.stored.prepare import keep
 from gnnjit.data.stored.write import store_dataset
+from gnnjit.distributed.process_group import check_same, is_main
 from gnnjit.store.memory import HostStore
 from gnnjit.system.memory_budget import parse_size
 from gnnjit.training import performance
@@ -41,8 +42,6 @@ from gnnjit.training.errors import CheckpointError, TrainError
 from gnnjit.training.identity import describe_dataset, identity_of
 from gnnjit.training.loop import Epoch, Run, Runner, Steps, Watcher
 from gnnjit.training.processes import (
-    check_same,
-    is_main,
     known_to_main,
     open_checkpoints,
     open_in_all,

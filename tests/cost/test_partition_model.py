@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnjit.cost import partition_model
 from gnnjit.cost.partition_model import FEATURES, PRIOR, START, PartitionModel, load, path, save
 from gnnjit.cost.store import Key
 from gnnjit.errors import CostError
 from gnnjit.partition.partition import balanced, equal_edges, equal_vertices, imbalance
 from gnnjit.partition.vertex_features import VERTEX_FEATURES, vertex_features
+from gnnjit.system.cache import digest
 
 pytestmark = pytest.mark.once
 
@@ -134,9 +134,9 @@ def test_what_is_stored_is_loaded(cache):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"format": 0}, "it has not the format 1"),
-        ({"name": "gat 64"}, "it is of another device, version or layer"),
-        ({"key": None}, "it is of another device, version or layer"),
+        ({"format": 0}, "it has the format 0, expected 1"),
+        ({"name": "gat 64"}, "it is for name 'gat 64', expected 'gcn 64'"),
+        ({"key": None}, "it does not say what it is for"),
         ({"model": None}, "the partition model is damaged (TypeError: "),
     ],
 )
@@ -144,7 +144,7 @@ def test_files_that_are_not_ours(change, why):
     file = save(KEY, "gcn 64", PartitionModel())
     data = {**json.loads(file.read_text()), **change}
     del data["checksum"]
-    file.write_text(json.dumps({**data, "checksum": partition_model._digest(data)}))
+    file.write_text(json.dumps({**data, "checksum": digest(data)}))
     head = f"{file}: not a partition model of 'gcn 64' for this device ({why}"
     with pytest.warns(UserWarning, match=f"^{re.escape(head)}"):
         assert load(KEY, "gcn 64") is None

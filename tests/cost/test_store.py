@@ -22,6 +22,7 @@ from gnnjit.cost.learner import Learner
 from gnnjit.cost.model import CostModel, Work
 from gnnjit.cost.store import Key, Stored
 from gnnjit.errors import CostError
+from gnnjit.system.cache import digest
 
 KEY = Key("a processor", "cpu", "float32", 2, "0.10.2", "0.10.2", "0.1.0")
 MODEL = CostModel(np.linspace(1e-6, 2e-6, len(NAMES)))
@@ -61,7 +62,7 @@ def rewrite(change: dict[str, Any]) -> None:
     file = store.save(KEY, stored())
     data = {**json.loads(file.read_text()), **change}
     del data["checksum"]
-    data["checksum"] = store._digest(data)
+    data["checksum"] = digest(data)
     file.write_text(json.dumps(data))
 
 
@@ -140,7 +141,7 @@ def test_a_file_of_another_key_is_ignored():
         (-1.0, f"the weight {KIND}.{FEATURE} is -1.0, expected a finite number >= 0"),
         (float("nan"), "it holds NaN, expected finite numbers"),
         (float("inf"), "it holds Infinity, expected finite numbers"),
-        (10**400, "not JSON, OverflowError: .*"),
+        (10**400, "OverflowError: .*"),
         ("fast", f"the weight {KIND}.{FEATURE} is 'fast', expected a number"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the processes of `test_crew.py` run together, and one process alone: a few steps of
+"""What the processes of `test_process_group.py` run, and one process alone: a few steps of
 training, and a function that takes and gives rows of vertices and edges."""
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from flax import nnx
 
 import gnnjit
 from gnnjit.distributed import connection
-from gnnjit.distributed.process_group import Crew, digest
+from gnnjit.distributed.process_group import ProcessGroup, digest
 from gnnjit.nn import recipes
-from gnnjit.store import CrewStore
+from gnnjit.store import CollectiveStore
 from gnnjit.streaming import StreamedGraph
 from gnnjit.streaming.runtime.executor import Run
 from gnnjit.streaming.stream import stream
@@ -67,7 +67,7 @@ def trained(graph: StreamedGraph, model: str, layers: int, **options: Any) -> li
 
     found = run()
     assert digest(*found) == digest(*run())
-    assert graph.layouts[0][0] == options.get("parts", Crew.here().processes)
+    assert graph.layouts[0][0] == options.get("parts", ProcessGroup.here().processes)
     return found
 
 
@@ -128,13 +128,13 @@ CASES: dict[str, Callable[[StreamedGraph], list[np.ndarray]]] = {
 
 def main(folder: Path, cases: list[str], victim: int) -> None:
     place = connection.connect()
-    with CrewStore.create(folder / "store") as store:
+    with CollectiveStore.create(folder / "store") as store:
         graph = make_graph(store)
         if place.process == victim:
             _prime(STEPS)
         for name in cases:
             found = CASES[name](graph)
-            store.crew.same("the results", lambda found=found: digest(*found))
+            store.group.same("the results", lambda found=found: digest(*found))
             if place.process == 0:
                 np.savez(folder / name, *found)
         connection.barrier("written")

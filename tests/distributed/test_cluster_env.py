@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from gnnjit.distributed.connection import DistributedError, Place, place_from_environment
+from gnnjit.distributed.connection import DistributedError, Rank, rank_from_environment
 
 SLURM = {
     "SLURM_JOB_ID": "4097",
@@ -35,30 +35,30 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        (OURS, Place(1, 4, "node1:7000")),
-        ({**OURS, "GNNJIT_COORDINATOR": "[fe80::1]:80"}, Place(1, 4, "[fe80::1]:80")),
-        (SLURM, Place(2, 4, "node003:61441")),
-        ({**SLURM, "SLURM_STEP_ID": "2"}, Place(2, 4, "node003:61443")),
-        ({**SLURM, "SLURM_STEP_NUM_TASKS": "3"}, Place(2, 3, "node003:61441")),
-        ({**SLURM, "GNNJIT_COORDINATOR": "b:1"}, Place(2, 4, "b:1")),
-        ({**SLURM, **OURS}, Place(1, 4, "node1:7000")),
+        (OURS, Rank(1, 4, "node1:7000")),
+        ({**OURS, "GNNJIT_COORDINATOR": "[fe80::1]:80"}, Rank(1, 4, "[fe80::1]:80")),
+        (SLURM, Rank(2, 4, "node003:61441")),
+        ({**SLURM, "SLURM_STEP_ID": "2"}, Rank(2, 4, "node003:61443")),
+        ({**SLURM, "SLURM_STEP_NUM_TASKS": "3"}, Rank(2, 3, "node003:61441")),
+        ({**SLURM, "GNNJIT_COORDINATOR": "b:1"}, Rank(2, 4, "b:1")),
+        ({**SLURM, **OURS}, Rank(1, 4, "node1:7000")),
         (
             {**without(OURS, "GNNJIT_PROCESS"), "JOB_COMPLETION_INDEX": "3"},
-            Place(3, 4, "node1:7000"),
+            Rank(3, 4, "node1:7000"),
         ),
-        ({**MPI, "GNNJIT_COORDINATOR": "b:1"}, Place(1, 2, "b:1")),
+        ({**MPI, "GNNJIT_COORDINATOR": "b:1"}, Rank(1, 2, "b:1")),
         (
             {**MPI, "OMPI_MCA_orte_hnp_uri": ORTE},
-            Place(1, 2, f"10.96.0.1:{port_of(ORTE)}"),
+            Rank(1, 2, f"10.96.0.1:{port_of(ORTE)}"),
         ),
         (
             {**MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "job7@1"},
-            Place(1, 2, f"127.0.0.1:{port_of('job7@1')}"),
+            Rank(1, 2, f"127.0.0.1:{port_of('job7@1')}"),
         ),
     ],
 )
 def test_found(environ, expected):
-    assert place_from_environment(environ) == expected
+    assert rank_from_environment(environ) == expected
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_found(environ, expected):
     ],
 )
 def test_alone(environ):
-    assert place_from_environment(environ) is None
+    assert rank_from_environment(environ) is None
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_alone(environ):
     ],
 )
 def test_first_host_of_slurm(hosts, first):
-    found = place_from_environment({**SLURM, "SLURM_STEP_NODELIST": hosts})
+    found = rank_from_environment({**SLURM, "SLURM_STEP_NODELIST": hosts})
     assert found is not None
     assert found.coordinator == f"{first}:61441"
 
@@ -154,4 +154,4 @@ def test_first_host_of_slurm(hosts, first):
 )
 def test_mistakes(environ, message):
     with pytest.raises(DistributedError, match=f"^{re.escape(message)}$"):
-        place_from_environment(environ)
+        rank_from_environment(environ)

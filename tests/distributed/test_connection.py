@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gnnjit.distributed import connection
-from gnnjit.distributed.connection import LOST_PEER, DistributedError, Place
-from gnnjit.distributed.control_plane import Line, Peers
+from gnnjit.distributed.connection import LOST_PEER, DistributedError, Rank
+from gnnjit.distributed.control_plane import Connection, ControlPlane
 from gnnjit.distributed.launch import supervise
 
 
@@ -22,12 +22,12 @@ def test_alone_all_of_it_does_nothing(monkeypatch):
     for name in os.environ:
         if name.startswith(("GNNJIT_", "SLURM_", "OMPI_")):
             monkeypatch.delenv(name)
-    assert connection.connect() == Place(0, 1, None)
+    assert connection.connect() == Rank(0, 1, None)
     assert connection.is_main()
     connection.barrier("b")
     connection.everywhere("value", "what")
     connection.leave(1)
-    assert connection.joined() == Place(0, 1, None)
+    assert connection.joined() == Rank(0, 1, None)
     assert connection.broadcast_bytes(b"data") == b"data"
     assert connection.gather_bytes("g", b"data") == [b"data"]
     with pytest.raises(DistributedError, match="got None from process 0, expected bytes"):
@@ -81,12 +81,12 @@ def test_port_that_is_taken(as_process_1, monkeypatch, port):
 
 
 class Job:
-    """Peers as threads of this process."""
+    """Processes as threads of this process."""
 
     def __init__(self, processes: int) -> None:
         self.lost: list[tuple[int, int, str]] = []
         self.all = [
-            Peers(k, processes, lambda process, why, k=k: self.hear(k, process, why))
+            ControlPlane(k, processes, lambda process, why, k=k: self.hear(k, process, why))
             for k in range(processes)
         ]
         self.heard = threading.Semaphore(0)
@@ -97,7 +97,7 @@ class Job:
         self.lost.append((who, process, why))
         self.heard.release()
 
-    def meet(self, peers: Peers, number: int, job: str = "job", timeout: float = 30) -> None:
+    def meet(self, peers: ControlPlane, number: int, job: str = "job", timeout: float = 30) -> None:
         if number == 0:
             peers.listen(self.listener, job, timeout)
         else:
@@ -161,14 +161,14 @@ class TestPeers:
         assert str(third) == str(first)
 
     def test_different_numbers_of_processes(self, job):
-        job.all[2] = Peers(2, 4, lambda *_: None)
+        job.all[2] = ControlPlane(2, 4, lambda *_: None)
         # Process 1 waits in vain if it comes when the others have given up.
         found = job.each(lambda peers, k: job.meet(peers, k, timeout=15))
         expected = "process 2 was told of 4 processes, process 0 of 3: start all with the same"
         assert all(str(error).startswith(expected) for error in (found[0], found[2]))
 
     def test_same_number_twice(self, job):
-        job.all[2] = Peers(1, 3, lambda *_: None)
+        job.all[2] = ControlPlane(1, 3, lambda *_: None)
         found = job.each(job.meet)
         expected = "two processes were told that they are process 1 of 3: number them from 0 to 2"
         assert [str(error) for error in found] == [expected] * 3
@@ -177,7 +177,7 @@ class TestPeers:
         address = job.listener.getsockname()
         with socket.create_connection(address) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            other = Line(socket.create_connection(address))
+            other = Connection(socket.create_connection(address))
             other.send({"process": 1, "processes": 3, "job": "another"})
             assert job.each(job.meet) == [None] * 3
             assert other.receive(30) is None
@@ -223,13 +223,13 @@ class TestPeers:
 SCRIPT = """
 import os, sys, time
 from gnnjit import distributed
-place = distributed.connect()
+rank = distributed.connect()
 import jax, numpy as np
 from jax.sharding import PartitionSpec as P
 distributed.everywhere("same", "the configuration")
 assert distributed.broadcast_bytes(b"d" if distributed.is_main() else None) == b"d"
 distributed.barrier("made")
-assert distributed.connect() is place
+assert distributed.connect() is rank
 mesh = jax.sharding.Mesh(np.array(jax.devices()), ("x",))
 x = jax.make_array_from_callback((len(jax.devices()),), jax.NamedSharding(mesh, P("x")),
                                  lambda at: np.ones(1, np.float32))
@@ -237,11 +237,11 @@ total = jax.jit(jax.shard_map(lambda v: jax.lax.psum(v, "x"), mesh=mesh, in_spec
                               out_specs=P()))
 print("sum", float(total(x)[0]), flush=True)
 if sys.argv[1:] == ["differ"]:
-    distributed.everywhere(f"lr={place.process}", "the configuration")
+    distributed.everywhere(f"lr={rank.process}", "the configuration")
 while sys.argv[1:]:
     total(x).block_until_ready()
-    if sys.argv[1] == "kill" and place.process == 1: os.kill(os.getpid(), 9)
-    if sys.argv[1] == "raise" and place.process == 1: raise ValueError("mine")
+    if sys.argv[1] == "kill" and rank.process == 1: os.kill(os.getpid(), 9)
+    if sys.argv[1] == "raise" and rank.process == 1: raise ValueError("mine")
 """
 
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from gnnjit.distributed import connection
-from gnnjit.distributed.connection import DistributedError, Place
+from gnnjit.distributed.connection import DistributedError, Rank
 from gnnjit.distributed.launch import supervise
-from gnnjit.distributed.process_group import Crew, digest
+from gnnjit.distributed.process_group import ProcessGroup, digest
 from gnnjit.errors import PlanError, StoreError, StreamError
-from gnnjit.store import CrewStore, DiskStore, HostStore
+from gnnjit.store import CollectiveStore, DiskStore, HostStore
 from gnnjit.store.disk import LOCK
 from gnnjit.streaming.grid.blocks import EdgeBlocks
 from gnnjit.streaming.stream import stream
@@ -81,8 +81,8 @@ class Exchange:
         self._met = threading.Barrier(processes, timeout=30)
         self._values: list[Any] = [None] * processes
 
-    def crew(self, process: int) -> Crew:
-        return Crew(process, self.processes, functools.partial(self.gather, process))
+    def group(self, process: int) -> ProcessGroup:
+        return ProcessGroup(process, self.processes, functools.partial(self.gather, process))
 
     def gather(self, process: int, name: str, value: bytes) -> list[bytes]:
         self._values[process] = name, value
@@ -93,9 +93,9 @@ class Exchange:
         return [value for _, value in found]
 
     def each(self, work: Any) -> list[Any]:
-        """`work(crew)` in all of them at once: the results or errors."""
+        """`work(group)` in all of them at once: the results or errors."""
         with ThreadPoolExecutor(self.processes) as pool:
-            futures = [pool.submit(work, self.crew(k)) for k in range(self.processes)]
+            futures = [pool.submit(work, self.group(k)) for k in range(self.processes)]
             return [f.exception(60) or f.result() for f in futures]
 
 
@@ -105,26 +105,26 @@ def three():
 
 
 def test_alone_all_of_it_does_nothing():
-    crew = Crew.here()
-    assert (crew, crew.alone, crew.leads) == (Crew(), True, True)
-    crew.barrier("b")
-    assert crew.gather("g", b"x") == [b"x"]
-    assert crew.lead("l", lambda: b"x") == b"x"
-    assert crew.agree("a", lambda: 3, PlanError) == 3
-    crew.same("nothing", lambda: pytest.fail("is not asked for"))
+    group = ProcessGroup.here()
+    assert (group, group.alone, group.leads) == (ProcessGroup(), True, True)
+    group.barrier("b")
+    assert group.gather("g", b"x") == [b"x"]
+    assert group.lead("l", lambda: b"x") == b"x"
+    assert group.agree("a", lambda: 3, PlanError) == 3
+    group.same("nothing", lambda: pytest.fail("is not asked for"))
 
 
 def test_sizes_are_agreed_on(three):
-    def work(crew: Crew) -> Any:
-        crew.barrier("begin")
-        found = crew.largest("needs", {"a": crew.process, "b": -crew.process / 3})
-        return found, crew.least("room", 10 - crew.process)
+    def work(group: ProcessGroup) -> Any:
+        group.barrier("begin")
+        found = group.largest("needs", {"a": group.process, "b": -group.process / 3})
+        return found, group.least("room", 10 - group.process)
 
     assert three.each(work) == [({"a": 2, "b": 0.0}, 8)] * 3
 
 
 def test_values_that_differ_are_named(three):
-    found = three.each(lambda crew: crew.same("the graph", lambda: f"{crew.process // 2}"))
+    found = three.each(lambda group: group.same("the graph", lambda: f"{group.process // 2}"))
     expected = "the graph is not the same in all processes (processes 0, 1: 0; process 2: 1)"
     for error in found:
         assert isinstance(error, DistributedError)
@@ -132,13 +132,13 @@ def test_values_that_differ_are_named(three):
 
 
 def test_what_fails_in_one_fails_in_all(three):
-    def work(crew: Crew) -> str:
+    def work(group: ProcessGroup) -> str:
         def plan() -> str:
-            if crew.process == 1:
+            if group.process == 1:
                 raise PlanError("too small")
             return "fits"
 
-        return crew.agree("plan", plan, PlanError)
+        return group.agree("plan", plan, PlanError)
 
     for error in three.each(work):
         assert isinstance(error, PlanError)
@@ -149,7 +149,7 @@ def test_errors_of_process_0_reach_all(three):
     def fail() -> bytes:
         raise StoreError("no room")
 
-    found = three.each(lambda crew: crew.lead("the store", fail))
+    found = three.each(lambda group: group.lead("the store", fail))
     assert [(type(error), str(error)) for error in found] == [(StoreError, "no room")] * 3
 
 
@@ -162,20 +162,20 @@ def test_digests():
 # ------------------------------------------------------------------------------------- the store
 
 
-def shared(crew: Crew, folder: Path, make: Any = None) -> CrewStore:
-    """As `CrewStore.create`, where the processes are threads."""
-    make = make or super(CrewStore, CrewStore).create
-    return CrewStore.together(folder, make, crew)
+def shared(group: ProcessGroup, folder: Path, make: Any = None) -> CollectiveStore:
+    """As `CollectiveStore.create`, where the processes are threads."""
+    make = make or super(CollectiveStore, CollectiveStore).create
+    return CollectiveStore.together(folder, make, group)
 
 
 def test_rows_that_one_writes_are_there_for_all(three, tmp_path):
     rows = np.arange(6, dtype=np.float32).reshape(3, 2)
 
-    def work(crew: Crew) -> np.ndarray:
-        with shared(crew, tmp_path) as store:
+    def work(group: ProcessGroup) -> np.ndarray:
+        with shared(group, tmp_path) as store:
             store.add("x", 3, (2,), np.float32)
-            store.write("x", crew.process, rows[crew.process : crew.process + 1])
-            crew.barrier("written")
+            store.write("x", group.process, rows[group.process : group.process + 1])
+            group.barrier("written")
             found = store.read("x", 0, 3)
             store.seal("x")
             assert store.info("x").sealed
@@ -184,7 +184,7 @@ def test_rows_that_one_writes_are_there_for_all(three, tmp_path):
             store.add("x", 1, (), np.int32)
             assert store.read("x", 0, 1).tolist() == [0]
             store.seal("x")
-            crew.barrier("done")
+            group.barrier("done")
         return found
 
     for found in three.each(work):
@@ -194,15 +194,15 @@ def test_rows_that_one_writes_are_there_for_all(three, tmp_path):
 
 
 def test_what_process_0_cannot_do_is_an_error_in_all(three, tmp_path):
-    def work(crew: Crew) -> list[str]:
+    def work(group: ProcessGroup) -> list[str]:
         said = []
-        with shared(crew, tmp_path) as store:
+        with shared(group, tmp_path) as store:
             for wrong in (lambda: store.drop("y"), lambda: store.add("/", 1, (), np.int32)):
                 with pytest.raises(StoreError) as error:
                     wrong()
                 said.append(str(error.value))
             assert store.names() == ()
-            crew.barrier("done")
+            group.barrier("done")
         return said
 
     first, *others = three.each(work)
@@ -214,21 +214,21 @@ def test_arrays_that_a_crash_left_unsealed(three, tmp_path):
     with DiskStore.create(tmp_path) as before:
         before.add("x", 2, (), np.int32)
 
-    def work(crew: Crew) -> None:
-        with shared(crew, tmp_path, super(CrewStore, CrewStore).open) as store:
+    def work(group: ProcessGroup) -> None:
+        with shared(group, tmp_path, super(CollectiveStore, CollectiveStore).open) as store:
             with pytest.raises(StoreError, match="the array 'x' is not complete"):
                 store.read("x", 0, 1)
             store.add("x", 2, (), np.int32, replace=True)
             assert store.read("x", 0, 2).tolist() == [0, 0]
-            crew.barrier("done")
+            group.barrier("done")
 
     assert three.each(work) == [None] * 3
 
 
 def test_folders_that_are_not_the_same_one(three, tmp_path):
-    here = super(CrewStore, CrewStore).create
+    here = super(CollectiveStore, CollectiveStore).create
     elsewhere = lambda _: here(tmp_path / "of process 0")  # noqa: E731
-    first, *others = three.each(lambda crew: shared(crew, tmp_path, elsewhere).close())
+    first, *others = three.each(lambda group: shared(group, tmp_path, elsewhere).close())
     assert first is None
     for process, error in enumerate(others, 1):
         assert isinstance(error, StoreError)
@@ -242,6 +242,6 @@ def test_folders_that_are_not_the_same_one(three, tmp_path):
 def test_a_store_of_one_process_among_several(monkeypatch):
     graph = process_group_job.make_graph(HostStore())
     step = stream(lambda graph, x: x.sum(), memory_budget="1GiB")
-    monkeypatch.setattr(connection, "joined", lambda: Place(1, 2, "host:1"))
+    monkeypatch.setattr(connection, "joined", lambda: Rank(1, 2, "host:1"))
     with pytest.raises(StreamError, match=r"^2 processes are connected, and the store of .* alone"):
         step(graph, graph.array("x"))

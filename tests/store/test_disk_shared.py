@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from gnnjit.errors import StoreError
-from gnnjit.store.disk import DiskStore
-from gnnjit.store.disk_shared import SharedStore
+from gnnjit.store.disk import DiskStore, SharedStore
 
 
 @pytest.fixture

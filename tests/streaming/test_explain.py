@@ -17,8 +17,7 @@ from gnnjit.streaming.compile import Arguments
 from gnnjit.streaming.explain import GridExplanation, explain
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 from gnnjit.streaming.program.steps import Pieces
-from gnnjit.streaming.runtime.planned_traffic import planned_traffic
-from gnnjit.streaming.runtime.traffic import Traffic
+from gnnjit.streaming.runtime.traffic import Traffic, planned_traffic
 from gnnjit.streaming.stream import stream
 
 from .functions import random_edges

@@ -23,17 +23,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gnnjit.config import write_atomically
 from gnnjit.errors import StoreError
 from gnnjit.store.array_info import DTYPES, ArrayInfo
-from gnnjit.store.collective import CrewStore
-from gnnjit.store.disk import DiskStore
-from gnnjit.store.disk_shared import SharedStore
+from gnnjit.store.collective import CollectiveStore
+from gnnjit.store.disk import DiskStore, SharedStore
+from gnnjit.store.files import failures
 from gnnjit.store.store import VertexStore
+from gnnjit.system.cache import Manifest, write_atomically
 
-KIND = "gnnjit stored dataset"
 FORMAT = 1
 DATASET = "dataset.json"
+_DESCRIPTION = Manifest(
+    "description", "stored dataset", FORMAT, "choose another folder",
+    "delete the folder and prepare it again",
+)  # fmt: skip
 
 ARRAYS = {
     "x": "float32",
@@ -94,7 +97,7 @@ class StoredDataset:
     ) -> StoredDataset:
         """The dataset in a folder. What a run that was killed left unfinished is dropped; with
         `shared` it stays, and other processes may have the folder open so too, to read. With
-        `together` all connected processes open it, to stream it together (`CrewStore`).
+        `together` all connected processes open it, to stream it together (`CollectiveStore`).
 
         Raises StoreError: there is none, it is not complete or damaged, or another process has it
         open.
@@ -112,7 +115,7 @@ class StoredDataset:
                 "again"
             )
         with contextlib.ExitStack() as undo:
-            kind = CrewStore if together else SharedStore if shared else DiskStore
+            kind = CollectiveStore if together else SharedStore if shared else DiskStore
             stored = cls._parse(undo.enter_context(kind.open(folder)), data, folder / DATASET)
             for name, expected in arrays_of(stored).items():
                 found = stored.store.info(name)
@@ -145,7 +148,7 @@ class StoredDataset:
                 counts = Counts(train, val, test)
                 sizes = (nodes, edges, features, classes)
                 return cls(store, name, *sizes, counts, method, made_from, contents, seconds, peak)
-        raise _damaged(path, "a field is missing, or is none of ours")
+        raise _DESCRIPTION.damaged(path, "a field is missing, or is none of ours")
 
     def save(self) -> None:
         """Where the store is a folder, say there that the dataset is complete.
@@ -214,46 +217,22 @@ def describe(folder: Path) -> dict[str, Any] | None:
     """What the folder says of its dataset, at least `complete` and `made_from`; None where it has
     no such file. Raises StoreError where that is not ours, or damaged."""
     path = folder / DATASET
-    try:
-        data: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise _refused(path, error) from error
-    except (ValueError, RecursionError) as error:
-        raise _damaged(path, f"not JSON, {type(error).__name__}") from error
-    if not isinstance(data, dict) or data.get("kind") != KIND:
-        raise StoreError(f"{path}: not the description of a stored dataset; choose another folder")
-    if data.get("format") != FORMAT:
-        raise StoreError(
-            f"{path}: a stored dataset of the format {data.get('format')!r}, expected {FORMAT}: "
-            "open it with the version of gnnjit that wrote it, or choose another folder"
-        )
+    with failures(path):
+        data = _DESCRIPTION.read(path)
     match data:
-        case {"complete": bool(), "made_from": dict()}:
+        case None | {"complete": bool(), "made_from": dict()}:
             return data
-    raise _damaged(path, "it lacks complete, or made_from")
+    raise _DESCRIPTION.damaged(path, "it lacks complete, or made_from")
 
 
 def write_description(
     folder: Path, made_from: Mapping[str, Any], *, complete: bool, **fields: Any
 ) -> None:
     """What `describe` is to read. Raises StoreError for what the disk refuses."""
-    data = {"kind": KIND, "format": FORMAT, "complete": complete, "made_from": made_from, **fields}
-    try:
-        write_atomically(folder / DATASET, (json.dumps(data, indent=1) + "\n").encode())
-    except OSError as error:
-        raise _refused(folder / DATASET, error) from error
-
-
-def _refused(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"{path}: {error.strerror}: check the disk, and the rights on the folder")
-
-
-def _damaged(path: Path, what: str) -> StoreError:
-    return StoreError(
-        f"{path}: the description is damaged ({what}): delete the folder and prepare it again"
-    )
+    fields = {**fields, "complete": complete, "made_from": made_from}
+    path, raw = folder / DATASET, _DESCRIPTION.written(fields)
+    with failures(path, len(raw)):
+        write_atomically(path, raw)
 
 
 def _state(info: ArrayInfo) -> str:

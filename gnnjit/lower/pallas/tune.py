@@ -21,7 +21,7 @@ from gnnjit.ir.program import Program
 from gnnjit.ir.show import show
 from gnnjit.lower.pallas.config import candidates, static_config
 from gnnjit.system import autotuning
-from gnnjit.system.autotuning import Table
+from gnnjit.system.cache import Table
 from pallas_kernels import triton
 from pallas_kernels.rows import TileConfig
 from pallas_kernels.traversal import Traversal

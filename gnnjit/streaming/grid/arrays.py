@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from gnnjit.ir.array_program import Rows
 from gnnjit.shapes import HostArray
+from gnnjit.store.store import VertexStore
+from gnnjit.streaming.grid.blocks import EdgeBlocks
 
-if TYPE_CHECKING:
-    from gnnjit.streaming.grid.streamed_graph import StreamedGraph
+
+class Owner(Protocol):
+    """What an array needs of its graph, a `StreamedGraph`."""
+
+    store: VertexStore
+    unwanted: list[str]
+
+    def num_rows(self, of: Rows) -> int: ...
+
+    def numbers(self, start: int, stop: int) -> HostArray: ...
+
+    def pieces(self, row_bytes: int, of: Rows) -> Iterator[tuple[int, int]]: ...
+
+    def blocks(self, parts: int) -> EdgeBlocks: ...
 
 
 class RowArray:
@@ -21,7 +36,7 @@ class RowArray:
 
     def __init__(
         self,
-        graph: StreamedGraph,
+        graph: Owner,
         name: str,
         shape: tuple[int, ...],
         dtype: Any,

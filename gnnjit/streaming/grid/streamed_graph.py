@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gnnjit.distributed.process_group import Crew, digest
+from gnnjit.distributed.process_group import ProcessGroup, digest
 from gnnjit.errors import GraphError, StoreError, StreamError
 from gnnjit.graph.reading import read_on_host
 from gnnjit.graph.validate import refuse_sparse, shown
@@ -132,7 +132,7 @@ class StreamedGraph:
         store.tenant = object()
         vertex = None if ordering.method == "given" else "vertex"
         first, last = (_ranked(ordering, x) for x in (src, dst))
-        store.crew.same("the graph", lambda: digest(ordering.vertex, first, last))
+        store.group.same("the graph", lambda: digest(ordering.vertex, first, last))
 
         def begin() -> None:
             # First what says that the others are complete.
@@ -190,10 +190,11 @@ class StreamedGraph:
                 f"another graph was made in the store of {self!r}, which has dropped its edges: "
                 "give each graph a store of its own"
             )
-        if Crew.here().processes > self.store.crew.processes:
+        connected = ProcessGroup.here().processes
+        if connected > self.store.group.processes:
             raise StreamError(
-                f"{Crew.here().processes} processes are connected, and the store of {self!r} is "
-                "this one's alone: make it with CrewStore.create or CrewStore.open in all of "
+                f"{connected} processes are connected, and the store of {self!r} is this one's "
+                "alone: make it with CollectiveStore.create or CollectiveStore.open in all of "
                 "them, and they stream together"
             )
 
@@ -347,8 +348,8 @@ class StreamedGraph:
 
     def forget(self) -> None:
         """Drop the results that nobody holds any more, in any of the processes that share them."""
-        crew, mine = self.store.crew, [*self.unwanted]
-        every = [json.loads(x) for x in crew.gather("results", json.dumps(mine).encode())]
+        group, mine = self.store.group, [*self.unwanted]
+        every = [json.loads(x) for x in group.gather("results", json.dumps(mine).encode())]
         gone = set(mine).intersection(*every)
         if gone:
             self.unwanted[:] = [name for name in self.unwanted if name not in gone]

@@ -6,8 +6,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from gnnjit.errors import PlanError, StreamError
 from gnnjit.ir.array_program import Array
 from gnnjit.streaming.grid.blocks import EdgeBlocks, own_blocks
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
+from gnnjit.streaming.memory.headroom import Room, rooms
 from gnnjit.streaming.memory.plan import MemoryPlan, Operation, plan_memory, streaming
 from gnnjit.streaming.memory.residency import held_between_calls, read_in_part
 from gnnjit.streaming.memory.workspace import (
@@ -25,6 +27,7 @@ from gnnjit.streaming.memory.workspace import (
     Workspace,
     block_rows,
     even_slots,
+    operations,
     shapes_of,
     slices_of,
 )
@@ -34,11 +37,9 @@ from gnnjit.streaming.program.steps import (
     Step,
     Tensor,
     cell,
-    operations,
     serpentine,
     steps,
 )
-from gnnjit.streaming.runtime.in_flight import Room, rooms
 from gnnjit.system.allocator import resident, trim
 from gnnjit.system.memory_budget import human
 
@@ -157,39 +158,59 @@ def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
     in the fewest slices. Processes that stream together all take the layout that fits each of them,
     with a block for each, where there are vertices for that.
 
+    Candidates come from `_search`; what each takes is known for sure once its executables are
+    compiled and its chunks made (`_build`), which the memory plan is for (`_planned`).
+
     Raises:
         StreamError: none fits; the message tells about how much is needed.
+        PlanError: `options.parts` does not fit.
     """
-    crew, first = graph.store.crew, _fewest(graph)
-    if options.parts is None:
-        known = [at for at in graph.layouts if options.slices in (None, at[1]) and at[0] >= first]
-        for parts, slices in known:
-            with contextlib.suppress(PlanError):
-                return _fitted(pieces, graph, options, parts, slices)
-            pieces.forget()
-    before = _least_capacity(graph, options)
-    probe = Probe(pieces, graph.store)
-    probe.largest(crew)
-    compiled = max(0, before - _least_capacity(graph, options))  # about as much as for real blocks
-    pieces.forget()
     if options.parts is not None:
-        slices, _ = slices_of(probe, graph, options.slices, options.parts, before - compiled)
-        return _fitted(pieces, graph, options, options.parts, slices)
-    parts, failed, least = first, 0, math.inf
-    while (parts - 1) * LEAST_ROWS <= graph.num_nodes and (
-        len(pieces.sweeps) * parts**2 <= MOST_STEPS
+        return _fitted(pieces, graph, options, options.parts, _given_slices(pieces, graph, options))
+    for parts, slices in itertools.chain(_known(graph, options), _search(pieces, graph, options)):
+        with contextlib.suppress(PlanError):
+            return _fitted(pieces, graph, options, parts, slices)
+        pieces.forget()
+    raise AssertionError("the search ends with an error")
+
+
+# ---------------------------------------------------------------------------------------- search
+
+
+def _known(graph: StreamedGraph, options: Options) -> list[tuple[int, int]]:
+    """Layouts that other functions of the graph have."""
+    return [
+        (parts, slices)
+        for parts, slices in graph.layouts
+        if options.slices in (None, slices) and parts >= _fewest(graph)
+    ]
+
+
+def _given_slices(pieces: Pieces, graph: StreamedGraph, options: Options) -> int:
+    """The fewest slices for a number of blocks that was asked for."""
+    assert options.parts is not None
+    before = _least_capacity(graph, options)
+    probe, compiled = _probed(pieces, graph, options)
+    return slices_of(probe, graph, options.slices, options.parts, before - compiled)[0]
+
+
+def _search(pieces: Pieces, graph: StreamedGraph, options: Options) -> Iterator[tuple[int, int]]:
+    """Numbers of blocks and slices that should fit, the fewest first. To ask for the next one says
+    that the last did not: its chunks are larger than on average, or its executables need more than
+    their probes. Raises StreamError where no further is of a reasonable size."""
+    probe, compiled = _probed(pieces, graph, options)
+    parts, failed, least = _fewest(graph), 0, math.inf
+    while (
+        failed <= MOST_FAILURES
+        and (parts - 1) * LEAST_ROWS <= graph.num_nodes
+        and (len(pieces.sweeps) * parts**2 <= MOST_STEPS)
     ):
-        if failed > MOST_FAILURES:
-            break
         capacity = _least_capacity(graph, options) - compiled
         slices, need = slices_of(probe, graph, options.slices, parts, capacity)
         if need <= capacity:
-            try:
-                return _fitted(pieces, graph, options, parts, slices)
-            except PlanError:  # chunks are larger than on average, or pieces than their probes
-                pieces.forget()
-                failed += 1
-                need = math.ceil((1 + failed / 4) * capacity)
+            yield parts, slices
+            failed += 1
+            need = math.ceil((1 + failed / 4) * capacity)
         least = min(least, need - capacity + options.budget)
         lacking = need / capacity - 1 if capacity > 0 else 1.0
         parts += max(1, int(parts * min(1.0, lacking) / 2))
@@ -199,14 +220,25 @@ def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
     )
 
 
+def _probed(pieces: Pieces, graph: StreamedGraph, options: Options) -> tuple[Probe, int]:
+    """What small blocks need, and bytes that the compiled code takes: about as many as for real
+    blocks."""
+    before = _least_capacity(graph, options)
+    probe = Probe(pieces, graph.store)
+    probe.largest(graph.store.group)
+    compiled = max(0, before - _least_capacity(graph, options))
+    pieces.forget()
+    return probe, compiled
+
+
 def _fewest(graph: StreamedGraph) -> int:
     """Blocks of which each process has one, unless they are too small."""
-    return min(graph.store.crew.processes, 1 + graph.num_nodes // LEAST_ROWS)
+    return min(graph.store.group.processes, 1 + graph.num_nodes // LEAST_ROWS)
 
 
 def _least_capacity(graph: StreamedGraph, options: Options) -> int:
     """Of all processes that stream together."""
-    return graph.store.crew.least("capacity", _capacity(graph, options))
+    return graph.store.group.least("capacity", _capacity(graph, options))
 
 
 def _capacity(graph: StreamedGraph, options: Options) -> int:
@@ -222,6 +254,9 @@ def _capacity(graph: StreamedGraph, options: Options) -> int:
     return options.budget - (used - held) - RESERVE
 
 
+# ------------------------------------------------------------------------------- build, and plan
+
+
 def _fitted(
     pieces: Pieces,
     graph: StreamedGraph,
@@ -232,9 +267,9 @@ def _fitted(
 ) -> Fit:
     """With `parts` blocks in so many slices. Raises PlanError where they do not fit, in all
     processes that stream together."""
-    found = graph.store.crew.agree(
+    found = graph.store.group.agree(
         f"{parts} blocks in {slices} slices",
-        lambda: _fitted_here(pieces, graph, options, parts, slices, order),
+        lambda: _planned(_build(pieces, graph, options, (parts, slices), order), graph, options),
         PlanError,
     )
     if (parts, slices) not in graph.layouts:
@@ -242,22 +277,41 @@ def _fitted(
     return found
 
 
-def _fitted_here(
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Built:
+    """A layout whose executables are compiled and whose chunks are made: `steps` of the blocks that
+    this process does (`own`), what they need (`work`), and the bytes that the code leaves."""
+
+    blocks: EdgeBlocks
+    own: range
+    steps: tuple[Step, ...]
+    work: Workspace
+    capacity: int
+    names: dict[Tensor, str]
+    operations: list[Operation]
+
+    @property
+    def pieces(self) -> Pieces:
+        return self.work.pieces
+
+
+def _build(
     pieces: Pieces,
     graph: StreamedGraph,
     options: Options,
-    parts: int,
-    slices: int,
+    shape: tuple[int, int],
     order: Order | None,
-) -> Fit:
-    """The blocks of this process."""
+) -> _Built:
+    """Compile, and then make the chunks, which takes long. Raises PlanError where not even chunks
+    that are all alike would fit."""
+    parts, slices = shape
     rows = block_rows(graph, parts, slices)
     capacity = _compiled(pieces, graph, options, parts, slices)
     memory = max(16 << 20, min(256 << 20, capacity // 2))
     blocks = graph.blocks(parts, memory=memory)
+    group, sizes = graph.store.group, np.diff(blocks.bounds)
+    own = own_blocks(blocks.counts, sizes, group.processes)[group.process]
     order = order or serpentine(blocks.counts, pieces.sweeps)
-    crew = graph.store.crew
-    own = own_blocks(blocks.counts, np.diff(blocks.bounds), crew.processes)[crew.process]
     script = tuple(steps(pieces, own, slices, order))
     work = Workspace(
         pieces,
@@ -265,37 +319,24 @@ def _fitted_here(
         slices,
         lambda step: int(blocks.slots[cell(pieces, step)]),
         graph.store,
-        ragged=bool((np.diff(blocks.bounds) != rows).any()),
+        ragged=bool((sizes != rows).any()),
         host=options.process,
     )
     names: dict[Tensor, str] = {}
-    ops = operations(script, names, work.of(script))
-    capacity = _capacity(graph, options)  # now that all is compiled
-    sizes = {name: work.bytes(t) for t, name in names.items()}
-    results = _results(pieces, names, ops, alone=crew.alone)
-    held: dict[Any, int] = {}
-    if not options.cached:
-        plan = streaming(ops, sizes, capacity, results)
-    else:
-        # Where rows are used as they lie, what they leave free is worth more to the edges.
-        lying = any(map(work.lies, names))
-        plan = (
-            streaming(ops, sizes, capacity, results)
-            if lying
-            else plan_memory(ops, sizes, capacity, results, keep_order=True)
-        )
-        held = held_between_calls(pieces, script, plan, names, work, capacity - plan.peak_bytes)
-        here = {names[t] for t in held if isinstance(t, Tensor)}
-        work.held = held.keys()
-        rest = [
-            dataclasses.replace(op, inputs=[n for n in op.inputs if n not in here])
-            for op in operations(script, names, work.of(script))
-        ]
-        plan = plan_memory(rest, sizes, capacity - sum(held.values()), results, keep_order=True)
+    ops = operations(script, names, work.of(script))  # which compiles the rest
+    return _Built(blocks, own, script, work, _capacity(graph, options), names, ops)
+
+
+def _planned(built: _Built, graph: StreamedGraph, options: Options) -> Fit:
+    """What stays on the device. Raises PlanError where an operation does not fit it alone."""
+    work, names, capacity = built.work, built.names, built.capacity
+    plan, held = _resident(built, graph, options)
     selected: frozenset[str] = frozenset()
     if options.selective:
-        selected = frozenset(read_in_part(pieces, graph, blocks, script, plan, names))
-    padding = parts * rows - graph.num_nodes
+        found = read_in_part(built.pieces, graph, built.blocks, built.steps, plan, names)
+        selected = frozenset(found)
+    parts = built.blocks.num_parts
+    padding = parts * work.rows - graph.num_nodes
 
     def shown(t: Tensor) -> bool:
         """Whether loaded rows take no memory of the budget: maps of files are the process's."""
@@ -304,10 +345,10 @@ def _fitted_here(
         return work.lies(t) and reached and not options.process
 
     return Fit(
-        blocks,
-        rows,
-        slices,
-        script,
+        built.blocks,
+        work.rows,
+        work.slices,
+        built.steps,
         plan,
         names,
         selected,
@@ -315,9 +356,37 @@ def _fitted_here(
         capacity,
         sum(held.values()),
         options.process,
-        own,
-        rooms(work, script, plan, names, selected, shown),
+        built.own,
+        rooms(work, built.steps, plan, names, selected, shown),
     )
+
+
+def _resident(
+    built: _Built, graph: StreamedGraph, options: Options
+) -> tuple[MemoryPlan, dict[Any, int]]:
+    """The memory plan, and the bytes of what is held between calls beside it."""
+    work, names, capacity, ops = built.work, built.names, built.capacity, built.operations
+    sizes = {name: work.bytes(t) for t, name in names.items()}
+    results = _results(built.pieces, names, ops, alone=graph.store.group.alone)
+    if not options.cached:
+        return streaming(ops, sizes, capacity, results), {}
+    # Where rows are used as they lie, what they leave free is worth more to the edges.
+    lying = any(map(work.lies, names))
+    plan = (
+        streaming(ops, sizes, capacity, results)
+        if lying
+        else plan_memory(ops, sizes, capacity, results, keep_order=True)
+    )
+    spare = capacity - plan.peak_bytes
+    held = held_between_calls(built.pieces, built.steps, plan, names, work, spare)
+    here = {names[t] for t in held if isinstance(t, Tensor)}
+    work.held = held.keys()
+    rest = [
+        dataclasses.replace(op, inputs=[n for n in op.inputs if n not in here])
+        for op in operations(built.steps, names, work.of(built.steps))
+    ]
+    left = capacity - sum(held.values())
+    return plan_memory(rest, sizes, left, results, keep_order=True), held
 
 
 def _results(
@@ -346,7 +415,7 @@ def _compiled(
         ragged=rows * parts != graph.num_nodes,
         host=options.process,
     )
-    need = graph.store.crew.largest("need", {"bytes": work.most(parts)})["bytes"]
+    need = graph.store.group.largest("need", {"bytes": work.most(parts)})["bytes"]
     for shared in pieces.shared:
         shared.run.at((shapes_of(shared.inputs, None),))
     capacity = _least_capacity(graph, options)

@@ -10,11 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from gnnjit.distributed.process_group import Crew
+from gnnjit.distributed.process_group import ProcessGroup
 from gnnjit.ir.array_program import Array, Rows
 from gnnjit.lower.partial_results import partial_shapes
 from gnnjit.store.store import VertexStore
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
+from gnnjit.streaming.memory.problem import Operation
 from gnnjit.streaming.memory.zero_copy import lies
 from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell, room, steps, upcoming
 
@@ -164,6 +165,25 @@ class Workspace:
         return self._known[key]
 
 
+def operations(
+    script: Sequence[Step], names: dict[Tensor, str], workspace: Callable[[Step], int]
+) -> list[Operation]:
+    """The script as the memory plan reads it. Fills `names`."""
+
+    def name(t: Tensor) -> str:
+        return names.setdefault(t, f"{len(names)}")
+
+    return [
+        Operation(
+            step.name,
+            tuple(map(name, dict.fromkeys(step.inputs))),
+            tuple(map(name, step.outputs)),
+            workspace(step),
+        )
+        for step in script
+    ]
+
+
 def padded(rows: int, slices: int) -> int:
     """Rows of a block as so many slices of one size, each of a multiple of 64 rows."""
     return rows if slices == 1 else slices * (-(-rows // (64 * slices)) * 64)
@@ -236,11 +256,11 @@ class Probe(Workspace):
             if pieces.chunks[s][k] is not None
         }
 
-    def largest(self, crew: Crew) -> None:
+    def largest(self, group: ProcessGroup) -> None:
         """Take the largest that a process needs, so that all decide alike."""
         for found in (self._blocks, self._chunks):
             named = {str(at): value for at, value in found.items()}
-            named = crew.largest("workspace", named)
+            named = group.largest("workspace", named)
             found.update({at: named[str(at)] for at in found})
 
     def block(self, step: Step) -> int:

@@ -11,7 +11,6 @@ from gnnjit.ir.array_program import Array, ArrayEquation, ArrayProgram, Operand,
 from gnnjit.ir.program import Aggregate
 from gnnjit.ir.space import Space
 from gnnjit.lower.partial_results import finish, wide_sums
-from gnnjit.passes.drop_dead import DropDead
 from gnnjit.streaming.program.rowwise import Rule, rule_of
 
 Side = Literal["dst", "src"]
@@ -210,17 +209,7 @@ def traversals(gathers: Sequence[Gather]) -> list[Gather]:
 
 
 def _gather(eqn: ArrayEquation, picked: Sequence[int], side: Side) -> Gather:
-    body, reductions = eqn.params["body"], eqn.params["reductions"]
-    new = dataclasses.replace(body, outputs=tuple(body.outputs[k] for k in picked))
-    new = DropDead()(new)
-    read = {a for e in new.equations for a in e.inputs} | set(new.outputs)
-    slots = [i for i, v in enumerate(new.inputs) if v in read]
-    new = dataclasses.replace(new, inputs=tuple(new.inputs[i] for i in slots))
-    place = {k: n for n, k in enumerate(picked)}
-    kept = tuple(
-        r if r is None or r.score is None else dataclasses.replace(r, score=place[r.score])
-        for r in (reductions[k] for k in picked)
-    )
-    operands = eqn.inputs[len(eqn.inputs) - len(body.inputs) :]
-    inputs = tuple(operands[i] for i in slots)
-    return Gather(eqn, tuple(picked), side, wide_sums(Aggregate(new, kept)), inputs)
+    whole = Aggregate(eqn.params["body"], eqn.params["reductions"])
+    op, outputs, slots = whole.select(picked)
+    operands = eqn.inputs[len(eqn.inputs) - len(whole.body.inputs) :]
+    return Gather(eqn, outputs, side, wide_sums(op), tuple(operands[i] for i in slots))

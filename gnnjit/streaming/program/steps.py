@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 
 from gnnjit.ir.array_program import Array, Rows
-from gnnjit.streaming.memory.plan import Operation
 from gnnjit.streaming.program.executables import BlockPiece, ChunkPiece, SharedPiece, block_pieces
 from gnnjit.streaming.program.sweeps import Gather, Streamed, Sweep
 
@@ -210,25 +209,6 @@ def serpentine(counts: np.ndarray, sides: Sequence[Sweep]) -> Order:
         return some[::-1] if back else some
 
     return order
-
-
-def operations(
-    script: Sequence[Step], names: dict[Tensor, str], workspace: Callable[[Step], int]
-) -> list[Operation]:
-    """The script as the memory plan reads it. Fills `names`."""
-
-    def name(t: Tensor) -> str:
-        return names.setdefault(t, f"{len(names)}")
-
-    return [
-        Operation(
-            step.name,
-            tuple(map(name, dict.fromkeys(step.inputs))),
-            tuple(map(name, step.outputs)),
-            workspace(step),
-        )
-        for step in script
-    ]
 
 
 def upcoming(pieces: Pieces, script: Sequence[Step]) -> list[int | None]:

@@ -150,11 +150,11 @@ class Run:
     def _complete(self, number: int, totals: Totals) -> None:
         """The end of a sweep: what it stores is there for the other processes, and so are its
         sums."""
-        crew = self.data.store.crew
-        if not crew.alone:
+        group = self.data.store.group
+        if not group.alone:
             self.flights.land()
             began = time.perf_counter()
-            totals.merge(crew, f"the end of sweep {number}")
+            totals.merge(group, f"the end of sweep {number}")
             self.ends[number] = time.perf_counter()
             self.traffic.idle += self.ends[number] - began
         totals.finish(self.env)

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from gnnjit.distributed.process_group import Crew
+from gnnjit.distributed.process_group import ProcessGroup
 from gnnjit.ir.array_program import Array
 from gnnjit.lower.partial_results import empty, merge_partials
 from gnnjit.streaming.program.executables import BlockPiece, finished_total, neutral_totals
@@ -29,12 +29,12 @@ class Totals:
         self.rows = [neutral_totals(piece) for piece in pieces]
         self.edges = {g: empty(g.op, size) for g in gathers if g.totals}
 
-    def merge(self, crew: Crew, name: str) -> None:
+    def merge(self, group: ProcessGroup, name: str) -> None:
         """Take in those of all processes, which have come to the end of the sweep. All do the same
         in the same order, so that the bits are the same."""
-        if crew.alone:
+        if group.alone:
             return
-        parts = [self._unpacked(raw) for raw in crew.gather(name, self._packed())]
+        parts = [self._unpacked(raw) for raw in group.gather(name, self._packed())]
         self.rows, self.edges = parts[0]
         for rows, edges in parts[1:]:
             self.rows = [
