@@ -146,13 +146,15 @@ FUNCTIONS = {
         "(fn=None, *, memory_budget, process=False, parts=None, slices=None, selective=True, "
         "overlapped=True, cached=True, refined=False)"
     ),
-    "grid.StreamedGraph.from_edges": ("(src, dst, num_nodes, *, store=None, order='auto', seed=0)"),
-    "grid.StreamedGraph.put": "(self, name, rows)",
-    "grid.StreamedGraph.put_edges": "(self, name, rows)",
-    "grid.StreamedGraph.array": "(self, name)",
-    "grid.StreamedGraph.edge_array": "(self, name)",
-    "grid.DiskStore.create": "(folder)",
-    "grid.DiskStore.open": "(folder)",
+    "streaming.StreamedGraph.from_edges": (
+        "(src, dst, num_nodes, *, store=None, order='auto', seed=0)"
+    ),
+    "streaming.StreamedGraph.put": "(self, name, rows)",
+    "streaming.StreamedGraph.put_edges": "(self, name, rows)",
+    "streaming.StreamedGraph.array": "(self, name)",
+    "streaming.StreamedGraph.edge_array": "(self, name)",
+    "store.DiskStore.create": "(folder)",
+    "store.DiskStore.open": "(folder)",
     "graph.batch": "(graphs)",
     "graph.coalesce": "(src, dst)",
     "graph.symmetrize": "(src, dst)",
@@ -163,12 +165,12 @@ FUNCTIONS = {
         "train_fraction=0.1, val_fraction=0.1)"
     ),
     "data.karate": "(labels='community')",
-    "train.train": (
+    "training.train": (
         "(dataset, config=None, *, seeds=1, folds=10, build=None, checkpoint=None, "
         "resume=False, checkpoint_every=10, compare=False, memory_budget=None, store=None, "
         "devices=None, partition='auto', exchange='auto', watcher=None)"
     ),
-    "train.TrainConfig": (
+    "training.TrainConfig": (
         "(model='gat', layers=2, hidden=16, heads=4, out_heads=1, dropout=0.5, lr=0.01, "
         "weight_decay=0.0005, decay='all', optimizer='adam', epochs=200, patience=0, "
         "seed=0, batch_size=0, steps_per_epoch=1, halve_every=0, "

@@ -42,8 +42,8 @@ COUNTS = """
 import atexit, os, sys
 if os.environ.get("GNNJIT_PROCESS"):
     from gnnjit.store.store import VertexStore
-    from gnnjit.training import stored_shards
-    read, plan, rows = VertexStore.read, stored_shards.streamed_plan, []
+    from gnnjit.training import sharded_stored
+    read, plan, rows = VertexStore.read, sharded_stored.streamed_plan, []
     def counted(self, name, start, stop, out=None):
         rows.append(stop - start if name == "x" else 0)
         return read(self, name, start, stop, out)
@@ -52,7 +52,7 @@ if os.environ.get("GNNJIT_PROCESS"):
         edges = sum(len(found.edges(p)) for p in arguments[2])
         atexit.register(lambda: print("x", sum(rows), "edges", edges, file=sys.stderr))
         return found
-    VertexStore.read, stored_shards.streamed_plan = counted, told
+    VertexStore.read, sharded_stored.streamed_plan = counted, told
 """
 """One with which a process says how many rows of features it has read, and edges it has kept."""
 

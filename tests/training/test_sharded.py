@@ -193,7 +193,7 @@ def test_what_is_refused_of_a_store(tmp_path, more, message):
 
 
 def test_a_store_for_what_is_in_memory(tmp_path):
-    with pytest.raises(TrainError, match=r"pass what gnnjit\.prepare\.prepare gives"):
+    with pytest.raises(TrainError, match=r"pass what gnnjit\.data\.stored\.prepare\.prepare gives"):
         train(karate(), config("gcn"), devices=1, store=tmp_path)
 
 
