@@ -93,6 +93,14 @@ def why_not(
     return [] if edges is None else worth.why_not(spec, edges, code.count("\n"))
 
 
+def code(body: Program, reductions: tuple[Reduce | None, ...], rows: Space) -> str:
+    """The LLVM IR of a traversal that `why_not` has no reason against, for 32-bit indices."""
+    index = (np.dtype(np.int32),) * 3
+    found = _code(Spec(body, reductions, rows, index, default_config()))
+    assert isinstance(found, str), found
+    return found
+
+
 def run(
     body: Program,
     reductions: tuple[Reduce | None, ...],
