@@ -18,6 +18,17 @@ def number(flag: str) -> int:
 AUTOTUNE = number(os.environ.get("GNNJIT_AUTOTUNE", ""))
 """The `stretches` of `gnnjit.autotuning` where nothing else is said; 0: it is off."""
 
+DEBUG = number(os.environ.get("GNNJIT_DEBUG", ""))
+"""What is printed to standard error about each plan of a layer that this process runs, once:
+
+1: the passes that changed the layer, and the code chosen for each traversal, with the reasons
+   against all code that was tried before it;
+2: also what the cost model predicts for each alternative of the plan;
+3: also the program as written and after each of these passes, and what each traversal does;
+4: also the generated code: LLVM's IR of CPU kernels, the jaxpr of all else.
+
+0 is nothing. No level changes what runs, so no cache's key holds it."""
+
 KEEP_MEMORY = os.environ.get("GNNJIT_KEEP_MEMORY", "") not in ("", "0")
 """Whether the command `gnnjit` calls `gnnjit.keep_memory()`."""
 

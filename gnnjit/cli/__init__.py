@@ -1,1 +1,1 @@
-"""The command line: `gnnjit train`, `explain`, `calibrate`, `launch` and `data`."""
+"""The command line: `gnnjit train`, `explain`, `opt`, `calibrate`, `launch` and `data`."""

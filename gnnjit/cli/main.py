@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import jax
 
-from gnnjit.cli import calibrate, data, explain, launch
+from gnnjit.cli import calibrate, data, explain, launch, opt
 from gnnjit.cli import train as train_command
 from gnnjit.cli.output import drop_output
 from gnnjit.config import KEEP_MEMORY, version
@@ -63,6 +63,7 @@ def _run_launch(args: argparse.Namespace) -> int:
 COMMANDS = (
     Command("train", train_command.SUMMARY, train_command.configure, train_command.run),
     Command("explain", explain.SUMMARY, explain.configure, explain.run),
+    Command("opt", opt.SUMMARY, opt.configure, opt.run),
     Command("calibrate", calibrate.SUMMARY, calibrate.configure, calibrate.run),
     Command("launch", launch.SUMMARY, launch.configure, _run_launch),
     Command("data", "list the datasets", data.configure, data.run),

@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from gnnjit.cli.output import add_json_option, check_json, for_people, write_json
-from gnnjit.data import DATASETS, GraphDataset, open_dataset
+from gnnjit.data import DATASETS, open_dataset
+from gnnjit.data.registry import entry_of
 from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.data.stored.prepare import prepare
 from gnnjit.distributed.connection import connect, is_main
@@ -18,16 +19,15 @@ from gnnjit.errors import DataError
 from gnnjit.nn.recipes import MODELS
 from gnnjit.sharding.exchange import EXCHANGES
 from gnnjit.sharding.shard import PARTITIONS
-from gnnjit.system.memory_budget import parse_size
 from gnnjit.training.checkpoint import Checkpoints
-from gnnjit.training.config import DECAYS, FIELDS, OPTIMIZERS, TrainConfig, in_words, resolve
+from gnnjit.training.config import DECAYS, FIELDS, OPTIMIZERS, in_words, resolve
 from gnnjit.training.errors import TrainError
 from gnnjit.training.processes import main_first, open_in_all, processes
 from gnnjit.training.progress import Silent, watcher
 from gnnjit.training.report import print_table
-from gnnjit.training.sharded import check_spread, provide
-from gnnjit.training.streamed import check_budget
-from gnnjit.training.train import train
+from gnnjit.training.sharded import provide
+from gnnjit.training.specification import Specification
+from gnnjit.training.train import run_training
 
 SUMMARY = "train a graph neural network and report accuracy, time and memory"
 # Large enough to show what compiling is worth, small enough for two minutes on two cores.
@@ -251,58 +251,60 @@ def _run(args: argparse.Namespace) -> int:
     people = Console(file=for_people(args, to_the_end=args.checkpoint is not None))
     if is_main():
         check_json(args.json)
-    given = {name: getattr(args, name) for name in FIELDS if hasattr(args, name)}
-    name = args.dataset.lower()
-    task = DATASETS[name].task if name in DATASETS else "vertex"
-    config = resolve(name, task, given)
+    spec = _specification(args)
     if args.log_every < 0:
         raise TrainError(f"--log-every is {args.log_every}, expected at least 0 (0: a bar)")
-    provide(args.devices)
-    plain = args.memory_budget is None and args.devices is None and processes() == 1
-    compare = plain if args.compare is None else args.compare
-    spread = check_spread(
-        *(name, task, args.devices, args.partition, args.exchange),
-        budget=args.memory_budget,
-        compare=compare,
-    )
-    if spread is not None:
-        spread.mesh()  # raises TrainError
-    stored = args.store is not None
-    check_budget(name, task, args.memory_budget, stored and spread is None, compare)
     shown = watcher(people, quiet=args.quiet or not is_main(), every=args.log_every)
-    with contextlib.ExitStack() as stack:
-        if args.store is None:
-            dataset = _open(name, args)
-        else:
-            to_read, make = spread is not None, lambda: _prepare(name, args, config, shown)
-            dataset = stack.enter_context(open_in_all(make, args.store, to_read=to_read))
-        if args.folds is not None and not isinstance(dataset, GraphDataset):
-            raise TrainError(
-                f"--folds is for datasets of many graphs, {name} is one graph with a fixed split: "
-                f"use --seeds"
-            )
+    with _dataset(spec, args, shown) as dataset:
         if not args.quiet and is_main():
-            for line in (repr(dataset), in_words(config, task)):
+            for line in (repr(dataset), in_words(spec.config, spec.task)):
                 people.print(line, highlight=False, soft_wrap=True)
-        result = train(
-            dataset,
-            config,
-            seeds=args.seeds,
-            folds=10 if args.folds is None else args.folds,
-            checkpoint=args.checkpoint,
-            resume=args.resume,
-            checkpoint_every=args.checkpoint_every,
-            compare=compare,
-            memory_budget=args.memory_budget,
-            devices=args.devices,
-            partition=args.partition,
-            exchange=args.exchange,
-            watcher=shown,
-        )
+        result = run_training(spec, dataset, watcher=shown)
     if is_main():
         write_json(args.json, result.to_dict())
         print_table(result, people)
     return 0
+
+
+def _specification(args: argparse.Namespace) -> Specification:
+    """What the options say, checked."""
+    name = args.dataset.lower()
+    task = entry_of(name).task
+    config = resolve(name, task, {name: getattr(args, name, None) for name in FIELDS})
+    if args.folds is not None and task != "graph":
+        raise TrainError(
+            f"--folds is for datasets of many graphs, {name} is one graph with a fixed split: use "
+            f"--seeds"
+        )
+    provide(args.devices)
+    plain = args.memory_budget is None and args.devices is None and processes() == 1
+    return Specification(
+        name,
+        task,
+        config,
+        args.store is not None,
+        seeds=args.seeds,
+        folds=10 if args.folds is None else args.folds,
+        checkpoint=args.checkpoint,
+        resume=args.resume,
+        checkpoint_every=args.checkpoint_every,
+        compare=plain if args.compare is None else args.compare,
+        memory_budget=args.memory_budget,
+        devices=args.devices,
+        partition=args.partition,
+        exchange=args.exchange,
+    )
+
+
+def _dataset(
+    spec: Specification, args: argparse.Namespace, shown: Silent
+) -> contextlib.AbstractContextManager[Any]:
+    """The dataset, open while it is trained on."""
+    if args.store is None:
+        return contextlib.nullcontext(_open(spec.name, args))
+    return open_in_all(
+        lambda: _prepare(spec, args, shown), args.store, to_read=spec.spread is not None
+    )
 
 
 def _open(name: str, args: argparse.Namespace) -> Any:
@@ -312,22 +314,18 @@ def _open(name: str, args: argparse.Namespace) -> Any:
         raise DataError(f"{name}: an --option has a value of the wrong type ({error})") from error
 
 
-def _prepare(
-    name: str, args: argparse.Namespace, config: TrainConfig, shown: Silent
-) -> StoredDataset:
+def _prepare(spec: Specification, args: argparse.Namespace, shown: Silent) -> StoredDataset:
     """The dataset in --store, made if need be; what the checkpoints are in the way of is told
     before that."""
-    if args.memory_budget is not None:
-        parse_size(args.memory_budget)
-    if args.checkpoint is not None:
-        Checkpoints.claim(args.checkpoint, args.resume)
+    if spec.checkpoint is not None:
+        Checkpoints.claim(spec.checkpoint, spec.resume)
     try:
         return prepare(
-            name,
+            spec.name,
             args.store,
             data_dir=args.data_dir,
-            options=_options(name, args.option),
-            normalize_features=config.normalize_features,
+            options=_options(spec.name, args.option),
+            normalize_features=spec.config.normalize_features,
             watch=shown.stage,
         )
     finally:

@@ -12,21 +12,23 @@ import numpy as np
 
 from gnnjit import _compat
 from gnnjit.compiler.call import Staged, recording, stage
-from gnnjit.compiler.explain_plans import Asked, PlanExplanation, Wrt, explain_plans
-from gnnjit.cost.machine import platform_here
+from gnnjit.compiler.explain_plans import Asked, explain_plans
+from gnnjit.compiler.explain_traversals import (
+    Kernel,
+    backward_kernels,
+    forward_kernels,
+    products_of,
+)
+from gnnjit.compiler.plan_tables import PlanExplanation, Wrt
 from gnnjit.errors import LayerError
 from gnnjit.frontend.capture import inline_custom_calls
 from gnnjit.graph import Graph
 from gnnjit.graph.validate import shown
 from gnnjit.ir.changes import changes
-from gnnjit.ir.program import Aggregate, Program
-from gnnjit.ir.show import Printer, kind, show
+from gnnjit.ir.program import Program
+from gnnjit.ir.show import show
 from gnnjit.ir.space import Space
-from gnnjit.lower import cpu
-from gnnjit.lower.aggregate import aggregate_p
-from gnnjit.lower.choose import Choice, choose, traversals
 from gnnjit.lower.execute import size
-from gnnjit.lower.vertex_matmul import tall_p
 from gnnjit.passes.pipeline import layer_passes, run
 from gnnjit.sharding.local_shard import shapes
 from gnnjit.sharding.sharded_graph import ShardedGraph
@@ -34,7 +36,7 @@ from gnnjit.system.memory_budget import human
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class Rewrite:
     """One pass that changed the program."""
 
     name: str
@@ -54,23 +56,6 @@ class Buffer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kernel:
-    """The code chosen for one traversal."""
-
-    direction: str
-    traversal: str
-    kernel: str
-    rows: str
-    refused: tuple[tuple[str, tuple[str, ...]], ...]
-
-    def __str__(self) -> str:
-        lines = [f"{self.direction}: {self.kernel}, one row per {self.rows}"]
-        for other, reasons in self.refused:
-            lines.append(f"  not {other}: {'; '.join(reasons)}")
-        return "\n".join([*lines, *("  " + line for line in self.traversal.splitlines())])
-
-
-@dataclasses.dataclass(frozen=True)
 class LayerExplanation:
     """What the compiler did with one layer call. Print it, or leave it last in a notebook cell."""
 
@@ -78,7 +63,7 @@ class LayerExplanation:
     where: str
     graph: str
     written: str
-    steps: tuple[Step, ...]
+    steps: tuple[Rewrite, ...]
     program: str
     buffers: tuple[Buffer, ...]
     kernels: tuple[Kernel, ...]
@@ -217,7 +202,7 @@ def _explain_call(call: Staged, wrt: Wrt | None, measure: bool, learn: bool) -> 
     no_gradient = _why_no_gradient(call, wrt) if wrt else None
     wrt = None if no_gradient else wrt
     inference, *training = plans = explain_plans(call, wrt=wrt, measure=measure, learn=learn)
-    steps: list[Step] = []
+    steps: list[Rewrite] = []
 
     names = call.input_names()
 
@@ -226,7 +211,7 @@ def _explain_call(call: Staged, wrt: Wrt | None, measure: bool, learn: bool) -> 
 
     def observe(step: Any, before: Program, after: Program) -> None:
         if before != after:
-            steps.append(Step(step.name, text(before), text(after)))
+            steps.append(Rewrite(step.name, text(before), text(after)))
 
     passes = layer_passes(call.padded, inference.chosen.choices)
     program = run(call.program, passes, [observe])
@@ -234,11 +219,11 @@ def _explain_call(call: Staged, wrt: Wrt | None, measure: bool, learn: bool) -> 
     if isinstance(graph, ShardedGraph):
         named = f"{named}\n{graph.report}"
         graph = shapes(graph)
-    kernels, products = _kernels("forward", program, graph), []
+    kernels, products = forward_kernels(program, graph), []
     for plan in training:
         gradient = _gradient(Asked.of(call, plan.wrt))
-        kernels += _backward_kernels(plan.program, gradient, graph)
-        products = [_product(e) for e in _equations(gradient) if e.primitive is tall_p]
+        kernels += backward_kernels(plan.program, gradient, graph)
+        products = products_of(gradient)
     return LayerExplanation(
         call.definition.name,
         call.definition.where,
@@ -248,7 +233,7 @@ def _explain_call(call: Staged, wrt: Wrt | None, measure: bool, learn: bool) -> 
         text(program),
         tuple(_buffers(program, graph)),
         tuple(kernels),
-        tuple(dict.fromkeys(products)),
+        tuple(products),
         plans,
         no_gradient,
     )
@@ -291,69 +276,7 @@ def _buffer_table(buffers: Sequence[Buffer]) -> str:
     return "\n".join([*rows, f"all together, before XLA fuses and reuses them: {human(total)}"])
 
 
-def _kernels(direction: str, program: Program, graph: Graph) -> list[Kernel]:
-    found = []
-    for eqn in program.equations:
-        if isinstance(eqn.op, Aggregate):
-            found += _chosen(direction, eqn.op, graph)
-    return found
-
-
-def _chosen(direction: str, op: Aggregate, graph: Graph) -> list[Kernel]:
-    """The traversals that one aggregate becomes when it is lowered."""
-    found = []
-    platform = platform_here()
-    for eqn in traversals(op.body, op.reductions, graph, platform).equations:
-        if isinstance(eqn.op, Aggregate):
-            found.append(_kernel(direction, choose(eqn.op, graph, platform)))
-    return found
-
-
-def _kernel(direction: str, choice: Choice) -> Kernel:
-    request = choice.request
-    rows = "destination" if request.rows is Space.DST else "source"
-    printer = Printer(request.body, [])
-    text = show(request.body, locations=False, objects=[]).splitlines()[len(printer.header()) :]
-    reads = [f"{printer.name(v)}: {kind(v)}" for v in request.body.inputs]
-    reductions = [r.kind if r else "on the edges" for r in request.reductions]
-    lines = [f"reads {', '.join(reads) or 'nothing'}", *text]
-    text = "\n".join([*lines, f"reduced by: {', '.join(reductions)}"])
-    return Kernel(direction, text, choice.kernel, rows, choice.refused)
-
-
 def _gradient(training: Asked) -> Any:
     """The jaxpr of the call and its gradients."""
     function, arguments = training.function()
     return _compat.open_jaxpr(jax.make_jaxpr(function)(*arguments))[0]
-
-
-def _backward_kernels(program: Program, gradient: Any, graph: Graph) -> list[Kernel]:
-    """The traversals of the gradient that are not those of `program`, forward."""
-    ops = [
-        (e.params["body"], e.params["reductions"])
-        for e in _equations(gradient)
-        if e.primitive is aggregate_p
-    ]
-    forward = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
-    seen = {(op.body, op.reductions) for op in forward}
-    fresh = dict.fromkeys(key for key in ops if key not in seen)
-    return [k for body, r in fresh for k in _chosen("backward", Aggregate(body, r), graph)]
-
-
-def _product(eqn: Any) -> str:
-    """How the gradient of a matrix is computed."""
-    (left, right), dtype = eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype
-    text = f"a.T @ b over all vertices, {dtype}[{left}, {right}]"
-    if jax.default_backend() != "cpu":
-        return f"backward: xla, {text}"
-    reasons = cpu.why_no_product(left, right, dtype)
-    head = f"backward: {'xla' if reasons else 'cpu'}, {text}"
-    return "\n".join([head, *(f"  not cpu: {r}" for r in reasons)])
-
-
-def _equations(jaxpr: Any) -> Any:
-    """All equations, those of inner jaxprs too."""
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for sub in _compat.subjaxprs(eqn):
-            yield from _equations(sub)

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 
 from gnnjit import _compat
 from gnnjit._compat import ad, batching
+from gnnjit.compiler.debug import print_plan
 from gnnjit.cost.machine import platform_here
 from gnnjit.cost.sketch import Sizes
 from gnnjit.errors import LayerError, PlanError
@@ -88,9 +89,7 @@ class Call:
         platform: str,
     ) -> Problem:
         sizes = _sizes.value or _sizes_here(graph)
-        spaces = [Space.DST] * len(arrays)
-        for i, v in zip(self.slots, self.program.inputs, strict=True):
-            spaces[i] = v.space
+        spaces = self._spaces(arrays)
         outs = [
             shape_of(graph, a, s) for a, s in zip(self.program.outputs, self.given, strict=True)
         ]
@@ -105,11 +104,21 @@ class Call:
         layout = None
         timed = autotuning.is_on() and _sizes.value is None and not isinstance(graph, ShardedGraph)
         if self.budget is not None or timed:
-            layout = Layout.of(graph, arrays, spaces, self.given)
+            layout = self.layout(graph, arrays)
         return Problem(
             self.program, self.slots, self.padded, sizes, moving, self.budget, platform, least,
             layout,
         )  # fmt: skip
+
+    def layout(self, graph: AnyGraph, arrays: Sequence[Any]) -> Layout:
+        return Layout.of(graph, arrays, self._spaces(arrays), self.given)
+
+    def _spaces(self, arrays: Sequence[Any]) -> list[Space]:
+        """Of the arrays."""
+        spaces = [Space.DST] * len(arrays)
+        for i, v in zip(self.slots, self.program.inputs, strict=True):
+            spaces[i] = v.space
+        return spaces
 
 
 def _device_bytes(graph: AnyGraph, x: Any, space: Space) -> int:
@@ -148,10 +157,12 @@ def _run(
     linear: set[int] | None = None,
 ) -> list[Any]:
     """`linear`: the inputs that the result is transposed for."""
+    problem = call.problem(graph, arrays, moving, platform)
     try:
-        chosen = plan(call.problem(graph, arrays, moving, platform))
+        chosen = plan(problem)
     except PlanError as error:
         raise PlanError(f"{call.label}: {error}") from None
+    print_plan(call.label, problem, chosen, graph, lambda: call.layout(graph, arrays))
     operands = [arrays[i] for i in call.slots]
     program = chosen.program if linear is None else apart(chosen.program, linear)
     return run_program(program, call.given, graph, operands, chosen.chosen.choices.limit)

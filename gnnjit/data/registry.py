@@ -76,11 +76,21 @@ def open_dataset(
     Raises:
       DataError: if the name or an option is unknown, or the files are missing or damaged.
     """
-    options = checked_options(name, options)
-    entry = DATASETS[name.lower()]
+    entry, options = entry_of(name), checked_options(name, options)
     if entry.reads_files:
         options["data_dir"] = data_dir
     return entry.load(**options)
+
+
+def entry_of(name: str) -> Entry:
+    """The entry of a dataset. Raises DataError if the name is unknown."""
+    entry = DATASETS.get(name.lower())
+    if entry is None:
+        raise DataError(
+            f"open_dataset: got {name!r}, expected one of {', '.join(DATASETS)}."
+            f"{_suggest(name.lower(), tuple(DATASETS))}"
+        )
+    return entry
 
 
 def checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,12 +99,7 @@ def checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       DataError: if the name or an option is unknown, or a value is of another kind.
     """
-    entry = DATASETS.get(name.lower())
-    if entry is None:
-        raise DataError(
-            f"open_dataset: got {name!r}, expected one of {', '.join(DATASETS)}."
-            f"{_suggest(name.lower(), tuple(DATASETS))}"
-        )
+    entry = entry_of(name)
     for option in options:
         if option not in entry.options():
             raise DataError(

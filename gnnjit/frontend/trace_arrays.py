@@ -123,7 +123,8 @@ class _Walker(Walker[Operand]):
 
     def made(self, fn: Callable[..., Any], args: Sequence[Operand], one: Any, two: Any) -> Any:
         """The equations of `fn`, whose arguments have these shapes in the two traces."""
-        closed = [jax.make_jaxpr(fn)(*map(_compat.like, each)) for each in (one, two)]
+        trace: Callable[..., Any] = jax.make_jaxpr(fn)
+        closed = [trace(*map(_compat.like, each)) for each in (one, two)]
         return self.call(closed, args)
 
     def literal(self, variable: Any) -> Operand:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -87,11 +87,16 @@ def _peak(candidate: Candidate) -> int | None:
     )
 
 
-def compiled(candidate: Candidate) -> Any:
+def alone(candidate: Candidate) -> Callable[..., Any]:
     """The call alone, with its gradient if one is taken: a function of the leaves of the graph and
     the arrays. The results are their own cotangents: with others, forward and backward overlap, as
     they cannot in training."""
-    run = jax.jit(functools.partial(_run, candidate, cts=None), keep_unused=True)
+    return functools.partial(_run, candidate, cts=None)
+
+
+def compiled(candidate: Candidate) -> Any:
+    """`alone`, compiled for the shapes of its layout."""
+    run = jax.jit(alone(candidate), keep_unused=True)
     return run.lower(candidate.layout.graph, candidate.layout.arrays).compile()
 
 

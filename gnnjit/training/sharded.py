@@ -13,8 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from gnnjit.data import Dataset
 from gnnjit.errors import GraphError
 from gnnjit.sharding import ShardedGraph
-from gnnjit.sharding.exchange import EXCHANGES
-from gnnjit.sharding.shard import PARTITIONS, shard
+from gnnjit.sharding.shard import shard
 from gnnjit.training.errors import TrainError
 from gnnjit.training.processes import processes
 from gnnjit.training.tasks import Batch, split_weights
@@ -58,56 +57,6 @@ class Spread:
                 f"{len(found)}{_how_to_get(self.devices, found)}"
             )
         return Mesh(np.asarray(found[: self.devices]), (AXIS,))
-
-
-def check_spread(
-    name: str,
-    task: str,
-    devices: int | None,
-    partition: str,
-    exchange: str,
-    *,
-    budget: Any = None,
-    compare: bool = False,
-) -> Spread | None:
-    """What is asked for; None where that is one device, or one of each process that streams. Of
-    several processes without a budget, all devices are taken. Raises TrainError where it has no
-    meaning together with the rest."""
-    _check_name("partition", partition, PARTITIONS)
-    _check_name("exchange", exchange, ("auto", *EXCHANGES))
-    several = processes() > 1
-    if devices is None and (budget is not None or not several):
-        for option, value in (("partition", partition), ("exchange", exchange)):
-            if value != "auto":
-                raise TrainError(
-                    f"{option} is {value!r}, which is for training over many devices: say how many "
-                    "(--devices 8, devices=)"
-                )
-        return None
-    if devices is not None and devices < 1:
-        raise TrainError(f"devices is {devices}, expected at least 1")
-    one = "start one process" if several else "leave out --devices"
-    if task == "graph":
-        raise TrainError(
-            f"{name} is many graphs, and only datasets of one graph are trained on over many "
-            f"devices: {one}"
-        )
-    if budget is not None:
-        raise TrainError(
-            "a memory budget and --devices cannot be combined: each process streams on one device, "
-            "and several do so together (gnnjit launch): leave out --devices"
-        )
-    if compare:
-        raise TrainError(
-            "a comparison with plain segment operations is of one device: leave out --compare, or "
-            f"{one}"
-        )
-    return Spread(devices, partition, exchange)
-
-
-def _check_name(what: str, got: str, expected: tuple[str, ...]) -> None:
-    if got not in expected:
-        raise TrainError(f"{what} is {got!r}, expected one of {', '.join(expected)}")
 
 
 def provide(devices: int | None) -> None:

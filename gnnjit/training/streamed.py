@@ -15,7 +15,6 @@ from gnnjit.errors import StoreError
 from gnnjit.store.disk import DiskStore
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 from gnnjit.streaming.stream import stream
-from gnnjit.system.memory_budget import parse_size
 from gnnjit.training.errors import TrainError
 from gnnjit.training.processes import one_cost_model, processes
 from gnnjit.training.steps import Program, State, Sums
@@ -38,35 +37,6 @@ class Watcher(Protocol):
     def stage(self, name: str, done: int, total: int) -> None: ...
 
     def part(self, done: float) -> None: ...
-
-
-def check_budget(name: str, task: str, budget: Any, stored: bool, compare: bool) -> None:
-    """Raises TrainError where what is asked for has no meaning together, PlanError where the budget
-    is no size."""
-    if budget is None:
-        if stored:
-            raise TrainError(
-                f"{name} is in a store, which is for training within a memory budget or over many "
-                "devices: pass one too (--memory-budget 512MiB, memory_budget=), or how many "
-                "(--devices 8, devices=)"
-            )
-        return
-    if task == "graph":
-        raise TrainError(
-            f"{name} is many graphs, and a memory budget is for datasets of one graph: leave it "
-            "out; where memory is short, take fewer graphs at once (--batch-size)"
-        )
-    if compare:
-        raise TrainError(
-            "a comparison with plain segment operations needs the whole graph in memory: leave out "
-            "either --compare or the memory budget"
-        )
-    if processes() > 1 and not stored:
-        raise TrainError(
-            f"{name} is in the memory of each of {processes()} processes, which train within a "
-            "budget together from a folder: pass one (--store DIR, store=)"
-        )
-    parse_size(budget)
 
 
 def check_store(dataset: Any) -> None:

@@ -34,7 +34,6 @@ from gnnjit.data.stored.prepare import keep
 from gnnjit.data.stored.write import store_dataset
 from gnnjit.distributed.process_group import check_same, is_main
 from gnnjit.store.memory import HostStore
-from gnnjit.system.memory_budget import parse_size
 from gnnjit.training import performance
 from gnnjit.training.checkpoint import Checkpoints, digest, named_arrays
 from gnnjit.training.config import TrainConfig, resolve
@@ -49,13 +48,13 @@ from gnnjit.training.processes import (
     shared,
 )
 from gnnjit.training.progress import Silent
-from gnnjit.training.sharded import ShardedTask, Spread, check_spread
+from gnnjit.training.sharded import ShardedTask
 from gnnjit.training.sharded_stored import shard_stored
+from gnnjit.training.specification import Specification
 from gnnjit.training.steps import Build, Program
 from gnnjit.training.streamed import (
     StoredTask,
     Streamed,
-    check_budget,
     check_store,
     counts_process,
     layout_of,
@@ -183,57 +182,63 @@ def train(
         StreamError: if the model cannot be run block by block, or not within the budget.
     """
     task = "graph" if isinstance(dataset, GraphDataset) else "vertex"
-    config = config or resolve(dataset.name.lower(), task, {})
-    in_store = store is not None or isinstance(dataset, StoredDataset)
-    spread = check_spread(
-        *(dataset.name, task, devices, partition, exchange), budget=memory_budget, compare=compare
+    spec = Specification(
+        dataset.name,
+        task,
+        config or resolve(dataset.name.lower(), task, {}),
+        isinstance(dataset, StoredDataset),
+        seeds=seeds,
+        folds=folds,
+        checkpoint=checkpoint,
+        resume=resume,
+        checkpoint_every=checkpoint_every,
+        compare=compare,
+        memory_budget=memory_budget,
+        store=store,
+        devices=devices,
+        partition=partition,
+        exchange=exchange,
     )
-    check_budget(dataset.name, task, memory_budget, in_store and spread is None, compare)
-    if store is not None and isinstance(dataset, StoredDataset):
-        raise TrainError(f"{dataset.name} is in a store of its own: leave out store")
-    if store is not None and spread is not None:
-        raise TrainError(
-            f"{dataset.name} is in memory, and store is {os.fspath(store)!r}: to have each process "
-            "read its part, pass what gnnjit.data.stored.prepare.prepare gives"
-        )
-    budget = None if memory_budget is None else parse_size(memory_budget)
-    if budget is not None:
-        check_store(dataset)
-    _check(dataset, config, seeds, checkpoint_every, checkpoint, resume)
-    dataset = _prepared(dataset, config)
-    saved = None
-    if checkpoint is not None or processes() > 1:
-        identity = identity_of(dataset, config, folds)
-        given = {"seeds": seeds, "resume": resume, "checkpoint_every": checkpoint_every}
-        check_same({**identity, **given, "epochs": config.epochs, "spread": spread})
-        check_same(performance.versions())
-        saved = None if checkpoint is None else open_checkpoints(checkpoint, identity, resume)
-    watcher = watcher or Silent()
-    build = build or _builder(dataset, config, task)
-    with contextlib.nullcontext(dataset) if budget is None else _stored(dataset, store) as data:
-        plan = list(_plan(data, config, seeds, folds, spread))
-        first = plan[0][2]
+    return run_training(spec, dataset, build=build, watcher=watcher)
+
+
+def run_training(
+    spec: Specification,
+    dataset: Dataset | GraphDataset | StoredDataset,
+    *,
+    build: Build | None = None,
+    watcher: Watcher | None = None,
+) -> Result:
+    """Train on the dataset that `spec` names; the rest as `train`, which raises the same."""
+    config, watcher = spec.config, watcher or Silent()
+    dataset = _prepared(spec, dataset)
+    saved = _checkpoints(spec, dataset)
+    with _where_it_is_read(spec, dataset) as data:
+        tasks = list(_tasks(spec, data))
+        first = tasks[0][2]
         sharded = first if isinstance(first, ShardedTask) else None
+        build = build or _builder(dataset, config, spec.task)
         program = Program(build, config, sharded and sharded.everywhere)
         steps: Steps = (
             program.compile(first)
-            if budget is None
-            else _streamed(program, first, budget, counts_process(dataset), saved, watcher)
+            if spec.budget is None
+            else _streamed(program, first, spec.budget, counts_process(dataset), saved, watcher)
         )
-        runner = Runner(program, steps, config, watcher, checkpoint_every)
+        runner = Runner(program, steps, config, watcher, spec.checkpoint_every)
         check_same({"the untrained model": digest(named_arrays(program.initial(config.seed)))})
         runs = [
-            runner.run(t, name, seed, saved and shared(saved.run(name))) for name, seed, t in plan
+            runner.run(task, name, seed, saved and shared(saved.run(name)))
+            for name, seed, task in tasks
         ]
-    epoch = _best_common_epoch(runs) if task == "graph" else None
+    epoch = _best_common_epoch(runs) if spec.task == "graph" else None
     costs = performance.cost(steps, [run.history for run in runs])
     if isinstance(data, StoredDataset):
         costs.update(performance.preparation(data))
-    costs["reference"] = performance.reference_cost(program, first) if compare else None
+    costs["reference"] = performance.reference_cost(program, first) if spec.compare else None
     return Result(
         config=config,
         dataset=describe_dataset(data),
-        protocol="folds" if task == "graph" else "split",
+        protocol="folds" if spec.task == "graph" else "split",
         runs=runs,
         accuracy=_summaries(runs, epoch),
         epoch=epoch,
@@ -243,48 +248,16 @@ def train(
     )
 
 
-def _check(
-    dataset: Any,
-    config: TrainConfig,
-    seeds: int,
-    checkpoint_every: int,
-    checkpoint: Any,
-    resume: bool,
-) -> None:
-    if not 1 <= seeds <= 2**31 - config.seed:
-        most = f"2**31 - {config.seed}" if config.seed else "2**31"
-        raise TrainError(f"seeds is {seeds}, expected 1 to {most}")
-    if checkpoint_every < 1:
-        raise TrainError(f"checkpoint_every is {checkpoint_every}, expected at least 1")
-    if resume and checkpoint is None:
-        raise CheckpointError(
-            "there is nothing to resume without a checkpoint directory: pass --checkpoint DIR"
-        )
-    if isinstance(dataset, GraphDataset):
-        if seeds != 1:
-            raise TrainError(
-                f"{dataset.name} is judged by cross-validation, got {seeds} seeds: choose the "
-                f"number of runs by --folds"
-            )
-        if config.patience:
-            raise TrainError(
-                f"patience is {config.patience}, expected 0: every fold of {dataset.name} runs all "
-                f"epochs, since one epoch is chosen for all"
-            )
-    elif not _num_train(dataset):
+def _prepared(spec: Specification, dataset: Any) -> Any:
+    """The dataset with its features as the configuration says. Raises TrainError where it cannot
+    be trained on so."""
+    if spec.budget is not None:
+        check_store(dataset)
+    if spec.task == "vertex" and not _num_train(dataset):
         raise TrainError(f"{dataset.name}: train_mask is empty, expected vertices to train on")
-
-
-def _num_train(dataset: Dataset | StoredDataset) -> int:
     if isinstance(dataset, StoredDataset):
-        return dataset.counts.train
-    return int(np.count_nonzero(dataset.train_mask))
-
-
-def _prepared(dataset: Any, config: TrainConfig) -> Any:
-    if isinstance(dataset, StoredDataset):
-        return _same_features(dataset, config)
-    if not config.normalize_features:
+        return _same_features(dataset, spec.config)
+    if not spec.config.normalize_features:
         return dataset
     if (np.asarray(dataset.x) < 0).any():
         raise TrainError(
@@ -292,6 +265,27 @@ def _prepared(dataset: Any, config: TrainConfig) -> Any:
             f"--no-normalize-features"
         )
     return dataclasses.replace(dataset, x=row_normalize(np.asarray(dataset.x)))
+
+
+def _checkpoints(spec: Specification, dataset: Any) -> Checkpoints | None:
+    """Those of this training, if it keeps any. Raises DistributedError where processes disagree
+    about what is to be trained."""
+    if spec.checkpoint is None and processes() == 1:
+        return None
+    identity = identity_of(dataset, spec.config, spec.folds)
+    rest = ("seeds", "resume", "checkpoint_every", "spread")
+    same = {name: getattr(spec, name) for name in rest} | {"epochs": spec.config.epochs}
+    check_same({**identity, **same})
+    check_same(performance.versions())
+    if spec.checkpoint is None:
+        return None
+    return open_checkpoints(spec.checkpoint, identity, spec.resume)
+
+
+def _num_train(dataset: Dataset | StoredDataset) -> int:
+    if isinstance(dataset, StoredDataset):
+        return dataset.counts.train
+    return int(np.count_nonzero(dataset.train_mask))
 
 
 def _same_features(stored: StoredDataset, config: TrainConfig) -> StoredDataset:
@@ -306,9 +300,13 @@ def _same_features(stored: StoredDataset, config: TrainConfig) -> StoredDataset:
 
 
 @contextlib.contextmanager
-def _stored(dataset: Any, folder: str | os.PathLike[str] | None) -> Iterator[StoredDataset]:
-    """The dataset in a store: its own, that of a folder, or one in memory."""
-    if isinstance(dataset, StoredDataset):
+def _where_it_is_read(spec: Specification, dataset: Any) -> Iterator[Any]:
+    """The dataset as it is; within a budget, in a store: its own, that of a folder, or one in
+    memory."""
+    folder = spec.store
+    if spec.budget is None:
+        yield dataset
+    elif isinstance(dataset, StoredDataset):
         with without_leftovers(dataset):
             yield dataset
     elif folder is None:
@@ -348,21 +346,21 @@ def _builder(dataset: Any, config: TrainConfig, task: str) -> Build:
     return lambda rngs: recipe.build(dataset.num_features, dataset.num_classes, rngs)
 
 
-def _plan(
-    dataset: Any, config: TrainConfig, seeds: int, folds: int, spread: Spread | None
-) -> Iterator[tuple[str, int, Task]]:
+def _tasks(spec: Specification, dataset: Any) -> Iterator[tuple[str, int, Task]]:
     """(name, seed, task) of every run."""
+    config = spec.config
     if isinstance(dataset, GraphDataset):
-        for i, fold in enumerate(dataset.folds(folds, config.seed)):
+        for i, fold in enumerate(dataset.folds(spec.folds, config.seed)):
             task = FoldTask(dataset, fold, config.batch_size, config.steps_per_epoch)
             yield f"fold-{i}", config.seed, task
         return
-    if spread is not None:
-        stored = isinstance(dataset, StoredDataset)
-        task = shard_stored(dataset, spread) if stored else ShardedTask.of(dataset, spread)
+    stored = isinstance(dataset, StoredDataset)
+    if spec.spread is not None:
+        of_shards = shard_stored if stored else ShardedTask.of
+        task = of_shards(dataset, spec.spread)
     else:
-        task = StoredTask(dataset) if isinstance(dataset, StoredDataset) else VertexTask(dataset)
-    for seed in range(config.seed, config.seed + seeds):
+        task = StoredTask(dataset) if stored else VertexTask(dataset)
+    for seed in range(config.seed, config.seed + spec.seeds):
         yield f"seed-{seed}", seed, task
 
 

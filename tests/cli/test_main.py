@@ -238,7 +238,7 @@ def test_numbers_out_of_range_are_told(gnnjit, arguments, message):
 )
 def test_a_lack_of_memory_is_one_line(gnnjit, monkeypatch, options):
     found = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")
-    monkeypatch.setattr(train, "train", raises(found))
+    monkeypatch.setattr(train, "run_training", raises(found))
     monkeypatch.setattr(train, "open_dataset", raises(MemoryError("Unable to allocate 9 bytes")))
     if options[0] == "karate":
         monkeypatch.setattr(train, "open_dataset", open_dataset)
@@ -256,7 +256,9 @@ def raises(error):
 
 
 def test_other_errors_of_jax_pass_through(gnnjit, monkeypatch):
-    monkeypatch.setattr(train, "train", raises(jax.errors.JaxRuntimeError("INTERNAL: a bug")))
+    monkeypatch.setattr(
+        train, "run_training", raises(jax.errors.JaxRuntimeError("INTERNAL: a bug"))
+    )
     with pytest.raises(jax.errors.JaxRuntimeError, match="a bug"):
         gnnjit(*FAST)
 
@@ -315,7 +317,7 @@ def test_interrupt(gnnjit, monkeypatch, tmp_path):
     def interrupted(*args, **keywords):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train, "train", interrupted)
+    monkeypatch.setattr(train, "run_training", interrupted)
     target = tmp_path / "result.json"
     code, _, err = gnnjit(*FAST, "--json", str(target))
     assert (code, err) == (130, "gnnjit: interrupted\n")
@@ -325,11 +327,11 @@ def test_interrupt(gnnjit, monkeypatch, tmp_path):
 def test_without_arguments_attention_on_communities(gnnjit, monkeypatch):
     seen = {}
 
-    def fake(dataset, config, **keywords):
-        seen.update(name=dataset.name, model=config.model, nodes=dataset.num_nodes)
+    def fake(spec, dataset, **keywords):
+        seen.update(name=dataset.name, model=spec.config.model, nodes=dataset.num_nodes)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train, "train", fake)
+    monkeypatch.setattr(train, "run_training", fake)
     gnnjit("train")
     assert seen == {"name": "communities", "model": "gat", "nodes": 30_000}
 
@@ -376,7 +378,7 @@ def test_other_errors_of_the_system_are_not_blamed_on_the_output(monkeypatch):
     def refused(*args, **keywords):
         raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
 
-    monkeypatch.setattr(train, "train", refused)
+    monkeypatch.setattr(train, "run_training", refused)
     with pytest.raises(ConnectionRefusedError):
         main.main(FAST)
 

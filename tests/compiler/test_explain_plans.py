@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit.compiler import explain_plans
+from gnnjit.compiler import explain_plans, plan_tables
 from gnnjit.compiler.explain import Explanation
-from gnnjit.compiler.explain_plans import SHOWN, duration, in_words
+from gnnjit.compiler.plan_tables import SHOWN, duration, in_words
 from gnnjit.cost.current import current, forget, use
 from gnnjit.cost.defaults import default_model
 from gnnjit.cost.kinds import INDEX, NAMES
@@ -250,7 +250,7 @@ def test_the_same_array_twice_is_one(clock):
 
 
 def test_many_alternatives_are_cut(clock, monkeypatch):
-    monkeypatch.setattr(explain_plans, "SHOWN", 1)
+    monkeypatch.setattr(plan_tables, "SHOWN", 1)
     (plan,) = gcn.explain(G, X, P["w"], measure=True, backward=False).plans
     assert [a.measured is None for a in plan.alternatives] == [False, True]
     assert "and 1 that are slower" in str(plan)

@@ -21,7 +21,7 @@ from gnnjit.data import communities, karate
 from gnnjit.data.stored.prepare import keep
 from gnnjit.data.stored.write import store_dataset
 from gnnjit.store.memory import HostStore
-from gnnjit.training.sharded import check_spread
+from gnnjit.training.specification import Specification
 from gnnjit.training.train import TrainConfig, TrainError, train
 from training.test_train import without_times
 
@@ -199,7 +199,7 @@ def test_a_store_for_what_is_in_memory(tmp_path):
 
 def test_many_graphs_are_refused(capsys):
     with pytest.raises(TrainError, match="mutag is many graphs, and only datasets of one graph"):
-        check_spread("mutag", "graph", 2, "auto", "auto")
+        Specification("mutag", "graph", config("gin"), devices=2)
     assert main.main(["train", "mutag", "--devices", "2"]) == 2
     assert "mutag is many graphs" in capsys.readouterr().err
 

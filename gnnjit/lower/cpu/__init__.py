@@ -2,6 +2,7 @@
 
 from gnnjit.lower.cpu.kernel import (
     available,
+    code,
     left_to_pool,
     product,
     run,
@@ -14,6 +15,7 @@ from gnnjit.lower.cpu.kernel import (
 
 __all__ = [
     "available",
+    "code",
     "left_to_pool",
     "product",
     "run",

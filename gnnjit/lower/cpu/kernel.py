@@ -104,6 +104,13 @@ def reasons(
     return [] if edges is None else worth.why_not(spec, edges, code.count("\n"))
 
 
+def code(body: Program, reductions: tuple[Reduce | None, ...], rows: Space) -> str:
+    """The LLVM IR of a traversal that `why_not` has no reason against, for 32-bit indices."""
+    found = _code(Spec(body, reductions, rows, INT32, default_config()))
+    assert isinstance(found, str), found
+    return found
+
+
 def call(
     body: Program,
     reductions: Reductions,

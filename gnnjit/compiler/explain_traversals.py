@@ -1,0 +1,113 @@
+"""The traversals that a plan becomes, forward and in its gradient, and the code chosen for each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from gnnjit import _compat
+from gnnjit.cost.machine import platform_here
+from gnnjit.graph import Graph
+from gnnjit.ir.program import Aggregate, Program
+from gnnjit.ir.show import Printer, kind, show
+from gnnjit.ir.space import Space
+from gnnjit.lower import cpu
+from gnnjit.lower.aggregate import aggregate_p
+from gnnjit.lower.choose import Choice, choose, traversals
+from gnnjit.lower.vertex_matmul import tall_p
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """The code chosen for one traversal."""
+
+    direction: str
+    traversal: str
+    kernel: str
+    rows: str
+    refused: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @property
+    def reasons(self) -> str:
+        """Where it runs, and why not elsewhere."""
+        lines = [f"{self.direction}: {self.kernel}, one row per {self.rows}"]
+        for other, reasons in self.refused:
+            lines.append(f"  not {other}: {'; '.join(reasons)}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return "\n".join([self.reasons, *("  " + line for line in self.traversal.splitlines())])
+
+
+def kernel_of(direction: str, choice: Choice) -> Kernel:
+    request = choice.request
+    rows = "destination" if request.rows is Space.DST else "source"
+    printer = Printer(request.body, [])
+    body = show(request.body, locations=False, objects=[]).splitlines()[len(printer.header()) :]
+    reads = [f"{printer.name(v)}: {kind(v)}" for v in request.body.inputs]
+    reductions = [r.kind if r else "on the edges" for r in request.reductions]
+    lines = [f"reads {', '.join(reads) or 'nothing'}", *body]
+    text = "\n".join([*lines, f"reduced by: {', '.join(reductions)}"])
+    return Kernel(direction, text, choice.kernel, rows, choice.refused)
+
+
+def forward_kernels(program: Program, graph: Graph) -> list[Kernel]:
+    """The traversals of an optimised program."""
+    return [kernel_of("forward", choice) for choice in forward_choices(program, graph)]
+
+
+def backward_kernels(program: Program, gradient: Any, graph: Graph) -> list[Kernel]:
+    """The traversals of the gradient of `program`, whose jaxpr is given, beside those forward."""
+    return [kernel_of("backward", choice) for choice in backward_choices(program, gradient, graph)]
+
+
+def forward_choices(program: Program, graph: Graph) -> list[Choice]:
+    ops = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
+    return [choice for op in ops for choice in _choices(op, graph)]
+
+
+def backward_choices(program: Program, gradient: Any, graph: Graph) -> list[Choice]:
+    ops = [
+        (e.params["body"], e.params["reductions"])
+        for e in _equations(gradient)
+        if e.primitive is aggregate_p
+    ]
+    forward = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
+    seen = {(op.body, op.reductions) for op in forward}
+    fresh = dict.fromkeys(key for key in ops if key not in seen)
+    return [choice for body, r in fresh for choice in _choices(Aggregate(body, r), graph)]
+
+
+def _choices(op: Aggregate, graph: Graph) -> Iterator[Choice]:
+    """One for each traversal that an aggregate becomes when it is lowered."""
+    platform = platform_here()
+    for eqn in traversals(op.body, op.reductions, graph, platform).equations:
+        if isinstance(eqn.op, Aggregate):
+            yield choose(eqn.op, graph, platform)
+
+
+def products_of(gradient: Any) -> list[str]:
+    """How the gradients of matrices are computed, each kind once."""
+    products = [_product(e) for e in _equations(gradient) if e.primitive is tall_p]
+    return list(dict.fromkeys(products))
+
+
+def _product(eqn: Any) -> str:
+    (left, right), dtype = eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype
+    text = f"a.T @ b over all vertices, {dtype}[{left}, {right}]"
+    if jax.default_backend() != "cpu":
+        return f"backward: xla, {text}"
+    reasons = cpu.why_no_product(left, right, dtype)
+    head = f"backward: {'xla' if reasons else 'cpu'}, {text}"
+    return "\n".join([head, *(f"  not cpu: {r}" for r in reasons)])
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """All equations, those of inner jaxprs too."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for sub in _compat.subjaxprs(eqn):
+            yield from _equations(sub)

@@ -1,0 +1,167 @@
+"""What is to be trained, and how: every option of a training, checked before any data is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Literal
+
+from gnnjit.sharding.exchange import EXCHANGES
+from gnnjit.sharding.shard import PARTITIONS
+from gnnjit.system.memory_budget import parse_size
+from gnnjit.training.config import TrainConfig
+from gnnjit.training.errors import CheckpointError, TrainError
+from gnnjit.training.processes import processes
+from gnnjit.training.sharded import Spread
+
+
+@dataclasses.dataclass(frozen=True)
+class Specification:
+    """The options of one training, which fit each other.
+
+    Attributes:
+        name: the dataset's.
+        task: what carries the labels: "vertex" of one graph, or each "graph" of many.
+        config: hyperparameters, of the first run.
+        stored: whether the dataset is a `StoredDataset`.
+        seeds, folds, checkpoint, resume, checkpoint_every, compare, memory_budget, store, devices,
+            partition, exchange: as in `gnnjit.training.train`.
+        budget: bytes of `memory_budget`.
+        spread: over which devices; None for one device, and for one in each process that streams.
+
+    Raises:
+        TrainError, CheckpointError: where options do not fit each other, or this machine.
+        PlanError: where the budget is no size.
+    """
+
+    name: str
+    task: Literal["vertex", "graph"]
+    config: TrainConfig
+    stored: bool = False
+    seeds: int = 1
+    folds: int = 10
+    checkpoint: str | os.PathLike[str] | None = None
+    resume: bool = False
+    checkpoint_every: int = 10
+    compare: bool = False
+    memory_budget: int | str | None = None
+    store: str | os.PathLike[str] | None = None
+    devices: int | None = None
+    partition: str = "auto"
+    exchange: str = "auto"
+    budget: int | None = dataclasses.field(init=False)
+    spread: Spread | None = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spread", self._spread())
+        self._check_budget()
+        budget = None if self.memory_budget is None else parse_size(self.memory_budget)
+        object.__setattr__(self, "budget", budget)
+        self._check_store()
+        self._check_runs()
+
+    def _spread(self) -> Spread | None:
+        """Several processes without a budget take all devices, if nothing else is said."""
+        for option, value, known in (
+            ("partition", self.partition, PARTITIONS),
+            ("exchange", self.exchange, ("auto", *EXCHANGES)),
+        ):
+            if value not in known:
+                raise TrainError(f"{option} is {value!r}, expected one of {', '.join(known)}")
+        several = processes() > 1
+        if self.devices is None and (self.memory_budget is not None or not several):
+            self._check_one_device()
+            return None
+        if self.devices is not None and self.devices < 1:
+            raise TrainError(f"devices is {self.devices}, expected at least 1")
+        self._check_many_devices("start one process" if several else "leave out --devices")
+        spread = Spread(self.devices, self.partition, self.exchange)
+        spread.mesh()  # raises TrainError
+        return spread
+
+    def _check_one_device(self) -> None:
+        for option, value in (("partition", self.partition), ("exchange", self.exchange)):
+            if value != "auto":
+                raise TrainError(
+                    f"{option} is {value!r}, which is for training over many devices: say how many "
+                    "(--devices 8, devices=)"
+                )
+
+    def _check_many_devices(self, one: str) -> None:
+        """`one`: how to get one device."""
+        if self.task == "graph":
+            raise TrainError(
+                f"{self.name} is many graphs, and only datasets of one graph are trained on over "
+                f"many devices: {one}"
+            )
+        if self.memory_budget is not None:
+            raise TrainError(
+                "a memory budget and --devices cannot be combined: each process streams on one "
+                "device, and several do so together (gnnjit launch): leave out --devices"
+            )
+        if self.compare:
+            raise TrainError(
+                "a comparison with plain segment operations is of one device: leave out --compare, "
+                f"or {one}"
+            )
+
+    def _check_budget(self) -> None:
+        in_store = (self.stored or self.store is not None) and self.spread is None
+        if self.memory_budget is None:
+            if in_store:
+                raise TrainError(
+                    f"{self.name} is in a store, which is for training within a memory budget or "
+                    "over many devices: pass one too (--memory-budget 512MiB, memory_budget=), or "
+                    "how many (--devices 8, devices=)"
+                )
+            return
+        if self.task == "graph":
+            raise TrainError(
+                f"{self.name} is many graphs, and a memory budget is for datasets of one graph: "
+                "leave it out; where memory is short, take fewer graphs at once (--batch-size)"
+            )
+        if self.compare:
+            raise TrainError(
+                "a comparison with plain segment operations needs the whole graph in memory: leave "
+                "out either --compare or the memory budget"
+            )
+        if processes() > 1 and not in_store:
+            raise TrainError(
+                f"{self.name} is in the memory of each of {processes()} processes, which train "
+                "within a budget together from a folder: pass one (--store DIR, store=)"
+            )
+
+    def _check_store(self) -> None:
+        if self.store is None:
+            return
+        if self.stored:
+            raise TrainError(f"{self.name} is in a store of its own: leave out store")
+        if self.spread is not None:
+            raise TrainError(
+                f"{self.name} is in memory, and store is {os.fspath(self.store)!r}: to have each "
+                "process read its part, pass what gnnjit.data.stored.prepare.prepare gives"
+            )
+
+    def _check_runs(self) -> None:
+        first = self.config.seed
+        if not 1 <= self.seeds <= 2**31 - first:
+            most = f"2**31 - {first}" if first else "2**31"
+            raise TrainError(f"seeds is {self.seeds}, expected 1 to {most}")
+        if self.checkpoint_every < 1:
+            raise TrainError(f"checkpoint_every is {self.checkpoint_every}, expected at least 1")
+        if self.resume and self.checkpoint is None:
+            raise CheckpointError(
+                "there is nothing to resume without a checkpoint directory: pass --checkpoint DIR"
+            )
+        if self.task == "vertex":
+            return
+        if self.seeds != 1:
+            raise TrainError(
+                f"{self.name} is judged by cross-validation, got {self.seeds} seeds: choose the "
+                "number of runs by --folds"
+            )
+        if self.config.patience:
+            raise TrainError(
+                f"patience is {self.config.patience}, expected 0: every fold of {self.name} runs "
+                "all epochs, since one epoch is chosen for all"
+            )
