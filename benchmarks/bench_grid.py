@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from common import measure
 from grid import child
-from grid.plans import plan_rows
+from grid.plans import order_rows, plan_rows
 from grid.training import (
     MODELS,
     InMemory,
@@ -303,7 +303,7 @@ def _mean(ratios: Sequence[float]) -> float:
 def order(setting: Setting) -> Iterator[Any]:
     task = community_task(setting.small, DEGREE, setting.features)
     for name in setting.models:
-        yield from plans.order_rows(task, name, (2, 4, 8, 16))
+        yield from order_rows(task, name, (2, 4, 8, 16))
 
 
 def order_notes(rows: Rows) -> Iterator[str]:
