@@ -1,17 +1,19 @@
 """Tables of the JSON lines that a benchmark wrote.
 
 python -m common.report results/layers.jsonl      # in benchmarks/
+grep '"question": "model"' results/shard.jsonl | python -m common.report /dev/stdin
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpu import report
+import gpu.report
 
 from common import workloads
 
@@ -22,12 +24,19 @@ HEADINGS = (
 )  # fmt: skip
 
 
+HIDDEN = ("benchmark", "question", "smoke")
+
+
 def text(records: Sequence[Record]) -> str:
-    """What was run on, the table in Markdown, and why cases are missing."""
+    """The tables of one benchmark, in Markdown, and what they were measured on."""
     if not records:
         return "no records"
-    if records[0]["benchmark"] == "gpu":
-        return report.text(records)
+    reports = {"gpu": gpu.report.text, "layers": layers}
+    return reports.get(records[0].get("benchmark", ""), every_field)(records)
+
+
+def layers(records: Sequence[Record]) -> str:
+    """What was run on, the table of `bench_layers.py`, and why cases are missing."""
     first = records[0]
     lines = [_about(first), "", *table(records), "", _legend(first)]
     lines += [f"- {who}: {reason}" for reason, who in _skipped(records).items()]
@@ -51,7 +60,38 @@ def table(records: Iterable[Record]) -> list[str]:
             for name in ("gnnjit", "segment", "pyg")
         }  # fmt: skip
         rows.append(_row(layer, mode, best["gnnjit"], best["segment"], best["pyg"]))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
+    return _aligned(rows)
+
+
+def every_field(records: Sequence[Record]) -> str:
+    """A table for each run of records with the same fields; notes and the machine follow it."""
+    lines: list[str] = []
+    for (question, *names), group in itertools.groupby(
+        records, key=lambda r: (r.get("question"), *r)
+    ):
+        some = list(group)
+        first = some[0]
+        shown = [n for n in names if n not in HIDDEN and not isinstance(first[n], dict | list)]
+        if "notes" in first:
+            lines += ["", *(f"- {note}" for note in first["notes"])]
+        elif shown:
+            lines += ["", *([question, ""] if question else [])]
+            lines += _aligned([shown, *([_cell(r[n]) for n in shown] for r in some)])
+        if "machine" in first:
+            at = first["machine"]
+            lines += ["", f"{at['threads']} threads of {at['processor']}; {at['when']}"]
+    return "\n".join(lines[1:])
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Markdown; the first row is the head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [_line(row, widths) for row in rows]
     return [lines[0], _line(["-" * w for w in widths], widths), *lines[1:]]
 
@@ -124,7 +164,7 @@ def _legend(record: Record) -> str:
 
 
 def _skipped(records: Iterable[Record]) -> dict[str, str]:
-    """Who did not run, by the reason."""
+    """Implementations that did not run, by the reason."""
     reasons: dict[str, dict[str, list[str]]] = {}
     for r in records:
         if r["status"] != "ok" and r["mode"] == "both":

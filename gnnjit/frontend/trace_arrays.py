@@ -123,8 +123,7 @@ class _Walker(Walker[Operand]):
 
     def made(self, fn: Callable[..., Any], args: Sequence[Operand], one: Any, two: Any) -> Any:
         """The equations of `fn`, whose arguments have these shapes in the two traces."""
-        trace: Callable[..., Any] = jax.make_jaxpr(fn)
-        closed = [trace(*map(_compat.like, each)) for each in (one, two)]
+        closed = [jax.make_jaxpr(fn)(*map(_compat.like, each)) for each in (one, two)]
         return self.call(closed, args)
 
     def literal(self, variable: Any) -> Operand:
@@ -133,7 +132,8 @@ class _Walker(Walker[Operand]):
         return self.constant([variable, variable], variable.val)
 
     def constant(self, variables: Sequence[Any], value: Any) -> Operand:
-        found = self.array(*(v.aval for v in variables), "a value that is closed over")
+        one, two = variables
+        found = self.array(one.aval, two.aval, "a value that is closed over")
         if found.rows is not None:
             raise StreamError(_depends("a value that is closed over", self.where))
         if not found.shape and not jnp.issubdtype(found.dtype, jax.dtypes.prng_key):

@@ -88,7 +88,7 @@ def test_json(optimised):
     ("name", "before", "after"),
     [
         (
-            "place-on-the-edges",
+            "sink-vertex-work",
             PLACED,
             """
             layer gcn(e.src: f32[src, 4], w: f32[4, 3])
