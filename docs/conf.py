@@ -53,7 +53,6 @@ autodoc_default_options = {
     "members": True,
     "member-order": "bysource",
     "special-members": "__call__",
-    "show-inheritance": False,
 }
 autodoc_class_signature = "mixed"
 autodoc_typehints_format = "short"
@@ -65,6 +64,7 @@ toc_object_entries = False
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_custom_sections = [("Attributes", "params_style")]
+napoleon_use_param = False
 napoleon_use_rtype = False
 
 # The theme. Everything that a page loads lies beside it.

@@ -46,12 +46,12 @@ _PLURAL = {Space.SRC: "sources", Space.DST: "destinations"}
 
 @dataclasses.dataclass(frozen=True)
 class Alternative:
-    """One program that would do.
+    """One of the programs that mean the same.
 
     Attributes:
-        choices: what it is made with; `gnnjit.planner.force(choices)` runs layers so.
+        choices: what it is made with.
         words: the same for people, one for each decision that there is.
-        work: what the cost model is asked about.
+        work: what the cost model predicts the time of.
         predicted: seconds of one call.
         peak: bytes that it needs at most, where that is known.
         chosen: whether it runs.
@@ -92,7 +92,7 @@ class PlanExplanation:
     by_clock: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """What JSON holds of it; seconds and bytes."""
+        """All of it, as JSON can hold it, in seconds and bytes."""
         names = ("words", "predicted", "measured", "peak", "chosen")
         return {
             "direction": self.direction,
@@ -104,11 +104,13 @@ class PlanExplanation:
 
     @property
     def title(self) -> str:
+        """What is planned: inference, or training and its gradients."""
         of = {"all": ", gradients of all inputs", "params": ", gradients of the parameters"}
         return f"plan for {self.direction}{of[self.wrt] if self.wrt else ''}"
 
     @property
     def chosen(self) -> Alternative:
+        """The alternative that runs."""
         return next(a for a in self.alternatives if a.chosen)
 
     def table(self) -> str:

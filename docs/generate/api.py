@@ -43,15 +43,17 @@ def find(module: str, name: str) -> Any:
 
 
 @functools.cache
-def pages() -> dict[str, str]:
-    """Where each full name is documented: `Graph` is `gnnjit.Graph` and `gnnjit.graph.Graph`."""
-    return {f"{m}.{n}": f"{m}.{n}" for s in SECTIONS for m, n in qualified(s)}
+def pages() -> frozenset[str]:
+    """The full names that have a page."""
+    return frozenset(f"{m}.{n}" for s in SECTIONS for m, n in qualified(s))
 
 
+@functools.cache
 def type_aliases() -> dict[str, str]:
-    """Classes that annotations name, which stand in the text of a module alone."""
+    """The full names of classes, as annotations and docstrings call them: `Graph`, `DiskStore`.
+    Modules of Flax are left out, since two have each name."""
     found: dict[str, str] = {}
-    for full in pages():
+    for full in sorted(pages()):
         name = full.rpartition(".")[2]
         if inspect.isclass(find(*full.rpartition(".")[::2])) and not full.startswith("gnnjit.nn"):
             found.setdefault(name, full)
@@ -60,7 +62,7 @@ def type_aliases() -> dict[str, str]:
 
 def _contents(section: Section) -> str:
     rows = [f"| [`{n}`](names/{m}.{n}) | {_first(find(m, n), n)} |" for m, n in qualified(section)]
-    listed = "\n".join(f"names/{m}.{n}" for m, n in qualified(section))
+    listed = "\n".join(f"{n} <names/{m}.{n}>" for m, n in qualified(section))
     table = "\n".join(["| name | |", "|---|---|", *rows])
     toctree = f"```{{toctree}}\n:hidden:\n\n{listed}\n```"
     return f"# {section.title}\n\n{section.about}\n\n{table}\n\n{toctree}\n"

@@ -13,7 +13,9 @@ import re
 import textwrap
 from typing import Any
 
-from .api import documentation, pages
+from sphinx.util.inspect import stringify_signature
+
+from .api import documentation, pages, type_aliases
 
 SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields|Examples?|Notes?):$")
 ITEM = re.compile(r"(-|\d+\.) ")
@@ -60,9 +62,10 @@ def signature(
     if what != "class" or not name.startswith("gnnjit.nn."):
         return None
     full = inspect.signature(obj.__init__)
-    drop = {"self", "parent", "name"}
+    drop = {"self", "parent", "name"}  # linen's own
     kept = [p for p in full.parameters.values() if p.name not in drop]
-    return re.sub(r"'", "", str(full.replace(parameters=kept, return_annotation=full.empty))), None
+    shown = full.replace(parameters=kept, return_annotation=full.empty)
+    return stringify_signature(shown, unqualified_typehints=True), None
 
 
 def rest(text: str, of: str = "") -> str:
@@ -144,7 +147,7 @@ def inline(text: str, of: str = "") -> str:
 def _code(code: str, of: str) -> str:
     """A link to the page of a public name, and plain code otherwise."""
     name = code.removesuffix("()")
-    for full in (name, f"gnnjit.{name}", f"gnnjit.graph.{name}"):
-        if full in pages() and full != of and name.count("."):
-            return f":py:obj:`{code} <{full}>`"
+    full = type_aliases().get(name, name)
+    if full in pages() and full != of:
+        return f":py:obj:`{code} <{full}>`"
     return f"``{code}``"

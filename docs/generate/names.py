@@ -54,7 +54,8 @@ SECTIONS = (
         "Graphs",
         "Edges in two sorted structures, padding, batching, self loops, normalisation, statistics.",
         "gnnjit.graph",
-        "Graph Bipartite batch coalesce symmetrize Structure Statistics DegreeStatistics",
+        "gnnjit:Graph gnnjit:Bipartite batch coalesce symmetrize Structure Statistics "
+        "DegreeStatistics",
     ),
     Section(
         "memory",

@@ -38,7 +38,7 @@ class Bipartite:
 class Graph:
     """A directed graph `src[i] -> dst[i]`: a frozen pytree, to be passed as an argument.
 
-    Make one with `Graph.from_edges`. Padding edges have a False `mask` and both endpoints 0; they
+    `Graph.from_edges` makes one. Padding edges have a False `mask` and both endpoints 0; they
     are in no row of either structure.
 
     Attributes:

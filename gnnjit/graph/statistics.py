@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class DegreeStatistics:
-    """The distribution of a degree over vertices; all 0 where there is no vertex."""
+    """The distribution of a degree over vertices; all 0 where there is no vertex.
+
+    Attributes:
+        min, mean, median, max: over the vertices.
+        p90, p99: the 90th and 99th percentile.
+    """
 
     min: int
     mean: float

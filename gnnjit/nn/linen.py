@@ -24,7 +24,7 @@ def _width(x: Any) -> int:
 
 
 class GCN(linen.Module):
-    """`gnnjit.nn.GCN`."""
+    """`gnnjit.nn.GCN` for linen; `features` is F'."""
 
     features: int
     self_loops: bool = True
@@ -44,7 +44,7 @@ class GCN(linen.Module):
 
 
 class SAGE(linen.Module):
-    """`gnnjit.nn.SAGE`."""
+    """`gnnjit.nn.SAGE` for linen; `features` is F'."""
 
     features: int
     aggregator: Aggregator = "mean"
@@ -64,7 +64,7 @@ class SAGE(linen.Module):
 
 
 class GAT(linen.Module):
-    """`gnnjit.nn.GAT`; `features` are those of one head."""
+    """`gnnjit.nn.GAT` for linen; `features` is F' of one head."""
 
     features: int
     heads: int = 1
@@ -99,7 +99,8 @@ class GAT(linen.Module):
 
 
 class GIN(linen.Module):
-    """`gnnjit.nn.GIN` without batch normalisation, whose statistics linen keeps elsewhere."""
+    """`gnnjit.nn.GIN` for linen; `features` is F'. It has no batch normalisation, whose statistics
+    linen keeps elsewhere."""
 
     hidden: int
     features: int
