@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import inspect
+import itertools
 import re
 import sys
 from pathlib import Path
@@ -76,15 +78,18 @@ def _first(found: Any, name: str) -> str:
 
 
 def documentation(found: Any, name: str) -> str:
-    """A docstring; for data, what stands behind the assignment in the module that makes them."""
+    """A docstring; for data, the string behind the assignment in the module that makes them."""
     if callable(found):
         return inspect.getdoc(found) or ""
     name = name.rpartition(".")[2]
     for key, module in sorted(sys.modules.items()):
         if key.partition(".")[0] == "gnnjit" and getattr(module, name, None) is found:
-            hit = re.search(rf'^{name}\b.*?^"""(.*?)"""', inspect.getsource(module), re.S | re.M)
-            if hit:
-                return hit[1]
+            body = ast.parse(inspect.getsource(module)).body
+            for node, after in itertools.pairwise(body):
+                targets = getattr(node, "targets", [getattr(node, "target", None)])
+                if name in (getattr(target, "id", None) for target in targets):
+                    if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                        return inspect.cleandoc(str(after.value.value))
     return ""
 
 

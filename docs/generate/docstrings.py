@@ -20,12 +20,16 @@ from .api import documentation, pages, type_aliases
 SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields|Examples?|Notes?):$")
 ITEM = re.compile(r"(-|\d+\.) ")
 CODE = re.compile(r"(`+)(.+?)\1", flags=re.DOTALL)
+ALIAS = re.compile(r"TypeAliasForwardRef\('([\w.]+)'\)")
+"""What Sphinx makes of a name of `type_aliases` in a union."""
 EMPHASIS = re.compile(r"(?<![\w*])\*(\w[^*\n]*?\w|\w)\*(?![\w*])")
 
 
 def process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Rewrite a docstring in place."""
     text = documentation(obj, name) if what == "data" else "\n".join(lines)
+    if what == "property":  # napoleon takes what is before a colon for the type
+        text = text.replace("`: ", "`, ", 1)
     lines[:] = [*rest(text, of=name).splitlines(), ""]
 
 
@@ -58,9 +62,9 @@ def name_defaults(app: Any, obj: Any, bound: bool) -> None:
 def signature(
     app: Any, what: str, name: str, obj: Any, options: Any, sig: Any, returns: Any
 ) -> Any:
-    """How modules of Flax are made: their metaclass hides it."""
+    """How modules of Flax are made, which their metaclass hides; and types by their names."""
     if what != "class" or not name.startswith("gnnjit.nn."):
-        return None
+        return tuple(text and ALIAS.sub(r"\1", text) for text in (sig, returns))
     full = inspect.signature(obj.__init__)
     drop = {"self", "parent", "name"}  # linen's own
     kept = [p for p in full.parameters.values() if p.name not in drop]

@@ -59,6 +59,7 @@ DATASETS: dict[str, Entry] = {
     "proteins": Entry(partial(tu, "PROTEINS"), "graph", "1,113 proteins in 2 classes"),
     "enzymes": Entry(partial(tu, "ENZYMES"), "graph", "600 proteins in 6 classes"),
 }
+"""Every dataset that `open_dataset` knows, by name."""
 
 
 def open_dataset(

@@ -1,6 +1,6 @@
-"""The pages of the manual: all are in a table of contents, links lead somewhere, code is executed.
+"""The pages of the manual: each is in a table of contents, links lead somewhere, code runs.
 
-Sphinx finds these too, and runs the code; here they are found in a second, without it.
+Building the manual finds these too, and runs the cells; here they are found without Sphinx.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ PAGES = [
 ]
 NOTEBOOK = "---\nfile_format: mystnb\nkernelspec: {name: python3, display_name: Python 3}\n---\n"
 TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
+PYTHON = re.compile(r"^```python\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
 
 
@@ -63,9 +64,22 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_code_is_executed_by_the_build(page: Path) -> None:
-    """Python that is only shown may be wrong; it is in a notebook's cells."""
+def test_pages_with_cells_are_notebooks(page: Path) -> None:
+    """Without the front matter, Sphinx shows cells and does not run them."""
+    has_cells = re.search(r"^```+\{code-cell\}", page.read_text(), flags=re.MULTILINE)
+    assert page.read_text().startswith(NOTEBOOK) == bool(has_cells)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_python_outside_of_cells(page: Path) -> None:
+    """On a page without cells, its blocks are one program, which runs. On a notebook they are what
+    cannot run there (several processes, a GPU), and are at least Python."""
     text = page.read_text()
-    has_cells = re.search(r"^```+\{code-cell\}", text, flags=re.MULTILINE)
-    assert text.startswith(NOTEBOOK) == bool(has_cells), f"{name(page)}: the front matter of a page"
-    assert not re.search(r"^```+python$", text, flags=re.MULTILINE), f"{name(page)}: ```python"
+    lines = [""] * (text.count("\n") + 1)
+    for block in PYTHON.finditer(text):
+        first = text.count("\n", 0, block.start(1))
+        for number, line in enumerate(block[1].splitlines()):
+            lines[first + number] = line
+    program = compile("\n".join(lines), str(page), "exec")
+    if not text.startswith(NOTEBOOK):
+        exec(program, {"__name__": "__main__"})
