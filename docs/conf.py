@@ -42,7 +42,7 @@ suppress_warnings: list[str] = []
 # Notebooks: executed in every build, and whatever goes wrong stops it.
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
-nb_execution_timeout = 120
+nb_execution_timeout = 300  # seconds for a cell, on a busy machine
 nb_execution_show_tb = True
 nb_output_stderr = "warn"
 nb_merge_streams = True

@@ -28,8 +28,8 @@ EMPHASIS = re.compile(r"(?<![\w*])\*(\w[^*\n]*?\w|\w)\*(?![\w*])")
 def process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Rewrite a docstring in place."""
     text = documentation(obj, name) if what == "data" else "\n".join(lines)
-    if what == "property":  # napoleon takes what is before a colon for the type
-        text = text.replace("`: ", "`, ", 1)
+    if what in ("property", "attribute"):  # napoleon takes what is before a colon for the type
+        text = text.replace(": ", ", ", 1)
     lines[:] = [*rest(text, of=name).splitlines(), ""]
 
 

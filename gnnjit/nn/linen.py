@@ -32,6 +32,7 @@ class GCN(linen.Module):
 
     @linen.compact
     def __call__(self, graph: Graph, x: Any, *, edges: jax.Array | None = None) -> jax.Array:
+        """As `gnnjit.nn.GCN` is called: `x: [N, F]`, or a `Bipartite` of two, to `[N, F']`."""
         module = bridge.to_linen(
             nn.GCN,
             _width(x),
@@ -52,6 +53,7 @@ class SAGE(linen.Module):
 
     @linen.compact
     def __call__(self, graph: Graph, x: Any, *, edges: jax.Array | None = None) -> jax.Array:
+        """As `gnnjit.nn.SAGE` is called: `x: [N, F]`, or a `Bipartite` of two, to `[N, F']`."""
         module = bridge.to_linen(
             nn.SAGE,
             _width(x),
@@ -83,6 +85,8 @@ class GAT(linen.Module):
         edges: jax.Array | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
+        """As `gnnjit.nn.GAT` is called: `x: [N, F]`, or a `Bipartite` of two, to
+        `[N, heads * F']`, or `[N, F']` with `concat=False`."""
         module = bridge.to_linen(
             nn.GAT,
             _width(x),
@@ -110,6 +114,7 @@ class GIN(linen.Module):
 
     @linen.compact
     def __call__(self, graph: Graph, x: Any, *, edges: jax.Array | None = None) -> jax.Array:
+        """As `gnnjit.nn.GIN` is called: `x: [N, F]`, or a `Bipartite` of two, to `[N, F']`."""
         module = bridge.to_linen(
             nn.GIN,
             _width(x),
