@@ -192,7 +192,7 @@ def _where_edges(x: jax.Array, initial: Any) -> jax.Array:
 
 
 def sum(value: Any, *, initial: Any = None) -> Any:
-    """Sum of `value` over this vertex's incoming edges.
+    """Sum of `value` over this vertex's incoming edges: the same pytree, a vertex value.
 
     Half precision is summed in float32. Integers and truth values are summed in the widest integer
     that JAX has, as by `jnp.sum`: the sum of int8 or bool is int32.
@@ -200,9 +200,6 @@ def sum(value: Any, *, initial: Any = None) -> Any:
     Args:
         value: a pytree of `[...]`, one value per edge.
         initial: the result over no edges; 0 if left out.
-
-    Returns:
-        The same pytree, a vertex value.
 
     Raises:
         LayerError: outside a layer.
@@ -212,14 +209,11 @@ def sum(value: Any, *, initial: Any = None) -> Any:
 
 
 def max(value: Any, *, initial: Any = None) -> Any:
-    """Elementwise maximum over the incoming edges; ties share the gradient evenly.
+    """Elementwise maximum over the incoming edges, a vertex value; ties share the gradient evenly.
 
     Args:
         value: a pytree of `[...]`, one value per edge.
         initial: the result over no edges; 0, with a zero gradient, if left out.
-
-    Returns:
-        The same pytree, a vertex value.
 
     Raises:
         LayerError: outside a layer.
@@ -229,14 +223,11 @@ def max(value: Any, *, initial: Any = None) -> Any:
 
 
 def min(value: Any, *, initial: Any = None) -> Any:
-    """Elementwise minimum over the incoming edges; ties share the gradient evenly.
+    """Elementwise minimum over the incoming edges, a vertex value; ties share the gradient evenly.
 
     Args:
         value: a pytree of `[...]`, one value per edge.
         initial: the result over no edges; 0, with a zero gradient, if left out.
-
-    Returns:
-        The same pytree, a vertex value.
 
     Raises:
         LayerError: outside a layer.
@@ -266,15 +257,11 @@ def _mean(x: Any) -> jax.Array:
 
 
 def mean(value: Any, *, initial: Any = None) -> Any:
-    """Arithmetic mean over the incoming edges.
+    """Arithmetic mean over the incoming edges, a vertex value; half precision is summed in float32.
 
     Args:
         value: a pytree of `[...]`, one value per edge.
         initial: the result over no edges; 0 if left out.
-
-    Returns:
-        The same pytree, a vertex value, in floating-point numbers; half precision is summed in
-        float32.
 
     Raises:
         LayerError: outside a layer.
@@ -319,7 +306,7 @@ def _var(x: Any) -> jax.Array:
 
 
 def var(value: Any, *, initial: Any = None) -> Any:
-    """Population variance over the incoming edges, never negative.
+    """Population variance over the incoming edges: a vertex value, real and never negative.
 
     It takes two traversals, the mean first, so that nothing cancels. The variance of complex values
     is real: the mean of `|x - mean|^2`.
@@ -327,9 +314,6 @@ def var(value: Any, *, initial: Any = None) -> Any:
     Args:
         value: a pytree of `[...]`, one value per edge.
         initial: the result over no edges; 0 if left out.
-
-    Returns:
-        The same pytree, a vertex value, in real floating-point numbers.
 
     Raises:
         LayerError: outside a layer.
@@ -346,7 +330,7 @@ def _std(x: Any) -> jax.Array:
 
 
 def std(value: Any, *, initial: Any = None) -> Any:
-    """Population standard deviation over the incoming edges.
+    """Population standard deviation over the incoming edges: a vertex value, real.
 
     A spread that rounding alone may have made counts as 0, with gradient 0: that of equal values,
     however they were computed, and any below 4 units in the last place of the mean.
@@ -354,9 +338,6 @@ def std(value: Any, *, initial: Any = None) -> Any:
     Args:
         value: a pytree of `[...]`, one value per edge.
         initial: the result over no edges; 0 if left out.
-
-    Returns:
-        The same pytree, a vertex value, in real floating-point numbers.
 
     Raises:
         LayerError: outside a layer.
@@ -383,14 +364,11 @@ def _logsumexp(x: Any) -> jax.Array:
 
 
 def logsumexp(value: Any, *, initial: Any = None) -> Any:
-    """`log(sum(exp(value)))` over the incoming edges, without overflow.
+    """`log(sum(exp(value)))` over the incoming edges, without overflow: a vertex value.
 
     Args:
         value: a pytree of `[...]`, one value per edge.
         initial: the result over no edges; 0 if left out.
-
-    Returns:
-        The same pytree, a vertex value, in floating-point numbers.
 
     Raises:
         LayerError: outside a layer.
@@ -407,15 +385,12 @@ def _softmax(x: Any) -> jax.Array:
 
 
 def softmax(value: Any) -> Any:
-    """Softmax of an edge value over the incoming edges of its destination.
+    """Softmax of an edge value over the incoming edges of its destination: an edge value.
 
     The edges of a vertex whose scores are all -inf get weights 0.
 
     Args:
         value: a pytree of `[...]`, one score per edge; each entry is normalised by itself.
-
-    Returns:
-        The same pytree, an edge value, in floating-point numbers.
 
     Raises:
         LayerError: outside a layer.
@@ -425,11 +400,8 @@ def softmax(value: Any) -> Any:
 
 
 def degree() -> jax.Array:
-    """Number of incoming edges of this vertex, `int32[]`; padding is not counted.
-
-    Raises:
-        LayerError: outside a layer.
-    """
+    """Number of incoming edges of this vertex, `int32[]`; padding is not counted. Raises LayerError
+    outside a layer."""
     _inside("degree")
     return _degree()
 
@@ -462,17 +434,14 @@ def _key_words(key: Any) -> list[jax.Array]:
 
 
 def random_uniform(key: Any, like: Any) -> jax.Array:
-    """Numbers in [0, 1), one for each element of `like`'s space and each of its features.
+    """Numbers in [0, 1), float32, one for each element of `like`'s space and each of its features.
 
     They are a hash of key, element and feature. Nothing is stored for the backward pass, and the
     numbers do not depend on the order in which the edges are visited.
 
     Args:
         key: one JAX random key, of the whole graph or (from `x` or `edges`) of this element.
-        like: any per-element value, `[...]`.
-
-    Returns:
-        `float32[...]`, of the shape and in the space of `like`.
+        like: any per-element value, `[...]`; the result has its shape and space.
 
     Raises:
         LayerError: outside a layer, or `key` is not one random key.
@@ -508,9 +477,6 @@ def dropout(value: Any, rate: float, key: Any) -> Any:
         value: a pytree of `[...]`, whose leaves draw independently.
         rate: from 0 to below 1.
         key: a JAX random key, of the whole graph or of this element.
-
-    Returns:
-        The same pytree, in the space of `value`.
 
     Raises:
         LayerError: outside a layer, or `rate` or `key` is no such value.
