@@ -34,7 +34,8 @@ KEEP_MEMORY = os.environ.get("GNNJIT_KEEP_MEMORY", "") not in ("", "0")
 
 
 def cache_dir() -> Path:
-    """XDG_CACHE_HOME/gnnjit, or ~/.cache/gnnjit. It need not exist yet."""
+    """The folder of downloads, cost models and timings: XDG_CACHE_HOME/gnnjit, or ~/.cache/gnnjit.
+    It need not exist yet."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "gnnjit"
 

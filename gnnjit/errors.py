@@ -16,8 +16,8 @@ def shortened(text: str, limit: int) -> str:
 
 
 class GnnjitError(Exception):
-    """Base of all errors raised on purpose. Whatever a user's text, name or path adds to a message,
-    its begin and its end, which say where and what to do, are kept."""
+    """Base of all errors that are raised on purpose. A long message is cut in its middle, so that
+    its beginning, which says where, and its end, which says what to do, are kept."""
 
     longest: int | None = LONGEST
     """Characters of a message; None where it may hold whole programs."""
@@ -40,11 +40,11 @@ class DataError(GnnjitError, ValueError):
 
 
 class PlanError(GnnjitError, ValueError):
-    """A memory budget is no size, or no plan of a layer fits it."""
+    """A memory budget is no size, or no plan fits it."""
 
 
 class CostError(GnnjitError, ValueError):
-    """Work or weights that the cost model does not know, or a model that cannot be kept."""
+    """The cost model has no figure for an operation, or cannot be read or written."""
 
 
 class StoreError(GnnjitError, ValueError):
@@ -52,11 +52,11 @@ class StoreError(GnnjitError, ValueError):
 
 
 class StreamError(GnnjitError, ValueError):
-    """A function cannot be run chunk by chunk, or not within its memory budget."""
+    """A function cannot be run block by block, or not within its memory budget."""
 
 
 class GnnjitWarning(UserWarning):
-    """What gnnjit runs as it is written, and what was probably not meant."""
+    """A layer runs as it is written, but was probably meant otherwise."""
 
 
 class OutputError(GnnjitError, ValueError):

@@ -193,12 +193,12 @@ def location(fn: Callable[..., Any]) -> str:
 
 @contextlib.contextmanager
 def reference() -> Iterator[None]:
-    """Within it, layers run on plain gathers and `jax.ops.segment_sum`, edge by edge.
+    """A context in which layers run on plain gathers and `jax.ops.segment_sum`, edge by edge.
 
-    Work on one endpoint is still done once per vertex, as a careful user writes it by hand. A
-    function that `jax.jit` has compiled outside is compiled anew within it, and the other way
-    round. It acts in this thread, and decides while a function is traced: what was lowered or
-    compiled ahead of time stays as it is.
+    It is what to compare with. Work on one endpoint is still done once per vertex, as a careful
+    user writes it by hand. A function that `jax.jit` has compiled outside is compiled anew within
+    it, and the other way round. It acts in this thread, and decides while a function is traced:
+    what was lowered or compiled ahead of time stays as it is.
     """
     with _reference(True):
         yield

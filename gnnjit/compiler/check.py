@@ -23,7 +23,16 @@ from gnnjit.sharding.sharded_graph import ShardedGraph
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The largest difference of one array: where, and between what."""
+    """The largest difference of one array: where, and between what.
+
+    Attributes:
+        what: the array, such as "output" or the gradient of an input.
+        error: the largest absolute difference.
+        index: of the entry that has it.
+        got: this entry in the compiled layer's array.
+        expected: the same entry, computed edge by edge.
+        tolerance: the largest error that counts as equal.
+    """
 
     what: str
     error: float
@@ -34,6 +43,7 @@ class Difference:
 
     @property
     def ok(self) -> bool:
+        """Whether the error is within the tolerance."""
         return self.error <= self.tolerance
 
     def __str__(self) -> str:
@@ -46,7 +56,14 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What `check` compared."""
+    """What `gnnjit.check` compared of one layer. Print it, or leave it last in a notebook cell.
+
+    Attributes:
+        name: of the layer.
+        differences: one for each array that was compared.
+        first_wrong_pass: the pass that the first difference comes from; None where none is found.
+        no_gradient: why gradients were not compared; None where they were.
+    """
 
     name: str
     differences: tuple[Difference, ...]
@@ -55,6 +72,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
+        """Whether all arrays are equal within their tolerances."""
         return all(d.ok for d in self.differences)
 
     def __str__(self) -> str:
@@ -100,13 +118,20 @@ def check(
 ) -> Report | Reports:
     """Compare `target(*args, **keywords)` with the program as written, run edge by edge.
 
-    Values, and gradients of a random linear function of the outputs with respect to every
-    floating-point input; of a layer that has no gradient (`while_loop`), values alone. An entry
-    may differ by `rtol` times the largest magnitude in its array,
-    or a hundredth of that in the largest gradient: one that cancels to nothing is all rounding
-    (default: 2e-4 in float32, 1e-9 in float64, 5e-2 in half precision).
+    It compares values, and the gradients of a random linear function of the outputs with respect to
+    every floating-point input. Of a layer without a gradient (`while_loop` has none) it compares
+    values alone.
 
-    Returns: a report; a list of them if `target` is not a layer but calls layers.
+    Args:
+        target: a layer, or any function or module that calls layers.
+        args, keywords: what it is called with; take a small graph.
+        rtol: how far an entry may be off, as a share of the largest magnitude in its array; by
+            default 2e-4 in float32, 1e-9 in float64, 5e-2 in half precision. A hundredth of the
+            largest gradient's magnitude counts too: a gradient that cancels is all rounding.
+        seed: of the random function.
+
+    Returns:
+        A `Report` for a layer, and a list of them for anything else.
 
     Raises:
         LayerError: the call ran no layer, or is only traced; `rtol` or `seed` is no such number.

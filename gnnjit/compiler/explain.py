@@ -37,7 +37,12 @@ from gnnjit.system.memory_budget import human
 
 @dataclasses.dataclass(frozen=True)
 class Rewrite:
-    """One pass that changed the program."""
+    """One pass that changed the program.
+
+    Attributes:
+        name: of the pass.
+        before, after: the program as text.
+    """
 
     name: str
     before: str
@@ -46,7 +51,15 @@ class Rewrite:
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """An array that the optimised program writes."""
+    """An array that the optimised program writes.
+
+    Attributes:
+        name: its name in the program, or the operation that writes it.
+        space: what it has a row for: "src", "dst" or "edge" ("shared": the whole graph).
+        shape: with the axis of the vertices or edges first.
+        dtype: its name.
+        bytes: its size.
+    """
 
     name: str
     space: str
@@ -57,7 +70,21 @@ class Buffer:
 
 @dataclasses.dataclass(frozen=True)
 class LayerExplanation:
-    """What the compiler did with one layer call. Print it, or leave it last in a notebook cell."""
+    """What the compiler did with one layer call. Print it, or leave it last in a notebook cell.
+
+    Attributes:
+        name: of the layer.
+        where: its file and line.
+        graph: what it was called on, in words.
+        written: the program as it was traced.
+        steps: the passes that changed it, in order.
+        program: what runs.
+        buffers: the arrays that this writes.
+        kernels: the code of each traversal, forward and backward.
+        products: the matrix products over all vertices that the gradient takes.
+        plans: the alternatives that were weighed, for inference and for training.
+        no_gradient: why training is not shown; None where it is.
+    """
 
     name: str
     where: str
@@ -72,7 +99,7 @@ class LayerExplanation:
     no_gradient: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """What JSON holds of it."""
+        """All of it, as JSON can hold it."""
         found = {name: getattr(self, name) for name in ("name", "where", "graph", "written")}
         found["plans"] = [plan.to_dict() for plan in self.plans]
         found["program"] = self.program
@@ -112,12 +139,16 @@ class LayerExplanation:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """The explanations of every layer that a call ran, in order."""
+    """The explanations of every layer that a call ran, in order; `explanation[0]` is the first.
+
+    Attributes:
+        layers: one for each call of a layer.
+    """
 
     layers: tuple[LayerExplanation, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """What JSON holds of it."""
+        """All of it, as JSON can hold it."""
         return {"layers": [layer.to_dict() for layer in self.layers]}
 
     def __str__(self) -> str:
@@ -149,6 +180,8 @@ def explain(
     of inference.
 
     Args:
+        target: the layer, function or module.
+        args, keywords: what it is called with.
         backward: explain training too: its plan, and the traversals of the gradient.
         wrt: what training takes gradients of: "all" floating-point inputs, or the "params" alone
             (arrays that the whole graph shares), as in a first layer; None as `backward=False`.
@@ -158,6 +191,10 @@ def explain(
             does, and as the times of this call, which decide where it is planned again, as those
             of `gnnjit.autotuning` do. This process goes on with the model that it has; the next
             one uses the new one.
+
+    Returns:
+        For a layer a `LayerExplanation`, for anything else an `Explanation`, which holds one for
+        each layer.
 
     Raises:
         LayerError: the call ran no layer, an option means nothing, or the call is to be measured

@@ -32,33 +32,38 @@ def layer(
 
     The result is called as `layer(graph, x, *params, edges=None, **params)`:
 
-        graph: a `gnnjit.Graph`.
-        x: a pytree of `[num_nodes, ...]`, or `Bipartite(src=..., dst=...)`.
-        edges: a pytree of `[num_edges, ...]`, read as `e.data`.
-
-    What stands in the padding of `edges`, NaN included, reaches no result and no gradient; nor do
-    rows of `x` that no edge reads, through what edges compute of them. A vertex value that is
-    returned is computed for every row, as in plain JAX: NaN in a padded row is in that row of the
-    result, and 0 times NaN in the gradient of a weight that it meets. Fill padded rows with zeros.
+    - `graph` is a `gnnjit.Graph`, or what `gnnjit.shard` made of one.
+    - `x` is a pytree of `[num_nodes, ...]`, or `Bipartite(src=..., dst=...)`.
+    - `edges` is a pytree of `[num_edges, ...]`, read as `e.data`.
 
     It composes with `jit`, `grad`, `vmap`, `scan` and the rest of JAX. On a method, `self` counts
-    as captured. `layer.explain(...)` and `layer.check(...)` take the same arguments.
+    as captured. `layer.explain(...)` and `layer.check(...)` take the arguments of a call; see
+    `gnnjit.explain` and `gnnjit.check`.
+
+    Values in the padding of `edges`, NaN included, reach no result and no gradient. The same holds
+    for rows of `x` that no edge reads, as far as edges compute with them. A vertex value that is
+    returned is computed for every row, as in plain JAX: NaN in a padded row stays in that row of
+    the result, and makes the gradient of a weight that it meets NaN. Fill padded rows with zeros.
 
     Args:
         static_argnames: keyword arguments that are Python values, as in `jax.jit`.
         memory_budget: bytes of device memory ("256MiB", or a number) that one call may need at its
-            peak, alone: its arguments (the whole graph is one), results and temporaries; where a
-            gradient is taken, the cotangents and gradients too. It is what the compiled call's
-            `memory_analysis()` says: arguments + outputs + temporaries - aliases. The fastest plan
-            that fits runs. Under `vmap` it counts for one element of the batch, and without the
-            gradient if that is taken of the whole `vmap`. None: `gnnjit.memory_budget` decides.
+            peak. Arguments (the whole graph among them), results and temporaries count, and where
+            a gradient is taken the cotangents and gradients too: what `memory_analysis()` of the
+            compiled call says, arguments + outputs + temporaries - aliases. The fastest plan that
+            fits runs. Under `vmap` the budget is for one element of the batch, and does not count
+            a gradient that is taken of the whole `vmap`. None: `gnnjit.memory_budget` decides.
+
+    Returns:
+        The layer, a function; without `fn`, a decorator that makes one.
 
     Raises:
         LayerError: the function cannot be compiled as it is written; the message names the line.
         GraphError: an array does not fit the graph.
         PlanError: no plan fits the budget; the message names the smallest that one fits.
 
-    NeuGraph's SAGA-NN (section 3.1) with user functions in JAX; DESIGN sections 1 to 3.
+    The model of computation is SAGA-NN of Ma et al., "NeuGraph" (2019), section 3.1. Where we
+    differ: a layer is one function in JAX, and the compiler finds the four stages in it.
     """
     if fn is None:
         return functools.partial(

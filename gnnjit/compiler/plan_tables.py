@@ -79,7 +79,7 @@ class PlanExplanation:
     by_clock: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """What JSON holds of it; seconds and bytes."""
+        """All of it, as JSON can hold it, in seconds and bytes."""
         names = ("words", "predicted", "measured", "peak", "chosen")
         return {
             "direction": self.direction,
@@ -91,11 +91,13 @@ class PlanExplanation:
 
     @property
     def title(self) -> str:
+        """What is planned: inference, or training and its gradients."""
         of = {"all": ", gradients of all inputs", "params": ", gradients of the parameters"}
         return f"plan for {self.direction}{of[self.wrt] if self.wrt else ''}"
 
     @property
     def chosen(self) -> TableRow:
+        """The alternative that runs."""
         return next(a for a in self.alternatives if a.chosen)
 
     def table(self) -> str:

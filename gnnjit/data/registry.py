@@ -59,12 +59,13 @@ DATASETS: dict[str, Entry] = {
     "proteins": Entry(partial(tu, "PROTEINS"), "graph", "1,113 proteins in 2 classes"),
     "enzymes": Entry(partial(tu, "ENZYMES"), "graph", "600 proteins in 6 classes"),
 }
+"""Every dataset that `open_dataset` knows, by name."""
 
 
 def open_dataset(
     name: str, data_dir: str | os.PathLike[str] | None = None, **options: Any
 ) -> Dataset | GraphDataset:
-    """The dataset `name`, one of `DATASETS` (in any case).
+    """Open a dataset by its name, one of `DATASETS` in any case.
 
     Args:
       name: "karate", "communities", "cora", "citeseer", "pubmed", "nell", "dblp", "mutag",
@@ -72,6 +73,9 @@ def open_dataset(
       data_dir: a directory with the dataset's files; default GNNJIT_DATA_DIR, else a download
         into the cache. Unused by "karate" and "communities".
       options: what the loader takes, such as normalize=True or num_nodes=1000.
+
+    Returns:
+      A `Dataset` of one graph, or a `GraphDataset` of many.
 
     Raises:
       DataError: if the name or an option is unknown, or the files are missing or damaged.

@@ -63,7 +63,8 @@ def per_class_split(
 
 
 def row_normalize(x: np.ndarray) -> np.ndarray:
-    """Features divided by their row's sum, as GCN (Kipf & Welling 2017) trains on: float32
-    [N, F] -> float32 [N, F]. Rows that sum to zero stay as they are."""
+    """Features divided by their row's sum, as GCN trains on (Kipf & Welling 2017, section 5.2).
+
+    It takes and gives float32 [N, F]. Rows that sum to zero stay as they are."""
     total = x.sum(axis=1, keepdims=True, dtype=np.float64)
     return (x / np.where(total == 0, 1, total)).astype(np.float32)

@@ -84,7 +84,11 @@ class Dataset:
 
 
 class Fold(NamedTuple):
-    """One split of cross-validation: sorted int64 graph ids, disjoint, together all graphs."""
+    """One split of cross-validation. The two arrays are disjoint, and together all graphs.
+
+    Attributes:
+      train, test: sorted int64 ids of graphs.
+    """
 
     train: np.ndarray
     test: np.ndarray

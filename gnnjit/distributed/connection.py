@@ -64,11 +64,11 @@ _launched = False
 def connect(*, timeout: float = 60, heartbeat: int = 10) -> Rank:
     """Join the other processes of this job, before any device is used.
 
-    Where the environment tells of one process, nothing is done; nor in a second call.
+    It does nothing where the environment tells of one process, and nothing in a second call.
 
-    Afterwards, where another process dies or fails, this one prints which, and exits with code 69;
-    an exception that nothing catches ends this one with code 1, without waiting for the others.
-    Call `leave` to end with another code. SIGTERM ends it as it did before: JAX's service for
+    Afterwards, if another process dies or fails, this one prints which, and exits with code 69. An
+    exception that nothing catches ends this process with code 1, without waiting for the others;
+    call `leave` to end with another code. SIGTERM ends it as it did before: JAX's service for
     preempted processes, which takes that signal, is turned off.
 
     Args:
@@ -194,7 +194,11 @@ def joined() -> Rank:
 
 
 def barrier(name: str, timeout: float = 60) -> None:
-    """Wait until all processes are here. Nothing where there is one.
+    """Wait until all processes are here. In a job of one process it does nothing.
+
+    Args:
+        name: of the barrier, the same in all processes.
+        timeout: seconds to wait for the others.
 
     Raises:
         DistributedError: if one does not come within `timeout` seconds (it is named), or is at
@@ -205,7 +209,14 @@ def barrier(name: str, timeout: float = 60) -> None:
 
 
 def broadcast_bytes(data: bytes | None, timeout: float = 60) -> bytes:
-    """What process 0 passes, in all processes; what the others pass is not looked at.
+    """Give what process 0 passes to all processes.
+
+    Args:
+        data: in process 0 what is sent; others may pass None.
+        timeout: seconds to wait for process 0.
+
+    Returns:
+        The bytes of process 0.
 
     Raises:
         DistributedError: if process 0 does not come within `timeout` seconds; if it passes None.
@@ -218,8 +229,15 @@ def broadcast_bytes(data: bytes | None, timeout: float = 60) -> bytes:
 
 
 def gather_bytes(name: str, data: bytes, timeout: float = 60) -> list[bytes]:
-    """What each process passes, in all of them, by their numbers. They go through process 0: for
-    what is not large.
+    """Give what each process passes to all processes, by way of process 0: for small data.
+
+    Args:
+        name: of this exchange, the same in all processes.
+        data: this process's bytes.
+        timeout: seconds to wait for the others.
+
+    Returns:
+        The bytes of each process, by its number.
 
     Raises:
         DistributedError: as `barrier`.
@@ -230,12 +248,14 @@ def gather_bytes(name: str, data: bytes, timeout: float = 60) -> list[bytes]:
 
 
 def everywhere(value: bytes | str, what: str, timeout: float = 60) -> None:
-    """Check that all processes pass the same value, so that those that disagree stop before they
-    wait for each other. Nothing where there is one.
+    """Check that all processes pass the same value, before they wait for each other.
+
+    In a job of one process it does nothing.
 
     Args:
         value: such as a digest of the configuration.
         what: its name, for the message.
+        timeout: seconds to wait for the others.
 
     Raises:
         DistributedError: in all of them, if one differs (all are named, with their values) or does
@@ -248,7 +268,15 @@ def everywhere(value: bytes | str, what: str, timeout: float = 60) -> None:
 
 
 def check_equal(values: Sequence[bytes], what: str) -> None:
-    """Raises DistributedError unless all processes have the same value; they are named by it."""
+    """Check values that all processes have gathered already.
+
+    Args:
+        values: that of each process, by its number.
+        what: their name, for the message.
+
+    Raises:
+        DistributedError: they differ; the message says which process has which.
+    """
     groups: dict[bytes, list[int]] = {}
     for process, theirs in enumerate(values):
         groups.setdefault(theirs, []).append(process)
@@ -271,17 +299,19 @@ def _shown(value: bytes) -> str:
 def leave(code: int) -> None:
     """End this process with an exit code, as the last thing that it does.
 
-    Where the code is 0, or there is one process, this returns. Else the process ends here, and the
-    others are told: Python's own way out waits in JAX's shutdown until they are done, and they may
-    be waiting for this one.
+    If the code is 0, or there is one process, this returns. Otherwise the process ends here, and
+    the others are told. Python's own way out would wait in JAX's shutdown until they are done, and
+    they may be waiting for this one.
     """
     if _joined is not None and code != 0:
         _leave(code, f"ended with exit code {code}")
 
 
 def watch_launcher() -> None:
-    """Where `gnnjit launch` started this process, end it when that one is killed. `connect` does
-    so too, and so does the `gnnjit` command, from its start on."""
+    """If `gnnjit launch` started this process, end it when the launcher is killed.
+
+    `connect` does so too, and so does the `gnnjit` command, from its start on.
+    """
     global _launched
     lifeline = os.environ.pop(LIFELINE, None)
     if lifeline is None:
@@ -292,11 +322,11 @@ def watch_launcher() -> None:
 
 
 def keep_stdout() -> None:
-    """In process 0 of several: keep standard output for what Python prints.
+    """In process 0 of several, keep standard output for what Python prints.
 
-    Gloo tells there of every connection it makes, from C++, which would spoil a result that is read
-    by a program; it goes to standard error. For the start of a program: objects that hold
-    `sys.stdout` from before write to standard error, too.
+    From C++, Gloo prints every connection that it makes to standard output, which would spoil a
+    result that a program reads; after this call that goes to standard error. Call it at the start
+    of a program: objects that hold `sys.stdout` from before write to standard error, too.
     """
     try:
         rank = rank_from_environment()

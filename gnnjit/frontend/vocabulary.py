@@ -192,29 +192,45 @@ def _where_edges(x: jax.Array, initial: Any) -> jax.Array:
 
 
 def sum(value: Any, *, initial: Any = None) -> Any:
-    """Sum of `value` (a pytree of any shapes) over this vertex's incoming edges.
+    """Sum of `value` over this vertex's incoming edges: the same pytree, a vertex value.
 
     Half precision is summed in float32. Integers and truth values are summed in the widest integer
-    that JAX has, as by `jnp.sum`: of int8 and bool the result is int32. Over no edges: 0, or
-    `initial`.
+    that JAX has, as by `jnp.sum`: the sum of int8 or bool is int32.
+
+    Args:
+        value: a pytree of `[...]`, one value per edge.
+        initial: the result over no edges; 0 if left out.
+
+    Raises:
+        LayerError: outside a layer.
     """
     _inside("sum")
     return _map(lambda x: _where_edges(_sum(x), initial), value)
 
 
 def max(value: Any, *, initial: Any = None) -> Any:
-    """Elementwise maximum over the incoming edges; ties share the gradient evenly.
+    """Elementwise maximum over the incoming edges, a vertex value; ties share the gradient evenly.
 
-    Over no edges: 0 with a zero gradient, or `initial`.
+    Args:
+        value: a pytree of `[...]`, one value per edge.
+        initial: the result over no edges; 0, with a zero gradient, if left out.
+
+    Raises:
+        LayerError: outside a layer.
     """
     _inside("max")
     return _map(lambda x: _where_edges(_extreme("max", x), initial), value)
 
 
 def min(value: Any, *, initial: Any = None) -> Any:
-    """Elementwise minimum over the incoming edges; ties share the gradient evenly.
+    """Elementwise minimum over the incoming edges, a vertex value; ties share the gradient evenly.
 
-    Over no edges: 0 with a zero gradient, or `initial`.
+    Args:
+        value: a pytree of `[...]`, one value per edge.
+        initial: the result over no edges; 0, with a zero gradient, if left out.
+
+    Raises:
+        LayerError: outside a layer.
     """
     _inside("min")
     return _map(lambda x: _where_edges(_extreme("min", x), initial), value)
@@ -241,7 +257,15 @@ def _mean(x: Any) -> jax.Array:
 
 
 def mean(value: Any, *, initial: Any = None) -> Any:
-    """Arithmetic mean over the incoming edges. Over no edges: 0, or `initial`."""
+    """Arithmetic mean over the incoming edges, a vertex value; half precision is summed in float32.
+
+    Args:
+        value: a pytree of `[...]`, one value per edge.
+        initial: the result over no edges; 0 if left out.
+
+    Raises:
+        LayerError: outside a layer.
+    """
     _inside("mean")
     return _map(lambda x: _where_edges(_mean(x).astype(_float(x).dtype), initial), value)
 
@@ -282,10 +306,17 @@ def _var(x: Any) -> jax.Array:
 
 
 def var(value: Any, *, initial: Any = None) -> Any:
-    """Population variance over the incoming edges, in two traversals (no cancellation); never
-    negative. That of complex values is real: the mean of `|x - mean|^2`.
+    """Population variance over the incoming edges: a vertex value, real and never negative.
 
-    Over no edges: 0, or `initial`.
+    It takes two traversals, the mean first, so that nothing cancels. The variance of complex values
+    is real: the mean of `|x - mean|^2`.
+
+    Args:
+        value: a pytree of `[...]`, one value per edge.
+        initial: the result over no edges; 0 if left out.
+
+    Raises:
+        LayerError: outside a layer.
     """
     _inside("var")
     return _map(lambda x: _where_edges(_var(x).astype(_real(x)), initial), value)
@@ -299,11 +330,17 @@ def _std(x: Any) -> jax.Array:
 
 
 def std(value: Any, *, initial: Any = None) -> Any:
-    """Population standard deviation over the incoming edges.
+    """Population standard deviation over the incoming edges: a vertex value, real.
 
-    What rounding alone may have made is 0, with gradient 0: the spread of equal values, however
-    they were computed, and one that is below 4 units in the last place of the mean. Over no edges:
-    0, or `initial`.
+    A spread that rounding alone may have made counts as 0, with gradient 0: that of equal values,
+    however they were computed, and any below 4 units in the last place of the mean.
+
+    Args:
+        value: a pytree of `[...]`, one value per edge.
+        initial: the result over no edges; 0 if left out.
+
+    Raises:
+        LayerError: outside a layer.
     """
     _inside("std")
     return _map(lambda x: _where_edges(_std(x).astype(_real(x)), initial), value)
@@ -327,9 +364,14 @@ def _logsumexp(x: Any) -> jax.Array:
 
 
 def logsumexp(value: Any, *, initial: Any = None) -> Any:
-    """`log(sum(exp(value)))` over the incoming edges, without overflow.
+    """`log(sum(exp(value)))` over the incoming edges, without overflow: a vertex value.
 
-    Over no edges: 0, or `initial`.
+    Args:
+        value: a pytree of `[...]`, one value per edge.
+        initial: the result over no edges; 0 if left out.
+
+    Raises:
+        LayerError: outside a layer.
     """
     _inside("logsumexp")
     return _map(lambda x: _where_edges(_logsumexp(x).astype(_float(x).dtype), initial), value)
@@ -343,16 +385,23 @@ def _softmax(x: Any) -> jax.Array:
 
 
 def softmax(value: Any) -> Any:
-    """Softmax of an edge value over the incoming edges of its destination; an edge value.
+    """Softmax of an edge value over the incoming edges of its destination: an edge value.
 
-    A vertex all of whose scores are -inf gets weights 0.
+    The edges of a vertex whose scores are all -inf get weights 0.
+
+    Args:
+        value: a pytree of `[...]`, one score per edge; each entry is normalised by itself.
+
+    Raises:
+        LayerError: outside a layer.
     """
     _inside("softmax")
     return _map(_softmax, value)
 
 
 def degree() -> jax.Array:
-    """Number of incoming edges of this vertex, `int32[]`."""
+    """Number of incoming edges of this vertex, `int32[]`; padding is not counted. Raises LayerError
+    outside a layer."""
     _inside("degree")
     return _degree()
 
@@ -385,12 +434,17 @@ def _key_words(key: Any) -> list[jax.Array]:
 
 
 def random_uniform(key: Any, like: Any) -> jax.Array:
-    """Numbers in [0, 1), one for each element of `like`'s space and each of its features.
+    """Numbers in [0, 1), float32, one for each element of `like`'s space and each of its features.
 
-    `like`: any per-element value; the result has its shape, float32 (float64 values too).
-    `key`: one JAX random key, of the whole graph or (from `x` or `edges`) of this element.
-    A counter-based hash of key, element and feature: nothing is stored for the backward, and
-    the numbers do not depend on the order in which the edges are visited.
+    They are a hash of key, element and feature. Nothing is stored for the backward pass, and the
+    numbers do not depend on the order in which the edges are visited.
+
+    Args:
+        key: one JAX random key, of the whole graph or (from `x` or `edges`) of this element.
+        like: any per-element value, `[...]`; the result has its shape and space.
+
+    Raises:
+        LayerError: outside a layer, or `key` is not one random key.
     """
     _inside("random_uniform")
     return _uniform(key, jnp.asarray(like))
@@ -416,9 +470,16 @@ def _uniform(key: Any, like: jax.Array) -> jax.Array:
 def dropout(value: Any, rate: float, key: Any) -> Any:
     """Set each entry to 0 with probability `rate`, and scale the others by `1 / (1 - rate)`.
 
-    One draw per element *of the value's space*: on an edge value per edge, on a vertex value per
-    vertex. `key`: a JAX random key, of the whole graph or of this element; leaves of a pytree draw
-    independently.
+    It draws once per element of the value's space: for an edge value once per edge, for a vertex
+    value once per vertex.
+
+    Args:
+        value: a pytree of `[...]`, whose leaves draw independently.
+        rate: from 0 to below 1.
+        key: a JAX random key, of the whole graph or of this element.
+
+    Raises:
+        LayerError: outside a layer, or `rate` or `key` is no such value.
     """
     _inside("dropout")
     if not isinstance(rate, numbers.Real) or not 0 <= rate < 1:

@@ -38,7 +38,7 @@ class Bipartite:
 class Graph:
     """A directed graph `src[i] -> dst[i]`: a frozen pytree, to be passed as an argument.
 
-    Make one with `Graph.from_edges`. Padding edges have a False `mask` and both endpoints 0; they
+    `Graph.from_edges` makes one. Padding edges have a False `mask` and both endpoints 0; they
     are in no row of either structure.
 
     Attributes:
@@ -76,25 +76,25 @@ class Graph:
         sorted_by: str | None = None,
         symmetric: bool = False,
     ) -> Graph:
-        """The graph of the edges `src[i] -> dst[i]`.
+        """Make the graph of the edges `src[i] -> dst[i]`.
 
         Concrete edges (lists, NumPy, JAX arrays, what reads as an array) are checked and sorted on
         the host. Traced edges (inside `jit`, `vmap`, `scan`) are sorted on the device; the sizes
-        must then be given. As nothing can be raised on traced values, a traced edge with an
-        endpoint out of range becomes padding: particle codes mark "no neighbour" so, with the
-        index `num_nodes`. `num_dropped` counts such edges.
+        must then be given. No error can be raised on traced values, so a traced edge with an
+        endpoint out of range becomes padding. Particle codes use this to mark "no neighbour", by
+        the index `num_nodes`. `num_dropped` counts such edges.
 
         Args:
             src, dst: `int[E]`, the endpoints; or an edge list `int[2, E]` alone.
             num_nodes: the number of vertices; the largest index plus one if left out.
             num_src, num_dst: the same for two vertex sets (either makes the graph bipartite).
             edge_mask: `bool[E]`, False marks padding, whose endpoints may be anything.
-            sorted_by: "dst" or "src" where the numbers of that endpoint rise (or stay) from one
-                edge to the next; padding may stand anywhere. Saves a sort of traced edges, which
-                are looked at: where they do not rise they are sorted after all.
-            symmetric: each edge `u -> v` has an edge `v -> u`, padding left out: the lists of
-                molecular dynamics with both directions, undirected graphs. Saves a sort of traced
-                edges, which must then be so: gradients are wrong otherwise.
+            sorted_by: "dst" or "src" if the numbers of that endpoint never fall from one edge to
+                the next; padding may stand anywhere. It saves a sort of traced edges. Those are
+                checked on the device, and sorted after all if they fall.
+            symmetric: True if each edge `u -> v` has an edge `v -> u`, padding left out, as in
+                undirected graphs and full neighbour lists of molecular dynamics. It saves a sort
+                of traced edges. Those are not checked: gradients are wrong if it does not hold.
 
         Raises:
             GraphError: if an index is out of range, not an integer or not in one dimension, if
@@ -123,9 +123,9 @@ class Graph:
         return self.num_dst
 
     def num_dropped(self) -> jax.Array:
-        """`int[]`: edges of `from_edges` that became padding as an endpoint was out of range.
+        """`int[]`: edges that `from_edges` made padding since an endpoint was out of range.
 
-        Edges that `edge_mask` had marked as padding are not counted. 0 for concrete edges, where
+        Edges that `edge_mask` marked as padding are not counted. It is 0 for concrete edges, where
         an index out of range is an error.
         """
         if self.dropped is None:
@@ -274,10 +274,15 @@ class Graph:
         num_src: int | None = None,
         num_dst: int | None = None,
     ) -> Graph:
-        """The graph with vertices without edges, and padding edges, appended up to capacities.
+        """Append vertices without edges, and padding edges, up to capacities.
 
-        The result always has a `mask` and never has degree buckets, whose shapes depend on the
-        degrees: graphs padded to the same capacities share one compilation.
+        Graphs that are padded to the same capacities share one compilation: the result always has a
+        `mask`, and never degree buckets, whose shapes depend on the degrees.
+
+        Args:
+            num_nodes: the capacity for vertices; what the graph has if left out.
+            num_edges: the capacity for edges; likewise.
+            num_src, num_dst: the capacities of a bipartite graph's two vertex sets.
 
         Raises:
             GraphError: if a capacity is below what the graph has, is not an integer, or names

@@ -11,7 +11,12 @@ from gnnjit.shapes import HostArray
 
 @dataclasses.dataclass(frozen=True)
 class DegreeStatistics:
-    """The distribution of a degree over vertices; all 0 where there is no vertex."""
+    """The distribution of a degree over vertices; all 0 where there is no vertex.
+
+    Attributes:
+        min, mean, median, max: over the vertices.
+        p90, p99: the 90th and 99th percentile.
+    """
 
     min: int
     mean: float

@@ -25,11 +25,12 @@ from gnnjit.shapes import EdgeIndex, HostArray, RowPointer, SlotIndex
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Structure:
-    """The edges of a graph in slots, sorted by row, in the original order within a row (except for
-    the second structure of traced edges said to be symmetric: in the order of the first).
+    """The edges of a graph in slots, sorted by row.
 
-    Rows are the destinations (or, in the transposed structure, the sources). Row `r` owns the
-    slots `indptr[r]` to `indptr[r + 1] - 1`. The slots from `indptr[-1]` on hold padding edges.
+    Rows are the destinations, or in the transposed structure the sources. Row `r` owns the slots
+    `indptr[r]` to `indptr[r + 1] - 1`; the slots from `indptr[-1]` on hold padding edges. Within a
+    row, edges stand in the order in which they were given. Traced edges that were said to be
+    symmetric are an exception: their second structure has the order of the first.
 
     Attributes:
         indptr: `int[rows + 1]`, first slot of each row.

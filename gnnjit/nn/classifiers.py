@@ -133,7 +133,13 @@ class Classifier(nnx.Module):
     def __call__(
         self, graph: Graph | ShardedGraph, x: jax.Array, *, key: jax.Array | None = None
     ) -> jax.Array:
-        """Logits `[N, C]` of `x: [N, F]`; with `key` for training (dropout, batch statistics)."""
+        """Logits `[N, C]`.
+
+        Args:
+            graph: a `Graph` or `ShardedGraph`.
+            x: `[N, F]`.
+            key: for training (dropout, batch statistics); None for evaluation.
+        """
         spec = MODELS[self.model]
         keys = _keys(key, 2 * len(self.layers) + 2)
         real = graph.vertex_mask if isinstance(graph, ShardedGraph) else None

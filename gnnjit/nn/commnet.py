@@ -21,6 +21,14 @@ class CommNet(nnx.Module):
 
     Where we differ: a bias; the mean is over the in-edges, so an agent hears itself only through a
     self loop.
+
+    Args:
+        in_features, out_features: F and F'.
+        aggregator: "mean" or "sum".
+        rngs: draws the weights.
+
+    Raises:
+        LayerError: a size, name or `rngs` is no such value.
     """
 
     def __init__(
@@ -42,6 +50,7 @@ class CommNet(nnx.Module):
 
     @gnnjit.layer
     def __call__(self, v: Any, e: Any) -> jax.Array:
-        """Called as `model(graph, x)`, `x: [N, F]` or a `Bipartite` of two; returns `[N, F']`."""
+        """Called as `model(graph, x)`. `x` is `[N, F]`, or a `Bipartite` of two such arrays; the
+        result is `[N, F']`."""
         heard = gnnjit.mean(e.src) if self.aggregator == "mean" else gnnjit.sum(e.src)
         return self.own(v) + self.heard(heard)

@@ -19,6 +19,13 @@ class EdgeConv(nnx.Module):
     Wang et al., "Dynamic Graph CNN for Learning on Point Clouds" (2019), section 3.1, equations 7
     and 8, with an MLP of one hidden layer as the edge function. The graph (in the paper the k
     nearest neighbours in feature space) is built by the caller. A vertex without edges gets 0.
+
+    Args:
+        in_features, hidden, out_features: F, the width of the hidden layer, and F'.
+        rngs: draws the weights.
+
+    Raises:
+        LayerError: a size or `rngs` is no such value.
     """
 
     def __init__(self, in_features: int, hidden: int, out_features: int, *, rngs: nnx.Rngs):
@@ -29,6 +36,7 @@ class EdgeConv(nnx.Module):
 
     @gnnjit.layer
     def __call__(self, v: jax.Array, e: Any) -> jax.Array:
-        """Called as `model(graph, x)`, `x: [N, F]` or a `Bipartite` of two; returns `[N, F']`."""
+        """Called as `model(graph, x)`. `x` is `[N, F]`, or a `Bipartite` of two such arrays; the
+        result is `[N, F']`."""
         pair = jnp.concatenate([v, e.src - v])
         return gnnjit.max(self.out(jax.nn.relu(self.hidden(pair))))

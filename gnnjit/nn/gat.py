@@ -29,6 +29,19 @@ class GAT(nnx.Module):
     With `edge_features`, the score is `leaky_relu(... + a_edge . W_edge e[u, v])`, where `e[u, v]`
     comes as `edges=`; for the vertex itself it is the mean over its in-edges, as in PyG's
     GATConv (`edge_dim`).
+
+    Args:
+        in_features, out_features: F, and F' of one head.
+        heads: their number.
+        concat: heads side by side, else their mean.
+        dropout: rate for the coefficients, from 0 to 1.
+        negative_slope: of the leaky ReLU.
+        self_loops: whether each vertex counts among its own neighbours.
+        edge_features: width of the edges' features; None without.
+        rngs: draws the weights.
+
+    Raises:
+        LayerError: a size, number, flag or `rngs` is no such value.
     """
 
     def __init__(
@@ -72,10 +85,10 @@ class GAT(nnx.Module):
 
     @gnnjit.layer
     def __call__(self, v: Any, e: Any, *, key: jax.Array | None = None) -> jax.Array:
-        """Called as `model(graph, x, key=None)`, `x: [N, F]` or a `Bipartite` of two; with
-        `edge_features`, `edges: [E, edge_features]` too.
+        """Called as `model(graph, x, key=None)`; deterministic without `key`.
 
-        Returns `[N, heads * F']`, or `[N, F']` with `concat=False`. Deterministic without `key`.
+        `x` is `[N, F]`, or a `Bipartite` of two such arrays; with `edge_features`, `edges` is
+        `[E, edge_features]`. The result is `[N, heads * F']`, or `[N, F']` with `concat=False`.
         """
         z_u, z_v = (self.linear(h).reshape(self.shape) for h in (e.src, v))
         s_u = jnp.sum(z_u * self.attend_src[...], axis=-1)

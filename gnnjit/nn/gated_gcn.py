@@ -26,6 +26,14 @@ class GatedGCN(nnx.Module):
     edges that stay the same from layer to layer.
 
     Where we differ: nothing; both gates map F to F, and there are no biases.
+
+    Args:
+        in_features, out_features: F and F'.
+        edge_features: width of the edges' features; None without.
+        rngs: draws the weights.
+
+    Raises:
+        LayerError: a size or `rngs` is no such value.
     """
 
     def __init__(
@@ -50,8 +58,8 @@ class GatedGCN(nnx.Module):
 
     @gnnjit.layer
     def __call__(self, v: Any, e: Any) -> jax.Array:
-        """Called as `model(graph, x)`, `x: [N, F]` or a `Bipartite` of two; with `edge_features`,
-        `edges: [E, edge_features]` too. Returns `[N, F']`."""
+        """Called as `model(graph, x)`. `x` is `[N, F]`, or a `Bipartite` of two such arrays; with
+        `edge_features`, `edges` is `[E, edge_features]`. The result is `[N, F']`."""
         gate = self.gate_dst(v) + self.gate_src(e.src)
         if self.gate_edge is not None:
             data = edge_vector(e.data, "GatedGCN", self.gate_edge.in_features)

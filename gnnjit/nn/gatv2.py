@@ -24,7 +24,14 @@ class GATv2(nnx.Module):
     value. Both carry a bias, as in the paper's code. The nonlinearity is left to the caller.
 
     With `edge_features`, `W_edge e[u, v]` is added inside the leaky ReLU, where `e[u, v]` comes as
-    `edges=`. `self_loops`, `dropout`, `concat` as in `GAT`.
+    `edges=`.
+
+    Args:
+        in_features, out_features: F, and F' of one head.
+        heads, concat, dropout, negative_slope, self_loops, edge_features, rngs: as in `GAT`.
+
+    Raises:
+        LayerError: a size, number, flag or `rngs` is no such value.
     """
 
     def __init__(
@@ -64,10 +71,10 @@ class GATv2(nnx.Module):
 
     @gnnjit.layer
     def __call__(self, v: Any, e: Any, *, key: jax.Array | None = None) -> jax.Array:
-        """Called as `model(graph, x, key=None)`, `x: [N, F]` or a `Bipartite` of two; with
-        `edge_features`, `edges: [E, edge_features]` too.
+        """Called as `model(graph, x, key=None)`; deterministic without `key`.
 
-        Returns `[N, heads * F']`, or `[N, F']` with `concat=False`. Deterministic without `key`.
+        `x` is `[N, F]`, or a `Bipartite` of two such arrays; with `edge_features`, `edges` is
+        `[E, edge_features]`. The result is `[N, heads * F']`, or `[N, F']` with `concat=False`.
         """
         z_u, z_v = self.src(e.src).reshape(self.shape), self.dst(v).reshape(self.shape)
         own_value = self.src(v).reshape(self.shape)

@@ -27,6 +27,15 @@ class GCN(nnx.Module):
 
     Where we differ: a bias (zero at first); edge weights; directed graphs, with the in-degree at
     both ends; two vertex sets, with the out-degree at the sources.
+
+    Args:
+        in_features, out_features: F and F'.
+        self_loops: whether each vertex counts among its own neighbours.
+        use_bias: whether `b` is there.
+        rngs: draws the weights.
+
+    Raises:
+        LayerError: a size, flag or `rngs` is no such value.
     """
 
     def __init__(
@@ -48,13 +57,24 @@ class GCN(nnx.Module):
         self.self_loops = self_loops
 
     def __call__(self, graph: Graph, x: Any, *, edges: jax.Array | None = None) -> jax.Array:
-        """`x: [N, F]`, or a `Bipartite` of two; `edges: [E]`, weights, 1 if left out; `[N, F']`."""
+        """The new features, `[N, F']`.
+
+        Args:
+            graph: a `Graph` or `ShardedGraph`.
+            x: `[N, F]`, or a `Bipartite` of two such arrays.
+            edges: `[E]`, weights of the edges; 1 if left out.
+
+        Raises:
+            GraphError: an array does not fit the graph.
+            LayerError: features are no numbers.
+        """
         check_weights(edges, "GCN")
         scaled = with_degree_factors(graph, x, edges, own=1 if self.self_loops else 0)
         return self.propagate(graph, scaled, edges=edges, weighted=edges is not None)
 
     @gnnjit.layer(static_argnames="weighted")
     def propagate(self, v: Any, e: Any, *, weighted: bool) -> jax.Array:
+        """The layer: features with the vertices' factors in, new features out."""
         (own, at_v), (h, at_u) = v, e.src
         if not weighted:  # degrees have no gradient
             at_v, at_u = jax.lax.stop_gradient((at_v, at_u))

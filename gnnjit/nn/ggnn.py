@@ -26,6 +26,15 @@ class GGNN(nnx.Module):
 
     Where we differ: the paper sends along both directions of an edge, with own weights; here an
     edge in the other direction is an edge of another type.
+
+    Args:
+        features: width of a vertex's state.
+        steps: how often it is updated.
+        edge_types: number of matrices `W`.
+        rngs: draws the weights.
+
+    Raises:
+        LayerError: a size or `rngs` is no such value.
     """
 
     def __init__(self, features: int, *, steps: int = 2, edge_types: int = 1, rngs: nnx.Rngs):
@@ -46,10 +55,17 @@ class GGNN(nnx.Module):
         self.edge_types = edge_types
 
     def __call__(self, graph: Graph, x: jax.Array, *, edges: jax.Array | None = None) -> jax.Array:
-        """`x: [N, F]`, F at most `features`; `edges: int[E]`, the types; returns `[N, features]`.
+        """The state after all steps, `[N, features]`.
 
-        The graph has one vertex set, as each step reads what the one before it wrote. `edges` is
-        needed where there are several types, and must be below their number.
+        Args:
+            graph: a graph of one vertex set, as each step reads what the one before it wrote.
+            x: `[N, F]`, F at most `features`.
+            edges: `int[E]`, the type of each edge, below their number; needed where there are
+                several.
+
+        Raises:
+            GraphError: an array does not fit the graph.
+            LayerError: features or types are none, or `edges` is missing.
         """
         check_one_set(graph, x, "GGNN")
         refuse_sparse("GGNN: x", x)
@@ -66,6 +82,7 @@ class GGNN(nnx.Module):
 
     @gnnjit.layer
     def step(self, v: jax.Array, e: Any) -> jax.Array:
+        """The layer of one step."""
         messages = self.message(e.src).reshape(self.edge_types, self.features)
         a = gnnjit.sum(messages[0] if self.edge_types == 1 else messages[e.data])
         update, reset = jnp.split(jax.nn.sigmoid(self.gates_in(a) + self.gates_own(v)), 2)

@@ -27,6 +27,17 @@ class GIN(nnx.Module):
     With `edge_features` it is GINE: the sum is over `relu(h[u] + W_edge e[u, v] + b_edge)`, where
     `e[u, v]` comes as `edges=`. Hu, Liu et al., "Strategies for Pre-training Graph Neural Networks"
     (2020), in the form of PyG (`GINEConv`, `edge_dim`).
+
+    Args:
+        in_features, hidden, out_features: widths of the MLP: F, hidden layer, F'.
+        eps: weight of the vertex's own features, beside 1.
+        train_eps: whether it is learned.
+        batch_norm: normalise the hidden layer over the vertices.
+        edge_features: width of the edges' features; None without.
+        rngs: draws the weights.
+
+    Raises:
+        LayerError: a size, number, flag or `rngs` is no such value.
     """
 
     def __init__(
@@ -83,6 +94,7 @@ class GIN(nnx.Module):
 
     @gnnjit.layer
     def aggregate(self, v: Any, e: Any) -> jax.Array:
+        """The layer: what the MLP is applied to."""
         message = e.src
         if self.edge is not None:
             data = edge_vector(e.data, "GIN", self.edge.in_features)

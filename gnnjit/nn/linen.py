@@ -24,7 +24,7 @@ def _width(x: Any) -> int:
 
 
 class GCN(linen.Module):
-    """`gnnjit.nn.GCN`."""
+    """`gnnjit.nn.GCN` for linen; `features` is F'."""
 
     features: int
     self_loops: bool = True
@@ -32,6 +32,7 @@ class GCN(linen.Module):
 
     @linen.compact
     def __call__(self, graph: Graph, x: Any, *, edges: jax.Array | None = None) -> jax.Array:
+        """As `gnnjit.nn.GCN` is called: `x: [N, F]`, or a `Bipartite` of two, to `[N, F']`."""
         module = bridge.to_linen(
             nn.GCN,
             _width(x),
@@ -44,7 +45,7 @@ class GCN(linen.Module):
 
 
 class SAGE(linen.Module):
-    """`gnnjit.nn.SAGE`."""
+    """`gnnjit.nn.SAGE` for linen; `features` is F'."""
 
     features: int
     aggregator: Aggregator = "mean"
@@ -52,6 +53,7 @@ class SAGE(linen.Module):
 
     @linen.compact
     def __call__(self, graph: Graph, x: Any, *, edges: jax.Array | None = None) -> jax.Array:
+        """As `gnnjit.nn.SAGE` is called: `x: [N, F]`, or a `Bipartite` of two, to `[N, F']`."""
         module = bridge.to_linen(
             nn.SAGE,
             _width(x),
@@ -64,7 +66,7 @@ class SAGE(linen.Module):
 
 
 class GAT(linen.Module):
-    """`gnnjit.nn.GAT`; `features` are those of one head."""
+    """`gnnjit.nn.GAT` for linen; `features` is F' of one head."""
 
     features: int
     heads: int = 1
@@ -83,6 +85,8 @@ class GAT(linen.Module):
         edges: jax.Array | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
+        """As `gnnjit.nn.GAT` is called: `x: [N, F]`, or a `Bipartite` of two, to
+        `[N, heads * F']`, or `[N, F']` with `concat=False`."""
         module = bridge.to_linen(
             nn.GAT,
             _width(x),
@@ -99,7 +103,8 @@ class GAT(linen.Module):
 
 
 class GIN(linen.Module):
-    """`gnnjit.nn.GIN` without batch normalisation, whose statistics linen keeps elsewhere."""
+    """`gnnjit.nn.GIN` for linen; `features` is F'. It has no batch normalisation, whose statistics
+    linen keeps elsewhere."""
 
     hidden: int
     features: int
@@ -109,6 +114,7 @@ class GIN(linen.Module):
 
     @linen.compact
     def __call__(self, graph: Graph, x: Any, *, edges: jax.Array | None = None) -> jax.Array:
+        """As `gnnjit.nn.GIN` is called: `x: [N, F]`, or a `Bipartite` of two, to `[N, F']`."""
         module = bridge.to_linen(
             nn.GIN,
             _width(x),

@@ -47,10 +47,13 @@ def build(
 
     Args:
         model: a key of `MODELS`.
+        in_features, num_classes: F and C.
+        layers: message-passing layers.
         hidden: width of the hidden layers; of each head, for models with attention.
         heads, out_heads: heads of the hidden layers and of the last one (whose mean is taken);
             without effect on models that have none.
         dropout: of each layer's input and, with attention, of its coefficients.
+        rngs: draws the weights.
 
     Raises:
         ValueError: on an unknown model.
@@ -82,7 +85,13 @@ def build_graph(
 ) -> GraphClassifier:
     """A graph classifier, `model(graph, x, graph_index, num_graphs, *, key=None) -> [G, C]`.
 
-    Arguments as in `build`; `dropout` acts on the readouts (and attention coefficients).
+    Args:
+        model, in_features, hidden, num_classes, layers, heads, rngs: as in `build`.
+        dropout: of the readouts and, with attention, of its coefficients.
+        readout: "sum" or "mean", over each graph's vertices.
+
+    Raises:
+        ValueError: on an unknown model or readout.
     """
     return GraphClassifier(
         model,
@@ -138,7 +147,7 @@ class Recipe:
     source: str = ""
 
     def build(self, in_features: int, num_classes: int, rngs: nnx.Rngs) -> Any:
-        """The `Classifier` or `GraphClassifier` of this recipe."""
+        """The `Classifier` or `GraphClassifier` of this recipe, with weights from `rngs`."""
         sizes = {
             "in_features": in_features,
             "hidden": self.hidden,
@@ -215,11 +224,17 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     ("mutag", "gin"): dataclasses.replace(_gin, expected=89.4),
     ("proteins", "gin"): dataclasses.replace(_gin, expected=76.2),
 }
-"""By dataset and model."""
+"""The recipes of the literature, by dataset and model."""
 
 
 def recipe_for(dataset: str, model: str) -> Recipe:
-    """The recipe of `RECIPES`; where there is none, GCN's (or GAT's, with attention) settings."""
+    """The recipe of a dataset and a model.
+
+    Where `RECIPES` has none, it has the settings of GCN on Cora, or with attention those of GAT.
+
+    Raises:
+        KeyError: an unknown model.
+    """
     if (dataset, model) in RECIPES:
         return RECIPES[dataset, model]
     return dataclasses.replace(_gat if MODELS[model].attention else _gcn, model=model, source="")

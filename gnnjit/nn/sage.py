@@ -25,13 +25,21 @@ class SAGE(nnx.Module):
     `concat(h[v], aggregate)`. `normalize` is its line 7, each row divided by its L2 norm. The
     nonlinearity is left to the caller.
 
-    Weights of the edges may be given as `edges=`: each `h[u]` (of "pool": what the maximum is taken
-    of) is multiplied by that of its edge, as in DGL's SAGEConv and PyG's GraphConv; the mean
-    divides by the number of edges, not by the sum of the weights.
+    Weights of the edges may be given as `edges=`. Each `h[u]` (with "pool": each value that the
+    maximum is taken of) is multiplied by the weight of its edge, as in DGL's SAGEConv and PyG's
+    GraphConv; the mean divides by the number of edges, not by the sum of the weights.
 
-    Aggregators: "mean" (section 3.3), "sum", "max", and "pool", the maximum of
-    `relu(W_pool h[u] + b_pool)` (equation 3). Where we differ: no LSTM aggregator, since its
-    result depends on the order of the edges.
+    Where we differ: no LSTM aggregator, since its result depends on the order of the edges.
+
+    Args:
+        in_features, out_features: F and F'.
+        aggregator: "mean" (section 3.3), "sum", "max", or "pool", the maximum of
+            `relu(W_pool h[u] + b_pool)` (equation 3).
+        normalize: divide each row of the result by its L2 norm.
+        rngs: draws the weights.
+
+    Raises:
+        LayerError: a size, flag, name or `rngs` is no such value.
     """
 
     def __init__(
@@ -60,12 +68,23 @@ class SAGE(nnx.Module):
         self.normalize = normalize
 
     def __call__(self, graph: Graph, x: Any, *, edges: jax.Array | None = None) -> jax.Array:
-        """`x: [N, F]`, or a `Bipartite` of two; `edges: [E]`, weights, 1 if left out; `[N, F']`."""
+        """The new features, `[N, F']`.
+
+        Args:
+            graph: a `Graph` or `ShardedGraph`.
+            x: `[N, F]`, or a `Bipartite` of two such arrays.
+            edges: `[E]`, weights of the edges; 1 if left out.
+
+        Raises:
+            GraphError: an array does not fit the graph.
+            LayerError: features are no numbers.
+        """
         check_weights(edges, "SAGE")
         return self.propagate(graph, x, edges=edges, weighted=edges is not None)
 
     @gnnjit.layer(static_argnames="weighted")
     def propagate(self, v: Any, e: Any, *, weighted: bool) -> jax.Array:
+        """The layer, without `normalize`."""
         message = e.src if self.pool is None else jax.nn.relu(self.pool(e.src))
         out = self.own(v) + self.neighbors(
             self._aggregate(e.data * message if weighted else message)

@@ -21,13 +21,14 @@ from gnnjit.shapes import ArrayLike, HostArray
 class Partition:
     """N vertices dealt out to P shards.
 
-    Raises GraphError unless `order` is a permutation, and `bounds` rises from 0 to N.
-
     Attributes:
         order: `int64[N]`, the vertex at each position; shard p owns positions `bounds[p]` to
             `bounds[p + 1] - 1`.
         bounds: `int64[P + 1]`. A shard may be empty.
         method: what made it: "vertices", "edges", "learned", "metis", "given" or "rebalanced".
+
+    Raises:
+        GraphError: `order` is no permutation, or `bounds` does not rise from 0 to N.
     """
 
     order: HostArray
@@ -47,7 +48,7 @@ class Partition:
         method: str = "given",
         order: ArrayLike | None = None,
     ) -> Partition:
-        """From the shard of each vertex.
+        """The partition that puts each vertex on the shard that is given for it.
 
         Args:
             shard: `int[N]`, from 0 to `num_shards - 1`.
@@ -68,12 +69,12 @@ class Partition:
 
     @property
     def num_nodes(self) -> int:
-        """N."""
+        """N, the number of vertices."""
         return len(self.order)
 
     @property
     def num_shards(self) -> int:
-        """P."""
+        """P, the number of shards."""
         return len(self.bounds) - 1
 
     @property

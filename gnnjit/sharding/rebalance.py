@@ -26,16 +26,19 @@ __all__ = ["rebalance", "shard_seconds"]
 
 
 def shard_seconds(fn: Callable[..., Any], *args: Any, repeats: int = 3) -> HostArray:
-    """`float64[P]`: seconds that `fn(*args)` takes of each shard alone, without the exchange.
+    """The time that `fn(*args)` takes on each shard alone, without the exchange.
 
-    What all shards do together lasts as long as the longest of them. The shards of a process are
-    timed one after the other on its first device; where there are several processes, each times its
-    own, and all get all times.
+    What all shards do together lasts as long as the slowest of them. A process times its shards
+    one after the other on its first device. Of several processes each times its own shards, and all
+    get all times.
 
     Args:
         fn: a pure function: a layer, a model, a step of training.
         args: what it is called with, a `ShardedGraph` and arrays on its shards among it.
-        repeats: the least time of so many counts, after one run that is not timed.
+        repeats: runs that are timed, after one that is not; the shortest counts.
+
+    Returns:
+        `float64[P]`, seconds for each of P shards.
 
     Raises:
         GraphError: no ShardedGraph, or more than one, among the arguments.
@@ -67,23 +70,28 @@ def rebalance(
     seed: int = 0,
     repeats: int = 3,
 ) -> ShardedGraph:
-    """`sharded` itself where its shards take about equally long; else `graph` dealt out anew.
+    """Move vertices between the devices of a sharded graph, if its shards take unequal times.
 
-    The shards are timed. Where the longest takes more than `threshold` times the mean, several
-    plans move vertices from shards that take long to others, and the one that cuts fewest edges of
-    those that balance is taken (FlexGraph, section 5); what is on the old shards goes to the new
-    ones by `new.put(old.get(x))`.
+    The shards are timed. If the slowest takes more than `threshold` times the mean, several plans
+    move vertices from slow shards to others. Of the plans that balance, the one that cuts fewest
+    edges is taken (FlexGraph, 2021, section 5). `new.put(old.get(x))` moves arrays from the old
+    shards to the new ones.
 
     Args:
         graph: what `sharded` was made of.
-        fn, args, repeats: as of `shard_seconds`; `args` hold `sharded`.
-        threshold: the largest time over the mean.
-        cost: the learned model of what vertices cost, as of `gnnjit.shard`; it learns from these
-            times (ROC, section 4.1), and serves for other graphs too.
-        plans, seed: as of `gnnjit.partition.migrate.rebalance`.
+        sharded: what `gnnjit.shard` gave.
+        fn, args, repeats: what is timed, as in `shard_seconds`; `args` hold `sharded`.
+        threshold: the largest time over the mean that needs no move.
+        cost: the learned model of what vertices cost, as in `gnnjit.shard`. It learns from these
+            times (ROC, 2020, section 4.1), and serves for other graphs too.
+        plans: how many are tried.
+        seed: of the plans.
+
+    Returns:
+        `sharded` itself where it is balanced, else a new `ShardedGraph`.
 
     Raises:
-        GraphError: arguments that do not fit.
+        GraphError: arguments that do not fit each other.
     """
     if not isinstance(graph, Graph) or graph.num_nodes != sharded.num_nodes:
         raise GraphError(

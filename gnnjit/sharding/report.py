@@ -11,16 +11,18 @@ from gnnjit.system.memory_budget import human
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShardReport:
-    """Printed, it is a table. Two graphs that differ in it alone are compiled once.
+    """What `gnnjit.shard` decided. Printed, it is a table.
+
+    Two graphs that differ in it alone are compiled once.
 
     Attributes:
         partition, order: which method dealt vertices out, and along which order of theirs.
-        vertices, edges: of each shard.
+        vertices, edges: their numbers on each shard.
         cut: edges whose source is on another shard.
         lower_bound: rows of other shards that the average shard's edges read; what a halo moves
             without padding.
-        width: features (of 4 bytes) that `ways` were weighed for.
-        ways: the exchanges that were looked at.
+        width: features (of 4 bytes) in the rows that the exchanges were compared for.
+        ways: the exchanges that were compared.
         exchange: the one that was taken.
     """
 

@@ -53,16 +53,16 @@ def shard(
 ) -> ShardedGraph:
     """Deal the vertices of `graph` out to the devices along one axis of a mesh.
 
-    Layers and compiled functions take the result where they take a `Graph`, and arrays that its
-    `put` and `put_edges` made where they take features: `layer(sharded, sharded.put(x), params)`.
-    Values and gradients are those of one device, up to rounding. Each device holds its vertices,
-    the edges that end there, and what it needs of the others for as long as it needs it (NeuGraph,
-    section 3.3; ROC, section 4; FlexGraph, section 5). Between layers, everything that JAX can do
-    with sharded arrays goes. `sharded.report` says what was decided.
+    Layers and compiled functions take the result in place of a `Graph`, and arrays that its `put`
+    and `put_edges` made in place of features: `layer(sharded, sharded.put(x), params)`. Values and
+    gradients are those of one device, up to rounding. Each device holds its vertices and the edges
+    that end there, and rows of other devices only while it needs them (NeuGraph, 2019, section 3.3;
+    ROC, 2020, section 4; FlexGraph, 2021, section 5). Between layers, everything that JAX can do
+    with sharded arrays is allowed. `sharded.report` says what was decided.
 
     Args:
-        graph: with concrete edges, and one vertex set.
-        mesh: of all devices, of all processes.
+        graph: a graph with concrete edges and one vertex set.
+        mesh: a mesh of all devices of all processes.
         axis: the axis of `mesh` that shards vertices; the first if left out.
         partition: which vertices go together. "vertices" and "edges": along `order`, equal numbers
             of vertices, or of edges that end there; "learned": along `order`, of equal cost by a
@@ -84,6 +84,9 @@ def shard(
         width: features (float32) of the arrays that travel, which "auto" weighs.
         cost: the model that "learned" cuts by; one that knows the usual costs if left out.
         memory_budget: bytes of each device, or "256MiB", for one array's rows of other shards.
+
+    Returns:
+        A `ShardedGraph`.
 
     Raises:
         GraphError: a bipartite or traced graph, an unknown name, an axis that the mesh has not, a

@@ -36,13 +36,13 @@ from gnnjit.sharding.exchange import Cover, Exchange
 class ShardedGraph:
     """A directed graph whose vertices are dealt out to the devices along one axis of a mesh.
 
-    A frozen pytree of arrays that are sharded over that axis, to be passed to layers and compiled
-    functions where a `Graph` would be. Made by `gnnjit.shard`. Shard p has `num_rows` rows for its
-    vertices and `num_slots` for the edges that end there, padding last; arrays of vertices are
-    `[P * num_rows, ...]`, of edges `[P * num_slots, ...]`: `put`, `put_edges`, `get` and
-    `get_edges` take them there and back. What is computed of padding is no result: `vertex_mask`
-    tells it, and `put` fills it with zeros, so that a loss with weights that were `put` too does
-    not see it.
+    `gnnjit.shard` makes one. It is a frozen pytree of arrays that are sharded over that axis, and
+    is passed to layers and compiled functions where a `Graph` would be. Shard p has `num_rows` rows
+    for its vertices and `num_slots` for the edges that end there, padding last. So arrays of
+    vertices are `[P * num_rows, ...]` and arrays of edges `[P * num_slots, ...]`; `put`,
+    `put_edges`, `get` and `get_edges` take them there and back. Ignore what is computed in padding,
+    which `vertex_mask` tells. `put` fills padding with zeros, so that a loss whose weights were
+    `put` too does not see it.
 
     Attributes:
         vertex: `int32[P * num_rows]`, the user's number of each row's vertex; 0 in padding.
@@ -52,8 +52,8 @@ class ShardedGraph:
         features: the axis of the mesh that splits features in aggregations, if any.
         num_nodes, num_given: the vertices and edges of the graph, its padding included.
         num_src, num_dst, num_edges: lengths of the arrays of vertices and edges, with padding.
-        alone_of: of what `alone` gave, how many shards there are.
-        report: what `gnnjit.shard` decided, to be printed; no part of what the graph is.
+        alone_of: how many shards there are, in a graph that `alone` made; None elsewhere.
+        report: what `gnnjit.shard` decided, to be printed; graphs that differ in it are equal.
     """
 
     vertex: Any
@@ -82,21 +82,24 @@ class ShardedGraph:
 
     @property
     def num_shards(self) -> int:
+        """P, the number of shards."""
         return self.mesh.shape[self.axis]
 
     @property
     def num_dst(self) -> int:
+        """The length of arrays of vertices, padding included: `P * num_rows`."""
         return self.num_shards * self.num_rows
 
     num_src = num_dst
 
     @property
     def num_edges(self) -> int:
+        """The length of arrays of edges, padding included: `P * num_slots`."""
         return self.num_shards * self.num_slots
 
     @property
     def exchange_name(self) -> str:
-        """As `gnnjit.shard` calls it."""
+        """How rows come from other shards, by the name that `gnnjit.shard` takes."""
         if self.cover is not None:
             return "cover"
         return {"AllGather": "all_gather"}.get(
@@ -110,16 +113,16 @@ class ShardedGraph:
 
     @property
     def spec(self) -> PartitionSpec:
-        """How arrays of vertices or edges lie on the mesh."""
+        """How arrays of vertices and edges are split: along their first axis."""
         return PartitionSpec(self.axis)
 
     @property
     def sharding(self) -> NamedSharding:
-        """How arrays of vertices or edges lie on the devices."""
+        """Where arrays of vertices and edges lie."""
         return NamedSharding(self.mesh, self.spec)
 
     def sharding_of(self, rows: bool) -> NamedSharding:
-        """How arrays of vertices or edges lie on the devices or, not `rows`, shared ones."""
+        """Where an array lies: with `rows`, one of vertices or edges; else one that all share."""
         return self.sharding if rows else NamedSharding(self.mesh, PartitionSpec())
 
     @property
@@ -162,7 +165,8 @@ class ShardedGraph:
         return of_rows.reshape(-1).astype(jnp.int32)
 
     def numbers(self, space: Any) -> jax.Array:
-        """`int32`, the user's numbers of the vertices or edges."""
+        """The user's number of the vertex in each row, or with space "edge" of the edge in each
+        slot: `int32[P * num_rows]` or `int32[P * num_slots]`."""
         return self.edge if getattr(space, "value", space) == "edge" else self.vertex
 
     def check(self, x: PyTree, space: Any, what: str) -> None:
@@ -182,8 +186,10 @@ class ShardedGraph:
         return Partition(vertex[real.reshape(-1)], np.cumsum([0, *sizes]), "given")
 
     def alone(self, shard: int) -> ShardedGraph:
-        """One shard's own work: a graph on one device, which reads its own rows (or zeros) where
-        others' would be. For timing: what is computed with it is no result.
+        """A graph on one device with the work of one shard, for timing.
+
+        It reads its own rows (or zeros) where another shard's would be, so its numbers mean
+        nothing.
 
         Raises GraphError where another process holds the shard.
         """

@@ -17,15 +17,16 @@ from gnnjit.store.files import ArrayFile, open_complete
 
 
 class CollectiveStore(DiskStore):
-    """A `DiskStore` that all processes connected by `gnnjit.distributed` have open, for graphs that
-    they stream together. In a job of one process it is a `DiskStore`.
+    """A `DiskStore` that all connected processes have open, for graphs that they stream together.
 
-    All of them call `create` or `open`, and what changes which arrays there are (`add`, `seal`,
-    `unseal`, `drop`, `once`), in the same order: process 0 does it, when all have come, and they go
-    on when it is done. Process 0 has the lock and writes the manifest, so that after a crash of any
-    process a folder is what it is after a crash of a `DiskStore`. `seal` waits until what each of
-    them has written is on the disk. Reading and writing rows is each one's own; rows that another
-    process wrote are there after the next `ProcessGroup.barrier`.
+    `gnnjit.distributed.connect` connects them. In a job of one process it is a `DiskStore`.
+
+    All processes call `create` or `open`, and what changes which arrays there are (`add`, `seal`,
+    `unseal`, `drop`, `once`), in the same order. When all have come, process 0 does it, and then
+    all go on. Process 0 has the lock and writes the manifest, so that a crash of any process leaves
+    a folder as a crash of a `DiskStore` does. `seal` waits until what each process has written is
+    on the disk. Each process reads and writes rows by itself; it sees rows of another process after
+    the next barrier.
 
     The folder is on one computer, or on a file system on which what one writes is what the others
     read at once (Lustre, GPFS, CephFS; not NFS, whose clients keep copies).

@@ -253,10 +253,11 @@ class VertexStore(abc.ABC):
         return moved
 
     def names(self) -> tuple[str, ...]:
-        """Of all arrays, sorted."""
+        """The names of all arrays, sorted."""
         return tuple(sorted(self._infos()))
 
     def info(self, name: str) -> ArrayInfo:
+        """Rows, shape of a row and dtype of an array, and whether it is sealed."""
         infos = self._infos()
         if not isinstance(name, str) or name not in infos:
             names = sorted(infos)
@@ -269,16 +270,17 @@ class VertexStore(abc.ABC):
 
     @property
     def bytes_read(self) -> int:
-        """By `read`, `view` and `gather`, since the last `reset_counters`. What a gather from disk
-        reads between the rows that it wants counts."""
+        """Bytes that `read`, `view` and `gather` have read since the last `reset_counters`. What a
+        gather from disk reads between the rows that it wants counts too."""
         return self._bytes_read
 
     @property
     def bytes_written(self) -> int:
-        """By `write`, since the last `reset_counters`."""
+        """Bytes that `write` has written since the last `reset_counters`."""
         return self._bytes_written
 
     def reset_counters(self) -> None:
+        """Set `bytes_read` and `bytes_written` to 0."""
         with self._counting:
             self._bytes_read = self._bytes_written = 0
 

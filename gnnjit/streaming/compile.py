@@ -132,7 +132,12 @@ def _as_array(x: Any) -> Any:
 
 
 class StreamedFunction:
-    """`fn` over a streamed graph; see `gnnjit.stream`."""
+    """A function over a streamed graph, as `gnnjit.stream` gives it.
+
+    Attributes:
+        traffic: what the last run moved between store, memory and device; None before one.
+        watch: a function that is called with (operations done, all) during a run; None for silence.
+    """
 
     def __init__(
         self,
@@ -150,21 +155,25 @@ class StreamedFunction:
         self.watch: Callable[[int, int], None] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The result; arrays of vertices as `VertexArray`s, of edges as `EdgeArray`s."""
+        """Run it. Results with a row for each vertex are `VertexArray`s, those with one for each
+        edge `EdgeArray`s, and all others JAX arrays. Raises as `gnnjit.stream` says."""
         arguments = Arguments((args, kwargs))
         return self._prepared(arguments).run(arguments, self)
 
     def prepare(self, *args: Any, **kwargs: Any) -> Fit:
-        """Fit the budget, compile and build the grid as for this call, without running it; once
-        more where that was done. Where a budget counts a process, prepare all functions that run in
-        it before any of them runs, and then again: what they take themselves counts too."""
+        """Do all that comes before this call's first run: choose a layout that fits the budget,
+        build the grid, compile. A second call does it anew.
+
+        Where the budget is that of a process, prepare all functions that run in it before any of
+        them runs, and then prepare them again: the memory that they take themselves counts too.
+        """
         arguments = Arguments((args, kwargs))
         ready = self._prepared(arguments, again=True)
         return ready.fit
 
     def explain(self, *args: Any, **kwargs: Any) -> GridExplanation:
-        """The grid, the sweeps, the memory plan, and the times of the last run with such arguments
-        (none before one): as text, and as plots by its `plot`."""
+        """The grid, the sweeps, the memory plan, and the times of the last run with such arguments,
+        if there was one: as text, and as plots by its `plot`."""
         ready = self._prepared(Arguments((args, kwargs)))
         return explain(ready.fit, ready.traced.pieces, ready.traffic)
 
@@ -177,6 +186,7 @@ class StreamedFunction:
         return self._ready[key]
 
     def trace(self, arguments: Arguments) -> Traced:
+        """The function as a program of sweeps, kept for arguments of the same shapes."""
         key = (arguments.key, contexts.values())
         if key not in self._traced:
             n, e = arguments.graph.num_nodes, arguments.graph.num_edges

@@ -193,10 +193,12 @@ class GridExplanation:
     """How a function is streamed. Print it, or leave it last in a notebook cell.
 
     Attributes:
-        bounds, counts: of the vertex chunks, and edges of each chunk.
-        slices: of each block; `own`: the blocks of this process, which all else is about.
-        sweeps: in order.
-        memory: the plan.
+        bounds: `int[P + 1]`, the first row of each block of vertices, and N.
+        counts: `int[P, P]`, the edges of each chunk.
+        slices: parts in which a block is loaded for row-wise work.
+        own: the blocks of this process, which all that follows is about.
+        sweeps: the passes over the chunks, in order.
+        memory: what stays on the device.
         times: of the last run; None before any.
     """
 

@@ -28,38 +28,33 @@ def stream(
     cached: bool = True,
     refined: bool = False,
 ) -> Any:
-    """Run `fn` over a graph in a store, block by block, with the numbers that it gives in memory.
+    """Run `fn` over a graph in a store, block by block, to the same numbers up to rounding.
 
     `fn` is any pure function of one graph: a model, its loss, `jax.grad` of it, a whole training
-    step with its optimizer. It is called as usual, with a `gnnjit.streaming.StreamedGraph` where
-    the graph is expected, and that graph's arrays where data of its vertices (`graph.put`,
-    `graph.array`) and edges (`graph.put_edges`, `graph.edge_array`) are; everything else is shared
-    (parameters, keys, numbers). Shared results come back as JAX arrays, results with a row for each
-    vertex as `gnnjit.streaming.VertexArray`s, with one for each edge as
-    `gnnjit.streaming.EdgeArray`s.
+    step with its optimizer. Call the result as you would call `fn`, with a
+    `gnnjit.streaming.StreamedGraph` in place of the graph. Pass data of its vertices as what
+    `graph.put` or `graph.array` gives, and data of its edges as what `graph.put_edges` or `graph.edge_array`
+    gives. Everything else is shared (parameters, keys, numbers).
 
-    Inside, layers see the graph; between them `fn` may do whatever needs a vertex's own row alone,
-    and sums, means and extremes over all vertices. The function is cut into sweeps over the P x P
-    chunks of edges, by columns where results belong to destinations and by rows where they belong
-    to sources (NeuGraph, section 3.2: forward and backward). What they leave to each other goes to
-    the store, or stays on the device where the memory plan keeps it (ROC, section 5).
+    Inside, layers take the graph. Between them, `fn` may do whatever needs a vertex's own row
+    alone, and take sums, means and extremes over all vertices. The function is cut into sweeps over
+    the P x P chunks of edges: by columns where results belong to destinations, by rows where they
+    belong to sources (NeuGraph, 2019, section 3.2). What one sweep leaves for another goes to the
+    store, or stays on the device where the memory plan keeps it (ROC, 2020, section 5).
 
-    Where several processes are connected (`gnnjit.distributed`), all call the same functions with
-    the same arguments, on a graph in a `gnnjit.store.CollectiveStore`: each does its share of the
+    If several processes are connected (`gnnjit.distributed`), all call the same functions with the
+    same arguments, on a graph in a `gnnjit.store.CollectiveStore`. Each does its share of the
     blocks, within its own budget, and all get the same results, to the bit.
 
-    The result has two methods: `prepare(*args)` does all that comes before the first run, and
-    `explain(*args)` shows the grid, the sweeps, the plan, and the times of the last run. Its
-    attribute `traffic` has what that run moved, `watch` is told (operations done, all) meanwhile.
-
     Args:
+        fn: the function.
         memory_budget: bytes of device memory ("256MiB", or a number) for what is streamed.
-        process: the budget is that of this process's resident memory instead, what Python, JAX and
-            compiled code take included; for graphs in a `DiskStore`. What the process frees goes
-            back to the system at once from then on, unless `keep_memory` was called, with which no
-            such budget can be kept. Linux only: elsewhere it counts device memory all the same.
-        parts: P; None for the smallest that fits.
-        slices: of each block, one after the other, for row-wise work; None for the fewest.
+        process: limit the resident memory of this process instead, Python, JAX and compiled code
+            included; for graphs in a `DiskStore`. From then on, memory that the process frees goes
+            back to the system at once. No such budget can be kept after `keep_memory`. Linux only;
+            elsewhere the budget limits device memory all the same.
+        parts: P, the blocks that vertices are cut into; None for the fewest that fit.
+        slices: parts in which a block is loaded for row-wise work; None for the fewest.
         selective: read only the used rows of a block where that is faster.
         overlapped: move data while computing.
         cached: keep on the device what the memory plan says; else every operation loads anew.
@@ -67,9 +62,14 @@ def stream(
             of sums may then differ from process to process; without it, the same layout gives the
             same bits.
 
+    Returns:
+        A `gnnjit.streaming.compile.StreamedFunction`; without `fn`, a decorator that makes one. Its
+        results are JAX arrays, or `gnnjit.streaming.VertexArray` and
+        `gnnjit.streaming.EdgeArray` where they have a row for each vertex or edge.
+
     Raises:
         StreamError: from the call: `fn` does something that needs all vertices at once, or depends
-            on their number; or no layout fits the budget. The message names the line. Several
+            on their number (the message names the line); no layout fits the budget; or several
             processes are connected, and the graph's store is not one that they share.
         DistributedError: processes call different functions, or with different arguments.
         PlanError: `memory_budget` is no size; or, from the call, `parts` does not fit it.

@@ -18,18 +18,18 @@ _kept = Context(False)
 def keep_memory() -> bool:
     """Tell the C library to keep freed memory in this process, for the next call.
 
-    glibc gives every freed block above 32 MiB back to the system, and the next call of a layer, or
-    of anything else in JAX on a CPU, is given pages that the kernel has to clear first: layers with
-    blocks of 50 MiB took 2 to 3 times as long so. Call this at the start of a program, before JAX
-    has run anything. The `gnnjit` command does so where the environment variable
+    glibc gives every freed block above 32 MiB back to the system. The next call of a layer, or
+    of anything else in JAX on a CPU, then gets pages that the kernel has to clear first: layers
+    with blocks of 50 MiB took 2 to 3 times as long. Call this at the start of a program, before
+    JAX has run anything. The `gnnjit` command does so where the environment variable
     `GNNJIT_KEEP_MEMORY` is 1; `gnnjit calibrate` always does.
 
-    The price: the process keeps the most memory that it ever needed until it ends, and more, since
-    holes are filled imperfectly: up to fifteen times its largest array was seen with glibc 2.36. It
-    counts for the whole process, and cannot be taken back. Memory of GPUs is not concerned.
+    The price: until it ends, the process keeps the most memory that it ever needed, and more, since
+    holes are filled imperfectly; up to fifteen times its largest array was seen with glibc 2.36.
+    This holds for the whole process and cannot be taken back. Memory of GPUs is not affected.
 
     Returns:
-        Whether that was done. Nothing is changed where the C library is not glibc.
+        Whether it was done. Nothing is changed where the C library is not glibc.
     """
     # No block is mapped by itself, none is given back, and threads share one heap: a thread's own
     # one is cut into pieces of 64 MiB, which are given back whole.

@@ -19,21 +19,25 @@ _tuning: Context[int | None] = Context(None)
 
 @contextlib.contextmanager
 def autotuning(on: bool = True, *, stretches: int = 1) -> Iterator[None]:
-    """Within it, what is compiled is chosen by time where that is close, or not.
+    """A context in which plans that are predicted to be about equally fast are timed.
 
-    A layer's first compilation then takes longer: plans of which the cost model says that they take
-    about as long are compiled and timed, on made-up arrays and edges of the same sizes, and so are
-    tiles of GPU kernels. What was found is kept in the user's cache directory, for every later
-    process on the same kind of device with the same versions, whether it tunes or not.
-    `GNNJIT_AUTOTUNE=1` turns it on for a whole process.
+    A layer's first compilation then takes longer. Plans whose predicted times are close are
+    compiled and timed on made-up arrays and edges of the same sizes, and so are tiles of GPU
+    kernels. The times are kept in the user's cache directory, for every later process on the same
+    kind of device with the same versions, whether it tunes or not. `GNNJIT_AUTOTUNE=1` turns tuning
+    on for a whole process.
 
-    What else runs on a machine can decide which of two close plans is the faster one, for minutes.
-    So with `stretches=3` (or `GNNJIT_AUTOTUNE=3`) the plans that were close are timed again in the
-    next two processes that compile the layer, and the median counts. Their plans may differ from
-    those of the first process, and with them the order of sums.
+    On a busy machine, another program can decide for minutes which of two close plans is faster.
+    With `stretches=3` (or `GNNJIT_AUTOTUNE=3`) close plans are timed again in the next two
+    processes that compile the layer, and the median counts. These processes may choose other plans
+    than the first one, and so add in another order.
 
-    Under a memory budget, for sharded graphs and in programs of several processes, plans are chosen
-    by the cost model alone.
+    Under a memory budget, for sharded graphs and in programs of several processes, the cost model
+    alone chooses.
+
+    Args:
+        on: False turns tuning off within.
+        stretches: processes in which close plans are timed, 1 or more.
 
     Raises:
         ValueError: `stretches` is less than 1.

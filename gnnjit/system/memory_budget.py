@@ -30,14 +30,16 @@ def default_budget() -> int | None:
 
 @contextlib.contextmanager
 def memory_budget(size: int | str | None) -> Iterator[None]:
-    """Within it, a budget for each call of a layer that has none of its own: "64MiB", or bytes.
+    """A context that gives each call of a layer a budget, unless the layer has one of its own.
 
-    It is what `@gnnjit.layer(memory_budget=...)` says. It counts where a layer is called or traced;
-    a function that `jax.jit` has compiled is compiled anew under another budget. None lifts the
-    budget of an outer context.
+    The budget means what it means in `@gnnjit.layer(memory_budget=...)`. It holds where a layer is
+    called or traced; a function that `jax.jit` has compiled is compiled anew under another budget.
+
+    Args:
+        size: bytes, or text such as "64MiB"; None lifts the budget of an outer context.
 
     Raises:
-        PlanError: the size is none; and, from a layer, no plan of it fits.
+        PlanError: `size` is no size; or, from a layer, no plan of it fits.
     """
     with _default(None if size is None else parse_size(size)):
         yield

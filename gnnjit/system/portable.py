@@ -16,12 +16,12 @@ PORTABLE = "the code is for other processes (gnnjit.portable)"
 
 @contextlib.contextmanager
 def portable() -> Iterator[None]:
-    """Within it, layers are compiled to XLA's own operations alone, for other processes.
+    """A context in which layers are compiled to XLA's own operations alone, for other processes.
 
     A layer on a CPU usually runs in kernels that this process has generated, and on a GPU in
     kernels of Pallas. Neither can be written to a file for another process. `jax.export` turns this
-    on by itself; `jax.experimental.serialize_executable` needs it, since it takes what was
-    compiled before. Within, layers are slower on a CPU, and take more memory.
+    context on by itself; `jax.experimental.serialize_executable` takes what was compiled before,
+    so compile within it. Within, layers on a CPU are slower and take more memory.
 
     A function that `jax.jit` has compiled outside is compiled anew within it.
     """

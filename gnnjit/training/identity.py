@@ -14,7 +14,7 @@ from gnnjit.training.config import TrainConfig
 
 
 def describe_dataset(dataset: Dataset | GraphDataset | StoredDataset) -> dict[str, Any]:
-    """Name and sizes."""
+    """The name and sizes of a dataset, as `Result` and checkpoints record them."""
     sizes = {"graphs": len(dataset)} if isinstance(dataset, GraphDataset) else {}
     return {
         "name": dataset.name,

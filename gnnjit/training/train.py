@@ -79,7 +79,12 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """Mean and (population) standard deviation over runs, as fractions."""
+    """Accuracy over several runs.
+
+    Attributes:
+        mean: from 0 to 1.
+        std: the population standard deviation.
+    """
 
     mean: float
     std: float
@@ -87,11 +92,11 @@ class Summary:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Result:
-    """What training gave.
+    """What `train` gives.
 
     Attributes:
-        config: of the first run.
-        dataset: name and sizes.
+        config: the hyperparameters of the first run.
+        dataset: name and sizes of the dataset.
         protocol: "split" (each run's best epoch by validation) or "folds" (see `train`).
         runs: one per seed or fold.
         accuracy: by split, over the runs; splits without labels are left out.
@@ -99,7 +104,7 @@ class Result:
         performance: costs in seconds and bytes, and those of the reference if it was timed.
         sharding: over how many devices and processes, how the graph was dealt out to them, and how
             evenly; None for one device.
-        model: of the first run, with its best weights, set to evaluate.
+        model: the model of the first run, with its best weights, set to evaluate.
     """
 
     config: TrainConfig
@@ -174,6 +179,9 @@ def train(
         partition, exchange: which vertices go together, and how rows of others come to a device, as
             of `gnnjit.shard`.
         watcher: is told of every epoch.
+
+    Returns:
+        Accuracies, histories, costs, and the trained model.
 
     Raises:
         TrainError: if the arguments do not fit each other, or the loss is no longer finite.

@@ -91,16 +91,17 @@ def prepare(
     normalize_features: bool = False,
     watch: Watch | None = None,
 ) -> StoredDataset:
-    """The dataset `name` in `folder`, which is opened, or made if it is not there.
+    """Open the dataset in `folder`, or make it there first.
 
-    It is made by another process, which may need more memory than training. One that was stopped
-    is begun anew by the next call; other files in the folder stay.
+    Another process makes it, which may need more memory than training. If it is stopped, the next
+    call begins anew; other files in the folder stay.
 
     Args:
         name: of a dataset of one graph, as for `open_dataset`.
         folder: where it is, or is to be; made if need be.
         data_dir, options: as for `open_dataset`; values that JSON can hold.
-        order: of the vertices: "auto", "metis", "rcm" or "given" (see `order_vertices`).
+        order: of the vertices: "metis" (needs `pymetis`), "rcm" (reverse Cuthill-McKee), "given",
+            or "auto", which is "metis" where `pymetis` is installed and else "rcm".
         normalize_features: divide each vertex's features by their sum.
         watch: is called with a stage ("graph", "order", "edges", "features", "sorting",
             "sealing"), how much of it is done, and of how much. An error that it raises ends the
@@ -119,9 +120,10 @@ def prepare(
 
 
 def keep(dataset: Dataset, folder: str | os.PathLike[str]) -> StoredDataset:
-    """A dataset that is in memory, in `folder`, which is opened, or written if it is not there.
+    """Open the dataset in `folder`, or write it there first, from one that is in memory.
 
-    Raises StoreError as `prepare` does.
+    Raises:
+        StoreError: as `prepare`.
     """
     folder = Path(folder).absolute()
     _refuse_file(folder)

@@ -81,8 +81,9 @@ class VertexArray(RowArray):
 class EdgeArray(RowArray):
     """Rows of edges in the store of a graph, `[E, *shape]`: a value for streamed functions.
 
-    `numpy.asarray` reads all of it, in the user's order of the edges. `parts`: the rows are in the
-    order of the grid of so many blocks, as a streamed function has left them; None: in the user's.
+    `numpy.asarray` reads all of it, in the user's order of the edges. The rows in the store have
+    that order too where `parts` is None. Otherwise a streamed function has left them in the order
+    of its grid of `parts` blocks.
     """
 
     rows = Rows.EDGE

@@ -51,17 +51,18 @@ def _copied(name: str, parts: int) -> str:
 class StreamedGraph:
     """A directed graph in a store, to be passed to functions that `gnnjit.stream` made.
 
-    Inside such a function it is a `gnnjit.Graph` whose edges cannot be looked at: layers, degrees
-    and sizes are what there is. Made by `from_edges`, or from what is in a store already.
+    `from_edges` makes one; so does the constructor, from what is in a store already. Inside a
+    streamed function it stands for a `gnnjit.Graph` whose edges cannot be looked at: the function
+    calls layers, and reads degrees and sizes.
 
     Attributes:
-        store: of everything that belongs to it.
+        store: holds everything that belongs to the graph.
         num_nodes, num_edges: N and E.
         unwanted: names of results that nobody holds any more.
         held: what stays on the device between calls, by what it is.
         layouts: numbers of blocks, and of slices of each, that functions of the graph have, the
             newest first: others try these first.
-        watch: told (done, all) while chunks are made, as `EdgeBlocks.build` says.
+        watch: a function that is called with (done, all) while chunks are made; None for silence.
     """
 
     def __init__(
@@ -115,8 +116,10 @@ class StreamedGraph:
             src, dst: `int[E]`, no padding.
             num_nodes: N.
             store: memory of this process (the default), or a `DiskStore`.
-            order: as in `gnnjit.partition.locality.order_vertices`.
-            seed: of the order.
+            order: of the vertices: "metis" (needs `pymetis`), "rcm" (reverse Cuthill-McKee),
+                "given", "auto" ("metis" where `pymetis` is installed, else "rcm"), or `int[N]`, the
+                old number of each new vertex.
+            seed: of METIS's random choices.
 
         Raises:
             GraphError: endpoints or sizes that do not fit.
@@ -147,8 +150,11 @@ class StreamedGraph:
         return cls(store, num_nodes, len(first), edges, vertex=vertex)
 
     def put(self, name: str, rows: ArrayLike) -> VertexArray:
-        """Vertex data `[N, ...]` in the user's order, written to the store under `name`, for
-        `array`. Names of vertex data, of edge data and of the store's own arrays do not meet.
+        """Write vertex data to the store, and give its handle, as `array` does.
+
+        Args:
+            name: for `array`. Vertex data, edge data and the store's own arrays have names apart.
+            rows: `[N, ...]` in the user's order.
 
         Raises:
             GraphError: there is not one row for each vertex, or NumPy cannot read them.
@@ -159,9 +165,13 @@ class StreamedGraph:
         return self.array(name)
 
     def put_edges(self, name: str, rows: ArrayLike) -> EdgeArray:
-        """Data of the edges `[E, ...]` in the order in which they were given, written to the store
-        under `name`, for `edge_array`: what layers take as `edges=`. A function that reads it has
-        a copy made in the order of its grid, once.
+        """Write edge data to the store, and give its handle: what layers take as `edges=`.
+
+        A function that reads it makes one copy in the order of its grid.
+
+        Args:
+            name: for `edge_array`.
+            rows: `[E, ...]` in the order in which the edges were given.
 
         Raises:
             GraphError: there is not one row for each edge.

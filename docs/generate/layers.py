@@ -1,0 +1,141 @@
+"""Small layers for the pages of the passes, one for each pass."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+import gnnjit
+
+
+class Case(NamedTuple):
+    """A layer that a pass changes.
+
+    Attributes:
+        layer: the layer.
+        vertices: the shape of a vertex's features, or a dictionary of shapes.
+        edges: that of an edge's features; None without, "int32" for a whole number.
+        params: the shapes of the parameters.
+    """
+
+    layer: Any
+    vertices: Any
+    edges: Any = None
+    params: tuple[tuple[int, ...], ...] = ()
+
+
+@gnnjit.layer
+def convolution(v, e, w):
+    return gnnjit.sum(e.data * (e.src @ w))
+
+
+@gnnjit.layer
+def attention(v, e, w, a):
+    h = e.src @ w
+    score = jax.nn.leaky_relu(h @ a[0] + (v @ w) @ a[1], 0.2)
+    return gnnjit.sum(gnnjit.softmax(score) * h)
+
+
+@gnnjit.layer
+def weighted(v, e):
+    return gnnjit.sum(gnnjit.softmax(e.data) * e.src)
+
+
+@gnnjit.layer
+def heads(v, e, w, a):
+    h = (e.src @ w).reshape(2, 8)
+    return gnnjit.sum(h * (h * a).sum(axis=-1, keepdims=True))
+
+
+@gnnjit.layer
+def message(v, e, w):
+    return gnnjit.max(jnp.concatenate([e.src, v, e.data]) @ w)
+
+
+@gnnjit.layer
+def scaled(v, e):
+    return gnnjit.sum(v * e.src)
+
+
+@gnnjit.layer
+def normalized(v, e):
+    return gnnjit.sum(e.src["factor"] * e.src["x"])
+
+
+@gnnjit.layer
+def negated(v, e):
+    return -jnp.negative(gnnjit.sum(e.src * 1.0))
+
+
+@gnnjit.layer
+def same(v, e, w):
+    return gnnjit.sum(jnp.tanh(e.src @ w)) + gnnjit.max(jnp.tanh(e.src @ w))
+
+
+@gnnjit.layer
+def unused(v, e, w):
+    _ = gnnjit.max(e.src @ w)
+    return gnnjit.sum(e.src)
+
+
+@gnnjit.layer
+def logarithm(v, e):
+    return gnnjit.sum(jnp.log(e.src))
+
+
+@gnnjit.layer
+def biased(v, e, b):
+    return gnnjit.sum(jnp.tanh(e.src + b[0] + v + b[1]))
+
+
+@gnnjit.layer
+def bases(v, e, basis):
+    return gnnjit.sum(jnp.einsum("b,bio,i->o", e.data, basis, e.src))
+
+
+@gnnjit.layer
+def largest(v, e, w):
+    return gnnjit.max((e.src * v) @ w)
+
+
+@gnnjit.layer
+def by_type(v, e):
+    rows = jnp.zeros((3, 4))
+    return gnnjit.sum(jax.lax.dynamic_update_slice(rows, e.src[None], (e.data, 0)))
+
+
+@gnnjit.layer
+def distance(v, e):
+    return gnnjit.sum(jnp.abs(v) * e.src)
+
+
+@gnnjit.layer
+def copies(v, e):
+    return gnnjit.sum(e.data[:, None] * jnp.broadcast_to(e.src, (2, 4)))
+
+
+CASES = {
+    "shield-unread-vertices": Case(logarithm, (4,)),
+    "drop-dead": Case(unused, (4,), None, ((4, 8),)),
+    "place-in-smallest-space": Case(attention, (4,), None, ((4, 8), (2, 8))),
+    "fold-constants": Case(negated, (4,)),
+    "share-subexpressions": Case(same, (4,), None, ((4, 8),)),
+    "split-concat-matmul": Case(message, (4,), (2,), ((10, 8),)),
+    "contract-with-shared-first": Case(bases, (4,), (3,), ((3, 4, 8),)),
+    "group-sums-by-space": Case(biased, (4,), None, ((2, 4),)),
+    "factor-out-of-reduce": Case(scaled, (4,)),
+    "reorder-aggregate-combine": Case(convolution, (4,), (), ((4, 8),)),
+    "scores-as-products": Case(heads, (4,), None, ((4, 16), (2, 8))),
+    "sink-vertex-work": Case(same, (4,), None, ((4, 8),)),
+    "store-edge-values": Case(largest, (4,), None, ((4, 8),)),
+    "online-softmax": Case(weighted, (4,), ()),
+    "sink-broadcasts": Case(copies, (4,), (2,)),
+    "sink-scaling": Case(normalized, {"x": (4,), "factor": ()}),
+    "extremes-in-full-precision": Case(largest, (4,), None, ((4, 8),)),
+    "fuse-scatter-apply-gather": Case(attention, (4,), None, ((4, 8), (2, 8))),
+    "sink-row-arithmetic": Case(distance, (4,)),
+    "sink-zeros": Case(by_type, (4,), "int32"),
+}
+"""By the name of the pass. A pass without one stops the build of the manual."""

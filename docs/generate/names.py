@@ -1,0 +1,172 @@
+"""The public names, in the order of the API reference.
+
+`tests/docs` checks that every `__all__` of these packages, and every error, is here. Where a
+package moves, this is the one place of the manual to change.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Section(NamedTuple):
+    """One page of the reference's contents.
+
+    Attributes:
+        page: its file name.
+        title: of the page.
+        about: what these names are for, in MyST.
+        package: where the names are found.
+        names: separated by blanks. What has the form `module:name` is found in another module.
+    """
+
+    page: str
+    title: str
+    about: str
+    package: str
+    names: str
+
+
+SECTIONS = (
+    Section(
+        "layers",
+        "Layers",
+        "The decorator, and what is asked of a layer. A layer `f` has two methods, `f.explain` and "
+        "`f.check`, which take the arguments of a call of it, as the functions of these names do "
+        "after the layer.",
+        "gnnjit",
+        "layer explain check reference portable "
+        "gnnjit.compiler.explain:LayerExplanation gnnjit.compiler.explain:Explanation "
+        "gnnjit.compiler.explain:Rewrite "
+        "gnnjit.compiler.explain:Buffer gnnjit.compiler.explain_traversals:Kernel "
+        "gnnjit.compiler.plan_tables:PlanExplanation "
+        "gnnjit.compiler.plan_tables:TableRow gnnjit.compiler.check:Report "
+        "gnnjit.compiler.check:Reports "
+        "gnnjit.compiler.check:Difference",
+    ),
+    Section(
+        "vocabulary",
+        "Vocabulary",
+        "What a layer says beside JAX itself. Reductions run over the incoming edges of a vertex, "
+        "and take a pytree of values of any shape.",
+        "gnnjit",
+        "sum mean max min var std logsumexp degree softmax dropout random_uniform",
+    ),
+    Section(
+        "graphs",
+        "Graphs",
+        "Edges in two sorted structures, padding, batching, self loops, normalisation, statistics.",
+        "gnnjit.graph",
+        "gnnjit:Graph gnnjit:Bipartite batch coalesce symmetrize Structure Statistics "
+        "DegreeStatistics",
+    ),
+    Section(
+        "memory",
+        "Memory and plans",
+        "What limits and tunes the plans of layers.",
+        "gnnjit",
+        "memory_budget autotuning keep_memory",
+    ),
+    Section(
+        "streaming",
+        "Larger than memory",
+        "Functions of a graph whose rows lie in a store, run block by block.",
+        "gnnjit.streaming",
+        "gnnjit:stream gnnjit.streaming.compile:StreamedFunction "
+        "gnnjit.streaming.explain:GridExplanation "
+        "StreamedGraph VertexArray EdgeArray",
+    ),
+    Section(
+        "stores",
+        "Stores",
+        "Where streamed rows lie: in memory, on one computer's disk, or shared by processes.",
+        "gnnjit.store",
+        "VertexStore HostStore DiskStore CollectiveStore",
+    ),
+    Section(
+        "sharding",
+        "Many devices",
+        "One graph over the devices of a mesh.",
+        "gnnjit.sharding",
+        "gnnjit:shard gnnjit:rebalance gnnjit.sharding.rebalance:shard_seconds ShardedGraph "
+        "gnnjit.sharding.report:ShardReport gnnjit.partition:Partition",
+    ),
+    Section(
+        "distributed",
+        "Many processes",
+        "Processes of one job: connected, agreed, and stopped together.",
+        "gnnjit.distributed",
+        "connect is_main barrier everywhere broadcast_bytes gather_bytes",
+    ),
+    Section(
+        "nn",
+        "Modules for Flax nnx",
+        "Published layers, each one file in the public vocabulary.",
+        "gnnjit.nn",
+        "GCN SAGE GAT GATv2 GIN GatedGCN CommNet GGNN EdgeConv",
+    ),
+    Section(
+        "linen",
+        "Modules for Flax linen",
+        "The same formulas for `flax.linen`.",
+        "gnnjit.nn.linen",
+        "GCN SAGE GAT GIN",
+    ),
+    Section(
+        "recipes",
+        "Classifiers and recipes",
+        "Stacks of modules, and hyperparameters from the literature.",
+        "gnnjit.nn.recipes",
+        "Classifier GraphClassifier build build_graph MODELS RECIPES Recipe recipe_for",
+    ),
+    Section(
+        "data",
+        "Datasets",
+        "Built in, generated, or read from the files of their papers.",
+        "gnnjit.data",
+        "open_dataset DATASETS Entry Dataset GraphDataset Fold karate communities planetoid "
+        "citation_full tu row_normalize cache_dir "
+        "gnnjit.data.stored.prepare:prepare gnnjit.data.stored.prepare:keep "
+        "gnnjit.data.stored.dataset:StoredDataset",
+    ),
+    Section(
+        "training",
+        "Training",
+        "The training loop of `gnnjit train`, as a function.",
+        "gnnjit.training",
+        "train TrainConfig Result Run Epoch Summary",
+    ),
+    Section(
+        "jraph",
+        "Jraph",
+        "`GraphsTuple`s to graphs, and back.",
+        "gnnjit.interop.jraph",
+        "from_graphs_tuple to_graphs_tuple FromGraphsTuple",
+    ),
+    Section(
+        "scipy",
+        "SciPy",
+        "Sparse matrices to graphs, and back.",
+        "gnnjit.interop.scipy",
+        "from_scipy to_scipy",
+    ),
+    Section(
+        "errors",
+        "Errors and warnings",
+        "Each message says where, what came, what was expected, and what to do.",
+        "gnnjit.errors",
+        "GnnjitError LayerError GraphError DataError PlanError CostError StoreError StreamError "
+        "OutputError VerifyError CheckError gnnjit.training:TrainError "
+        "gnnjit.training:CheckpointError "
+        "gnnjit.distributed:DistributedError GnnjitWarning",
+    ),
+)
+
+
+def qualified(section: Section) -> list[tuple[str, str]]:
+    """Module and name of each."""
+    found = []
+    for word in section.names.split():
+        module, _, name = word.rpartition(":")
+        found.append((module or section.package, name))
+    return found
