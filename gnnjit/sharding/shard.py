@@ -103,21 +103,23 @@ def shard(
         )
     dealt = _partition(partition, src, dst, num_nodes, shards, by, width, cost)
     mask = None if graph.mask is None else np.asarray(graph.mask)
-    found = plan(src, dst, dealt, mask)
+    sharding_plan = plan(src, dst, dealt, mask)
     budget = None if memory_budget is None else parse_size(memory_budget)
-    way, every = _way(exchange, found, mesh, axis, 4 * width, budget)
+    way, every = _way(exchange, sharding_plan, mesh, axis, 4 * width, budget)
     report = ShardReport(
         partition=dealt.method,
         order=along,
         vertices=tuple(dealt.sizes.tolist()),
-        edges=tuple(found.counts.tolist()),
+        edges=tuple(sharding_plan.counts.tolist()),
         cut=cut_edges(src, dst, dealt),
-        lower_bound=float(found.traffic().sum() / shards),
+        lower_bound=float(sharding_plan.traffic().sum() / shards),
         width=width,
         ways=tuple(every),
         exchange=way,
     )
-    return dataclasses.replace(build(found, mesh, axis, way, features=features), report=report)
+    return dataclasses.replace(
+        build(sharding_plan, mesh, axis, way, features=features), report=report
+    )
 
 
 def _checked(
@@ -205,13 +207,13 @@ def _partition(
 
 
 def _way(
-    wanted: str, found: ShardPlan, mesh: Mesh, axis: str, row: int, budget: int | None
+    wanted: str, sharding_plan: ShardPlan, mesh: Mesh, axis: str, row: int, budget: int | None
 ) -> tuple[str, list[Way]]:
     """The exchange, and all that were weighed."""
     if wanted not in ("auto", *EXCHANGES):
         names = ", ".join(("auto", *EXCHANGES))
         raise GraphError(f"exchange is {validate.shown(wanted)}, expected one of {names}")
-    shards, rows = found.num_shards, found.dealt.num_rows
+    shards, rows = sharding_plan.num_shards, sharding_plan.dealt.num_rows
 
     def weighed(blocks: HaloLayout) -> Blocks:
         heights = tuple(block.height for block in blocks.blocks)
@@ -222,9 +224,9 @@ def _way(
     links = links_of(mesh, axis) if wanted == "auto" else None
     cover = None
     if wanted in ("auto", "cover"):
-        cover = weighed(found.covered.rows), weighed(found.covered.sums)
-    hops = sum(run.count for run in found.runs)
-    every = ways(links, shards, rows, row, hops, weighed(found.halo), cover)
+        cover = weighed(sharding_plan.covered.rows), weighed(sharding_plan.covered.sums)
+    hops = sum(run.count for run in sharding_plan.runs)
+    every = ways(links, shards, rows, row, hops, weighed(sharding_plan.halo), cover)
     if wanted == "auto":
         return choose(every, rows, row, budget).name, every
     taken = next(way for way in every if way.name == wanted)

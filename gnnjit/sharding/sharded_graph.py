@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import export
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit.errors import GraphError
@@ -17,7 +18,7 @@ from gnnjit.graph.graph import Graph
 from gnnjit.graph.structure import Structure
 from gnnjit.partition.partition import Partition
 from gnnjit.shapes import ArrayLike, EdgeMask, HostArray, PyTree
-from gnnjit.sharding.exchange import Cover, Exchange
+from gnnjit.sharding.exchange import AllGather, Cover, Exchange, Halo, Ring
 
 
 @functools.partial(
@@ -299,3 +300,22 @@ def _real(sizes: Any, length: int) -> jax.Array:
 
 AnyGraph = Graph | ShardedGraph
 """The graphs that layers take."""
+
+
+def _refuse(_: Any) -> Any:
+    raise GraphError(
+        "a sharded graph is an argument of an exported function, and it names the devices of this "
+        "process. Export a function of its arrays: f(leaves) with leaves, tree = "
+        "jax.tree.flatten(graph), which calls jax.tree.unflatten(tree, leaves)"
+    )
+
+
+def refuse_exports() -> None:
+    """Make `jax.export` refuse sharded graphs as arguments, with this error."""
+    for kind in (AllGather, Cover, Halo, Ring, ShardedGraph):
+        export.register_pytree_node_serialization(
+            kind,
+            serialized_name=f"gnnjit.{kind.__name__}",
+            serialize_auxdata=_refuse,
+            deserialize_auxdata=_refuse,
+        )
