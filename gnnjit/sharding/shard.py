@@ -53,12 +53,12 @@ def shard(
 ) -> ShardedGraph:
     """Deal the vertices of `graph` out to the devices along one axis of a mesh.
 
-    Layers and compiled functions take the result where they take a `Graph`, and arrays that its
-    `put` and `put_edges` made where they take features: `layer(sharded, sharded.put(x), params)`.
+    Layers and compiled functions take the result where they take a `Graph`, and arrays made by its
+    `put` and `put_edges` where they take features: `layer(sharded, sharded.put(x), params)`.
     Values and gradients are those of one device, up to rounding. Each device holds its vertices,
-    the edges that end there, and what it needs of the others for as long as it needs it (NeuGraph,
-    section 3.3; ROC, section 4; FlexGraph, section 5). Between layers, everything that JAX can do
-    with sharded arrays goes. `sharded.report` says what was decided.
+    the edges that end there and, while it needs them, rows of other devices (NeuGraph, section 3.3;
+    ROC, section 4; FlexGraph, section 5). Between layers, everything that JAX can do with sharded
+    arrays goes. `sharded.report` shows the decisions.
 
     Args:
         graph: with concrete edges, and one vertex set.
@@ -72,21 +72,21 @@ def shard(
         order: of vertices along which they are cut. "given": as they are numbered; "rcm": reverse
             Cuthill-McKee, neighbours close; "auto": the one of the two that cuts fewer edges. A
             `Partition` has its own, and "metis" needs none.
-        exchange: how rows of other shards come. "halo": those that are used, at once; "cover": the
-            same, but sums for destinations instead of rows of sources where those are fewer, for
-            sums over neighbours (FlexGraph's partial aggregation; a minimum vertex cover);
-            "ring": shard by shard, where any has edges, never more than two shards' rows on a
-            device; "all_gather": all of them; "auto": the fastest by measured rates that fits the
-            budget. Without a budget, "auto" never takes "all_gather", nor what holds more than four
-            shards' rows.
+        exchange: how rows of other shards come to a device. "halo": those that its edges read, all
+            at once; "cover": the same, but for sums over neighbours, sums for destinations travel
+            instead of rows of sources where those are fewer (FlexGraph's partial aggregation; a
+            minimum vertex cover); "ring": one shard after the other, so that a device never holds
+            the rows of more than two; "all_gather": all rows; "auto": the fastest by measured rates
+            that fits the budget. Without a budget, "auto" takes neither "all_gather" nor an
+            exchange that holds the rows of more than four shards.
         features: the axis of `mesh` that splits features where each is aggregated by itself (graph
             sampling-based GCN, section V-B).
-        width: features (float32) of the arrays that travel, which "auto" weighs.
-        cost: the model that "learned" cuts by; one that knows the usual costs if left out.
+        width: the number of features (float32) of the arrays that travel, for "auto".
+        cost: the model of vertex costs for "learned"; a model of usual costs if left out.
         memory_budget: bytes of each device, or "256MiB", for one array's rows of other shards.
 
     Raises:
-        GraphError: a bipartite or traced graph, an unknown name, an axis that the mesh has not, a
+        GraphError: a bipartite or traced graph, an unknown name, an axis that is not in the mesh, a
             partition that does not fit.
         PlanError: no exchange fits the budget.
     """
@@ -209,7 +209,7 @@ def _partition(
 def _way(
     wanted: str, sharding_plan: ShardPlan, mesh: Mesh, axis: str, row: int, budget: int | None
 ) -> tuple[str, list[Way]]:
-    """The exchange, and all that were weighed."""
+    """The exchange taken, and all that were compared."""
     if wanted not in ("auto", *EXCHANGES):
         names = ", ".join(("auto", *EXCHANGES))
         raise GraphError(f"exchange is {validate.shown(wanted)}, expected one of {names}")
@@ -220,7 +220,7 @@ def _way(
         held = blocks.total + blocks.entries
         return Blocks(heights, blocks.at_once, blocks.moved / shards, held)
 
-    # Rates are measured, and a cover is looked for, where something depends on them.
+    # Rates are measured, and a cover is computed, only where the choice depends on them.
     links = links_of(mesh, axis) if wanted == "auto" else None
     cover = None
     if wanted in ("auto", "cover"):

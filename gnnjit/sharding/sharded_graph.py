@@ -38,22 +38,21 @@ class ShardedGraph:
 
     A frozen pytree of arrays that are sharded over that axis, to be passed to layers and compiled
     functions where a `Graph` would be. Made by `gnnjit.shard`. Shard p has `num_rows` rows for its
-    vertices and `num_slots` for the edges that end there, padding last; arrays of vertices are
-    `[P * num_rows, ...]`, of edges `[P * num_slots, ...]`: `put`, `put_edges`, `get` and
-    `get_edges` take them there and back. What is computed of padding is no result: `vertex_mask`
-    tells it, and `put` fills it with zeros, so that a loss with weights that were `put` too does
-    not see it.
+    vertices and `num_slots` slots for the edges that end there, padding last; arrays of vertices
+    are `[P * num_rows, ...]`, of edges `[P * num_slots, ...]`: `put`, `put_edges`, `get` and
+    `get_edges` convert to and from them. Ignore values of padding: `vertex_mask` is False there,
+    and `put` fills it with zeros, so that a loss with weights that were `put` too leaves it out.
 
     Attributes:
         vertex: `int32[P * num_rows]`, the user's number of each row's vertex; 0 in padding.
-        edge: `int32[P * num_slots]`, that of each slot's edge; 0 in padding.
+        edge: `int32[P * num_slots]`, the user's number of each slot's edge; 0 in padding.
         sizes, edge_counts: `int32[P]`, vertices and edges of each shard.
         mesh, axis: the devices, and the axis that shards vertices.
         features: the axis of the mesh that splits features in aggregations, if any.
         num_nodes, num_given: the vertices and edges of the graph, its padding included.
         num_src, num_dst, num_edges: lengths of the arrays of vertices and edges, with padding.
-        alone_of: of what `alone` gave, how many shards there are.
-        report: what `gnnjit.shard` decided, to be printed; no part of what the graph is.
+        alone_of: in a result of `alone`, the number of shards of the whole graph.
+        report: the decisions of `gnnjit.shard`, to be printed.
     """
 
     vertex: Any
@@ -97,11 +96,7 @@ class ShardedGraph:
     @property
     def exchange_name(self) -> str:
         """As `gnnjit.shard` calls it."""
-        if self.cover is not None:
-            return "cover"
-        return {"AllGather": "all_gather"}.get(
-            type(self.exchange).__name__, type(self.exchange).__name__.lower()
-        )
+        return self.exchange.name if self.cover is None else "cover"
 
     @property
     def place(self) -> tuple[Mesh, str, str | None]:
@@ -182,8 +177,8 @@ class ShardedGraph:
         return Partition(vertex[real.reshape(-1)], np.cumsum([0, *sizes]), "given")
 
     def alone(self, shard: int) -> ShardedGraph:
-        """One shard's own work: a graph on one device, which reads its own rows (or zeros) where
-        others' would be. For timing: what is computed with it is no result.
+        """One shard as a graph on one device, for timing: it reads local rows, or zeros, in place
+        of the rows of other shards, so that what it computes is no result.
 
         Raises GraphError where another process holds the shard.
         """
