@@ -16,14 +16,14 @@ from jax import lax
 
 from pallas_kernels import traversal, triton
 from pallas_kernels.rows import TileConfig
-from pallas_kernels.traversal import Output, Tiles, Traversal
+from pallas_kernels.traversal import TileOutput, TileProgram, Tiles
 
 MAX_PROGRAMS = 512
 """Programs that leave a partial result: a few for each multiprocessor."""
 
 
 def run(
-    t: Traversal,
+    t: TileProgram,
     row: jax.Array,
     neighbor: jax.Array,
     mask: jax.Array | None,
@@ -69,7 +69,7 @@ def run(
     return [_total(o, x, some) for o, x in zip(t.outputs, outs, strict=True)]
 
 
-def _total(o: Output, x: jax.Array, some: Any) -> jax.Array:
+def _total(o: TileOutput, x: jax.Array, some: Any) -> jax.Array:
     """The second stage; 0 where there is no edge at all."""
     if o.reduction is None:
         return x
@@ -83,7 +83,7 @@ class _EdgesProgram:
 
     def __init__(
         self,
-        t: Traversal,
+        t: TileProgram,
         ends: Sequence[Any],
         refs: Sequence[Any],
         num_edges: int,

@@ -3,7 +3,7 @@
 A row, or a piece of a hub, is a task (`rows.Tasks`), and each has a block of 128 threads of its
 own. A value `[F]` of an edge lies in the registers of the block, so `F` is a multiple of 128.
 The pieces of a hub leave their states in a buffer, and a second launch merges them in order.
-Here the body of a `Traversal` maps the values of one edge, `[*shape]` each: no lanes, no padding.
+Here the body of a `TileProgram` maps the values of one edge, `[*shape]` each: no lanes, no padding.
 
 JAX 0.12 interprets these kernels on a CPU, JAX 0.10.2 only lowers them (`can_interpret`).
 """
@@ -20,7 +20,14 @@ import numpy as np
 from jax import lax
 
 from pallas_kernels.rows import TaskPlan, Tasks
-from pallas_kernels.traversal import Operand, Output, Refs, Traversal, accumulator_dtype, neutral
+from pallas_kernels.traversal import (
+    Refs,
+    TileOperand,
+    TileOutput,
+    TileProgram,
+    accumulator_dtype,
+    neutral,
+)
 
 try:
     from jax.experimental.pallas import mosaic_gpu as backend
@@ -47,7 +54,7 @@ def can_interpret() -> bool:
 
 
 def run(
-    t: Traversal,
+    t: TileProgram,
     plan: TaskPlan,
     neighbor: jax.Array,
     edge: jax.Array,
@@ -102,15 +109,15 @@ def _together(tasks: Sequence[Tasks]) -> Tasks:
 
 
 def _merge_pieces(
-    t: Traversal, plan: TaskPlan, outs: list[Any], states: list[Any], interpret: bool
+    t: TileProgram, plan: TaskPlan, outs: list[Any], states: list[Any], interpret: bool
 ) -> list[Any]:
     """The rows of hubs, from the states of their pieces: a traversal of its own.
 
     A kernel cannot write into an array that exists, so XLA puts the few rows in their places.
     """
-    pieces = Traversal(
+    pieces = TileProgram(
         lambda values: values,
-        tuple(Operand("neighbor", o.shape, np.dtype(np.float32)) for o in t.reduced),
+        tuple(TileOperand("neighbor", o.shape, np.dtype(np.float32)) for o in t.reduced),
         t.reduced,
     )
     hubs = plan.hubs
@@ -126,7 +133,7 @@ def _merge_pieces(
 
 
 def _launch(
-    t: Traversal,
+    t: TileProgram,
     tasks: Tasks,
     arrays: Sequence[jax.Array],
     shapes: Sequence[jax.ShapeDtypeStruct],
@@ -184,7 +191,7 @@ def _access() -> tuple[Load, Store]:
 class _MosaicProgram:
     """One task: its edges in order, then one store."""
 
-    def __init__(self, t: Traversal, refs: Refs, number: Any, load: Load, store: Store):
+    def __init__(self, t: TileProgram, refs: Refs, number: Any, load: Load, store: Store):
         self.t, self.refs, self.load, self.store = t, refs, load, store
         first = [ref[number] for ref in refs.tasks]
         self.row, self.start, self.length = first[:3]
@@ -239,7 +246,7 @@ def full(x: Any, shape: tuple[int, ...]) -> Any:
     return x if x.shape == shape else lax.broadcast(x, shape)
 
 
-def start(outputs: Sequence[Output]) -> Values:
+def start(outputs: Sequence[TileOutput]) -> Values:
     """The states before the first edge, in float32."""
     return [jnp.full(o.shape, neutral(o), accumulator_dtype(o.dtype)) for o in outputs]
 
@@ -247,7 +254,7 @@ def start(outputs: Sequence[Output]) -> Values:
 _MERGE = {"sum": lax.add, "max": lax.max, "min": lax.min}
 
 
-def merge(outputs: Sequence[Output], state: Values, values: Values) -> Values:
+def merge(outputs: Sequence[TileOutput], state: Values, values: Values) -> Values:
     """The states after one more edge, or one more piece."""
     return [
         _MERGE[o.reduction](x, y.astype(x.dtype))

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels import traversal, triton
-from pallas_kernels.traversal import Operand, Refs, Tiles, Traversal
+from pallas_kernels.traversal import Refs, TileOperand, TileProgram, Tiles
 
 
 @functools.partial(
@@ -78,7 +78,7 @@ class TileConfig:
 
 
 def run(
-    t: Traversal,
+    t: TileProgram,
     plan: TaskPlan,
     neighbor: jax.Array,
     edge: jax.Array,
@@ -122,15 +122,17 @@ def run(
 
 
 def _merge_pieces(
-    t: Traversal, plan: TaskPlan, outs: list[Any], shapes: list[Any], launcher: Any
+    t: TileProgram, plan: TaskPlan, outs: list[Any], shapes: list[Any], launcher: Any
 ) -> list[jax.Array]:
     """The rows of hubs, from the states of their pieces: a traversal of its own."""
     n = len(t.outputs)
     outs, parts = outs[:n], outs[n:]
     at = [i for i, o in enumerate(t.outputs) if o.reduction is not None]
-    pieces = Traversal(
+    pieces = TileProgram(
         lambda tiles: tiles,
-        tuple(Operand("neighbor", o.shape, p.dtype) for o, p in zip(t.reduced, parts, strict=True)),
+        tuple(
+            TileOperand("neighbor", o.shape, p.dtype) for o, p in zip(t.reduced, parts, strict=True)
+        ),
         t.reduced,
     )
     number = jnp.arange(plan.pieces, dtype=plan.hubs.row.dtype)
@@ -148,7 +150,7 @@ def _merge_pieces(
 
 
 def _launch(
-    t: Traversal,
+    t: TileProgram,
     tasks: Tasks,
     arrays: Sequence[jax.Array],
     outs: Sequence[Any],
@@ -187,7 +189,7 @@ def _launch(
 class _RowsProgram:
     """One program: its tasks (one, or one a lane), edge by edge."""
 
-    def __init__(self, t: Traversal, refs: Refs, num_tasks: int, lanes: int, per_program: int):
+    def __init__(self, t: TileProgram, refs: Refs, num_tasks: int, lanes: int, per_program: int):
         self.t, self.refs, self.lanes = t, refs, lanes
         self.edges_a_step = lanes // per_program
         index = refs.tasks[0].dtype

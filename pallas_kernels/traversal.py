@@ -22,7 +22,7 @@ DOT = 16
 
 
 @dataclasses.dataclass(frozen=True)
-class Operand:
+class TileOperand:
     """An array that the edge function reads, `[size(place), *shape]`, shared ones `[*shape]`.
 
     place: `row` (the endpoint that owns the row), `neighbor` (the other one), `edge`, `shared`.
@@ -34,7 +34,7 @@ class Operand:
 
 
 @dataclasses.dataclass(frozen=True)
-class Output:
+class TileOutput:
     """An output of the edge function and what becomes of it.
 
     reduction: `sum`, `max`, `min`, `exp_sum`, `outer_sum` or None (written for each edge).
@@ -51,7 +51,7 @@ class Output:
 
 
 @dataclasses.dataclass(frozen=True)
-class Traversal:
+class TileProgram:
     """`body` maps a tile of each operand to a tile of each output.
 
     The tile of a value of shape `s` is `[lanes, *padded(s)]`, one edge a lane, or
@@ -59,11 +59,11 @@ class Traversal:
     """
 
     body: Callable[[Tiles], Tiles]
-    operands: tuple[Operand, ...]
-    outputs: tuple[Output, ...]
+    operands: tuple[TileOperand, ...]
+    outputs: tuple[TileOutput, ...]
 
     @functools.cached_property
-    def reduced(self) -> tuple[Output, ...]:
+    def reduced(self) -> tuple[TileOutput, ...]:
         """The outputs that are reduced, their scores renumbered."""
         at = [i for i, o in enumerate(self.outputs) if o.reduction is not None]
         return tuple(
@@ -168,7 +168,7 @@ def lift(mask: Any, rank: int) -> Any:
 # ----------------------------------------------------------------------------------- reductions
 
 
-def neutral(output: Output) -> Any:
+def neutral(output: TileOutput) -> Any:
     """What a reduction starts from."""
     dtype = np.dtype(accumulator_dtype(output.dtype))
     if output.reduction in ("sum", "exp_sum", "outer_sum"):
@@ -180,7 +180,7 @@ def neutral(output: Output) -> Any:
     return np.asarray(info.min if sign < 0 else info.max, dtype)
 
 
-def start(outputs: Sequence[Output], lanes: int) -> Tiles:
+def start(outputs: Sequence[TileOutput], lanes: int) -> Tiles:
     """The states before the first edge, `[lanes, *padded(shape)]` each."""
     out = []
     for o in outputs:
@@ -192,7 +192,7 @@ def start(outputs: Sequence[Output], lanes: int) -> Tiles:
     return out
 
 
-def states(outputs: Sequence[Output], values: Tiles, keep: Any) -> Tiles:
+def states(outputs: Sequence[TileOutput], values: Tiles, keep: Any) -> Tiles:
     """The states that one edge a lane amounts to; `keep[lanes]` says which lanes hold one."""
     out = []
     for o, x in zip(outputs, values, strict=True):
@@ -211,7 +211,7 @@ def _keep(x: jax.Array, keep: Any, otherwise: Any) -> jax.Array:
     return jnp.where(mask, x, jnp.full_like(x, otherwise))
 
 
-def merge(outputs: Sequence[Output], a: Tiles, b: Tiles) -> Tiles:
+def merge(outputs: Sequence[TileOutput], a: Tiles, b: Tiles) -> Tiles:
     """The states of two disjoint sets of edges, as the states of all of them."""
     simple = {
         "sum": jnp.add, "outer_sum": jnp.add, "max": triton.maximum, "min": triton.minimum,
@@ -244,7 +244,7 @@ def _scale(x: jax.Array, score: jax.Array, shift: jax.Array) -> jax.Array:
     return jnp.broadcast_to(factor, x.shape) * x
 
 
-def merge_lanes(outputs: Sequence[Output], x: Tiles) -> Tiles:
+def merge_lanes(outputs: Sequence[TileOutput], x: Tiles) -> Tiles:
     """All lanes in one: `[1, *padded(shape)]`."""
     simple = {"sum": jnp.sum, "max": triton.reduce_max, "min": triton.reduce_min}
     out: Tiles = []

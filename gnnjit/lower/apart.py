@@ -1,9 +1,9 @@
-"""Traversals cut in two, for what is linear in some of the inputs to be transposed by itself.
+"""Cuts aggregates in two, so that the part that is linear in some inputs is transposed by itself.
 
 before:  a, b = aggregate(x, y)        after:  a = aggregate(x, y); b = aggregate(y)
 
-where `x` is transposed: JAX takes every result of an equation that reads `x` for linear in it, and
-the weights of a softmax, summed beside what they weigh, are not.
+where `x` is transposed: JAX takes every result of an equation that reads `x` to be linear in it,
+and the sum of a softmax's weights, in one aggregate with the weighted sum, is not.
 """
 
 from __future__ import annotations

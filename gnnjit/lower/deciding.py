@@ -2,9 +2,9 @@
 
 before:  m: bf16[edge, 8] = h @ W            after:  m: f32[edge, 8] = float32(h) @ float32(W)
 
-Edges are compared with the maximum again when gradients are taken. Lowerings round intermediate
-values of half precision in different places, or nowhere, so that a bound on rounding would have to
-take many edges for the largest, and share the gradient among them.
+Gradients compare edges with the maximum again. Lowerings round intermediate values of half
+precision in different places, or nowhere: a bound on that rounding would take many edges for the
+largest, and share the gradient among them.
 """
 
 from __future__ import annotations

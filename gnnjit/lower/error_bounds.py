@@ -22,7 +22,7 @@ _EXACT = frozenset(
     "abs at_most broadcast_in_dim concatenate copy expand_dims gather max min neg pad reduce_max "
     "reduce_min reshape rev select_n slice split squeeze stop_gradient transpose".split()
 )
-"""Operations that give back (or negate) what they were given."""
+"""Operations that return (or negate) numbers that they read."""
 
 _ARITHMETIC = frozenset(
     "add add_any convert_element_type div integer_pow mul reduce_precision sqrt square sub".split()
@@ -34,7 +34,7 @@ _NO_JVP = frozenset(("custom_vjp_call", "io_callback", "pure_callback"))
 FEW = 4
 
 Error = Any
-"""Per scalar, how far it may be off; None for what is not computed, and for integers."""
+"""A bound on the error of each scalar; None for inputs, literals and integers."""
 
 
 def error_bounds(body: Program, args: Sequence[Any]) -> list[Error]:
@@ -65,7 +65,8 @@ def _propagate(eqn: Equation, xs: list[Any], off: list[Error], outs: list[Any]) 
     if eqn.op.name not in _EXACT:
         units = 1 if eqn.op.name in _ARITHMETIC else FEW
         totals = [
-            _own(o, units * jnp.abs(o)) if f else None for o, f in zip(outs, inexact, strict=True)
+            _rounding(o, units * jnp.abs(o)) if f else None
+            for o, f in zip(outs, inexact, strict=True)
         ]
     for i, e in enumerate(off):
         if e is not None:
@@ -96,13 +97,13 @@ def _move(eqn: Equation, xs: list[Any], outs: list[Any], i: int, error: Any) -> 
 
 def _sum(eqn: Equation, x: Any, error: Error) -> Any:
     assert isinstance(eqn.op, Lax)
-    return bind(eqn.op, [_plus(error, _own(x, 2 * jnp.abs(x)))])[0]
+    return bind(eqn.op, [_plus(error, _rounding(x, 2 * jnp.abs(x)))])[0]
 
 
 def _product(eqn: Equation, xs: list[Any], off: list[Error]) -> Any:
     """At least `|a| (error of b) + (error of a) |b|`, and the rounding of the sum."""
     a, b = xs
-    total = _most(eqn, _plus(off[0], _own(a, 2 * jnp.abs(a))), b)  # a sum of many rounds often
+    total = _most(eqn, _plus(off[0], _rounding(a, 2 * jnp.abs(a))), b)  # a sum of many rounds often
     return total if off[1] is None else total + _most(eqn, a, off[1])
 
 
@@ -131,7 +132,7 @@ def _norm(x: Any, axes: tuple[int, ...]) -> Any:
     return jnp.squeeze(largest, axes) * jnp.sqrt(squares)
 
 
-def _own(like: Any, size: Any) -> Any:
+def _rounding(like: Any, size: Any) -> Any:
     """The rounding of a result of magnitude `size`."""
     return jnp.asarray(jnp.finfo(like.dtype).eps, like.dtype) * size
 

@@ -1,8 +1,8 @@
 """Arrays whose types say how they lie on a mesh: its axes are `jax.sharding.AxisType.Explicit`.
 
-A layer on a `Graph` needs every row that an edge may read, so what is sharded within one call is
-gathered (`gnnjit.shard` deals a graph out). What is sharded over a batch of calls stays where it
-is: each device runs its own.
+A layer on a `Graph` needs every row that an edge may read, so arrays that are sharded within one
+call are gathered (`gnnjit.shard` deals a graph out instead). Arrays that are sharded over a batch
+of calls stay where they are: each device runs its part of the batch.
 """
 
 from __future__ import annotations

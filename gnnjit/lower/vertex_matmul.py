@@ -4,9 +4,10 @@
     tall_p:  a [N, F], b [N, G]  ->  a.T @ b, the gradient of w
 
 Each is bilinear and its transposes are the other one or itself, so derivatives of every order stay
-among the two. JAX's own dot would come out as the same, but nobody could lower the tall one then.
-Both are told over which axis of a mesh the N elements are sharded, if they are: kernels run on each
-device's own, and the tall product is added up over the axis. Their precision is JAX's own.
+among the two. JAX's `dot_general` has the same derivatives, but in it the tall product could not be
+told apart and lowered to a kernel. Where the N elements are sharded over an axis of a mesh, kernels
+run on the elements of each device, and tall products are summed over the axis. `precision` is as in
+`dot_general`.
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ def _plans(
     ]
     rng = np.random.default_rng(seed)
     for _ in range(plans):
-        moving = np.concatenate([_candidates(giver, cost, limit, rng) for giver in givers])
-        moved = _Migration.of(src, dst, shard, moving, cost, limit, partition.num_shards).run()
+        leaving = np.concatenate([_candidates(giver, cost, limit, rng) for giver in givers])
+        moved = _Migration.of(src, dst, shard, leaving, cost, limit, partition.num_shards).run()
         yield Partition.of_assignment(moved, partition.num_shards, METHOD, partition.order)
 
 
@@ -196,9 +196,12 @@ def _within(costs: HostArray, budget: float) -> HostArray:
 class _Migration:
     """Candidates that look for a shard.
 
-    shard: `int64[N]`, -1 for those that have none yet. candidates: `int64[C]`. room: `float64[P]`,
-    what each shard may still take. near: `int64[C, P]`, the edges that join each candidate to each
-    shard. ends: edges between candidates, in both directions, `int64[K]` twice: of whom, to whom.
+    shard: `int64[N]`, the shard of each vertex, -1 for candidates that have none yet.
+    candidates: `int64[C]`, their vertices.
+    costs: `float64[C]`, their costs.
+    room: `float64[P]`, the cost that each shard may still take.
+    near: `int64[C, P]`, the edges that join each candidate to each shard.
+    ends: edges between candidates, in both directions: from and to, `int64[K]` each.
     """
 
     shard: HostArray
@@ -221,16 +224,18 @@ class _Migration:
         room = limit - np.bincount(shard[settled], cost[settled], minlength=parts)
         touched = np.flatnonzero((number[src] >= 0) | (number[dst] >= 0))
         src, dst = src[touched], dst[touched]
-        own = np.concatenate([number[src], number[dst]])
+        candidate = np.concatenate([number[src], number[dst]])
         other = np.concatenate([dst, src])
-        own, other = own[own >= 0], other[own >= 0]
+        candidate, other = candidate[candidate >= 0], other[candidate >= 0]
         to = shard[other]
         near = np.zeros((len(candidates), parts), np.int64)
-        moving = _Migration(shard, candidates, cost[candidates], room, near, (own, number[other]))
-        moving._count(own[to >= 0], to[to >= 0])
+        migration = _Migration(
+            shard, candidates, cost[candidates], room, near, (candidate, number[other])
+        )
+        migration._count(candidate[to >= 0], to[to >= 0])
         free = to < 0
-        moving.ends = (own[free], number[other[free]])
-        return moving
+        migration.ends = (candidate[free], number[other[free]])
+        return migration
 
     def run(self) -> HostArray:
         """`int64[N]`: the shard of each vertex."""
@@ -242,9 +247,9 @@ class _Migration:
             open_[accepted] = False
             fresh = np.zeros(len(open_), bool)
             fresh[accepted] = True
-            own, other = self.ends
-            told = fresh[other] & open_[own]
-            self._count(own[told], self.shard[self.candidates[other[told]]])
+            candidate, other = self.ends
+            told = fresh[other] & open_[candidate]
+            self._count(candidate[told], self.shard[self.candidates[other[told]]])
         self._fill(np.flatnonzero(open_))
         return self.shard
 
@@ -278,9 +283,9 @@ class _Migration:
         self.shard[self.candidates[some]] = p
         self.room[p] -= self.costs[some].sum()
 
-    def _count(self, own: HostArray, to: HostArray) -> None:
+    def _count(self, candidate: HostArray, to: HostArray) -> None:
         """These candidates have one more edge each to these shards."""
         size = self.near.size
-        self.near += np.bincount(own * self.near.shape[1] + to, minlength=size).reshape(
+        self.near += np.bincount(candidate * self.near.shape[1] + to, minlength=size).reshape(
             self.near.shape
         )

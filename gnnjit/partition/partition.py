@@ -107,7 +107,6 @@ def equal_vertices(num_nodes: int, num_shards: int, order: ArrayLike | None = No
     number if left out). NeuGraph's cut. Raises GraphError for sizes that are none, or an `order`
     that is no permutation."""
     num_nodes = checks.whole("num_nodes", num_nodes, 0)
-    num_nodes = checks.whole("num_nodes", num_nodes, 0)
     parts = checks.whole("num_shards", num_shards, 1)
     return Partition(checks.along(order, num_nodes), even(num_nodes, parts), "vertices")
 

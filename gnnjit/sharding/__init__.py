@@ -4,9 +4,8 @@ In: a `Graph` and a partition. Out: a `ShardedGraph`, which layers take like any
 communication itself is lowered in `lower/sharded`.
 """
 
-from gnnjit.sharding.serialized import register
-from gnnjit.sharding.sharded_graph import ShardedGraph
+from gnnjit.sharding.sharded_graph import ShardedGraph, refuse_exports
 
 __all__ = ["ShardedGraph"]
 
-register()
+refuse_exports()

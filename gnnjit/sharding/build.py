@@ -145,7 +145,7 @@ def plan(
 ) -> ShardPlan:
     """The plan for the edges `src[i] -> dst[i]`, all of them in this process. `mask`: where the
     user's list has padding, it is True at these edges."""
-    given = np.arange(len(src)) if mask is None else np.flatnonzero(mask)
+    original = np.arange(len(src)) if mask is None else np.flatnonzero(mask)
     dealt, shards = Dealt.by(partition), partition.num_shards
     start, _, by_shard = counting_sort(dealt.shard[dst], dst, shards)
     rows = dealt.num_rows
@@ -154,15 +154,15 @@ def plan(
     def edges(p: int) -> ShardEdges:
         number = by_shard[start[p] : start[p + 1]]
         s = src[number]
-        return ShardEdges(dealt.shard[s], dealt.row[s], dealt.row[dst[number]], given[number])
+        return ShardEdges(dealt.shard[s], dealt.row[s], dealt.row[dst[number]], original[number])
 
     def used(p: int) -> HostArray:
         if p not in halos:
-            found = np.zeros((shards, rows), bool)
+            read = np.zeros((shards, rows), bool)
             s = src[by_shard[start[p] : start[p + 1]]]
-            found[dealt.shard[s], dealt.row[s]] = True
-            found[p] = False
-            halos[p] = np.flatnonzero(found)
+            read[dealt.shard[s], dealt.row[s]] = True
+            read[p] = False
+            halos[p] = np.flatnonzero(read)
         return halos[p]
 
     def sent(p: int, q: int) -> HostArray:
@@ -225,19 +225,19 @@ def build(
             "out_degree": plan.out_degree(p),
         }
 
-    found = _spread(mesh, axis, plan.num_shards, part)
+    arrays = _spread(mesh, axis, plan.num_shards, part)
     return ShardedGraph(
-        vertex=found["vertex"],
-        edge=found["edge"],
-        sizes=found["sizes"],
-        edge_counts=found["edge_counts"],
-        out_degree=found["out_degree"],
-        src=found["src"],
-        dst=found["dst"],
-        in_structure=found["in_structure"],
-        out_structure=found["out_structure"],
-        exchange=found["exchange"],
-        cover=found["cover"],
+        vertex=arrays["vertex"],
+        edge=arrays["edge"],
+        sizes=arrays["sizes"],
+        edge_counts=arrays["edge_counts"],
+        out_degree=arrays["out_degree"],
+        src=arrays["src"],
+        dst=arrays["dst"],
+        in_structure=arrays["in_structure"],
+        out_structure=arrays["out_structure"],
+        exchange=arrays["exchange"],
+        cover=arrays["cover"],
         mesh=mesh,
         axis=axis,
         features=features,

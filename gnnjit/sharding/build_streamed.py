@@ -78,11 +78,11 @@ class _LocalShards:
             at = np.flatnonzero(end == p)
             number, row = at + self.num_edges, self.dealt.row
             self.kept[p].append(ShardEdges(start[at], row[src[at]], row[dst[at]], number))
-        own = np.flatnonzero(self.first[start] >= 0)
-        row = self.first[start[own]] + self.dealt.row[src[own]]
+        local = np.flatnonzero(self.first[start] >= 0)
+        row = self.first[start[local]] + self.dealt.row[src[local]]
         self.degrees += np.bincount(row, minlength=len(self.degrees))
-        for q in np.unique(end[own]):
-            self.readers[row[end[own] == q], q >> 3] |= np.uint8(1 << (q & 7))
+        for q in np.unique(end[local]):
+            self.readers[row[end[local] == q], q >> 3] |= np.uint8(1 << (q & 7))
         self.num_edges += len(src)
 
     def close(self) -> None:
@@ -100,10 +100,10 @@ class _LocalShards:
     @functools.cache  # noqa: B019, as long as the plan
     def used(self, p: int) -> HostArray:
         edges = self.edges(p)
-        found = np.zeros((self.count, self.rows), bool)
-        found[edges.shard, edges.src] = True
-        found[p] = False
-        return np.flatnonzero(found)
+        read = np.zeros((self.count, self.rows), bool)
+        read[edges.shard, edges.src] = True
+        read[p] = False
+        return np.flatnonzero(read)
 
     def sent(self, p: int, q: int) -> HostArray:
         return np.flatnonzero(self._of(p, self.readers)[:, q >> 3] & np.uint8(1 << (q & 7)))
@@ -113,11 +113,11 @@ class _LocalShards:
 
     def reads(self) -> HostArray:
         """The rows of `ShardPlan.traffic` that this process knows; zeros in the others."""
-        found = np.zeros((self.count, self.count), np.int64)
+        counts = np.zeros((self.count, self.count), np.int64)
         for p in self.mine:
             for q in set(range(self.count)) - {p}:
-                found[p, q] = len(self.sent(p, q))
-        return found
+                counts[p, q] = len(self.sent(p, q))
+        return counts
 
     def _of(self, p: int, rows: HostArray) -> HostArray:
         first = self.first[p]

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +56,7 @@ class Halo:
         rows: static, the rows of the table after the local ones.
     """
 
+    name: ClassVar[str] = "halo"
     send: Any
     returned: Structure
     places: Any
@@ -104,6 +105,7 @@ class Ring:
         runs: static, the other stops, by distance.
     """
 
+    name: ClassVar[str] = "ring"
     starts: Any
     counts: Any
     capacity: tuple[int, int]
@@ -183,6 +185,8 @@ class Cover:
 @dataclasses.dataclass(frozen=True, eq=False)
 class AllGather:
     """Every device receives every row."""
+
+    name: ClassVar[str] = "all_gather"
 
 
 Exchange = AllGather | Halo | Ring

@@ -11,19 +11,17 @@ from gnnjit.system.memory_budget import human
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShardReport:
-    """What `gnnjit.shard` decided. Printed, it is a table.
-
-    Two graphs that differ in it alone are compiled once.
+    """Prints as a table. All reports are equal, so that graphs are not compiled anew for one.
 
     Attributes:
-        partition, order: which method dealt vertices out, and along which order of theirs.
-        vertices, edges: their numbers on each shard.
+        partition, order: the method that cut the graph, and the order of vertices that it cut.
+        vertices, edges: the numbers of each shard.
         cut: edges whose source is on another shard.
-        lower_bound: rows of other shards that the average shard's edges read; what a halo moves
-            without padding.
-        width: features (of 4 bytes) in the rows that the exchanges were compared for.
+        lower_bound: rows of other shards that the edges of the average shard read: what a halo
+            moves without padding.
+        width: the number of features (of 4 bytes) that `ways` were compared for.
         ways: the exchanges that were compared.
-        exchange: the one that was taken.
+        exchange: the exchange taken.
     """
 
     partition: str

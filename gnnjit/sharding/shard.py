@@ -53,12 +53,12 @@ def shard(
 ) -> ShardedGraph:
     """Deal the vertices of `graph` out to the devices along one axis of a mesh.
 
-    Layers and compiled functions take the result in place of a `Graph`, and arrays that its `put`
-    and `put_edges` made in place of features: `layer(sharded, sharded.put(x), params)`. Values and
-    gradients are those of one device, up to rounding. Each device holds its vertices and the edges
-    that end there, and rows of other devices only while it needs them (NeuGraph, 2019, section 3.3;
-    ROC, 2020, section 4; FlexGraph, 2021, section 5). Between layers, everything that JAX can do
-    with sharded arrays is allowed. `sharded.report` says what was decided.
+    Layers and compiled functions take the result where they take a `Graph`, and arrays made by its
+    `put` and `put_edges` where they take features: `layer(sharded, sharded.put(x), params)`.
+    Values and gradients are those of one device, up to rounding. Each device holds its vertices,
+    the edges that end there and, while it needs them, rows of other devices (NeuGraph, section 3.3;
+    ROC, section 4; FlexGraph, section 5). Between layers, everything that JAX can do with sharded
+    arrays goes. `sharded.report` shows the decisions.
 
     Args:
         graph: a graph with concrete edges and one vertex set.
@@ -72,24 +72,24 @@ def shard(
         order: of vertices along which they are cut. "given": as they are numbered; "rcm": reverse
             Cuthill-McKee, neighbours close; "auto": the one of the two that cuts fewer edges. A
             `Partition` has its own, and "metis" needs none.
-        exchange: how rows of other shards come. "halo": those that are used, at once; "cover": the
-            same, but sums for destinations instead of rows of sources where those are fewer, for
-            sums over neighbours (FlexGraph's partial aggregation; a minimum vertex cover);
-            "ring": shard by shard, where any has edges, never more than two shards' rows on a
-            device; "all_gather": all of them; "auto": the fastest by measured rates that fits the
-            budget. Without a budget, "auto" never takes "all_gather", nor what holds more than four
-            shards' rows.
+        exchange: how rows of other shards come to a device. "halo": those that its edges read, all
+            at once; "cover": the same, but for sums over neighbours, sums for destinations travel
+            instead of rows of sources where those are fewer (FlexGraph's partial aggregation; a
+            minimum vertex cover); "ring": one shard after the other, so that a device never holds
+            the rows of more than two; "all_gather": all rows; "auto": the fastest by measured rates
+            that fits the budget. Without a budget, "auto" takes neither "all_gather" nor an
+            exchange that holds the rows of more than four shards.
         features: the axis of `mesh` that splits features where each is aggregated by itself (graph
             sampling-based GCN, section V-B).
-        width: features (float32) of the arrays that travel, which "auto" weighs.
-        cost: the model that "learned" cuts by; one that knows the usual costs if left out.
+        width: the number of features (float32) of the arrays that travel, for "auto".
+        cost: the model of vertex costs for "learned"; a model of usual costs if left out.
         memory_budget: bytes of each device, or "256MiB", for one array's rows of other shards.
 
     Returns:
         A `ShardedGraph`.
 
     Raises:
-        GraphError: a bipartite or traced graph, an unknown name, an axis that the mesh has not, a
+        GraphError: a bipartite or traced graph, an unknown name, an axis that is not in the mesh, a
             partition that does not fit.
         PlanError: no exchange fits the budget.
     """
@@ -106,21 +106,23 @@ def shard(
         )
     dealt = _partition(partition, src, dst, num_nodes, shards, by, width, cost)
     mask = None if graph.mask is None else np.asarray(graph.mask)
-    found = plan(src, dst, dealt, mask)
+    sharding_plan = plan(src, dst, dealt, mask)
     budget = None if memory_budget is None else parse_size(memory_budget)
-    way, every = _way(exchange, found, mesh, axis, 4 * width, budget)
+    way, every = _way(exchange, sharding_plan, mesh, axis, 4 * width, budget)
     report = ShardReport(
         partition=dealt.method,
         order=along,
         vertices=tuple(dealt.sizes.tolist()),
-        edges=tuple(found.counts.tolist()),
+        edges=tuple(sharding_plan.counts.tolist()),
         cut=cut_edges(src, dst, dealt),
-        lower_bound=float(found.traffic().sum() / shards),
+        lower_bound=float(sharding_plan.traffic().sum() / shards),
         width=width,
         ways=tuple(every),
         exchange=way,
     )
-    return dataclasses.replace(build(found, mesh, axis, way, features=features), report=report)
+    return dataclasses.replace(
+        build(sharding_plan, mesh, axis, way, features=features), report=report
+    )
 
 
 def _checked(
@@ -208,26 +210,26 @@ def _partition(
 
 
 def _way(
-    wanted: str, found: ShardPlan, mesh: Mesh, axis: str, row: int, budget: int | None
+    wanted: str, sharding_plan: ShardPlan, mesh: Mesh, axis: str, row: int, budget: int | None
 ) -> tuple[str, list[Way]]:
-    """The exchange, and all that were weighed."""
+    """The exchange taken, and all that were compared."""
     if wanted not in ("auto", *EXCHANGES):
         names = ", ".join(("auto", *EXCHANGES))
         raise GraphError(f"exchange is {validate.shown(wanted)}, expected one of {names}")
-    shards, rows = found.num_shards, found.dealt.num_rows
+    shards, rows = sharding_plan.num_shards, sharding_plan.dealt.num_rows
 
     def weighed(blocks: HaloLayout) -> Blocks:
         heights = tuple(block.height for block in blocks.blocks)
         held = blocks.total + blocks.entries
         return Blocks(heights, blocks.at_once, blocks.moved / shards, held)
 
-    # Rates are measured, and a cover is looked for, where something depends on them.
+    # Rates are measured, and a cover is computed, only where the choice depends on them.
     links = links_of(mesh, axis) if wanted == "auto" else None
     cover = None
     if wanted in ("auto", "cover"):
-        cover = weighed(found.covered.rows), weighed(found.covered.sums)
-    hops = sum(run.count for run in found.runs)
-    every = ways(links, shards, rows, row, hops, weighed(found.halo), cover)
+        cover = weighed(sharding_plan.covered.rows), weighed(sharding_plan.covered.sums)
+    hops = sum(run.count for run in sharding_plan.runs)
+    every = ways(links, shards, rows, row, hops, weighed(sharding_plan.halo), cover)
     if wanted == "auto":
         return choose(every, rows, row, budget).name, every
     taken = next(way for way in every if way.name == wanted)

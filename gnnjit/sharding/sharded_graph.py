@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import export
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit.distributed.process_group import on_host
@@ -18,7 +19,7 @@ from gnnjit.graph.graph import Graph
 from gnnjit.graph.structure import Structure
 from gnnjit.partition.partition import Partition
 from gnnjit.shapes import ArrayLike, EdgeMask, HostArray, PyTree
-from gnnjit.sharding.exchange import Cover, Exchange
+from gnnjit.sharding.exchange import AllGather, Cover, Exchange, Halo, Ring
 
 
 @functools.partial(
@@ -36,24 +37,23 @@ from gnnjit.sharding.exchange import Cover, Exchange
 class ShardedGraph:
     """A directed graph whose vertices are dealt out to the devices along one axis of a mesh.
 
-    `gnnjit.shard` makes one. It is a frozen pytree of arrays that are sharded over that axis, and
-    is passed to layers and compiled functions where a `Graph` would be. Shard p has `num_rows` rows
-    for its vertices and `num_slots` for the edges that end there, padding last. So arrays of
-    vertices are `[P * num_rows, ...]` and arrays of edges `[P * num_slots, ...]`; `put`,
-    `put_edges`, `get` and `get_edges` take them there and back. Ignore what is computed in padding,
-    which `vertex_mask` tells. `put` fills padding with zeros, so that a loss whose weights were
-    `put` too does not see it.
+    A frozen pytree of arrays that are sharded over that axis, to be passed to layers and compiled
+    functions where a `Graph` would be. Made by `gnnjit.shard`. Shard p has `num_rows` rows for its
+    vertices and `num_slots` slots for the edges that end there, padding last; arrays of vertices
+    are `[P * num_rows, ...]`, of edges `[P * num_slots, ...]`: `put`, `put_edges`, `get` and
+    `get_edges` convert to and from them. Ignore values of padding: `vertex_mask` is False there,
+    and `put` fills it with zeros, so that a loss with weights that were `put` too leaves it out.
 
     Attributes:
         vertex: `int32[P * num_rows]`, the user's number of each row's vertex; 0 in padding.
-        edge: `int32[P * num_slots]`, that of each slot's edge; 0 in padding.
+        edge: `int32[P * num_slots]`, the user's number of each slot's edge; 0 in padding.
         sizes, edge_counts: `int32[P]`, vertices and edges of each shard.
         mesh, axis: the devices, and the axis that shards vertices.
         features: the axis of the mesh that splits features in aggregations, if any.
         num_nodes, num_given: the vertices and edges of the graph, its padding included.
         num_src, num_dst, num_edges: lengths of the arrays of vertices and edges, with padding.
-        alone_of: how many shards there are, in a graph that `alone` made; None elsewhere.
-        report: what `gnnjit.shard` decided, to be printed; graphs that differ in it are equal.
+        alone_of: in a result of `alone`, the number of shards of the whole graph.
+        report: the decisions of `gnnjit.shard`, to be printed.
     """
 
     vertex: Any
@@ -100,11 +100,7 @@ class ShardedGraph:
     @property
     def exchange_name(self) -> str:
         """How rows come from other shards, by the name that `gnnjit.shard` takes."""
-        if self.cover is not None:
-            return "cover"
-        return {"AllGather": "all_gather"}.get(
-            type(self.exchange).__name__, type(self.exchange).__name__.lower()
-        )
+        return self.exchange.name if self.cover is None else "cover"
 
     @property
     def place(self) -> tuple[Mesh, str, str | None]:
@@ -186,10 +182,8 @@ class ShardedGraph:
         return Partition(vertex[real.reshape(-1)], np.cumsum([0, *sizes]), "given")
 
     def alone(self, shard: int) -> ShardedGraph:
-        """A graph on one device with the work of one shard, for timing.
-
-        It reads its own rows (or zeros) where another shard's would be, so its numbers mean
-        nothing.
+        """One shard as a graph on one device, for timing: it reads local rows, or zeros, in place
+        of the rows of other shards, so that what it computes is no result.
 
         Raises GraphError where another process holds the shard.
         """
@@ -297,3 +291,22 @@ def _real(sizes: Any, length: int) -> jax.Array:
 
 AnyGraph = Graph | ShardedGraph
 """The graphs that layers take."""
+
+
+def _refuse(_: Any) -> Any:
+    raise GraphError(
+        "a sharded graph is an argument of an exported function, and it names the devices of this "
+        "process. Export a function of its arrays: f(leaves) with leaves, tree = "
+        "jax.tree.flatten(graph), which calls jax.tree.unflatten(tree, leaves)"
+    )
+
+
+def refuse_exports() -> None:
+    """Make `jax.export` refuse sharded graphs as arguments, with this error."""
+    for kind in (AllGather, Cover, Halo, Ring, ShardedGraph):
+        export.register_pytree_node_serialization(
+            kind,
+            serialized_name=f"gnnjit.{kind.__name__}",
+            serialize_auxdata=_refuse,
+            deserialize_auxdata=_refuse,
+        )

@@ -33,8 +33,8 @@ def stream(
     `fn` is any pure function of one graph: a model, its loss, `jax.grad` of it, a whole training
     step with its optimizer. Call the result as you would call `fn`, with a
     `gnnjit.streaming.StreamedGraph` in place of the graph. Pass data of its vertices as what
-    `graph.put` or `graph.array` gives, and data of its edges as what `graph.put_edges` or `graph.edge_array`
-    gives. Everything else is shared (parameters, keys, numbers).
+    `graph.put` or `graph.array` gives, and data of its edges as what `graph.put_edges` or
+    `graph.edge_array` gives. Everything else is shared (parameters, keys, numbers).
 
     Inside, layers take the graph. Between them, `fn` may do whatever needs a vertex's own row
     alone, and take sums, means and extremes over all vertices. The function is cut into sweeps over

@@ -10,7 +10,7 @@ from pallas import INTERPRET, numeric
 
 from pallas_kernels import edges
 from pallas_kernels.rows import TileConfig
-from pallas_kernels.traversal import DOT, Operand, Output, Traversal
+from pallas_kernels.traversal import DOT, TileOperand, TileOutput, TileProgram
 
 F32 = np.dtype(np.float32)
 pytestmark = numeric
@@ -30,20 +30,20 @@ def _wide(x):
     return left, jnp.where(jnp.arange(32) < G, right, 0)
 
 
-TRAVERSAL = Traversal(
+TRAVERSAL = TileProgram(
     body,
     (
-        Operand("row", (F,), F32),
-        Operand("neighbor", (F,), F32),
-        Operand("edge", (), F32),
-        Operand("shared", (F,), F32),
+        TileOperand("row", (F,), F32),
+        TileOperand("neighbor", (F,), F32),
+        TileOperand("edge", (), F32),
+        TileOperand("shared", (F,), F32),
     ),
     (
-        Output("sum", (F,), F32),
-        Output("max", (F,), F32),
-        Output("min", (F,), F32),
-        Output("outer_sum", (F, G), F32),
-        Output(None, (F,), F32),
+        TileOutput("sum", (F,), F32),
+        TileOutput("max", (F,), F32),
+        TileOutput("min", (F,), F32),
+        TileOutput("outer_sum", (F, G), F32),
+        TileOutput(None, (F,), F32),
     ),
 )
 

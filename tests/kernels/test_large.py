@@ -13,7 +13,7 @@ import pallas
 import pytest
 
 from pallas_kernels import edges, rows
-from pallas_kernels.traversal import Operand, Output, Traversal
+from pallas_kernels.traversal import TileOperand, TileOutput, TileProgram
 
 from . import ttir
 from .memory import Fault, Virtual
@@ -50,10 +50,10 @@ def executed(
 
 def sums_of_rows(count: int, width: int, dtype: Any, index: Any) -> None:
     """Each row has two edges, from itself and from a row far away."""
-    t = Traversal(
+    t = TileProgram(
         lambda tiles: [tiles[0].astype(jnp.float32)],
-        (Operand("neighbor", (width,), np.dtype(dtype)),),
-        (Output("sum", (width,), np.dtype(np.float32)),),
+        (TileOperand("neighbor", (width,), np.dtype(dtype)),),
+        (TileOutput("sum", (width,), np.dtype(np.float32)),),
     )
     ids = [Array((count,), index)] * 3 + [Array((2 * count,), index)] * 2
     avals = [*ids, Array((count, width), dtype)]
@@ -95,10 +95,10 @@ def test_many_features(count, width, dtype):
 
 def on_edges(count: int, dtype: Any) -> list[dict[int, Any]]:
     """Twice a number of each edge, by the first and the last programs."""
-    t = Traversal(
+    t = TileProgram(
         lambda tiles: [tiles[0] + tiles[0]],
-        (Operand("edge", (), np.dtype(dtype)),),
-        (Output(None, (), np.dtype(dtype)),),
+        (TileOperand("edge", (), np.dtype(dtype)),),
+        (TileOutput(None, (), np.dtype(dtype)),),
     )
     with jax.enable_x64(True):
         avals = [Array((count,), jnp.int64)] * 2 + [Array((count,), dtype)]

@@ -13,7 +13,7 @@ from pallas import INTERPRET, numeric
 
 from gnnjit.graph.row_tasks import build_tasks
 from pallas_kernels import rows
-from pallas_kernels.traversal import Operand, Output, Traversal
+from pallas_kernels.traversal import TileOperand, TileOutput, TileProgram
 
 F32 = np.dtype(np.float32)
 pytestmark = numeric
@@ -27,21 +27,21 @@ def body(tiles):
     return [score, w[:, None] * x, x, x, jnp.ones_like(score), wide * x]
 
 
-TRAVERSAL = Traversal(
+TRAVERSAL = TileProgram(
     body,
     (
-        Operand("row", SCORE, F32),
-        Operand("neighbor", SCORE, F32),
-        Operand("neighbor", (F,), F32),
-        Operand("edge", SCORE, F32),
+        TileOperand("row", SCORE, F32),
+        TileOperand("neighbor", SCORE, F32),
+        TileOperand("neighbor", (F,), F32),
+        TileOperand("edge", SCORE, F32),
     ),
     (
-        Output("max", SCORE, F32),
-        Output("sum", (F,), F32),
-        Output("min", (F,), F32),
-        Output("exp_sum", (F,), F32, score=0),
-        Output("exp_sum", SCORE, F32, score=0),
-        Output(None, (F,), F32),
+        TileOutput("max", SCORE, F32),
+        TileOutput("sum", (F,), F32),
+        TileOutput("min", (F,), F32),
+        TileOutput("exp_sum", (F,), F32, score=0),
+        TileOutput("exp_sum", SCORE, F32, score=0),
+        TileOutput(None, (F,), F32),
     ),
 )
 
@@ -136,10 +136,10 @@ def test_scores_of_minus_infinity(piece):
     """Such edges weigh nothing; a row of nothing else is 0, as softmax has it."""
     indptr, neighbor, edge = graph([6, 6])
     s = np.array([-np.inf, -np.inf], F32)
-    t = Traversal(
+    t = TileProgram(
         lambda tiles: [tiles[0] + tiles[1], jnp.ones_like(tiles[0] + tiles[1])],
-        (Operand("row", (), F32), Operand("neighbor", (), F32)),
-        (Output("max", (), F32), Output("exp_sum", (), F32, score=0)),
+        (TileOperand("row", (), F32), TileOperand("neighbor", (), F32)),
+        (TileOutput("max", (), F32), TileOutput("exp_sum", (), F32, score=0)),
     )
     for scores, want in ((s, [0, 0]), (np.array([1.0, 1.0], F32), [6, 6])):
         out = rows.run(
@@ -156,8 +156,8 @@ def test_scores_of_minus_infinity(piece):
 
 
 def test_padding_slots_write_zeros_on_the_edges():
-    t = Traversal(
-        lambda tiles: [tiles[0]], (Operand("neighbor", (), F32),), (Output(None, (), F32),)
+    t = TileProgram(
+        lambda tiles: [tiles[0]], (TileOperand("neighbor", (), F32),), (TileOutput(None, (), F32),)
     )
     indptr = np.array([0, 2], np.int32)
     arrays = np.zeros(4, np.int32), np.array([3, 1, 0, 2], np.int32)
@@ -169,10 +169,10 @@ def test_padding_slots_write_zeros_on_the_edges():
 
 
 def test_half_precision_is_summed_in_float32():
-    t = Traversal(
+    t = TileProgram(
         lambda tiles: [tiles[0].astype(jnp.float32)],
-        (Operand("edge", (), np.dtype(jnp.bfloat16)),),
-        (Output("sum", (), np.dtype(jnp.bfloat16)),),
+        (TileOperand("edge", (), np.dtype(jnp.bfloat16)),),
+        (TileOutput("sum", (), np.dtype(jnp.bfloat16)),),
     )
     count = 1000
     slots = np.arange(count, dtype=np.int32)

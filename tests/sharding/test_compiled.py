@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gnnjit.lower.sharded.packing import together
+from gnnjit.lower.sharded.aggregate import side_by_side
 
 from .functions import arguments, gated, of_module
 from .graphs import edges
@@ -143,7 +143,7 @@ def test_packing(rows):
         moves.append(x.dtype)
         return x[::-1]
 
-    for x, moved in zip(arrays, together(back_to_front, arrays), strict=True):
+    for x, moved in zip(arrays, side_by_side(back_to_front, arrays), strict=True):
         assert moved.dtype == x.dtype
         np.testing.assert_array_equal(moved, x[::-1])
     assert moves == [jnp.float32, jnp.int32, jnp.bfloat16]

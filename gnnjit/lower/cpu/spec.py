@@ -102,8 +102,8 @@ class Spec:
         level = {Space.SHARED: ONCE, self.rows: PER_ROW}
         out = {v: level.get(v.space, PER_EDGE) for v in self.body.inputs}
         for eqn in self.body.equations:
-            own = max((self.level(a, out) for a in eqn.inputs), default=ONCE)
-            out.update(dict.fromkeys(eqn.outputs, own))
+            highest = max((self.level(a, out) for a in eqn.inputs), default=ONCE)
+            out.update(dict.fromkeys(eqn.outputs, highest))
         return out
 
     def level(self, atom: Atom, levels: dict[Value, int] | None = None) -> int:

@@ -187,7 +187,9 @@ class TraversalCode:
         high = m.smaller(b.add(low, I64(self.piece)), b.add(self.rows, self.slots))
         first, last = self.first_row(low), self.first_row(high)
         first = self._back_to_hub(first, low)
-        self.own = m.offset(self.partial, task, self.record) if self.record else self.partial
+        self.task_record = (
+            m.offset(self.partial, task, self.record) if self.record else self.partial
+        )
         self.env: dict[Value, Vec] = {}
         self.feature: ir.Value = I64(0)
         if self.spec.block is None:
@@ -196,7 +198,7 @@ class TraversalCode:
         self.collector = self._collector()
         for acc in self.tables:
             tables.clear(
-                m, acc.dtype, math.prod(acc.value.shape), m.offset(self.own, acc.leading, 1)
+                m, acc.dtype, math.prod(acc.value.shape), m.offset(self.task_record, acc.leading, 1)
             )
         with m.loop(first, last) as row:
             begin, end = self.start_of(row), self.start_of(b.add(row, I64(1)))
@@ -209,7 +211,7 @@ class TraversalCode:
         if self.collector:
             self.collector.multiply()
         for acc in self.grown:
-            self._put(acc, m.offset(self.own, acc.leading, 1), totals)
+            self._put(acc, m.offset(self.task_record, acc.leading, 1), totals)
         b.ret_void()
 
     def _back_to_hub(self, first: ir.Value, low: ir.Value) -> ir.Value:
@@ -250,7 +252,7 @@ class TraversalCode:
             with then, m.scope():
                 for acc in self.of_rows:
                     at = b.select(part.leads, I64(acc.leading), I64(acc.trailing))
-                    self._put(acc, m.offset(self.own, at, 1), found)
+                    self._put(acc, m.offset(self.task_record, at, 1), found)
             with otherwise, m.scope():
                 empty = b.icmp_signed("==", part.since, part.until)
                 for acc in self.of_rows:
@@ -383,7 +385,7 @@ class TraversalCode:
 
     def _add_rows(self, acc: Accumulator) -> None:
         """Add what an edge gives to rows of the task's own table of sums."""
-        pointer = self.m.offset(self.own, acc.leading, 1)
+        pointer = self.m.offset(self.task_record, acc.leading, 1)
         for one in self.spec.sums[acc.output]:
             sums = tables.TableSums(self.m, one.rows, acc.dtype, pointer)
             if one.pairs:
@@ -404,7 +406,7 @@ class TraversalCode:
         """For the large outer products that are summed over all edges."""
         sums = []
         for acc in self.outers:
-            total = self.m.offset(self.own, acc.leading, 1)
+            total = self.m.offset(self.task_record, acc.leading, 1)
             for left, right in self.spec.outers[acc.output]:
                 sizes = left.size, right.size
                 sums.append(Products(self.m, acc.dtype, *sizes, total, self.spec.registers))

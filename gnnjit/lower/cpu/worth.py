@@ -60,13 +60,13 @@ def why_not(spec: Spec, edges: int, instructions: int | None = None) -> list[str
     """Reasons why chunks of edges are better for a graph of so many edges; `instructions` of the
     kernel, where it is written already."""
     count = written_out(spec) if instructions is None else instructions
-    own, other = kernel(spec, count, edges), chunks(spec, edges)
-    if own.total <= other.total:
+    generated, chunked = kernel(spec, count, edges), chunks(spec, edges)
+    if generated.total <= chunked.total:
         return []
     looped = sum(m.multiplications for m in spec.matvecs.values())
     return [
         f"a matmul on the edges, {looped:,} multiplications for each in loops and at least "
-        f"{count:,} instructions: about {own} for {edges:,} edges, in chunks {other}; "
+        f"{count:,} instructions: about {generated} for {edges:,} edges, in chunks {chunked}; "
         f"{RUNS:,} calls count"
     ]
 

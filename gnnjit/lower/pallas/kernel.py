@@ -17,7 +17,7 @@ from gnnjit.lower.lowering import LoweringRequest, Reductions, Unsupported
 from gnnjit.lower.pallas import index_rules, limits, matmul_rules, tile, timing_inputs, tune
 from gnnjit.lower.pallas.outer_products import MAX_SUM, OuterProduct, find_outer_products
 from pallas_kernels import edges, rows, triton
-from pallas_kernels.traversal import Operand, Output, Traversal, padded
+from pallas_kernels.traversal import TileOperand, TileOutput, TileProgram, padded
 
 assert matmul_rules.rule is index_rules.rule  # importing them registers their rules
 
@@ -164,11 +164,13 @@ def plan_of(structure: Structure) -> rows.TaskPlan:
     return rows.TaskPlan(long, empty, empty, 0)
 
 
-def _traversal(part: KernelPart, by: Space, outer: dict[int, OuterProduct]) -> Traversal:
+def _traversal(part: KernelPart, by: Space, outer: dict[int, OuterProduct]) -> TileProgram:
     places = {by: "row", by.flipped: "neighbor", Space.EDGE: "edge", Space.SHARED: "shared"}
-    operands = tuple(Operand(places[v.space], tuple(v.shape), v.dtype) for v in part.op.body.inputs)
+    operands = tuple(
+        TileOperand(places[v.space], tuple(v.shape), v.dtype) for v in part.op.body.inputs
+    )
     outputs = tuple(
-        Output(
+        TileOutput(
             "outer_sum" if i in outer else r and r.kind,
             tuple(o.shape),
             o.dtype,
@@ -186,7 +188,7 @@ def _traversal(part: KernelPart, by: Space, outer: dict[int, OuterProduct]) -> T
             for i, o in enumerate(part.op.body.outputs)
         ]
 
-    return Traversal(evaluate, operands, outputs)
+    return TileProgram(evaluate, operands, outputs)
 
 
 def _full(x: Any, shape: tuple[int, ...]) -> Any:

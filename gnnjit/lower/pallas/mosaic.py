@@ -24,7 +24,7 @@ from gnnjit.lower.pallas.kernel import plan_of
 from gnnjit.lower.pallas.tile import working_dtype
 from pallas_kernels import mosaic
 from pallas_kernels.mosaic import full
-from pallas_kernels.traversal import Operand, Output, Traversal
+from pallas_kernels.traversal import TileOperand, TileOutput, TileProgram
 
 Rule = Callable[[Equation, Sequence[Any]], Any]
 """The output of an equation from its arguments, which have the shape of the output if the rule
@@ -116,13 +116,13 @@ def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
     )
 
 
-def traversal_of(body: Program, reductions: Sequence[Reduce | None], by: Space) -> Traversal:
+def traversal_of(body: Program, reductions: Sequence[Reduce | None], by: Space) -> TileProgram:
     places = {by: "row", by.flipped: "neighbor", Space.EDGE: "edge", Space.SHARED: "shared"}
-    return Traversal(
+    return TileProgram(
         lambda values: evaluate(body, values),
-        tuple(Operand(places[v.space], tuple(v.shape), v.dtype) for v in body.inputs),
+        tuple(TileOperand(places[v.space], tuple(v.shape), v.dtype) for v in body.inputs),
         tuple(
-            Output(r and r.kind, tuple(o.shape), o.dtype)
+            TileOutput(r and r.kind, tuple(o.shape), o.dtype)
             for o, r in zip(body.outputs, reductions, strict=True)
         ),
     )

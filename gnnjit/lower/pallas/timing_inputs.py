@@ -14,7 +14,7 @@ from gnnjit.lower.pallas.tune import Timer, seconds
 from gnnjit.system.autotuning import untraced
 from pallas_kernels import edges, rows
 from pallas_kernels.rows import TileConfig
-from pallas_kernels.traversal import Traversal
+from pallas_kernels.traversal import TileProgram
 
 
 def rows_timer(
@@ -23,10 +23,10 @@ def rows_timer(
     num_edges: int,
     operands: Sequence[Any],
     interpret: bool = False,
-) -> Callable[[Traversal], Timer]:
+) -> Callable[[TileProgram], Timer]:
     """Times the kernel of rows; `plan` and `operands` are traced, only their shapes count."""
 
-    def of(t: Traversal) -> Timer:
+    def of(t: TileProgram) -> Timer:
         rng = np.random.default_rng(0)
         arrays = made_up(operands, rng)
         far = max([a.shape[0] for a, o in zip(arrays, t.operands, strict=True)
@@ -49,10 +49,10 @@ def rows_timer(
 
 def edges_timer(
     num_rows: int, num_far: int, num_edges: int, operands: Sequence[Any], interpret: bool = False
-) -> Callable[[Traversal], Timer]:
+) -> Callable[[TileProgram], Timer]:
     """Times the kernel of all edges."""
 
-    def of(t: Traversal) -> Timer:
+    def of(t: TileProgram) -> Timer:
         rng = np.random.default_rng(0)
         arrays = made_up(operands, rng)
         row = rng.integers(0, max(num_rows, 1), num_edges).astype(np.int32)

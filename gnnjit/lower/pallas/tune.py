@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,12 +20,21 @@ import jax
 from gnnjit import _compat
 from gnnjit.ir.program import Program
 from gnnjit.ir.show import show
-from gnnjit.lower.pallas.config import candidates, static_config
 from gnnjit.system import autotuning
 from gnnjit.system.cache import Table
 from pallas_kernels import triton
 from pallas_kernels.rows import TileConfig
-from pallas_kernels.traversal import Traversal
+from pallas_kernels.traversal import DOT, TileProgram, padded
+
+TILE = 2048
+"""About as many scalars as the widest tile of a program holds."""
+
+MAX_TILE = 8192
+"""More spill into memory."""
+
+WARPS = 4
+HELD = 4096
+"""Scalars that take more registers than four warps have to spare."""
 
 REPEATS = 5
 
@@ -51,7 +61,7 @@ class TunedKernel:
 
 
 def choose(
-    kernel: TunedKernel, t: Traversal, timer: Callable[[Traversal], Timer] | None
+    kernel: TunedKernel, t: TileProgram, timer: Callable[[TileProgram], Timer] | None
 ) -> TileConfig:
     """The stored choice; else, where tuning is on and there is a `timer`, the fastest candidate;
     else the static one."""
@@ -108,3 +118,44 @@ def _parse(name: str, sizes: Any) -> TileConfig:
 
 
 TILES = Table("tiles", _parse, dataclasses.asdict)
+
+
+# ------------------------------------------------------------------------- without timing
+
+
+def widest(t: TileProgram) -> int:
+    """Scalars that one lane of the widest operand or output holds."""
+    shapes = [x.shape for x in (*t.operands, *t.outputs) if getattr(x, "place", "") != "shared"]
+    return max((math.prod(padded(s)) for s in shapes), default=1)
+
+
+def held(t: TileProgram) -> int:
+    """Scalars that a program keeps while it runs: sums of outer products, shared matrices."""
+    sums = sum(math.prod(padded(o.shape)) for o in t.outputs if o.reduction == "outer_sum")
+    read = [math.prod(padded(o.shape)) for o in t.operands if o.place == "shared"]
+    return max([sums, *(n // 4 for n in read)])
+
+
+def static_config(t: TileProgram) -> TileConfig:
+    """Lanes that fill a tile; four warps, or eight where they would spill what they hold.
+
+    Compiled for an H200, the sum of a 64 x 64 outer product takes 255 registers and spills 424
+    bytes with four warps, and takes 209 with eight; so does a product with a 128 x 128 matrix
+    (tests/lower/pallas/registers.py).
+    """
+    lanes = max(1, min(64, TILE // widest(t)))
+    warps = 2 * WARPS if held(t) >= HELD else WARPS
+    return TileConfig(lanes=max(lanes, DOT), warps=warps, stages=2)
+
+
+def candidates(t: TileProgram) -> list[TileConfig]:
+    """The static choice first, then its neighbours: fewer and more lanes and warps."""
+    first = static_config(t)
+    out = [first]
+    for lanes in (first.lanes // 2, first.lanes, first.lanes * 2):
+        for warps in (WARPS // 2, WARPS, WARPS * 2):
+            fits = DOT <= lanes and lanes * widest(t) <= max(MAX_TILE, DOT * widest(t))
+            config = dataclasses.replace(first, lanes=lanes, warps=warps)
+            if fits and config not in out:
+                out.append(config)
+    return out

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
@@ -28,7 +29,6 @@ from gnnjit.lower.execute import execute
 from gnnjit.lower.lowering import Reductions
 from gnnjit.lower.partial_results import empty, finish, highest, lowest, merge, wide_sums
 from gnnjit.lower.sharded.feature_parallel import narrowed
-from gnnjit.lower.sharded.packing import together
 from gnnjit.sharding.exchange import Halo, Ring
 from gnnjit.sharding.local_shard import LocalShard, local
 from gnnjit.sharding.sharded_graph import ShardedGraph
@@ -77,7 +77,7 @@ class _Device:
     """One device's part of the work."""
 
     def __init__(self, graph: ShardedGraph, platform: str, limit: int | None) -> None:
-        self.whole, self.platform, self.limit = graph, platform, limit
+        self.graph, self.platform, self.limit = graph, platform, limit
         self.axis, self.alone = graph.axis, graph.alone_of is not None
         self.count = graph.alone_of or graph.num_shards
         self.shard = local(graph)
@@ -104,8 +104,8 @@ class _Device:
         assert isinstance(eqn.op, Aggregate)
         return self.aggregate(eqn.op, args)
 
-    def aggregate(self, given: Aggregate, args: Sequence[Any]) -> list[Any]:
-        op = wide_sums(given)
+    def aggregate(self, original: Aggregate, args: Sequence[Any]) -> list[Any]:
+        op = wide_sums(original)
         if isinstance(self.shard.exchange, Ring):
             outs = _RingTraversal(self, op, args).outputs()
         elif self.pays_to_cover(op):
@@ -116,7 +116,7 @@ class _Device:
             self.over_all(x, r) if r is not None and r.into is Space.SHARED else x
             for x, r in zip(outs, op.reductions, strict=True)
         ]
-        return [x.astype(o.dtype) for x, o in zip(outs, given.body.outputs, strict=True)]
+        return [x.astype(o.dtype) for x, o in zip(outs, original.body.outputs, strict=True)]
 
     def run(self, op: Aggregate, graph: Graph, args: Sequence[Any]) -> list[Any]:
         return list(choose.choose(op, graph, self.platform, self.limit).run(args))
@@ -129,7 +129,7 @@ class _Device:
         if atom.space is Space.SHARED:
             x = jnp.broadcast_to(x, (self.shard.num_edges, *jnp.shape(x)))
         elif atom.space is Space.DST:
-            x = x[self.whole.dst]
+            x = x[self.graph.dst]
         return _masked(x, self.shard.mask)
 
     def over_all(self, x: Any, reduction: Reduce) -> Any:
@@ -138,8 +138,8 @@ class _Device:
             return lax.psum(x, self.axis)
         some = self.shard.edge_count > 0
         worst, best = (lowest, lax.pmax) if reduction.kind == "max" else (highest, lax.pmin)
-        found = best(jnp.where(some, x, worst(x.dtype)), self.axis)
-        return jnp.where(lax.psum(self.shard.edge_count, self.axis) > 0, found, 0).astype(x.dtype)
+        extreme = best(jnp.where(some, x, worst(x.dtype)), self.axis)
+        return jnp.where(lax.psum(self.shard.edge_count, self.axis) > 0, extreme, 0).astype(x.dtype)
 
     # -- with a table of all sources ------------------------------------------------------------
 
@@ -171,8 +171,8 @@ class _Device:
         Each array travels by itself, so that XLA finds it again where the backward pass reads it.
         """
         new = {id(x): x for x in arrays if (id(x), id(halo)) not in self.tables}
-        found = self.fetched(list(new.values()), halo)
-        for x, table in zip(new.values(), found, strict=True):
+        tables = self.fetched(list(new.values()), halo)
+        for x, table in zip(new.values(), tables, strict=True):
             self.tables[id(x), id(halo)] = (x, table)
         return [self.tables[id(x), id(halo)][1] for x in arrays]
 
@@ -196,12 +196,12 @@ class _Device:
     def brought_back(self, arrays: Sequence[Any], halo: Halo) -> list[Any]:
         """The blocks of each array (a table without the local rows), at their owners."""
         if halo.at_once:
-            return together(self.all_to_all, arrays)
+            return side_by_side(self.all_to_all, arrays)
         backs = [_zeros(halo.send.shape[0], x) for x in arrays]
         for k, block in enumerate(halo.blocks):
             rows = [lax.dynamic_slice_in_dim(x, halo.places[k], block.height) for x in arrays]
             move = functools.partial(self.moved, by=block.distance, readers=block.readers)
-            backs = _written(backs, together(move, rows), halo.origins[k])
+            backs = _written(backs, side_by_side(move, rows), halo.origins[k])
         return backs
 
     def all_to_all(self, x: Any) -> Any:
@@ -222,11 +222,14 @@ class _Device:
         reduced for other shards."""
         if halo is None and not self.alone:
             return [lax.psum_scatter(x, self.axis, tiled=True) for x in sums]
-        own = [x[: self.shard.num_rows] for x in sums]
+        local_rows = [x[: self.shard.num_rows] for x in sums]
         if halo is None or not halo.rows:
-            return own
+            return local_rows
         back = self.brought_back([x[self.shard.num_rows :] for x in sums], halo)
-        return [x + self.returned(b, halo).astype(x.dtype) for x, b in zip(own, back, strict=True)]
+        return [
+            x + self.returned(b, halo).astype(x.dtype)
+            for x, b in zip(local_rows, back, strict=True)
+        ]
 
     def returned(self, back: Any, halo: Halo) -> Any:
         """For each local row, the sum of the partial sums that came back."""
@@ -280,7 +283,7 @@ class _Device:
 class _RingTraversal:
     """One traversal while the rows of other shards pass by.
 
-    What is reduced into sources passes on with their rows, and goes home after the last stop.
+    Sums for sources travel with their rows, and return to their owners after the last stop.
     """
 
     def __init__(self, device: _Device, op: Aggregate, args: Sequence[Any]) -> None:
@@ -295,7 +298,7 @@ class _RingTraversal:
         self.merged = op.select(self.reduced).op if self.into_src else op
 
     def outputs(self) -> list[Any]:
-        """Of the traversal."""
+        """The outputs of the traversal."""
         rows = [self.args[i] for i in self.passing]
         merged, home, edges = self.step(0, rows, self.start())
         state = merged, list(map(jnp.zeros_like, home)), edges
@@ -325,7 +328,7 @@ class _RingTraversal:
         return merged, self.moved(away, by), edges
 
     def moved(self, arrays: Sequence[Any], by: int) -> list[Any]:
-        """To the shard so many before, which reads them next."""
+        """The arrays, moved to the shard so many before this one, which reads them next."""
         return [self.device.moved(x, -by) for x in arrays]
 
     def start(self) -> Any:
@@ -337,7 +340,7 @@ class _RingTraversal:
         return empty(self.merged, shard.num_rows, jnp), sums, edges
 
     def step(self, stop: Any, rows: Sequence[Any], state: Any) -> Any:
-        """With the edges from the shard whose `rows` are here."""
+        """The state after the edges from the shard whose `rows` are here."""
         graph = self.device.shard.graph(stop)
         first = self.ring.starts[stop]
         passing = dict(zip(self.passing, rows, strict=True))
@@ -359,13 +362,31 @@ class _RingTraversal:
         return merged, sums, edges
 
     def collected(self, merged: Any, sums: Any, edges: Any) -> list[Any]:
-        found: list[Any] = [None] * len(self.op.reductions)
+        outs: list[Any] = [None] * len(self.op.reductions)
         reduced = finish(self.merged, merged)
         for k, x in zip(self.reduced, (x for x in reduced if x is not None), strict=True):
-            found[k] = x
+            outs[k] = x
         for k, x in zip(self.into_src + self.on_edges, [*sums, *edges], strict=True):
-            found[k] = x
-        return found
+            outs[k] = x
+        return outs
+
+
+def side_by_side(move: Callable[[Any], Any], arrays: Sequence[Any]) -> list[Any]:
+    """`move` applied to each array. Rows of one dtype travel side by side: a collective takes time
+    to start."""
+    moved: list[Any] = list(arrays)
+    for dtype in dict.fromkeys(x.dtype for x in arrays):
+        at = [i for i, x in enumerate(arrays) if x.dtype == dtype]
+        if len(at) == 1:
+            moved[at[0]] = move(arrays[at[0]])
+            continue
+        widths = [math.prod(arrays[i].shape[1:]) for i in at]
+        flat = [arrays[i].reshape(len(arrays[i]), w) for i, w in zip(at, widths, strict=True)]
+        ends = np.cumsum(widths)[:-1].tolist()
+        parts = jnp.split(move(jnp.concatenate(flat, axis=1)), ends, axis=1)
+        for i, x in zip(at, parts, strict=True):
+            moved[i] = x.reshape(arrays[i].shape)
+    return moved
 
 
 def _written(arrays: Sequence[Any], blocks: Sequence[Any], at: Any) -> list[Any]:

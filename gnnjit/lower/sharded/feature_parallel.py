@@ -1,9 +1,9 @@
-"""An aggregate whose features are worked on by themselves, for a part of the features.
+"""Feature parallelism: an aggregate for a part of the features.
 
-Graph sampling-based GCN (section V-B) splits features between processors: every one of them goes
-through all edges, and needs nothing of the others. Here it is a second axis of a mesh: where an
-edge function treats the last axis of its values number by number, each device along that axis has a
-part of it. What mixes features (a matmul on the edges, a sum over them) is not split.
+Graph sampling-based GCN (section V-B) splits features between processors: each traverses all edges
+for its part of the features, and needs nothing of the others. Here the processors are a second axis
+of a mesh. Only an edge function that works on its last axis number by number is split; one that
+mixes features (a matmul on the edges, a sum over features) is not.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Narrowed:
 
 
 class _Mixes(Exception):
-    """The features are not worked on by themselves."""
+    """The edge function mixes features."""
 
 
 def narrowed(body: Program, parts: int) -> Narrowed | None:
     """`body` for one of so many equal parts of the features, its widest last axis; None where it
-    mixes them, or they cannot be cut so."""
+    mixes features, or their number is not divisible."""
     widths = [v.shape[-1] for v in body.inputs if v.shape]
     width = max(widths, default=0)
     if parts == 1 or width < parts or width % parts:
@@ -82,7 +82,7 @@ class _Narrowing:
         self.builder.env.update(zip(eqn.outputs, outs, strict=True))
 
     def broadcast(self, eqn: Equation) -> dict[str, tuple[int, ...]]:
-        """What changes of the parameters: a last axis of features, old or new, is a part now."""
+        """The parameters that change: a last axis of features, old or new, is a part now."""
         assert isinstance(eqn.op, Lax)
         (x,), (out,) = eqn.inputs[:1], eqn.outputs
         axes, last = eqn.op["broadcast_dimensions"], len(out.shape) - 1

@@ -61,9 +61,9 @@ def _match(body: Program, atom: Atom, rows: Space) -> _Linear | None:
         if eqn is None or not isinstance(eqn.op, Lax) or eqn.op.name != "mul":
             return None
         for x, w in (eqn.inputs, eqn.inputs[::-1]):
-            found, more = linear(x), weights(w)
-            if found is not None and more is not None and x.shape == atom.shape:
-                return _Linear(found.features, (*found.weights, *more))
+            inner, factors = linear(x), weights(w)
+            if inner is not None and factors is not None and x.shape == atom.shape:
+                return _Linear(inner.features, (*inner.weights, *factors))
         return None
 
     return linear(atom)
@@ -81,9 +81,9 @@ def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
         x = operands[linear.features]
         data = jnp.where(slots < structure.indptr[-1], jnp.ones((), x.dtype), 0)
         for i in linear.weights:
-            own = body.inputs[i].space is rows
+            by_row = body.inputs[i].space is rows
             w = operands[i].reshape(-1).astype(x.dtype)
-            data = jnp.where(data != 0, data * w[row_of_slot if own else structure.edge], 0)
+            data = jnp.where(data != 0, data * w[row_of_slot if by_row else structure.edge], 0)
         with warnings.catch_warnings():  # about the dtype of indices, which JAX chose itself
             warnings.simplefilter("ignore")
             matrix = sparse.BCSR((data, structure.neighbor, structure.indptr), shape=shape)

@@ -153,7 +153,7 @@ def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
     return step.finish(last)
 
 
-class _Chunk(NamedTuple):
+class _ChunkEdges(NamedTuple):
     """A chunk of edges: their numbers, rows (padding has one beyond the last), neighbours, and
     which of them count."""
 
@@ -199,7 +199,7 @@ class _ChunkStep:
                 new.append(self.reduce(total, values[at[0]], r, part))
         return new
 
-    def part(self, number: Any) -> _Chunk:
+    def part(self, number: Any) -> _ChunkEdges:
         """Chunk `number`. The last one begins early enough to be as long as the others; what it
         has in common with the one before is not valid."""
         s, chunk = self.structure, self.chunk
@@ -211,9 +211,9 @@ class _ChunkStep:
         )
         real = slot < s.indptr[-1]
         row = jnp.where(real, _read(self.row_of_edge, edge), size(self.graph, self.rows))
-        return _Chunk(edge, row, neighbor, (slot >= first) & real)
+        return _ChunkEdges(edge, row, neighbor, (slot >= first) & real)
 
-    def values(self, part: _Chunk) -> list[Any]:
+    def values(self, part: _ChunkEdges) -> list[Any]:
         near, far = self.rows, self.rows.flipped
         row = jnp.where(part.valid, part.row, 0)
         index = {near: row, far: part.neighbor, Space.EDGE: part.edge}
@@ -228,7 +228,7 @@ class _ChunkStep:
             return [jnp.broadcast_to(o, (self.chunk, *jnp.shape(o))) for o in outs]
         return jax.vmap(lambda *xs: evaluate_element(body, xs), in_axes=axes)(*args)
 
-    def reduce(self, total: Any, x: Any, r: Reduce, part: _Chunk) -> Any:
+    def reduce(self, total: Any, x: Any, r: Reduce, part: _ChunkEdges) -> Any:
         x = _mask(x.astype(total.dtype), part.valid, neutral(r, total.dtype))
         if r.into is Space.SHARED:
             whole = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}[r.kind](x, axis=0)
@@ -238,7 +238,7 @@ class _ChunkStep:
         how = {"sum": at.add, "max": at.max, "min": at.min}[r.kind]
         return how(x, indices_are_sorted=True, mode="drop", wrap_negative_indices=False)
 
-    def write(self, written: Any, x: Any, part: _Chunk) -> Any:
+    def write(self, written: Any, x: Any, part: _ChunkEdges) -> Any:
         """With the values of one chunk, in the order in which the edges were given."""
         beyond = self.graph.num_edges + jnp.arange(self.chunk, dtype=part.edge.dtype)
         at = written.at[jnp.where(part.valid, part.edge, beyond)]

@@ -13,10 +13,10 @@ import gnnjit
 from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.pallas import kernel, timing_inputs, tune
-from gnnjit.lower.pallas.config import candidates, static_config
+from gnnjit.lower.pallas.tune import candidates, static_config
 from gnnjit.system import autotuning
 from pallas_kernels.rows import TileConfig
-from pallas_kernels.traversal import Traversal
+from pallas_kernels.traversal import TileProgram
 
 X = Value((5,), np.dtype(np.float32), Space.SRC, "x")
 BODY = Program((X,), (), (X,), "body")
@@ -39,7 +39,7 @@ class Clock:
         self.asked: list[TileConfig] = []
         self.broken = broken
 
-    def __call__(self, t: Traversal) -> tune.Timer:
+    def __call__(self, t: TileProgram) -> tune.Timer:
         return self.time
 
     def time(self, config: TileConfig) -> float:
