@@ -15,8 +15,8 @@ import pytest
 import gnnjit
 from gnnjit.frontend.trace_arrays import Array, Rows
 from gnnjit.streaming.grid.blocks import EdgeBlocks
-from gnnjit.streaming.memory import layout as fitting
 from gnnjit.streaming.memory import headroom, zero_copy
+from gnnjit.streaming.memory import layout as fitting
 from gnnjit.streaming.memory.layout import Fit
 from gnnjit.streaming.memory.workspace import Workspace
 from gnnjit.streaming.program.steps import Step, Tensor, cell
@@ -262,9 +262,7 @@ def test_rows_that_lie_in_the_store_leave_room(process, monkeypatch):
     """But not in a process whose own memory is what counts: maps of files are part of that."""
     monkeypatch.setattr(zero_copy, "IN_PLACE", 1)
     given: list[Any] = []
-    monkeypatch.setattr(
-        fitting, "rooms", lambda *args: given.extend(args) or headroom.rooms(*args)
-    )
+    monkeypatch.setattr(fitting, "rooms", lambda *args: given.extend(args) or headroom.rooms(*args))
     budget = 1 << 40 if process else 1 << 22
     fit = prepared(parts=3, memory_budget=budget, process=process)[-1]
     *others, _ = given
