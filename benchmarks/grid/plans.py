@@ -88,10 +88,10 @@ def plan_rows(task: Task, name: str, parts: int, points: int) -> list[PlanRow]:
     plain = operations(sorted(fit.steps, key=_from_the_first), names, work.of(fit.steps))
     sizes = {n: work.bytes(t) for t, n in names.items()}
     least = max(op.workspace + sum(sizes[n] for n in {*op.inputs, *op.outputs}) for op in ops)
-    most = plan_memory(ops, sizes, AMPLE, keep_order=True).peak_bytes
+    most = plan_memory(ops, sizes, AMPLE).peak_bytes
     rows = []
     for capacity in np.linspace(least, most, points).astype(int).tolist():
-        plan = plan_memory(ops, sizes, capacity, keep_order=True)
+        plan = plan_memory(ops, sizes, capacity)
         recent = lru(ops, sizes, capacity).bytes_moved
         without = lru(plain, sizes, capacity).bytes_moved
         cached = as_a_cache(ops, sizes, capacity)

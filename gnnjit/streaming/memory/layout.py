@@ -375,7 +375,7 @@ def _resident(
     plan = (
         streaming(ops, sizes, capacity, results)
         if lying
-        else plan_memory(ops, sizes, capacity, results, keep_order=True)
+        else plan_memory(ops, sizes, capacity, results)
     )
     spare = capacity - plan.peak_bytes
     held = held_between_calls(built.pieces, built.steps, plan, names, work, spare)
@@ -386,7 +386,7 @@ def _resident(
         for op in operations(built.steps, names, work.of(built.steps))
     ]
     left = capacity - sum(held.values())
-    return plan_memory(rest, sizes, left, results, keep_order=True), held
+    return plan_memory(rest, sizes, left, results), held
 
 
 def _results(

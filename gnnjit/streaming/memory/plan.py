@@ -1,8 +1,8 @@
-"""What stays on the device between operations: ROC's dynamic program (ROC, section 5, Algorithm 1).
+"""What stays on the device between operations (ROC, section 5).
 
 Operations read and make whole tensors. The host holds everything that does not fit; the device is
-a cache with a capacity. A plan says in which order the operations run and what leaves the device
-before each, so that the fewest bytes cross the bus.
+a cache with a capacity. A plan says what leaves the device before each operation of a given order,
+so that the fewest bytes cross the bus.
 
 What is counted:
 
@@ -17,42 +17,37 @@ What is counted:
 Where we differ from ROC: Algorithm 1 counts loads alone, as if the host got every output for
 nothing; we count stores. It works out the tensors cached before an operation from those cached
 after it, so that a tensor at its last use always counts as loaded, even one just made; here it may
-have been cached until then. It knows no workspace.
+have been cached until then. It knows no workspace. Its dynamic program also chooses the order, and
+has too many states for a grid of chunks, whose order is given besides: a block is done before the
+next. It is the oracle of the tests (`tests/streaming/memory/roc.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
-from gnnjit.errors import PlanError
 from gnnjit.streaming.memory.integer_program import fewest_bytes
-from gnnjit.streaming.memory.problem import START, Operation, Program, State, bits, whole
+from gnnjit.streaming.memory.problem import START, Operation, Program, bits
 from gnnjit.system.memory_budget import human
 
 __all__ = [
     "MAX_OPERATIONS",
-    "MAX_STATES",
     "MemoryPlan",
     "Method",
     "Operation",
     "Step",
     "lru",
     "plan_memory",
-    "simulate",
     "streaming",
-    "valid_states",
 ]
 
 Method = Literal[
-    "any order", "given order", "integer program", "farthest next use", "least recently used",
+    "given order", "integer program", "farthest next use", "least recently used",
     "streaming",
 ]  # fmt: skip
 
-MAX_STATES = 50_000
-"""Ways into a state of the dynamic program that are looked at; then the order is taken as given."""
 MAX_OPERATIONS = 512
 """Operations of which the fewest bytes in the given order are looked for, before a simple rule is
 followed."""
@@ -91,20 +86,14 @@ class MemoryPlan:
         steps: one an operation, in the order in which they run.
         bytes_moved: bytes of all loads and stores.
         capacity: bytes of the device that it was made for.
-        method: "any order": no plan moves fewer bytes; "given order": none does in this order;
-            "integer program": hardly any does in this order; else the rule by which the evictions
-            were chosen.
+        method: "given order": no plan moves fewer bytes in this order; "integer program": hardly
+            any does; else the rule by which the evictions were chosen.
     """
 
     steps: tuple[Step, ...]
     bytes_moved: int
     capacity: int
     method: Method
-
-    @property
-    def exact(self) -> bool:
-        """Whether no plan in any order moves fewer bytes, for sure."""
-        return self.method == "any order"
 
     @property
     def peak_bytes(self) -> int:
@@ -120,7 +109,7 @@ class MemoryPlan:
             rows.append((s.name, *names, human(s.peak_bytes)))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        how = f"least for {self.method}" if "order" in self.method else self.method
+        how = f"least for the {self.method}" if "order" in self.method else self.method
         lines.append(
             f"{human(self.bytes_moved)} moved ({how}), at most {human(self.peak_bytes)} of "
             f"{human(self.capacity)} on the device"
@@ -133,17 +122,13 @@ def plan_memory(
     sizes: Mapping[str, int],
     capacity: int,
     results: Iterable[str] = (),
-    max_states: int = MAX_STATES,
     *,
-    keep_order: bool = False,
     max_operations: int = MAX_OPERATIONS,
 ) -> MemoryPlan:
-    """The plan that moves the fewest bytes.
+    """The plan that moves the fewest bytes in the given order.
 
-    It is exact over all orders where the dynamic program looks at no more than `max_states` ways
-    into its states; else that of an integer program for the given order (`memory_integer`), where
-    there are no more than `max_operations`; else the better of Belady's rule (evict what is read
-    again last) and LRU. `method` of the plan says which.
+    An integer program finds it where there are no more than `max_operations`; else it is the better
+    of Belady's rule (evict what is read again last) and LRU. `method` of the plan says which.
 
     Args:
         operations: in any order; where one reads a tensor before it is made, "the given order" is
@@ -151,8 +136,6 @@ def plan_memory(
         sizes: bytes of each tensor; further ones are ignored.
         capacity: bytes of the device.
         results: tensors that must be on the host in the end.
-        max_states: how many ways are looked at.
-        keep_order: only plans in the given order.
         max_operations: of the integer program.
 
     Raises:
@@ -161,9 +144,6 @@ def plan_memory(
             tensor of theirs; a size is no number of bytes.
     """
     program = Program(operations, sizes, capacity, tuple(results))
-    moves = None if keep_order else _search(program, max_states)
-    if moves is not None:
-        return _replay(program, moves, "any order")
     plans = [
         _greedy(program, program.next_use, "farthest next use"),
         _greedy(program, program.last_use, "least recently used"),
@@ -207,126 +187,8 @@ def streaming(
     return _plan(program, steps, "streaming")
 
 
-def valid_states(operations: Sequence[Operation]) -> dict[frozenset[str], frozenset[str]]:
-    """ROC's valid states and their active tensors (Table 3, and the empty state before it).
-
-    A state is a set of operations that holds what its members need: there may be 2^operations.
-    Active are the tensors that its members read or made and others are still to read. (The text of
-    the paper has only those that they made; its Table 3 has the inputs g, w_1 and w_2 too.)
-    """
-    named = {t: 0 for o in operations for t in (*o.inputs, *o.outputs)}
-    program = Program(operations, named, sum(o.workspace for o in operations), ())
-    touched = {0: 0}
-    queue = [0]
-    for done in queue:
-        for op in program.ready(done):
-            after = done | 1 << op
-            if after not in touched:
-                touched[after] = touched[done] | program.ins[op] | program.outs[op]
-                queue.append(after)
-    return {
-        frozenset(program.ops[i].name for i in bits(done)): frozenset(
-            program.names(program.live(tensors, done))
-        )
-        for done, tensors in touched.items()
-    }
-
-
-def simulate(
-    plan: MemoryPlan,
-    operations: Sequence[Operation],
-    sizes: Mapping[str, int],
-    capacity: int,
-    results: Iterable[str] = (),
-) -> int:
-    """The bytes that a plan moves, by running it tensor by tensor, without the planner.
-
-    Raises:
-        PlanError: the plan does not run every operation once; reads what is not on the device, or
-            loads what is not on the host; holds more than `capacity`; or leaves a result off the
-            host.
-    """
-    by_name = {o.name: o for o in operations}
-    if sorted(s.name for s in plan.steps) != sorted(by_name):
-        raise PlanError("the plan does not run every operation once: plan these operations anew")
-    host = {t for o in operations for t in o.inputs} - {t for o in operations for t in o.outputs}
-    device: set[str] = set()
-    moved = 0
-    for step in plan.steps:
-        _simulate_step(step, by_name[step.name], host, device)
-        held = sum(sizes[t] for t in device) + by_name[step.name].workspace
-        if held > whole("the capacity", capacity):
-            _wrong(step, f"holds {held} bytes on the device, the capacity is {capacity}")
-        device.intersection_update(step.cached)
-        if device != set(step.cached):
-            _wrong(step, f"keeps {sorted(set(step.cached) - device)}, not on the device")
-        moved += sum(sizes[t] for t in (*step.loads, *step.stores))
-    absent = set(results) - host
-    if absent:
-        raise PlanError(f"the plan leaves the results {sorted(absent)} off the host: plan anew")
-    return moved
-
-
-def _simulate_step(step: Step, op: Operation, host: set[str], device: set[str]) -> None:
-    """Up to the moment at which `op` has run and all that it needs is on the device."""
-    evicted, loads = set(step.evictions), set(step.loads)
-    made_before = set(step.stores) - set(op.outputs)
-    if not made_before <= evicted <= device:
-        _wrong(step, f"evicts {step.evictions} and stores {step.stores} beyond what is there")
-    host |= made_before
-    device -= evicted
-    if not loads <= host:
-        _wrong(step, f"loads {sorted(loads - host)}, not on the host")
-    device |= loads
-    if not set(op.inputs) <= device:
-        _wrong(step, f"reads {sorted(set(op.inputs) - device)}, not on the device")
-    device |= set(op.outputs)
-    host |= set(step.stores)
-
-
-def _wrong(step: Step, what: str) -> None:
-    raise PlanError(f"step {step.name!r} of the plan {what}: plan these operations anew")
-
-
 _Moves = Sequence[tuple[int, int]]
 """Operations in the order in which they run, each with the tensors evicted before it."""
-
-
-def _search(program: Program, limit: int) -> _Moves | None:
-    """The moves with the cheapest evictions; None where more than `limit` states are looked at.
-
-    ROC's program, whose memo is filled from the start, the cheapest state first (Dijkstra): dear
-    states are never looked at, and where all fits it goes straight through.
-    """
-    found: dict[State, tuple[int, State, int, int]] = {START: (0, START, -1, 0)}
-    # Of equally cheap states the one with the most done comes first; then the older.
-    heap: list[tuple[int, int, int, State]] = [(0, len(program.ops), 0, START)]
-    looked = 0
-    while heap:
-        price, rest, _, state = heapq.heappop(heap)
-        if not rest:
-            return _path(found, state)
-        if price > found[state][0]:
-            continue
-        for op in program.ready(state[0]):
-            for evicted in program.evictions(state, op):
-                looked += 1
-                if looked > limit:
-                    return None
-                after = program.run(state, op, evicted)
-                total = price + program.price(state, evicted)
-                if after not in found or total < found[after][0]:
-                    found[after] = (total, state, op, evicted)
-                    heapq.heappush(heap, (total, rest - 1, looked, after))
-    raise AssertionError("every operation fits alone, so there is a plan")
-
-
-def _path(found: Mapping[State, tuple[int, State, int, int]], state: State) -> _Moves:
-    moves = []
-    while state != START:
-        _, state, op, evicted = found[state]
-        moves.append((op, evicted))
-    return moves[::-1]
 
 
 def _greedy(program: Program, key: Callable[[int, int], int], method: Method) -> MemoryPlan:

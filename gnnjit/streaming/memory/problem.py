@@ -77,7 +77,6 @@ class Program:
         self.ins = [self.mask(o.inputs) for o in self.ops]
         self.outs = [self.mask(o.outputs) for o in self.ops]
         self.results = self.mask(_checked_results(results, self._index))
-        self._needs = [sum(1 << i for i in some) for some in needs]
         self._readers = [0] * len(self.tensors)
         for op, mask in enumerate(self.ins):
             for tensor in bits(mask):
@@ -112,12 +111,6 @@ class Program:
         """The tensors of `mask` that operations still to be done read."""
         return sum(1 << t for t in bits(mask) if self._readers[t] & ~done)
 
-    def ready(self, done: int) -> Iterator[int]:
-        """Operations that may be done next, in the given order."""
-        for op in self.order:
-            if not done >> op & 1 and not self._needs[op] & ~done:
-                yield op
-
     def run(self, state: State, op: int, evicted: int) -> State:
         done, cached, fresh = state
         done |= 1 << op
@@ -125,18 +118,6 @@ class Program:
         touched = self.ins[op] | self.outs[op]
         cached = cached & ~evicted & ~touched | self.live(touched, done)
         return done, cached, (fresh | self.outs[op] & ~self.results) & cached
-
-    def price(self, state: State, evicted: int) -> int:
-        """Bytes that evictions cost beside what every plan moves: what is evicted is loaded again,
-        and stored first where the host has no copy."""
-        return self.size(evicted) + self.size(evicted & state[2])
-
-    def evictions(self, state: State, op: int) -> Iterator[int]:
-        """What may leave before `op`: no more than it must, as evicting later costs the same."""
-        idle = state[1] & ~self.ins[op]
-        room = self.capacity - self.alone[op]
-        for kept in _maximal(list(bits(idle)), self.sizes, room):
-            yield idle & ~kept
 
     def next_use(self, tensor: int, position: int) -> int:
         """Where in the given order it is read next, sorting first what is read last."""
@@ -171,30 +152,6 @@ def bits(mask: int) -> Iterator[int]:
         low = mask & -mask
         yield low.bit_length() - 1
         mask ^= low
-
-
-def _maximal(items: Sequence[int], sizes: Sequence[int], room: int) -> Iterator[int]:
-    """Sets of `items` that fit `room` and to which no other item can be added.
-
-    Every branch that is not cut ends in such a set: either the rest fits whole, and the cut has
-    compared what was left out, or the last item that does not fit is the smallest one left out.
-    """
-    items = sorted(items, key=lambda i: -sizes[i])
-    rest = [0]
-    for item in reversed(items):
-        rest.append(rest[-1] + sizes[item])
-    stack: list[tuple[int, int, float, int]] = [(0, room, float("inf"), 0)]
-    while stack:
-        at, left, least, kept = stack.pop()
-        if left - rest[len(items) - at] >= least:
-            continue
-        if at == len(items):
-            yield kept
-            continue
-        size = sizes[items[at]]
-        stack.append((at + 1, left, size, kept))
-        if size <= left:
-            stack.append((at + 1, left - size, least, kept | 1 << items[at]))
 
 
 def whole(what: str, value: Any) -> int:

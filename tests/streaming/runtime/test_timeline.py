@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnjit.errors import PlanError
-from gnnjit.streaming.runtime.timeline import Job, Profile, refine, timeline
+from gnnjit.streaming.runtime.timeline import Job, refine, timeline
+
+from .estimates import Profile
 
 pytestmark = pytest.mark.once
 
