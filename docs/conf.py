@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from generate import api, commands, docstrings, passes  # noqa: E402
+from generate import api, commands, docstrings, mathematics, passes  # noqa: E402
 
 # What this machine has measured and tuned must not decide what the pages show.
 _cache = tempfile.mkdtemp(prefix="gnnjit-manual-")
@@ -73,6 +73,7 @@ html_theme = "sphinx_book_theme"
 html_title = f"gnnjit {release}"
 html_static_path = ["static"]
 html_css_files = ["manual.css"]
+html_math_renderer = "mathml"
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
@@ -92,6 +93,7 @@ def _write(app):
 
 
 def setup(app):
+    app.add_html_math_renderer("mathml", (mathematics.inline, None), (mathematics.display, None))
     app.connect("builder-inited", _write)
     app.connect("autodoc-process-docstring", docstrings.process, priority=400)  # before napoleon
     app.connect("autodoc-before-process-signature", docstrings.name_defaults)
