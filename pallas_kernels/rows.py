@@ -160,29 +160,29 @@ def _launch(
     config: TileConfig,
     interpret: bool,
 ) -> list[jax.Array]:
-    """One launch; those of `outs` that are there already are written into."""
-    own = [tasks.row, tasks.start, tasks.length]
-    own += [] if tasks.piece is None else [tasks.piece]
-    inputs = [*own, *arrays]
-    given = [i for i, x in enumerate(outs) if x is not None]
+    """One launch. It writes into those of `outs` that exist already."""
+    columns = [tasks.row, tasks.start, tasks.length]
+    columns += [] if tasks.piece is None else [tasks.piece]
+    inputs = [*columns, *arrays]
+    present = [i for i, x in enumerate(outs) if x is not None]
     per_program = config.lanes if share_programs else 1
 
     def kernel(*refs: Any) -> None:
-        ins, written = refs[: len(inputs)], refs[len(inputs) + len(given) :]
-        mine, rest = ins[: len(own)], ins[len(own) :]
-        some = Refs(mine, rest[0], rest[1], rest[2:], written)
-        _RowsProgram(t, some, tasks.count, config.lanes, per_program).run()
+        ins, written = refs[: len(inputs)], refs[len(inputs) + len(present) :]
+        task_refs, (neighbor, edge, *operands) = ins[: len(columns)], ins[len(columns) :]
+        every = Refs(task_refs, neighbor, edge, operands, written)
+        _RowsProgram(t, every, tasks.count, config.lanes, per_program).run()
 
     return triton.launch(
         kernel,
         -(-tasks.count // per_program),
-        [*inputs, *(outs[i] for i in given)],
+        [*inputs, *(outs[i] for i in present)],
         shapes,
         name="gnnjit_short_rows" if share_programs else "gnnjit_long_rows",
         warps=config.warps,
         stages=config.stages,
         interpret=interpret,
-        aliases={len(inputs) + k: i for k, i in enumerate(given)},
+        aliases={len(inputs) + k: i for k, i in enumerate(present)},
     )
 
 

@@ -1,4 +1,4 @@
-"""What a kernel computes, and how tiles of it are read, reduced and written."""
+"""The function on tiles that a kernel evaluates; reading, reducing and writing tiles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax import lax
 from pallas_kernels import triton
 
 Tiles = list[Any]
-"""One tile a value; a pair of them where an outer product is summed."""
+"""One tile for each value; a pair of tiles where an outer product is summed."""
 
 DOT = 16
 """The least size that a matrix product takes along each axis."""
@@ -35,7 +35,7 @@ class TileOperand:
 
 @dataclasses.dataclass(frozen=True)
 class TileOutput:
-    """An output of the edge function and what becomes of it.
+    """An output of the edge function and its reduction.
 
     reduction: `sum`, `max`, `min`, `exp_sum`, `outer_sum` or None (written for each edge).
         An `exp_sum` is the sum of `exp(s - max s) * value`, where `s` is the output number
@@ -169,7 +169,7 @@ def lift(mask: Any, rank: int) -> Any:
 
 
 def neutral(output: TileOutput) -> Any:
-    """What a reduction starts from."""
+    """The neutral element of a reduction."""
     dtype = np.dtype(accumulator_dtype(output.dtype))
     if output.reduction in ("sum", "exp_sum", "outer_sum"):
         return np.zeros((), dtype)

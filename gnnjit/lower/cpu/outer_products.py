@@ -75,6 +75,7 @@ class Products:
         widths: list[int],
     ) -> None:
         m, b, size, places = self.m, self.m.b, self.dtype.itemsize, np.arange(sum(widths))
+        left_array, right_array = arrays
         rows = [b.add(first, I64(i)) for i in range(tall)]
         at = [m.offset(self.total, b.add(b.mul(r, I64(self.num_right)), I64(column)), size)
               for r in rows]  # fmt: skip
@@ -83,8 +84,8 @@ class Products:
         for place in kept:
             m.assign(place, zero)
         with m.loop(*span) as element:
-            left = m.offset(arrays[0], b.mul(element, I64(self.num_left)), size)
-            right = m.offset(arrays[1], b.mul(element, I64(self.num_right)), size)
+            left = m.offset(left_array, b.mul(element, I64(self.num_left)), size)
+            right = m.offset(right_array, b.mul(element, I64(self.num_right)), size)
             factor = m.load(m.offset(right, column, size), self.dtype, places)
             for row, place in zip(rows, kept, strict=True):
                 sums = self._grown(m.value_of(place, factor), m.offset(left, row, size), factor)

@@ -34,13 +34,14 @@ class SortKernel(Frame):
 
     def emit(self, entry: str) -> None:
         frame = self.begin_entry(entry, 1)
-        arguments = [self.buffer(frame, ffi_abi.FRAME_ARGS, i) for i in range(2)]
-        results = [self.buffer(frame, ffi_abi.FRAME_RETS, i) for i in range(4)]
-        self.edges = self.length(arguments[0], 1)
-        self.rows = self.b.sub(self.length(results[0], 1), I64(1))
-        arrays = [self.data(x) for x in [*arguments, *results]]
-        widths = [self.length(x, 1) for x in [*arguments, *results]]
-        with self.m.loop(I64(0), self.length(arguments[0])) as batch:
+        key, payload = (self.buffer(frame, ffi_abi.FRAME_ARGS, i) for i in range(2))
+        indptr, *rest = (self.buffer(frame, ffi_abi.FRAME_RETS, i) for i in range(4))
+        self.edges = self.length(key, 1)
+        self.rows = self.b.sub(self.length(indptr, 1), I64(1))
+        buffers = [key, payload, indptr, *rest]
+        arrays = [self.data(x) for x in buffers]
+        widths = [self.length(x, 1) for x in buffers]
+        with self.m.loop(I64(0), self.length(key)) as batch:
             pairs = zip(arrays, widths, strict=True)
             moved = [self.m.offset(x, self.b.mul(batch, n), self.step) for x, n in pairs]
             self.key, self.payload, self.indptr, self.neighbor, self.edge, self.next = moved

@@ -59,9 +59,11 @@ class TallProduct(Handler):
         left, right = (v.shape[0] for v in self.spec.body.inputs)
         own = m.offset(m.offset(self.partial, task, self.record), acc.leading, 1)
         products = Products(m, acc.dtype, left, right, own, self.spec.registers)
-        arrays = (self.operands[0], self.operands[1])
+        left_array, right_array = self.operands
         products.clear()
         step = max(16, NEAR_BYTES // ((left + right) * acc.dtype.itemsize))
         with m.loop(since, until, step) as start:
-            products.add(arrays, start, m.smaller(b.add(start, I64(step)), until))
+            products.add(
+                (left_array, right_array), start, m.smaller(b.add(start, I64(step)), until)
+            )
         b.ret_void()
