@@ -156,7 +156,8 @@ SECTIONS = (
         "Each message says where, what came, what was expected, and what to do.",
         "gnnjit.errors",
         "GnnjitError LayerError GraphError DataError PlanError CostError StoreError StreamError "
-        "OutputError VerifyError CheckError gnnjit.training:TrainError "
+        "OutputError VerifyError CheckError gnnjit.ir.lines:ParseError "
+        "gnnjit.distributed.launch:LaunchError gnnjit.training:TrainError "
         "gnnjit.training:CheckpointError "
         "gnnjit.distributed:DistributedError GnnjitWarning",
     ),
