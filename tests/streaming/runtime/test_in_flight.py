@@ -197,7 +197,7 @@ def alone(work: Workspace, s: Step) -> int:
 @pytest.mark.parametrize("slices", [1, 2])
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("cached", [True, False])
-@pytest.mark.parametrize("lying", [True, False])
+@pytest.mark.parametrize("any_zero_copy", [True, False])
 def test_the_room_of_several_operations_holds_all_that_they_use(
     parts, slices, cached, any_zero_copy, monkeypatch
 ):
