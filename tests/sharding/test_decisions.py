@@ -24,7 +24,7 @@ from .graphs import edges, mesh, random_edges
 @pytest.fixture
 def equal_links(monkeypatch: Any) -> None:
     equal = Links(*(Link(1e-5, 1e9),) * 4)
-    monkeypatch.setattr(sys.modules["gnnjit.shard"], "links_of", lambda *_: equal)
+    monkeypatch.setattr(sys.modules["gnnjit.sharding.shard"], "links_of", lambda *_: equal)
 
 
 @gnnjit.layer
