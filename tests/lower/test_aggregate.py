@@ -15,7 +15,7 @@ from compiler.cases import CASES, GRAPHS, Edges, features, hub, layer_of
 import gnnjit
 from gnnjit.graph.degree_buckets import build_buckets
 from gnnjit.lower import choose
-from gnnjit.lower.xla import bucketed, csr, segment
+from gnnjit.lower.xla import segment
 
 
 def with_buckets(graph: gnnjit.Graph, max_width: int) -> gnnjit.Graph:
@@ -34,16 +34,15 @@ def with_buckets(graph: gnnjit.Graph, max_width: int) -> gnnjit.Graph:
 def forced(kernel: str, monkeypatch: Any, chunk: int | None = None) -> Any:
     """Runs on `kernel`; yields the list of lowerings that ran."""
     ran: list[str] = []
-    modules = {"csr": csr, "bucketed": bucketed, "segment": segment}
     if chunk is not None:
         monkeypatch.setattr(segment, "CHUNK_SCALARS", chunk)
-    for name, module in modules.items():
+    run = choose.Choice.run
 
-        def spy(*args: Any, name: str = name, run: Any = module.run, **kw: Any) -> Any:
-            ran.append(name)
-            return run(*args, **kw)
+    def spy(choice: choose.Choice, operands: Any) -> Any:
+        ran.append(choice.kernel)
+        return run(choice, operands)
 
-        monkeypatch.setattr(module, "run", spy)
+    monkeypatch.setattr(choose.Choice, "run", spy)
     with choose.prefer(kernel):
         yield ran
 
