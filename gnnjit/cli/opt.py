@@ -20,11 +20,11 @@ from gnnjit.ir.space import Space
 from gnnjit.ir.verify import verify
 from gnnjit.passes.pipeline import Pass, layer_passes, lowering_passes
 from gnnjit.passes.pipeline import run as run_passes
-from gnnjit.passes.reorder_aggregate_combine import Order, ReorderAggregateCombine, sites
+from gnnjit.passes.reorder_aggregate_combine import Order, ReorderAggregateCombine, movable_matmuls
 from gnnjit.passes.scores_as_products import MOST, ScoresAsProducts
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.passes.sink_vertex_work import SinkVertexWork
-from gnnjit.passes.store_edge_values import StoreEdgeValues, candidates
+from gnnjit.passes.store_edge_values import StoreEdgeValues, storable_values
 
 SUMMARY = "run passes of the compiler over a program that is written as text"
 
@@ -64,11 +64,11 @@ def _other_orders(program: Program) -> Pass:
         "aggregate-first": "combine-first",
         "combine-first": "aggregate-first",
     }
-    return ReorderAggregateCombine(tuple(other[site.written] for site in sites(program)))
+    return ReorderAggregateCombine(tuple(other[site.written] for site in movable_matmuls(program)))
 
 
 def _all_stored(program: Program) -> Pass:
-    return StoreEdgeValues(tuple(range(len(candidates(program)))))
+    return StoreEdgeValues(tuple(range(len(storable_values(program)))))
 
 
 def passes_by_name() -> dict[str, Pass]:

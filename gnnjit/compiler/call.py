@@ -20,7 +20,7 @@ from gnnjit.errors import GnnjitError, LayerError, shortened
 from gnnjit.frontend.arguments import checked
 from gnnjit.frontend.by_hand import by_hand, muted
 from gnnjit.frontend.state import active_linen, names_of, unchanged
-from gnnjit.frontend.trace_layer import Arguments, Traced, call_once, leak_message, trace
+from gnnjit.frontend.trace_layer import Arguments, TracedLayer, call_once, leak_message, trace
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.ir.interpret import interpret
 from gnnjit.ir.program import Program
@@ -66,7 +66,7 @@ class Staged:
     fn: Callable[..., Any]
     graph: AnyGraph
     arguments: Arguments
-    traced: Traced
+    traced: TracedLayer
 
     @property
     def program(self) -> Program:
@@ -244,7 +244,7 @@ def stage(definition: Definition, args: Any, edges: Any, keywords: dict[str, Any
 
 def _trace(
     definition: Definition, fn: Callable[..., Any], arguments: Arguments, graph: AnyGraph
-) -> Traced:
+) -> TracedLayer:
     called = functools.partial(
         trace, fn, arguments, graph, name=definition.name, where=definition.where
     )

@@ -13,9 +13,9 @@ from gnnjit.cost.model import CostModel, Work
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
 from gnnjit.passes.pipeline import Choices, layer_middle, layer_prefix, run
-from gnnjit.passes.reorder_aggregate_combine import sites
+from gnnjit.passes.reorder_aggregate_combine import movable_matmuls
 from gnnjit.passes.scores_as_products import scores
-from gnnjit.passes.store_edge_values import candidates
+from gnnjit.passes.store_edge_values import storable_values
 from gnnjit.planner.plan import Plan, Problem
 from gnnjit.system.contexts import cached
 from gnnjit.system.memory_budget import human
@@ -170,13 +170,13 @@ def in_words(program: Program, padded: bool, choices: Choices) -> tuple[str, ...
     words = [
         f"{' '.join(filter(None, [site.name, site.kind]))} ({site.location}): "
         f"{order or site.written}"
-        for site, order in itertools.zip_longest(sites(before), choices.orders)
+        for site, order in itertools.zip_longest(movable_matmuls(before), choices.orders)
     ]
     if scores(before):
         words.append("scores as products" if choices.products else "scores as sums")
     if choices.stored:
         middle = dataclasses.replace(choices, stored=(), split=False, limit=None)
-        every = candidates(_middle(program, padded, middle))
+        every = storable_values(_middle(program, padded, middle))
         words += [f"stores {every[i].description}" for i in choices.stored]
     if choices.split:
         words.append("one traversal for each reduction")

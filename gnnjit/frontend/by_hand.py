@@ -25,7 +25,7 @@ import numpy as np
 
 from gnnjit import _compat
 from gnnjit.errors import GnnjitWarning
-from gnnjit.frontend.trace_layer import Arguments, Traced, call_element, fresh_names
+from gnnjit.frontend.trace_layer import Arguments, TracedLayer, call_element, fresh_names
 from gnnjit.frontend.vocabulary import answered_by
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Index, Reduce
@@ -56,7 +56,13 @@ class _Transformed(BaseException):
 
 
 def by_hand(
-    fn: Callable[..., Any], args: Arguments, traced: Traced, graph: Any, *, name: str, where: str
+    fn: Callable[..., Any],
+    args: Arguments,
+    traced: TracedLayer,
+    graph: Any,
+    *,
+    name: str,
+    where: str,
 ) -> list[Any] | None:
     """The outputs of a layer in the spaces in which they are returned, or None where it cannot be
     run so: the numbers are unknown (`jax.vmap`), the graph is in shards or has no vertices."""
@@ -97,7 +103,7 @@ class _Layer:
     """All vertices of a call."""
 
     def __init__(
-        self, fn: Any, args: Arguments, traced: Traced, graph: Graph, name: str, where: str
+        self, fn: Any, args: Arguments, traced: TracedLayer, graph: Graph, name: str, where: str
     ):
         self.fn, self.args, self.name, self.where = fn, args, name, where
         self.owner = next(iter(getattr(fn, "args", ())), None)  # of a method

@@ -90,7 +90,7 @@ def from_jaxpr(
         Value(tuple(v.aval.shape), v.aval.dtype, Space.SHARED, n)
         for v, n in zip(jaxpr.constvars, names, strict=True)
     ]
-    walker = _Walker(Builder([*inputs, *lifted]), edge_values, effects)
+    walker = _LayerWalker(Builder([*inputs, *lifted]), edge_values, effects)
     outputs = walker.run([jaxpr], lifted, list(inputs))
     program = Program((*inputs, *lifted), tuple(walker.builder.equations), tuple(outputs), name)
     live = _live(jaxpr)
@@ -132,7 +132,7 @@ def _on_the_edges(program: Program) -> Program:
     return rewrite(program, rule)
 
 
-class _Walker(Walker[Atom]):
+class _LayerWalker(Walker[Atom]):
     """Appends the equations of a jaxpr to a program."""
 
     def __init__(self, builder: Builder, edge_values: bool, effects: bool = False):
@@ -252,7 +252,7 @@ def _nested(eqn: Any) -> Any:
 def inline_custom_calls(program: Program) -> Program:
     """Replace `custom_jvp` and `custom_vjp` calls by their bodies, once nothing more is
     differentiated."""
-    walker = _Walker(Builder(program.inputs), edge_values=False)
+    walker = _LayerWalker(Builder(program.inputs), edge_values=False)
     builder = walker.builder
     for eqn in program.equations:
         if isinstance(eqn.op, Aggregate):

@@ -70,11 +70,11 @@ def _of_jaxprs(op: Lax, eqn: Any, avals: Sequence[Any]) -> Hashable:
         return None
 
     def derivative(*xs: Any) -> Any:
-        moving = tuple(
+        tangents = tuple(
             x if jnp.issubdtype(x.dtype, jnp.inexact) else np.zeros(x.shape, jax.dtypes.float0)
             for x in xs
         )
-        return jax.jvp(lambda *ys: bind(op, ys), xs, moving)
+        return jax.jvp(lambda *ys: bind(op, ys), xs, tangents)
 
     text = _text(derivative, avals)
     return None if text is None else (value, _ADDRESS.sub("", text))
@@ -85,6 +85,6 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def _text(fn: Any, avals: Sequence[Any]) -> str | None:
-    """Of the jaxpr of a function; None where it does not show everything."""
+    """The text of a function's jaxpr; None where it does not show everything."""
     closed = jax.make_jaxpr(fn)(*avals)
     return None if _compat.open_jaxpr(closed)[1] else str(closed)

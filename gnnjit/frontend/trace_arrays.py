@@ -70,13 +70,13 @@ def trace(
         if isinstance(error, StreamError):
             raise
         raise StreamError(_depends("an array", _compat.raised_at(error))) from error
-    walker = _Walker(sizes, expand)
+    walker = _ArrayWalker(sizes, expand)
     outputs, inputs = walker.whole(first[0], second[0])
     program = ArrayProgram(inputs, tuple(walker.constants), tuple(walker.equations), outputs)
     return program.without_unread(), first[1]
 
 
-class _Walker(Walker[Operand]):
+class _ArrayWalker(Walker[Operand]):
     """Reads two jaxprs of one function side by side."""
 
     calls = CALLS | {"composite", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
@@ -132,8 +132,8 @@ class _Walker(Walker[Operand]):
         return self.constant([variable, variable], variable.val)
 
     def constant(self, variables: Sequence[Any], value: Any) -> Operand:
-        one, two = variables
-        found = self.array(one.aval, two.aval, "a value that is closed over")
+        one, two = (v.aval for v in variables)
+        found = self.array(one, two, "a value that is closed over")
         if found.rows is not None:
             raise StreamError(_depends("a value that is closed over", self.where))
         if not found.shape and not jnp.issubdtype(found.dtype, jax.dtypes.prng_key):
@@ -240,13 +240,13 @@ class _Walker(Walker[Operand]):
         one, two = tuple(aval.shape), tuple(other.shape)
         if len(one) != len(two):
             raise StreamError(_depends("the code", self.where))
-        moving = [k for k, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
-        if not moving:
+        changing = [k for k, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
+        if not changing:
             return Array(one, aval.dtype, None)
         known = {self.sizes.vertices: Rows.VERTEX, self.sizes.edges: Rows.EDGE}
         found = [known.get(size) for size in zip(one, two, strict=True)]
-        axis = moving[0]
-        if len(moving) > 1 or found[axis] is None:
+        axis = changing[0]
+        if len(changing) > 1 or found[axis] is None:
             sizes = [
                 str(n) if rows is None else rows.value for n, rows in zip(one, found, strict=True)
             ]

@@ -92,7 +92,7 @@ class Arguments:
 
 
 @dataclasses.dataclass(frozen=True)
-class Traced:
+class TracedLayer:
     """A layer as a program, with the arrays of its inputs and the tree of its outputs."""
 
     program: Program
@@ -108,7 +108,7 @@ def trace(
     name: str,
     where: str,
     effects: bool = False,
-) -> Traced:
+) -> TracedLayer:
     """Trace `fn(v, e, *params, **keywords)` once, per element.
 
     effects: whether what has an effect and no result is left out, instead of an error.
@@ -156,7 +156,7 @@ def trace(
     _refuse_unread_edges(captured, f"{where}: {name}")
     if not getattr(fn, "args", ()):  # a module's parameters are captured too
         suspicions.look_through(captured.program, len(captured.constants), graph)
-    return Traced(captured.program, (*operands, *captured.constants), out_trees[-1])
+    return TracedLayer(captured.program, (*operands, *captured.constants), out_trees[-1])
 
 
 def _in_words(

@@ -176,7 +176,7 @@ def _dtype_by(word: str, dtype: Any, x64: bool) -> Any:
 
 
 def _extreme(kind: str, x: Any) -> jax.Array:
-    """Of truth values too, which the compiler reduces as integers."""
+    """The maximum or minimum; the compiler reduces truth values as integers."""
     x = jnp.asarray(x)
     if x.dtype == jnp.bool_:
         return _reduce(kind, x.astype(jnp.int32)) > 0

@@ -101,7 +101,7 @@ def _pointers(matrix: Any, rows: int, stored: int) -> HostArray:
 
 
 def _compressed(matrix: Any, major: int, minor: int, data: HostArray) -> Entries:
-    """Of the compressed axis, of the other one, and which entries of `data`."""
+    """Indices along the compressed axis, indices along the other one, and values."""
     indices = _integers(matrix, "indices")
     _same_length(matrix, indices=len(indices), data=len(data))
     indptr = _pointers(matrix, major, len(indices))
@@ -191,7 +191,7 @@ def _lil(matrix: Any) -> Entries:
 
 
 def _values(matrix: Any, values: list[Any]) -> HostArray:
-    """Of the type of the matrix."""
+    """Checked, in the type of the matrix."""
     array = read_on_host("the matrix's values", values)
     if values and (array.ndim != 1 or not is_number(array.dtype)):
         raise _error(matrix, f"values of type {cut(str(array.dtype))}", "numbers")

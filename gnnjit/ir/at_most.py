@@ -1,8 +1,8 @@
 """`at_most(x, top)`: the smaller of the two, to differentiation `x` itself.
 
 Softmax computes a score twice, once for the maximum of its row and once for the exponential, and
-compilers round the two otherwise: `a * b - top` becomes one operation, or sums are re-associated.
-Of scores near 1e9, the score of the maximum itself is then off by hundreds, and its exponential is
+compilers round the two differently: `a * b - top` becomes one operation, or sums are re-associated.
+For scores near 1e9, the largest score then differs from itself by hundreds, and its exponential is
 infinite. `at_most(score, top) - top` is never positive, and what stands between the product and the
 difference keeps them two operations. Where the two are equal, up to rounding, the gradient goes to
 the score, all of it, which `min` would share.

@@ -58,7 +58,8 @@ _Call = tuple[Callable[..., Any], tuple[Kind, ...]]
 
 @cached(maxsize=16)
 def _often() -> dict[_Call, Lax]:
-    """What most layers need, traced at once: a trace takes half a millisecond, however short."""
+    """The primitives that most layers need, in one trace: each takes half a millisecond, however
+    short."""
     dtype = _NUMBER[1]
     calls: list[_Call] = [
         (jax.lax.mul, (_NUMBER, _NUMBER)),

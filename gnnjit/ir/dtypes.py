@@ -1,5 +1,5 @@
-"""What kind of numbers a dtype has. Asked of each value in each pass, and JAX's own answer takes a
-microsecond."""
+"""What kind of numbers a dtype has: remembered, as passes ask for each value and JAX's answer takes
+a microsecond."""
 
 from __future__ import annotations
 

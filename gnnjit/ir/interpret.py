@@ -119,8 +119,9 @@ def _segment_extreme(kind: str, n: int) -> Callable[..., jax.Array]:
     def _(primals: Any, tangents: Any) -> Any:
         x, ids, real = primals
         best = extreme_of(x, ids, real)
-        own = best[ids]
-        attains = ((x == own) | (own != own)) & real.reshape((-1,) + (1,) * (x.ndim - 1))
+        attained = best[ids]
+        attains = (x == attained) | (attained != attained)
+        attains &= real.reshape((-1,) + (1,) * (x.ndim - 1))
         count = jax.ops.segment_sum(attains.astype(jnp.float32), ids, n)
         total = jax.ops.segment_sum(jnp.where(attains, _widen(tangents[0]), 0), ids, n)
         return best, (total / jnp.maximum(count, 1)).astype(x.dtype)

@@ -17,14 +17,14 @@ from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce, op_key
 
 def nonlinear(program: Program, roots: set[int]) -> Equation | None:
     """The first equation that is not linear in what depends on the inputs numbered `roots`."""
-    moving: set[Atom] = {v for i, v in enumerate(program.inputs) if i in roots}
+    dependent: set[Atom] = {v for i, v in enumerate(program.inputs) if i in roots}
     for eqn in program.equations:
-        at = tuple(i for i, a in enumerate(eqn.inputs) if a in moving)
+        at = tuple(i for i, a in enumerate(eqn.inputs) if a in dependent)
         if not at:
             continue
         if not _is_linear(eqn, at):
             return eqn
-        moving.update(eqn.outputs)
+        dependent.update(eqn.outputs)
     return None
 
 
@@ -38,7 +38,8 @@ def _is_linear(eqn: Equation, at: tuple[int, ...]) -> bool:
 
 
 class _Question:
-    """Equal for equal operations on operands of the same shapes, of which the same ones move."""
+    """A cache key: equal for equal operations on operands of the same kinds, with the same ones of
+    them (`at`) asked about."""
 
     def __init__(self, eqn: Equation, at: tuple[int, ...]):
         self.eqn, self.at = eqn, at
@@ -54,8 +55,8 @@ class _Question:
 
 @functools.lru_cache(maxsize=1024)
 def _transposes(question: _Question) -> bool:
-    """Whether JAX can transpose the operation: that is what it says of linear ones. What counts in
-    it, as a loop does, has no cotangent."""
+    """Whether JAX can transpose the operation, as it can just the linear ones. Integers among its
+    results (the counter of a loop) have no cotangent."""
     op, at, inputs = question.eqn.op, question.at, question.eqn.inputs
     assert isinstance(op, Lax)
     floats = [jnp.issubdtype(o.dtype, jnp.inexact) for o in question.eqn.outputs]

@@ -267,16 +267,16 @@ class Program:
             yield from eqn.outputs
 
 
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 
 
-def remembered(fn: Callable[[Program], Found]) -> Callable[[Program], Found]:
-    """What `fn` finds is kept with a program, as long as that very object lives: equal programs
-    have other values."""
+def remembered(fn: Callable[[Program], Answer]) -> Callable[[Program], Answer]:
+    """`fn`, whose answer is kept with the program it was asked about, as long as that very object
+    lives: an equal program has other values."""
 
     @functools.wraps(fn)
-    def known(program: Program) -> Found:
-        found = program.__dict__.setdefault("_found", {})
+    def known(program: Program) -> Answer:
+        found = program.__dict__.setdefault("_remembered", {})
         if fn not in found:
             found[fn] = fn(program)
         return found[fn]
@@ -289,7 +289,7 @@ def _kind(v: Value) -> Hashable:
 
 
 def op_key(op: Op) -> Hashable:
-    """A hashable stand-in for `op`, equal for equal operations."""
+    """A hashable key of `op`, equal for equal operations."""
     match op:
         case Lax():
             return op.key

@@ -211,13 +211,13 @@ class Printer:
         args = [self.atom(a, eqn.space) for a in eqn.inputs]
         params = [f"{k}={self.param(p)}" for k, p in spoken_params(eqn, op).items()]
         params += [f"{k}=absent" for k in default_params(op.name) if k not in dict(op.params)]
-        own = jax_primitives().get(_plain(op.name)) is op.primitive
-        if own and not params and len(eqn.outputs) == 1:
+        of_jax = jax_primitives().get(_plain(op.name)) is op.primitive
+        if of_jax and not params and len(eqn.outputs) == 1:
             if op.name in INFIX and len(args) == 2:
                 return f"{args[0]} {INFIX[op.name]} {args[1]}"
             if op.name == "neg" and isinstance(eqn.inputs[0], Value):
                 return f"-{args[0]}"
-        name = _plain(op.name) + ("" if own else self.reference(op.primitive))
+        name = _plain(op.name) + ("" if of_jax else self.reference(op.primitive))
         return f"{name}({', '.join(args + params)})"
 
     def reference(self, thing: Any) -> str:
@@ -335,8 +335,8 @@ def _plain(name: str) -> str:
 def jax_primitives() -> Mapping[str, Any]:
     """JAX's primitives by name, hyphens as underscores; and ours."""
     found = [vars(m).get(n) for m in (lax, primitives) for n in vars(m)]
-    own = {at_most_p.name: at_most_p}
-    return own | {_plain(p.name): p for p in found if isinstance(p, Primitive)}
+    ours = {at_most_p.name: at_most_p}
+    return ours | {_plain(p.name): p for p in found if isinstance(p, Primitive)}
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from gnnjit.ir.space import Space
 READS = ("dynamic_slice", "gather")
 SUMS = ("dynamic_update_slice", "scatter-add")
 MOST_ROWS = 32
-"""Picked by one element at most."""
+"""At most as many rows are picked by one element."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +49,13 @@ class TableRows:
 
     @property
     def batch(self) -> tuple[int, ...]:
-        """Of the rows that one element picks."""
+        """The shape in which one element picks its rows; () for one row."""
         first = self.index[0]
         return () if len(self.index) > 1 or not first.shape else tuple(first.shape[:-1])
 
     def number(self, index: list[Any]) -> tuple[Any, Any]:
-        """The numbers of the rows among all, of arrays for `index`, and which there are (None: all
-        of them)."""
+        """The number of each picked row, given the arrays of `index`, and whether it is in the
+        table (None: the nearest row is meant, so all are)."""
         at = index
         if self.index[0].shape:
             at = [index[0][..., k] for k in range(self.leading)]

@@ -85,18 +85,18 @@ def _custom_jvp(primitive: Any, args: Any, params: dict[str, Any], over: Over) -
 
     @call.defjvp
     def rule(xs: Any, ts: Any) -> Any:
-        moving = [i for i, t in enumerate(ts) if t.dtype == xs[i].dtype]
+        differentiated = [i for i, t in enumerate(ts) if t.dtype == xs[i].dtype]
 
         def derived(xs: Any, some: Any) -> Any:
             def f(*moved: Any) -> Any:
                 full = list(xs)
-                for i, x in zip(moving, moved, strict=True):
+                for i, x in zip(differentiated, moved, strict=True):
                     full[i] = x
                 return plain(*full)
 
-            return jax.jvp(f, [xs[i] for i in moving], list(some))
+            return jax.jvp(f, [xs[i] for i in differentiated], list(some))
 
-        some = [ts[i] for i in moving]
+        some = [ts[i] for i in differentiated]
         closed, _ = _traced(derived, (list(xs), some))
         outs = _run(closed, [*xs, *some], over)
         return outs[: len(outs) // 2], outs[len(outs) // 2 :]

@@ -1,7 +1,8 @@
 """Flax modules of published graph neural networks, written in gnnjit's public vocabulary.
 
 Each file is one formula; they are meant to be read as examples. `gnnjit.nn.recipes` stacks them
-into classifiers, with the hyperparameters that reach the accuracies of the literature.
+into classifiers, with the hyperparameters that reach the accuracies of the literature. In: a graph
+and features. Out: features, or scores of classes. Users and the training commands call it.
 """
 
 from gnnjit.nn.commnet import CommNet

@@ -81,7 +81,7 @@ class _Three:
 
     @property
     def first(self) -> Labels:
-        """Of the product of the shared factor and the vertex's."""
+        """The labels of the product of the shared factor and the vertex's."""
         kept = {*self.other[1], *self.out}
         (_, a), (_, b) = self.shared, self.vertex
         both = [n for n in a if n in b and n in kept]
@@ -135,7 +135,7 @@ def _three(eqn: Equation, inner: Equation, side: int) -> _Three | None:
 
 
 def _labels(eqn: Equation, out: Labels, fresh: Iterator[int]) -> tuple[Labels, Labels]:
-    """Of the operands of a product whose result has the labels `out`."""
+    """Labels of the operands of a product whose result has the labels `out`."""
     assert isinstance(eqn.op, Lax)
     (contracted, batch), found = eqn.op["dimension_numbers"], []
     both = [next(fresh) for _ in contracted[0]]

@@ -56,7 +56,7 @@ class FactorOutOfReduce:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Factor:
+class _SumFactor:
     """A multiplicand (or divisor): `atom`, filling `shape`, then the broadcasts that follow
     (outermost first)."""
 
@@ -104,7 +104,7 @@ class _Sum:
         self.builder.env[out] = widened(self.builder, result, out.dtype, where)
         return True
 
-    def may_leave(self, factor: _Factor) -> bool:
+    def may_leave(self, factor: _SumFactor) -> bool:
         """Whether the sum may be multiplied by a factor in place of its terms."""
         atom, into = factor.atom, self.eqn.op.into  # type: ignore[union-attr]
         if isinstance(atom, Literal):
@@ -116,11 +116,11 @@ class _Sum:
 
     def decompose(
         self, atom: Atom, broadcasts: tuple[Lax, ...], shape: tuple[int, ...]
-    ) -> list[_Factor]:
+    ) -> list[_SumFactor]:
         """The factors of `atom`; `broadcasts` are what was passed on the way, outermost first."""
         eqn = self.made.get(atom) if isinstance(atom, Value) else None
         if eqn is None or not isinstance(eqn.op, Lax) or atom.space is not Space.EDGE:
-            return [_Factor(atom, shape, broadcasts)]
+            return [_SumFactor(atom, shape, broadcasts)]
         if atom.shape != shape:  # an operand that its array operation broadcasts
             return self.decompose(atom, (*broadcasts, build.broadcast_op(atom, shape)), atom.shape)
         first = eqn.inputs[0] if eqn.inputs else atom
@@ -129,22 +129,22 @@ class _Sum:
                 return [f for a in eqn.inputs for f in self.decompose(a, broadcasts, shape)]
             case "div":
                 above = self.decompose(first, broadcasts, shape)
-                return [*above, _Factor(eqn.inputs[1], shape, broadcasts, inverse=True)]
+                return [*above, _SumFactor(eqn.inputs[1], shape, broadcasts, inverse=True)]
             case "neg":
                 minus = Literal(_one(atom, -1), atom.dtype)
                 return [
-                    _Factor(minus, shape, broadcasts),
+                    _SumFactor(minus, shape, broadcasts),
                     *self.decompose(first, broadcasts, shape),
                 ]
             case "broadcast_in_dim" if len(eqn.inputs) == 1:
                 return self.decompose(first, (*broadcasts, eqn.op), first.shape)
             case "convert_element_type" if rounds_only(eqn):
                 return self.decompose(first, broadcasts, shape)
-        return [_Factor(atom, shape, broadcasts)]
+        return [_SumFactor(atom, shape, broadcasts)]
 
     def product(
         self,
-        factors: list[_Factor],
+        factors: list[_SumFactor],
         shape: tuple[int, ...],
         safe: Space | None,
         count: Value | None = None,
@@ -169,7 +169,7 @@ class _Sum:
         assert total is not None
         return total
 
-    def apply(self, summed: Value, outside: list[_Factor], count: Value | None) -> Value:
+    def apply(self, summed: Value, outside: list[_SumFactor], count: Value | None) -> Value:
         """The sum times the factors that leave it, and times `count`; or over a softmax's total
         that was divided by `count`."""
         where = self.eqn.location
@@ -189,7 +189,7 @@ class _Sum:
 
     def materialise(
         self,
-        factor: _Factor,
+        factor: _SumFactor,
         shape: tuple[int, ...],
         safe: Space | None,
         over: Value | None = None,
@@ -211,7 +211,7 @@ class _Sum:
         return atom
 
 
-def _is_safe(factor: _Factor) -> bool:
+def _is_safe(factor: _SumFactor) -> bool:
     """Whether a sum is not larger without the factor."""
     atom = factor.atom
     size = abs(atom.value) if isinstance(atom, Literal) else 0

@@ -138,7 +138,7 @@ class _Sums:
 
     def fire(self, builder: Builder, eqn: Equation, weight: _Weight) -> bool:
         before = len(builder.equations)
-        factor = _Factor(builder, weight, self.made, self.reach)
+        factor = _WeightFactor(builder, weight, self.made, self.reach)
         operand, merged = self.before_merging_axes(eqn.inputs[0], weight)
         value, score = factor.without(operand), factor.score()
         count = None
@@ -173,7 +173,7 @@ class _Sums:
 
 
 @dataclasses.dataclass
-class _Factor:
+class _WeightFactor:
     """What one sum multiplies a weight with, as values of the new program."""
 
     builder: Builder

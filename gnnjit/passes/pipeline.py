@@ -1,5 +1,5 @@
 """The passes, in the order in which they run: one table for a layer, one for each traversal of it
-when that is lowered. A line of a table is a pass, how it is made, and when it is left out.
+when that is lowered. A row is a pass, how it is made, and when it is left out.
 """
 
 from __future__ import annotations
@@ -53,17 +53,18 @@ NOWHERE: frozenset[Space] = frozenset()
 class Choices:
     """What a planner decides about one layer; by default, what the user wrote.
 
-    orders: for each of `reorder_aggregate_combine.sites`, on which side of its sums the matrix is.
-    twins: pairs of inputs that are the same array: no choice, but part of what an order means.
+    orders: for each of `movable_matmuls`, on which side of its sums the matrix is.
+    aliased_inputs: pairs of inputs that are the same array: no choice, but part of what an order
+        means.
     products: attention scores of several heads are products with a matrix.
-    stored: which of `store_edge_values.candidates` are stored for later traversals.
+    stored: which of `storable_values` are stored for later traversals.
     split: one traversal for each reduction.
     on_edges: vertex spaces whose work is done on the edges instead.
     limit: scalars of the widest value in one chunk of edges, where edges are taken in chunks.
     """
 
     orders: tuple[Order | None, ...] = ()
-    twins: tuple[tuple[int, int], ...] = ()
+    aliased_inputs: tuple[tuple[int, int], ...] = ()
     products: bool = False
     stored: tuple[int, ...] = ()
     split: bool = False
@@ -79,7 +80,7 @@ AS_WRITTEN = Choices()
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class PassOptions:
     """What decides which passes run, and how.
 
     padded: the graph has vertices that are padding; None: nobody asks (`shield-unread-vertices`).
@@ -106,8 +107,8 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
-    """One line of a table of passes.
+class Row:
+    """One row of a table of passes.
 
     kind: the class of the pass; `kind.name` is its name, and that of its file.
     make: the pass for given options, where it is not `kind()`.
@@ -115,7 +116,7 @@ class Entry:
     """
 
     kind: Any
-    make: Callable[[Options], Pass] | None = None
+    make: Callable[[PassOptions], Pass] | None = None
     when: str = ""
 
     @property
@@ -123,72 +124,73 @@ class Entry:
         return self.kind.name
 
 
-SIMPLIFY: tuple[Entry, ...] = (
-    Entry(ShieldUnreadVertices, lambda o: ShieldUnreadVertices(bool(o.padded)), "shielded"),
-    Entry(DropDead),
-    Entry(PlaceInSmallestSpace),
-    Entry(FoldConstants),
-    Entry(ShareSubexpressions),
-    Entry(SplitConcatMatmul, lambda o: SplitConcatMatmul(None, o.on_edges)),
-    Entry(ContractWithSharedFirst, lambda o: ContractWithSharedFirst(o.on_edges)),
-    Entry(GroupSumsBySpace),
-    Entry(FactorOutOfReduce, lambda o: FactorOutOfReduce(keep_fixed=True, keep=o.on_edges)),
-    Entry(PlaceInSmallestSpace),
-    Entry(ShareSubexpressions),
-    Entry(DropDead),
+SIMPLIFY: tuple[Row, ...] = (
+    Row(ShieldUnreadVertices, lambda o: ShieldUnreadVertices(bool(o.padded)), "shielded"),
+    Row(DropDead),
+    Row(PlaceInSmallestSpace),
+    Row(FoldConstants),
+    Row(ShareSubexpressions),
+    Row(SplitConcatMatmul, lambda o: SplitConcatMatmul(None, o.on_edges)),
+    Row(ContractWithSharedFirst, lambda o: ContractWithSharedFirst(o.on_edges)),
+    Row(GroupSumsBySpace),
+    Row(FactorOutOfReduce, lambda o: FactorOutOfReduce(keep_fixed=True, keep=o.on_edges)),
+    Row(PlaceInSmallestSpace),
+    Row(ShareSubexpressions),
+    Row(DropDead),
 )
 """Passes of every layer. A planner weighs its choices on what they leave."""
 
-CHOOSE: tuple[Entry, ...] = (
-    Entry(
-        ReorderAggregateCombine,
-        lambda o: ReorderAggregateCombine(o.choices.orders, twins=o.choices.twins),
-        "choices.reordered",
-    ),
-    Entry(ScoresAsProducts, lambda o: ScoresAsProducts(MOST if o.choices.products else 1)),
-    Entry(ShareSubexpressions),
-    Entry(DropDead),
-    Entry(SinkVertexWork, lambda o: SinkVertexWork(o.on_edges), "choices.on_edges"),
+
+def _reorder(choices: Choices) -> Pass:
+    return ReorderAggregateCombine(choices.orders, aliased_inputs=choices.aliased_inputs)
+
+
+CHOOSE: tuple[Row, ...] = (
+    Row(ReorderAggregateCombine, lambda o: _reorder(o.choices), "choices.reordered"),
+    Row(ScoresAsProducts, lambda o: ScoresAsProducts(MOST if o.choices.products else 1)),
+    Row(ShareSubexpressions),
+    Row(DropDead),
+    Row(SinkVertexWork, lambda o: SinkVertexWork(o.on_edges), "choices.on_edges"),
 )
 """Passes that do what a planner chose. It picks what to store among the values they leave."""
 
-FUSE: tuple[Entry, ...] = (
-    Entry(StoreEdgeValues, lambda o: StoreEdgeValues(o.choices.stored), "choices.stored"),
-    Entry(OnlineSoftmax, when="online"),
-    Entry(SinkBroadcasts),
-    Entry(SinkScaling),
-    Entry(ExtremesInFullPrecision),
-    Entry(FuseScatterApplyGather, lambda o: FuseScatterApplyGather(o.choices.split)),
+FUSE: tuple[Row, ...] = (
+    Row(StoreEdgeValues, lambda o: StoreEdgeValues(o.choices.stored), "choices.stored"),
+    Row(OnlineSoftmax, when="online"),
+    Row(SinkBroadcasts),
+    Row(SinkScaling),
+    Row(ExtremesInFullPrecision),
+    Row(FuseScatterApplyGather, lambda o: FuseScatterApplyGather(o.choices.split)),
 )
 """Passes that leave as few traversals as possible."""
 
 LAYER = (*SIMPLIFY, *CHOOSE, *FUSE)
 """A layer as the user wrote it, which may be differentiated."""
 
-LOWERING: tuple[Entry, ...] = (
-    Entry(DropDead),
-    Entry(PlaceInSmallestSpace, lambda o: PlaceInSmallestSpace(o.on_edges)),
-    Entry(FoldConstants),
-    Entry(ShareSubexpressions),
-    Entry(SplitConcatMatmul, lambda o: SplitConcatMatmul(None, o.on_edges)),
-    Entry(ContractWithSharedFirst, lambda o: ContractWithSharedFirst(o.on_edges)),
-    Entry(GroupSumsBySpace),
-    Entry(FactorOutOfReduce, lambda o: FactorOutOfReduce(rows=False)),
-    Entry(PlaceInSmallestSpace, lambda o: PlaceInSmallestSpace(o.on_edges)),
-    Entry(ShareSubexpressions),
-    Entry(DropDead),
-    Entry(SinkVertexWork, lambda o: SinkVertexWork(o.on_edges), "choices.on_edges"),
-    Entry(OnlineSoftmax, when="online"),
-    Entry(SinkBroadcasts, lambda o: SinkBroadcasts(numbers=o.scale_on_edges)),
-    Entry(SinkScaling, lambda o: SinkScaling(every=True), "scale_on_edges"),
-    Entry(SinkRowArithmetic, when="scale_on_edges"),
-    Entry(SinkZeros),
-    Entry(FuseScatterApplyGather),
+LOWERING: tuple[Row, ...] = (
+    Row(DropDead),
+    Row(PlaceInSmallestSpace, lambda o: PlaceInSmallestSpace(o.on_edges)),
+    Row(FoldConstants),
+    Row(ShareSubexpressions),
+    Row(SplitConcatMatmul, lambda o: SplitConcatMatmul(None, o.on_edges)),
+    Row(ContractWithSharedFirst, lambda o: ContractWithSharedFirst(o.on_edges)),
+    Row(GroupSumsBySpace),
+    Row(FactorOutOfReduce, lambda o: FactorOutOfReduce(rows=False)),
+    Row(PlaceInSmallestSpace, lambda o: PlaceInSmallestSpace(o.on_edges)),
+    Row(ShareSubexpressions),
+    Row(DropDead),
+    Row(SinkVertexWork, lambda o: SinkVertexWork(o.on_edges), "choices.on_edges"),
+    Row(OnlineSoftmax, when="online"),
+    Row(SinkBroadcasts, lambda o: SinkBroadcasts(numbers=o.scale_on_edges)),
+    Row(SinkScaling, lambda o: SinkScaling(every=True), "scale_on_edges"),
+    Row(SinkRowArithmetic, when="scale_on_edges"),
+    Row(SinkZeros),
+    Row(FuseScatterApplyGather),
 )
 """A traversal of which no derivative will be taken any more."""
 
 
-def passes_of(table: Sequence[Entry], options: Options) -> tuple[Pass, ...]:
+def passes_of(table: Sequence[Row], options: PassOptions) -> tuple[Pass, ...]:
     """The passes of a table that run with these options, in order."""
     entries = [e for e in table if options.has(e.when)]
     return tuple(e.kind() if e.make is None else e.make(options) for e in entries)
@@ -196,28 +198,28 @@ def passes_of(table: Sequence[Entry], options: Options) -> tuple[Pass, ...]:
 
 def layer_prefix(padded: bool, on_edges: frozenset[Space] = NOWHERE) -> tuple[Pass, ...]:
     """The passes of a layer as the user wrote it that come before most choices."""
-    return passes_of(SIMPLIFY, Options(Choices(on_edges=on_edges), padded))
+    return passes_of(SIMPLIFY, PassOptions(Choices(on_edges=on_edges), padded))
 
 
 def layer_middle(choices: Choices = AS_WRITTEN) -> tuple[Pass, ...]:
     """The passes between the prefix and `store-edge-values`."""
-    return passes_of(CHOOSE, Options(choices))
+    return passes_of(CHOOSE, PassOptions(choices))
 
 
 def layer_suffix(choices: Choices = AS_WRITTEN, *, online: bool = True) -> tuple[Pass, ...]:
     """The rest, for a layer that may be differentiated; not `online`: without the reduction that
     only some kernels can do."""
-    return passes_of(FUSE, Options(choices, online=online))
+    return passes_of(FUSE, PassOptions(choices, online=online))
 
 
 def default_passes(choices: Choices = AS_WRITTEN, *, online: bool = True) -> tuple[Pass, ...]:
     """Every pass but `shield-unread-vertices`; `online` as in `layer_suffix`."""
-    return passes_of(LAYER, Options(choices, online=online))
+    return passes_of(LAYER, PassOptions(choices, online=online))
 
 
 def layer_passes(padded: bool, choices: Choices = AS_WRITTEN) -> tuple[Pass, ...]:
     """Every pass, in order, for a layer as the user wrote it."""
-    return passes_of(LAYER, Options(choices, padded))
+    return passes_of(LAYER, PassOptions(choices, padded))
 
 
 def lowering_passes(
@@ -227,7 +229,7 @@ def lowering_passes(
 
     `keep`: the vertex spaces whose work stays on the edges, or goes back there.
     """
-    options = Options(Choices(on_edges=keep), None, online, scale_on_edges)
+    options = PassOptions(Choices(on_edges=keep), None, online, scale_on_edges)
     return passes_of(LOWERING, options)
 
 

@@ -7,10 +7,11 @@ combine-first:    h: f32[src, 64] = x @ W
                   y: f32[dst, 64] = sum over (u -> v) of h[u]
 
 Which is cheaper depends on the widths and on the graph (GraphTensor, section V-A; GRANII), so the
-pass is told: one order for each of `sites(program)`. Between the matrix and its sums there may be
-sums and differences, and factors that are one number per element: of the edge, of either end, of
-the whole graph; and choices between such a value and 0. A vertex's own term takes part. A sum of
-`h[u] + b`, with b the same on all edges of the row, counts as `sum of h[u] + count * b`.
+pass is told: one order for each of `movable_matmuls(program)`. Between the matrix and its sums
+there may be sums and differences, and factors that are one number per element: of the edge, of
+either end, of the whole graph; and choices between such a value and 0. A vertex's own term takes
+part. A sum of `h[u] + b`, with b the same on all edges of the row, counts as
+`sum of h[u] + count * b`.
 
 Heads: features of shape `[G]` that are looked at as `[H, C]` may be scaled by one number per head.
 Aggregated first, they are `[H, F]`, and the matrix is applied to each head with its own columns.
@@ -44,55 +45,55 @@ from gnnjit.ir.show import kind
 from gnnjit.ir.space import Space
 from gnnjit.passes.analysis.attention_scores import product_per_head, replaceable_scores
 from gnnjit.passes.analysis.linear import Rebuild, fill, reshape, where_edges
-from gnnjit.passes.analysis.movable_matmuls import Analysis, Found, Order, Tree, analysis
+from gnnjit.passes.analysis.movable_matmuls import Analysis, MatmulSite, Order, Tree, analysis
 from gnnjit.passes.drop_dead import DropDead
 from gnnjit.passes.store_edge_values import parameter_name
 from gnnjit.passes.wide import edge_count, has_share, share, widened, working
 
-__all__ = ["Order", "ReorderAggregateCombine", "Site", "sites"]
+__all__ = ["MovableMatmul", "Order", "ReorderAggregateCombine", "movable_matmuls"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Site:
+class MovableMatmul:
     """One matrix whose place among the sums is free."""
 
     written: Order
     """How the program has it now."""
     location: Location | None
-    """Of the product, or of the first of them."""
+    """The line of the first product with it."""
     description: str
     name: str
     """What the user calls the matrix; nothing, if it has no name."""
     kind: str
-    """Of the matrix: `f32[64, 32]`."""
+    """The type of the matrix: `f32[64, 32]`."""
 
 
-def sites(program: Program) -> tuple[Site, ...]:
+def movable_matmuls(program: Program) -> tuple[MovableMatmul, ...]:
     """The matrices that could be moved, in program order."""
     found = analysis(program)
     return tuple(_described(site, found.made) for site in found.sites)
 
 
-def _described(found: Found, made: Mapping[Value, Equation]) -> Site:
+def _described(found: MatmulSite, made: Mapping[Value, Equation]) -> MovableMatmul:
     sums = "1 sum" if found.sums == 1 else f"{found.sums} sums"
     matrix = found.matmul.matrix
     text = f"{kind(matrix)} with {sums}"
     name = parameter_name(matrix, made)
-    return Site(found.written, found.matmul.eqn.location, text, name, kind(matrix))
+    return MovableMatmul(found.written, found.matmul.eqn.location, text, name, kind(matrix))
 
 
 @dataclasses.dataclass(frozen=True)
 class ReorderAggregateCombine:
     """`orders`: one for each site; None, or none at all, leaves it as it is written.
 
-    `twins`: pairs of inputs, by number, that are the same array, as the features of sources and of
-    destinations often are. Where a vertex's own term reads the twin, its product is the same as the
-    one that edges read, NaN or not, and is shared.
+    `aliased_inputs`: pairs of inputs, by number, that are the same array, as the features of
+    sources and of destinations often are. Where a vertex's own term reads the other one of a pair,
+    its product is the same as the one that edges read, NaN or not, and is shared.
     """
 
     orders: tuple[Order | None, ...] = ()
     name: str = "reorder-aggregate-combine"
-    twins: tuple[tuple[int, int], ...] = ()
+    aliased_inputs: tuple[tuple[int, int], ...] = ()
 
     def __call__(self, program: Program) -> Program:
         if not any(self.orders):
@@ -103,15 +104,17 @@ class ReorderAggregateCombine:
         if not chosen:
             return program
         inputs = program.inputs
-        same = {(inputs[i], inputs[j]) for i, j in self.twins}
+        same = {(inputs[i], inputs[j]) for i, j in self.aliased_inputs}
         rule = _Rule(found, chosen, same | {(b, a) for a, b in same})
         return DropDead()(rewrite(found.program, rule))
 
 
 class _Rule:
-    """Writes the roots of the chosen sites anew, and the scores that read their products."""
+    """Writes the roots of the chosen matmuls anew, and the scores that read their products."""
 
-    def __init__(self, analysis: Analysis, chosen: list[Found], same: set[tuple[Value, Value]]):
+    def __init__(
+        self, analysis: Analysis, chosen: list[MatmulSite], same: set[tuple[Value, Value]]
+    ):
         self.analysis, self.same = analysis, same
         self.made = analysis.made
         self.roots = {site.root: site for site in chosen}
@@ -132,7 +135,7 @@ class _Rule:
             return False
         return True
 
-    def root(self, builder: Builder, site: Found) -> Atom:
+    def root(self, builder: Builder, site: MatmulSite) -> Atom:
         if site.written == "combine-first":
             return self.aggregate_first(builder, site)
         matmul, own = site.matmul, self.own_features(site)
@@ -149,7 +152,7 @@ class _Rule:
         total = rebuild(matmul.features)
         return widened(builder, total, site.root.dtype, matmul.eqn.location)
 
-    def own_features(self, site: Found) -> list[Value]:
+    def own_features(self, site: MatmulSite) -> list[Value]:
         """What the matrix is applied to at every vertex, not through edges alone."""
         found, stack = [], [site.matmul.features]
         while stack:
@@ -177,7 +180,7 @@ class _Rule:
         eqn = self.made.get(mask)  # type: ignore[arg-type]
         return eqn is None or eqn.op.name != "degree"
 
-    def aggregate_first(self, builder: Builder, site: Found) -> Atom:
+    def aggregate_first(self, builder: Builder, site: MatmulSite) -> Atom:
         matmul, root = site.matmul, site.root
         where, width, dtype = matmul.eqn.location, matmul.features.size, working(root.dtype)
         averages = self.averages(site)
@@ -195,7 +198,7 @@ class _Rule:
             y = build.mul(builder, y, times, where)
         return widened(builder, y, root.dtype, where)
 
-    def averages(self, site: Found) -> bool:
+    def averages(self, site: MatmulSite) -> bool:
         """Whether sums are taken as means, which are not yet: sums of features may be too large
         for a number where those of the products are not. To float16, float32 is large enough."""
         sums = [self.made[v] for v in site.tree if isinstance(self.made[v].op, Reduce)]

@@ -106,6 +106,6 @@ def _blocks(builder: Builder, a: Atom, heads: int, where: Location | None) -> At
         return build.emit_op(builder, build.iota_op(np.int32, shape, axis), [], where)
 
     wide = build.emit_op(builder, build.broadcast_in_dim_op(shape, (0, 1)), [a], where)
-    own = build.elementwise(builder, lax.eq, [number(0), number(2)], where)
+    same_head = build.elementwise(builder, lax.eq, [number(0), number(2)], where)
     zero = build.constant(builder, 0, shape, wide.dtype)
-    return build.elementwise(builder, lax.select_n_p.bind, [own, zero, wide], where)
+    return build.elementwise(builder, lax.select_n_p.bind, [same_head, zero, wide], where)

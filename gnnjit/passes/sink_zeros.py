@@ -35,9 +35,9 @@ class SinkZeros:
             if sum_of(eqn, made) is None:
                 return False
             assert isinstance(table, Value)
-            own = Value(table.shape, table.dtype, Space.EDGE, table.name)
-            builder.emit(zeros.op, zeros.inputs, [own], zeros.location)
-            inputs = [own, *(builder[a] for a in eqn.inputs[1:])]
+            local = Value(table.shape, table.dtype, Space.EDGE, table.name)
+            builder.emit(zeros.op, zeros.inputs, [local], zeros.location)
+            inputs = [local, *(builder[a] for a in eqn.inputs[1:])]
             builder.emit(eqn.op, inputs, eqn.outputs, eqn.location)
             return True
 

@@ -6,7 +6,8 @@ before:  a: f32[edge, 8] = x[u] @ w        after:  a: f32[edge, 8] = x[u] @ w
 
 Every reader reads the stored value, and so do the traversals of the gradient: the operands of a
 traversal are all that it keeps. The price is an array over the edges, and a traversal that writes
-it before others can read it. `stored` says which of `candidates(program)` are stored, by number.
+it before others can read it. `stored` says which of `storable_values(program)` are stored, by
+number.
 
 Candidates are the matmuls on the edges that would be computed again, by a derivative or by a second
 traversal; the largest contractions, if there are many. A program without any matmul on the edges
@@ -66,12 +67,12 @@ class StoreEdgeValues:
     def __call__(self, program: Program) -> Program:
         if not self.stored:
             return program
-        every = candidates(program)
+        every = storable_values(program)
         wrong = [i for i in self.stored if not 0 <= i < len(every)]
         if wrong:
             raise ValueError(
                 f"store-edge-values: {program.name} has {len(every)} candidates, but number "
-                f"{wrong[0]} is to be stored. See candidates(program)"
+                f"{wrong[0]} is to be stored. See storable_values(program)"
             )
         chosen = {every[i].value for i in self.stored}
 
@@ -88,7 +89,7 @@ class StoreEdgeValues:
 
 
 @dataclasses.dataclass(frozen=True)
-class Candidate:
+class StorableValue:
     """An edge value worth storing; `width` is in bytes an edge."""
 
     location: Location | None
@@ -97,20 +98,20 @@ class Candidate:
     value: Value
 
 
-def candidates(program: Program) -> tuple[Candidate, ...]:
+def storable_values(program: Program) -> tuple[StorableValue, ...]:
     """The edge values of `program` (before it is fused) that are worth storing, in order."""
     search = _Search(program)
     found = search.matmuls() if any(map(_is_matmul, program.equations)) else search.narrow()
     return tuple(_described(search.made[value], search.made) for value in found)
 
 
-def _described(eqn: Equation, made: dict[Value, Equation]) -> Candidate:
+def _described(eqn: Equation, made: dict[Value, Equation]) -> StorableValue:
     value, what = eqn.outputs[0], eqn.op.name
     if _is_matmul(eqn):
         names = [parameter_name(a, made) for a in eqn.inputs if a.space is Space.SHARED]
         what = f"matmul with {names[0]}" if any(names) else "matmul"
     width = value.size * value.dtype.itemsize
-    return Candidate(eqn.location, f"{what}: {kind(value)}", width, value)
+    return StorableValue(eqn.location, f"{what}: {kind(value)}", width, value)
 
 
 def parameter_name(atom: Atom, made: Mapping[Value, Equation]) -> str:

@@ -36,9 +36,9 @@ from gnnjit.passes.pipeline import (
     layer_suffix,
     run,
 )
-from gnnjit.passes.reorder_aggregate_combine import sites
+from gnnjit.passes.reorder_aggregate_combine import movable_matmuls
 from gnnjit.passes.scores_as_products import scores
-from gnnjit.passes.store_edge_values import candidates
+from gnnjit.passes.store_edge_values import storable_values
 from gnnjit.planner import timings
 from gnnjit.planner.candidate import Candidate, is_available, peak
 from gnnjit.planner.plan import Alternative, Plan, Problem
@@ -111,8 +111,11 @@ def _options(
 ) -> dict[str, tuple[Any, ...]]:
     """Per decision about the vertices, the values to try; the first is what the user wrote."""
     before = _prefix(program, padded, on_edges)
-    out: dict[str, tuple[Any, ...]] = {"on_edges": (on_edges,), "twins": (_twins(program, slots),)}
-    for i, site in enumerate(sites(before)):
+    out: dict[str, tuple[Any, ...]] = {
+        "on_edges": (on_edges,),
+        "aliased_inputs": (_aliased_inputs(program, slots),),
+    }
+    for i, site in enumerate(movable_matmuls(before)):
         out[f"order {i}"] = (site.written, _OTHER[site.written])
     return out
 
@@ -218,7 +221,7 @@ class _Planner:
             self.alternative(dataclasses.replace(least.choices, products=True))
             least = self.fastest()
         if p.moving and p.budget is not None:  # without one, memory stays that of the vertices
-            stored = candidates(_middle(p.program, p.padded, least.choices))
+            stored = storable_values(_middle(p.program, p.padded, least.choices))
             for picked in _subsets(len(stored)):
                 self.alternative(dataclasses.replace(least.choices, stored=picked))
         if self.shares_traversals(least.choices):
@@ -323,7 +326,7 @@ def _choices(picked: dict[str, Any]) -> Choices:
     return Choices(orders, **rest)
 
 
-def _twins(program: Program, slots: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+def _aliased_inputs(program: Program, slots: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     """The pairs of a source input and a destination input that are the same array."""
     spaces = [v.space for v in program.inputs]
     sources = [i for i, s in enumerate(spaces) if s is Space.SRC]

@@ -125,7 +125,9 @@ def name_of(choices: Choices) -> str:
     """Of choices, the same in every process."""
     c = choices
     on_edges = sorted(space.value for space in c.on_edges)
-    return json.dumps([c.orders, c.twins, c.products, c.stored, c.split, on_edges, c.limit])
+    return json.dumps(
+        [c.orders, c.aliased_inputs, c.products, c.stored, c.split, on_edges, c.limit]
+    )
 
 
 def known(key: str) -> dict[str, float]:

@@ -102,7 +102,7 @@ def test_the_traversals_are_those_that_run(name, moving, flipped):
     options = _options(call.program, call.padded, frozenset(), arrays_of(call)[1])
     orders = [values for key, values in options.items() if key.startswith("order")]
     assert orders or not flipped
-    chosen = Choices(tuple(o[flipped] for o in orders), twins=options["twins"][0])
+    chosen = Choices(tuple(o[flipped] for o in orders), aliased_inputs=options["aliased_inputs"][0])
     moves = moving_of(call, moving)
     assert of_sketch(call, moves, chosen) == of_kernels(call, moves, chosen)
 

@@ -11,13 +11,13 @@ from ir.layers import GRAPH, operands
 from gnnjit.ir.interpret import Incidence, interpret
 from gnnjit.ir.program import Program
 from gnnjit.ir.show import show
-from gnnjit.passes.reorder_aggregate_combine import Order, ReorderAggregateCombine, sites
+from gnnjit.passes.reorder_aggregate_combine import Order, ReorderAggregateCombine, movable_matmuls
 
 from .golden import fires, program, refuses, same
 
 AGGREGATE = ReorderAggregateCombine(("aggregate-first",))
 COMBINE = ReorderAggregateCombine(("combine-first",))
-TWINS = ReorderAggregateCombine(("combine-first",), twins=((0, 1),))
+TWINS = ReorderAggregateCombine(("combine-first",), aliased_inputs=((0, 1),))
 
 SUM_FIRST = """\
     layer f(x: f32[src, 2], w: f32[2, 3])
@@ -398,7 +398,7 @@ NESTED = """\
 )
 def test_the_outer_of_two_sites_decides(orders, equations):
     old = program(NESTED)
-    assert [s.written for s in sites(old)] == ["combine-first", "aggregate-first"]
+    assert [s.written for s in movable_matmuls(old)] == ["combine-first", "aggregate-first"]
     new = ReorderAggregateCombine(orders)(old)
     moved = [eqn.op.name for eqn in new.equations if eqn.op.name in ("sum", "dot_general")]
     assert moved == equations
@@ -406,7 +406,7 @@ def test_the_outer_of_two_sites_decides(orders, equations):
 
 
 def test_sites_say_what_they_are():
-    (site,) = sites(program(SUM_FIRST))
+    (site,) = movable_matmuls(program(SUM_FIRST))
     assert (site.written, site.location) == ("aggregate-first", None)
     assert site.description == "f32[2, 3] with 1 sum"
 
@@ -450,8 +450,8 @@ def test_nan_at_a_vertex_that_no_edge_reads_has_no_effect(order: Order):
 def test_there_and_back():
     old = program(WITH_OWN_TERM)
     there = TWINS(old)
-    assert [s.written for s in sites(there)] == ["combine-first"]
+    assert [s.written for s in movable_matmuls(there)] == ["combine-first"]
     back = AGGREGATE(there)
-    assert [s.written for s in sites(back)] == ["aggregate-first"]
+    assert [s.written for s in movable_matmuls(back)] == ["aggregate-first"]
     same(old, back)
     assert len(AGGREGATE(TWINS(back)).equations) == len(back.equations)  # means stay means

@@ -34,7 +34,7 @@ from gnnjit.nn.sage import SAGE
 from gnnjit.passes import pipeline
 from gnnjit.passes.drop_dead import DropDead
 from gnnjit.passes.pipeline import Choices
-from gnnjit.passes.reorder_aggregate_combine import Order, ReorderAggregateCombine, sites
+from gnnjit.passes.reorder_aggregate_combine import Order, ReorderAggregateCombine, movable_matmuls
 from gnnjit.passes.share_subexpressions import ShareSubexpressions
 from gnnjit.planner import search
 
@@ -181,7 +181,7 @@ def before_and_after(padded: bool) -> tuple[list[Any], list[Any]]:
 
 def reordered(program: Program) -> list[Program]:
     """The program after every combination of orders, as the pass leaves it."""
-    found = sites(program)
+    found = movable_matmuls(program)
     flips = itertools.product([False, True], repeat=len(found))
     orders = [tuple(OTHER[s.written] if f else None for s, f in zip(found, flip, strict=True))
               for flip in flips if any(flip)]  # fmt: skip
@@ -240,7 +240,7 @@ def test_every_order_has_the_same_value_and_gradient(name, edges, seed):
 @pytest.mark.parametrize("name", LAYERS)
 def test_sites_are_found_and_the_passes_after_fuse_as_much_as_before(name, padded):
     program = recorded(name, padded)
-    assert len(sites(program)) == LAYERS[name][1]
+    assert len(movable_matmuls(program)) == LAYERS[name][1]
 
     def traversals(program: Program) -> int:
         fused = pipeline.run(program, before_and_after(padded)[1])
@@ -258,7 +258,7 @@ def test_there_and_back_has_as_many_products(name):
     program = recorded(name, padded=False)
     (there,) = reordered(program)
     (back,) = reordered(there)
-    assert [s.written for s in sites(back)] == ["aggregate-first"]
+    assert [s.written for s in movable_matmuls(back)] == ["aggregate-first"]
     assert products(back) == products(program)
 
 
@@ -296,7 +296,7 @@ def test_compiled_with_nan_where_nobody_reads(name, padded, flip):
 
     with recording() as calls:
         jax.eval_shape(loss, x, d, W[0])
-    (site,) = sites(pipeline.run(calls[0].program, before_and_after(padded)[0]))
+    (site,) = movable_matmuls(pipeline.run(calls[0].program, before_and_after(padded)[0]))
 
     def derivatives(flip: bool, x: Any, d: Any) -> list[Any]:
         order = OTHER[site.written] if flip else site.written

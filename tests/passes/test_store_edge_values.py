@@ -26,7 +26,7 @@ from gnnjit.passes.fuse_scatter_apply_gather import FuseScatterApplyGather
 from gnnjit.passes.pipeline import Choices
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.share_subexpressions import ShareSubexpressions
-from gnnjit.passes.store_edge_values import StoreEdgeValues, candidates
+from gnnjit.passes.store_edge_values import StoreEdgeValues, storable_values
 
 from .golden import fires, program, refuses, same
 from .test_pipeline import written
@@ -117,7 +117,7 @@ def test_fires_on_the_weights_of_an_attention():
 )
 def test_refuses(lines):
     text = "layer f(x: f32[edge, 2], y: f32[src, 2], w: f32[2, 2])\n " + lines + "\n return b"
-    assert candidates(program(text)) == ()
+    assert storable_values(program(text)) == ()
     refuses(StoreEdgeValues(), text)
     with pytest.raises(ValueError, match="f has 0 candidates, but number 0 is to be stored"):
         StoreEdgeValues((0,))(program(text))
@@ -130,7 +130,7 @@ def test_a_part_of_the_weights_has_their_name():
         return gnnjit.sum(jnp.tanh(jnp.concatenate([v, e.data]) @ p["c"]))
 
     call = staged(layer, graph, x, {"c": normal(F + D, H)}, edges=data)
-    (found,) = candidates(before_the_pass(call.program))
+    (found,) = storable_values(before_the_pass(call.program))
     assert found.description == "matmul with p.c: f32[edge, 6]"
 
 
@@ -139,7 +139,7 @@ def test_candidates_are_few_and_say_what_they_cost():
              for i in range(1, 6)]  # fmt: skip
     weights = ", ".join(f"w{i}: f32[2, {i}]" for i in range(1, 6))
     text = [f"layer f(x: f32[edge, 2], {weights})", *lines, "  return b1, b2, b3, b4, b5"]
-    found = candidates(program("\n".join(text)))
+    found = storable_values(program("\n".join(text)))
     assert [c.description for c in found] == [
         f"matmul with w{i}: f32[edge, {i}]" for i in (1, 2, 3)
     ]
@@ -220,7 +220,7 @@ def test_generated_functions_keep_their_meaning(fn):
         return g.sum(g.softmax(jnp.sum(m)) * m), g.max(m) + g.sum(jnp.exp(m[:2]))[0]
 
     before = written(layer)
-    every = tuple(range(len(candidates(before_the_pass(before)))))
+    every = tuple(range(len(storable_values(before_the_pass(before)))))
     assert every
     after = pipeline.run(before, pipeline.default_passes(Choices(stored=every)))
     same(before, after, 1e-3, ["padding"])
@@ -277,7 +277,7 @@ def stored(fn: Any, graph: Any, x: Any, data: Any) -> tuple[int, ...]:
     steps = pipeline.default_passes(Choices(stored=(0,)))
     at = [s.name for s in steps].index("store-edge-values")
     prog = optimised(staged(fn, graph, x, P, edges=data), steps[:at])
-    return tuple(range(len(candidates(prog))))
+    return tuple(range(len(storable_values(prog))))
 
 
 def loss_of(layer: Any) -> Any:

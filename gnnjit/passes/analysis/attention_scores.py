@@ -19,8 +19,8 @@ from gnnjit.passes.analysis.movable_matmuls import (
     LARGEST_TREE,
     Analysis,
     Form,
-    Found,
     Matmul,
+    MatmulSite,
     Tree,
     is_plain,
     reads,
@@ -74,7 +74,7 @@ def product_per_head(builder: Builder, matmul: Matmul, x: Atom, space: Space) ->
     return dot(builder, matmul.eqn, x, w, numbers, space)
 
 
-def replaceable_scores(analysis: Analysis, chosen: list[Found]) -> dict[Value, Score]:
+def replaceable_scores(analysis: Analysis, chosen: list[MatmulSite]) -> dict[Value, Score]:
     """The scores of products with a matrix that is to be applied last, if nothing else reads those
     products any more."""
     made, program = analysis.made, analysis.program

@@ -66,7 +66,7 @@ class Matmul:
 
     @property
     def width(self) -> int:
-        """Of the product."""
+        """The number of columns of the product."""
         return self.matrix.shape[1 - self.axis]
 
     def same(self, other: Matmul) -> bool:
@@ -116,15 +116,15 @@ class Form:
 
     matmul: Matmul
     heads: int | None = None
-    """As how many vectors the product was looked at."""
+    """How many vectors the product is reshaped to."""
     per_head: bool = False
     """Whether the heads have been scaled by different factors."""
     summed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """A site and what its rewriting needs."""
+class MatmulSite:
+    """One matrix whose place is free, and what rewriting needs to know of it."""
 
     root: Value
     written: Order
@@ -143,7 +143,7 @@ class Found:
 
 
 class Analysis:
-    """The sites of a program, in the order of their roots.
+    """The movable matmuls of a program (`sites`), in the order of their roots.
 
     `program` is the one that was given, except that sums of a product with something that is the
     same on all edges of the row are split. `split` holds, for what such a sum gives, the sum of
@@ -260,7 +260,7 @@ class Analysis:
             if i not in self.linear.get(eqn.outputs[0], ())
         }.union(self.program.outputs)
 
-    def at(self, eqn: Equation) -> Iterator[Found]:
+    def at(self, eqn: Equation) -> Iterator[MatmulSite]:
         """The sites whose root `eqn` makes."""
         out = eqn.outputs[0]
         form = self.forms.get(out)
@@ -271,7 +271,7 @@ class Analysis:
         elif form.summed and out in self.ends:
             yield from self.site(out, "combine-first", form.matmul, out, self.linear)
 
-    def before(self, matmul: Matmul) -> Iterator[Found]:
+    def before(self, matmul: Matmul) -> Iterator[MatmulSite]:
         """The site of a product with something that contains sums."""
         features = matmul.features
         growth = _Growth(self.algebra, features)
@@ -286,11 +286,11 @@ class Analysis:
         matmul: Matmul,
         top: Value,
         linear: Tree,
-    ) -> Iterator[Found]:
+    ) -> Iterator[MatmulSite]:
         tree, leaves = walk(top, linear, self.made)
         if len(tree) <= LARGEST_TREE:
             sums = sum(isinstance(self.made[v].op, Reduce) for v in tree)
-            yield Found(root, written, matmul, tree, leaves, sums)
+            yield MatmulSite(root, written, matmul, tree, leaves, sums)
 
 
 analysis = remembered(Analysis)
