@@ -33,7 +33,7 @@ FORMS = ("gnnjit", "chunks", "plain", "split")
 
 WIDTHS = (32, 64, 128)
 TOLERANCE = 1e-3
-"""Of the largest magnitude in an array."""
+"""Largest difference allowed, over the largest magnitude in the array."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ def _first(v: Any, e: Any) -> Any:
 
 
 def warm_up() -> None:
-    """What a process does once, whatever it compiles, is not counted."""
+    """Do what a process does once, whatever it compiles: it is not counted."""
     graph = gnnjit.Graph.from_edges([0, 1], [1, 0], num_nodes=2)
     x = jnp.ones((2, 3))
     loss = jax.grad(lambda x: jnp.square(_first(graph, x) @ x.T).sum())
@@ -82,7 +82,7 @@ class Case:
         return [np.asarray(x) for x in jax.tree.leaves(self.step(*self.arguments))]
 
     def run(self) -> tuple[float, float]:
-        """Seconds of one step, likewise."""
+        """Seconds of one step, of the wall clock and of the processor."""
         wall, cpu = time.perf_counter(), time.process_time()
         jax.block_until_ready(self.step(*self.arguments))
         return time.perf_counter() - wall, time.process_time() - cpu
@@ -132,7 +132,7 @@ def _serve(pipe: Any, sizes: Sizes, form: str) -> None:
 
 
 def bench(sizes: Sizes, repeats: int, passes: int, fresh: bool) -> list[dict[str, Any]]:
-    """A record a form: the least of all passes, each of `repeats` turns."""
+    """One record a form: the least of all passes of `repeats` turns each."""
     rows = [dataclasses.asdict(sizes) | {"benchmark": "compile", "form": f} for f in FORMS]
     times: dict[str, list[tuple[float, ...]]] = {form: [] for form in FORMS}
     for _ in range(passes):
@@ -154,7 +154,7 @@ def bench(sizes: Sizes, repeats: int, passes: int, fresh: bool) -> list[dict[str
 
 
 def _compare(sizes: Sizes, values: dict[str, list[np.ndarray]]) -> None:
-    """All forms compute the same numbers, or the benchmark ends."""
+    """End the benchmark where a form computes other numbers than plain JAX."""
     for form, found in values.items():
         for got, want in zip(found, values["plain"], strict=True):
             error = np.abs(got - want).max() / max(np.abs(want).max(), 1e-30)

@@ -23,13 +23,13 @@ from gnnjit.calibration.random_layers import cases, prepare
 from gnnjit.cost.model import CostModel
 
 SEED = 1_000_003
-"""Unlike the calibration's."""
+"""Another one than the calibration's, so that its layers are others."""
 
 TOGETHER = 110
 """Layers that are held at once: some 6 GB."""
 
 FILL = 0.1
-"""Seconds that the readings of each alternative fill in each pass: of small layers, fifty."""
+"""Seconds that the readings of an alternative fill in each pass."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,7 @@ from typing import Any
 from common import measure, report, workloads
 from gpu import plan
 from gpu.plan import PEERS, Group
-from gpu.processes import LIMIT, NO_TIME, REFERENCE, STRIKES, Crew, Plan, Workloads, warm
+from gpu.processes import LIMIT, NO_TIME, REFERENCE, STRIKES, PeerProcesses, Plan, Workloads, warm
 from layers.case import MODES
 
 Record = dict[str, Any]
@@ -44,7 +44,7 @@ class Bench:
     plan: Plan
     facts: Record
     files: Workloads
-    crew: Crew
+    processes: PeerProcesses
     folder: pathlib.Path
     emit: Callable[[Record], None]
     plain: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -56,7 +56,7 @@ class Bench:
             tasks.put(group)
         until = self.plan.left() * 0.7
 
-        def lane(crew: Crew) -> None:
+        def lane(processes: PeerProcesses) -> None:
             while True:
                 try:
                     group = tasks.get_nowait()
@@ -66,23 +66,26 @@ class Bench:
                     self.skip(group, NO_TIME, modes=("check",))
                     continue
                 with self.skipping(group, modes=("check",)):
-                    for record in self.check(crew, group):
+                    for record in self.check(processes, group):
                         self.emit(record)
 
-        crews = [self.crew, *(Crew(self.plan) for _ in range(self.plan.lanes - 1))]
-        threads = [threading.Thread(target=lane, args=(crew,)) for crew in crews]
+        lanes = [
+            self.processes,
+            *(PeerProcesses(self.plan) for _ in range(self.plan.lanes - 1)),
+        ]
+        threads = [threading.Thread(target=lane, args=(processes,)) for processes in lanes]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        for crew in crews[1:]:
-            crew.close()
+        for processes in lanes[1:]:
+            processes.close()
 
-    def check(self, crew: Crew, group: Group) -> Iterator[Record]:
+    def check(self, processes: PeerProcesses, group: Group) -> Iterator[Record]:
         """Records of mode "check": matrix products in float32, nothing timed."""
         group = dataclasses.replace(group, size="check")
         own = [p for p in self.plan.peers if PEERS[p][0] == "gnnjit"]
-        found = self.ready(crew, group, own, "float32", modes=("both",))
+        found = self.ready(processes, group, own, "float32", modes=("both",))
         for peer, record in found.items():
             keys = "compile_seconds", "first_seconds"
             extra = {k: record["costs"]["both"][k] for k in keys} if "costs" in record else {}
@@ -96,9 +99,9 @@ class Bench:
         """Load, compare and time one group."""
         alone = plan.is_alone(group, self.plan.sizes[group.size])
         if alone:
-            self.crew.drop(*PEERS)
+            self.processes.drop(*PEERS)
         for wave in plan.waves(self.plan.peers, alone):
-            found = self.ready(self.crew, group, wave, self.plan.matmul, MODES)
+            found = self.ready(self.processes, group, wave, self.plan.matmul, MODES)
             fine = [p for p, record in found.items() if record["status"] == "ok"]
             for mode in MODES:
                 times = self.take_turns(fine, mode)
@@ -109,11 +112,11 @@ class Bench:
                         record |= found[peer]["costs"][mode]
                     self.emit(record | times.get(peer, {}))
             if alone:
-                self.crew.drop(*wave)
+                self.processes.drop(*wave)
 
     def ready(
         self,
-        crew: Crew,
+        processes: PeerProcesses,
         group: Group,
         peers: Sequence[str],
         matmul: str,
@@ -125,7 +128,7 @@ class Bench:
         found: dict[str, Record] = {}
         for peer in peers:
             reason = plan.why_not(group, peer, platform)
-            if reason is None and crew.slow[peer] >= STRIKES:
+            if reason is None and processes.slow[peer] >= STRIKES:
                 reason = f"no answer within {LIMIT:.0f} s, {STRIKES} times before"
             if reason is not None:
                 found[peer] = {"status": "skipped", "reason": reason}
@@ -136,31 +139,33 @@ class Bench:
 
         def prepare(peer: str) -> Record:
             configuration = PEERS[peer][1]
-            crew.ask(peer, "load", group.layer, configuration, path, group.dtype, matmul)
-            return {mode: crew.ask(peer, "prepare", mode, modes) for mode in modes}
+            processes.ask(peer, "load", group.layer, configuration, path, group.dtype, matmul)
+            return {mode: processes.ask(peer, "prepare", mode, modes) for mode in modes}
 
         with concurrent.futures.ThreadPoolExecutor(len(asked) + 1) as pool:
-            plain = pool.submit(self.expected, crew, group, want)
+            plain = pool.submit(self.expected, processes, group, want)
             costs = {peer: pool.submit(prepare, peer) for peer in asked}
             done = {
-                peer: pool.submit(self.compare, crew, group, peer, matmul, want, plain, costs[peer])
+                peer: pool.submit(
+                    self.compare, processes, group, peer, matmul, want, plain, costs[peer]
+                )
                 for peer in asked
             }
             found |= {peer: future.result() for peer, future in done.items()}
         return found
 
-    def expected(self, crew: Crew, group: Group, want: pathlib.Path) -> Any:
+    def expected(self, processes: PeerProcesses, group: Group, want: pathlib.Path) -> Any:
         """Write the float64 values to `want`, once; the errors of plain low precision."""
         if want.name not in self.plain:
             path = self.files[group.size]
-            self.plain[want.name] = crew.ask(
+            self.plain[want.name] = processes.ask(
                 REFERENCE, "expected", group.layer, path, group.dtype, want
             )
         return self.plain[want.name]
 
     def compare(
         self,
-        crew: Crew,
+        processes: PeerProcesses,
         group: Group,
         peer: str,
         matmul: str,
@@ -172,7 +177,7 @@ class Bench:
         try:
             found: Record = {"costs": costs.result(), "matmul": matmul}
             yardstick = plain.result()
-            errors, same = crew.ask(peer, "errors", want)
+            errors, same = processes.ask(peer, "errors", want)
         except measure.WorkerError as error:
             return _failure(str(error))
         if PEERS[peer][0] == "gnnjit":
@@ -189,7 +194,7 @@ class Bench:
         for turn in range(-1, self.plan.rounds):
             for peer in [p for p in peers if p not in failed]:
                 try:
-                    seconds, _ = self.crew.ask(peer, "time", mode, calls.get(peer, 1))
+                    seconds, _ = self.processes.ask(peer, "time", mode, calls.get(peer, 1))
                 except measure.WorkerError as error:
                     failed[peer] = _failure(str(error))
                     continue
@@ -264,15 +269,15 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def facts(crew: Crew, plan: Plan) -> Record:
+def facts(processes: PeerProcesses, plan: Plan) -> Record:
     """What every record says of the device and the software."""
     peers = [p for p in plan.peers if PEERS[p][0] != "pyg"] or ["segment"]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:  # both libraries take seconds to start
-        torch = pool.submit(cuda, crew, plan)
-        device = crew.ask_within(LIMIT, peers[0], "device")
+        torch = pool.submit(cuda, processes, plan)
+        device = processes.ask_within(LIMIT, peers[0], "device")
     platform = device.split()[0]
     copied = 1 << (24 if platform == "cpu" else 30)
-    rate = crew.ask_within(LIMIT, peers[0], "copy_bandwidth", copied)
+    rate = processes.ask_within(LIMIT, peers[0], "copy_bandwidth", copied)
     return {
         "benchmark": "gpu", "smoke": plan.smoke, "platform": platform, "device": device,
         "driver": measure.driver(), "cuda": torch.result(),
@@ -282,13 +287,13 @@ def facts(crew: Crew, plan: Plan) -> Record:
     }  # fmt: skip
 
 
-def cuda(crew: Crew, plan: Plan) -> Record:
+def cuda(processes: PeerProcesses, plan: Plan) -> Record:
     """What PyTorch knows of the GPU; empty without either."""
     with_torch = [p for p in plan.peers if PEERS[p][0] == "pyg"]
     if not with_torch or importlib.util.find_spec("torch") is None:
         return {}
     try:
-        return crew.ask_within(LIMIT, with_torch[0], "cuda")
+        return processes.ask_within(LIMIT, with_torch[0], "cuda")
     except measure.WorkerError as error:
         say(f"PyTorch has no GPU: {error}")
         return {}
@@ -362,22 +367,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             records.append(record)
             measure.append(args.json, record)
 
-    crew = Crew(plan)
+    processes = PeerProcesses(plan)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         files = Workloads(plan, folder)
         try:
-            bench = Bench(plan, facts(crew, plan), files, crew, folder, emit)
+            bench = Bench(plan, facts(processes, plan), files, processes, folder, emit)
             if not (args.no_check or plan.smoke):
                 pairs = dict.fromkeys((g.layer, g.dtype) for g in plan.groups)
-                warming = threading.Thread(target=warm, args=(crew, plan))
+                warming = threading.Thread(target=warm, args=(processes, plan))
                 warming.start()
                 bench.check_all([Group(layer, "check", dtype) for layer, dtype in pairs])
                 warming.join()
                 say(f"checked, {plan.left():.0f} s left")
             bench.measure_all()
         finally:
-            crew.close()
+            processes.close()
             files.close()
     print(report.text(records))
     bad = dict.fromkeys(failures(records))

@@ -55,7 +55,7 @@ COPIED = 64 << 20
 """Bytes that are copied to see how fast a core does that."""
 Rows = Sequence[Any]
 ANYHOW = 384 << 20
-"""Bytes that a process takes for compiling and the like, about."""
+"""Bytes that a process takes whatever it trains, about: compiling and the like."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,11 +241,11 @@ STEPS = {
     "+ refined": ("selective", "overlapped", "refined"),
     "+ memory plan": OPTIONS,
 }
-"""NeuGraph's Figure 15, and ROC's plan after it. What each switches on beside fusion."""
+"""The options that each step switches on beside fusion: NeuGraph's Figure 15, then ROC's plan."""
 
 
 def _ablated(task: Task, setting: Setting) -> Iterator[AblationRow]:
-    """On one grid, which the first row chose: it needs the most."""
+    """All on one grid, that of the first row, which needs the most."""
     built = model("gcn", setting.features)
     budget = InMemory.of(task, built).need // SHARE
     graph, x, y = task.streamed()
@@ -407,7 +407,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fields(row: Any) -> dict[str, Any]:
-    """Of a row, what is not known as None."""
+    """The fields of a row, with None for what is not known."""
     return {k.rstrip("_"): None if x != x else x for k, x in dataclasses.asdict(row).items()}
 
 

@@ -24,7 +24,8 @@ from layers import CONFIGURATIONS, MODULES, why_not
 from layers.case import MODES
 
 TOLERANCE = 5e-4
-"""Of the largest magnitude in an array; float32, rows of tens of thousands of edges."""
+"""Largest difference allowed, over the largest magnitude in the array: float32 sums over rows of
+tens of thousands of edges."""
 
 REFERENCE = "segment"
 

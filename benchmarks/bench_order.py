@@ -50,21 +50,20 @@ DIRECTIONS = ("inference", "first layer", "inner layer")
 ORDERS = ("aggregate-first", "combine-first")
 
 FILL = 0.2
-"""Seconds that the readings of each choice fill in each pass: of small layers, a hundred."""
+"""Seconds that the readings of a choice fill in each pass."""
 
 LEAST = 0.95
-"""Of the better order's speed, that the choice is to have at each point."""
+"""Share of the better order's speed that the choice should have at each point."""
 FURTHER = 30
-"""Passes at most over points of which the others leave that open."""
+"""Further passes at most, over points where the first leave open whether it has `LEAST`."""
 ERRORS = 3
-"""Standard errors that leave it open."""
+"""Standard errors within which `LEAST` counts as open."""
 SCATTER = 0.05
-"""Of the logarithm of a comparison from one pass to the next, seen with layers of 0.7 ms on two
-cores."""
+"""Assumed deviation of a comparison's logarithm between passes (seen at 0.7 ms on two cores)."""
 SHORT, SCATTER_OF_SHORT = 3e-4, 0.1
-"""That of layers of less than so many seconds, seen with one of 0.1 ms."""
+"""Layers of fewer seconds than `SHORT` scatter by this instead (seen at 0.1 ms)."""
 WEIGHT = 4
-"""Passes that the assumed scatter counts as, beside what is found."""
+"""Passes for which the assumed scatter counts, beside those that were measured."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +94,7 @@ def measure_all(
     stretches: int,
     fill: float = FILL,
 ) -> Iterator[list[Row]]:
-    """One list of each graph and model."""
+    """Yield the rows of each graph and model."""
     for name, layer in itertools.product(names, MODELS):
         graph, cases = _cases(name, layer, widths)
         planner_options.tune(cases, model, stretches, graph)
@@ -109,9 +108,11 @@ def measure_all(
 
 
 def settled(found: Sequence[np.ndarray]) -> bool:
-    """Whether readings (of each pass: turns x calls, the choice first) tell that the choice has
-    `LEAST` of each order's speed, or that it has not. What counts is how passes scatter: turns of
-    one are more alike."""
+    """Whether readings tell if the choice has `LEAST` of each order's speed.
+
+    `found` has an array `turns x calls` for each pass, the choice first. The scatter of passes
+    decides, not that of turns, which are too much alike within a pass.
+    """
     means = np.array([slower(f, 0)[0] for f in found])
     mean, passes = means.mean(axis=0), len(means)
     short = min(f.min() for f in found) < SHORT
@@ -123,7 +124,7 @@ def settled(found: Sequence[np.ndarray]) -> bool:
 
 
 def _cases(name: str, layer: str, widths: Sequence[int]) -> tuple[gnnjit.Graph | None, list[Case]]:
-    """Layers on one graph, which is None where it is made for each."""
+    """The layers of a graph; the graph itself, or None if each layer makes its own."""
     if name in GRAPHS:
         vertices, edges, skewed = GRAPHS[name]
         every = itertools.product(DIRECTIONS, widths, widths)
@@ -145,7 +146,7 @@ def _dataset(name: str) -> gnnjit.data.Dataset:
 
 
 def default() -> list[str]:
-    """All graphs, of the datasets those that are there; why others are left out is said."""
+    """All random graphs, and the datasets that are there; print why others are left out."""
     there = [*GRAPHS]
     for name in STORED if "GNNJIT_DATA_DIR" in os.environ else ():
         try:
@@ -222,7 +223,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """By direction, of random graphs, of datasets, and of all."""
+    """Rows by direction: those of random graphs, of datasets, and all."""
     found: dict[str, list[Row]] = {}
     for kind, names in (("random", GRAPHS), ("datasets", STORED), ("all", (*GRAPHS, *STORED))):
         some = [r for r in rows if r.graph in names]

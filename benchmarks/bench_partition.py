@@ -42,11 +42,12 @@ from gnnjit.partition.partition import (
 from gnnjit.partition.vertex_features import vertex_features
 
 HIDDEN = 16
-"""Of the network on the edges."""
+"""Width of the network on the edges."""
 BASELINES = ("vertices", "edges", "hash")
 CHOSEN = ("seen", "unseen", "adapted", "rebalanced")
-"""By what was learned on the same graph; on the others; by that on the same graph, scaled in each
-shard to what it took last; and equal vertices, rebalanced by costs of the first."""
+"""Cuts by costs learned on the same graph (*seen*); on the others (*unseen*); on the same graph and
+scaled in each shard to what it took last (*adapted*); and equal vertices, rebalanced by the costs
+of the first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +133,7 @@ def parameters(width: int) -> dict[str, jax.Array]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Lesson:
-    """Layer, width and graph: what is cut, and the features of its vertices."""
+    """One layer on one graph, to be cut: the graph, and the features of its vertices."""
 
     model: str
     width: int
@@ -187,8 +188,7 @@ Points = list[tuple[Partition, list[float]]]
 
 
 def study(lesson: Lesson, setting: Setting) -> tuple[PartitionModel, Points]:
-    """What is learned of a graph by cutting it, as in ROC's training: equal cuts to begin with,
-    then those that were learned."""
+    """Learn costs by cutting a graph, as ROC trains: equal cuts first, then learned ones."""
     model, points = PartitionModel(), []
     cuts = list(lesson.baselines().values())[:2]
     for turn in range(len(cuts) + setting.rounds):

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from common import measure
-from shard import bytes, check, counts, layer_time, memory, model
-from shard import work as work
+from shard import bytes, check, counts, layer_time, memory, model, work
 
 Rows = Sequence[Any]
 QUESTIONS: dict[str, tuple[Callable[[Any], Iterable[Any]], Callable[[Rows], Iterable[str]]]] = {

@@ -28,7 +28,7 @@ import gnnjit
 
 SPACING, CUTOFF = 1.1, 2.5
 TOLERANCE = 2e-5
-"""Of the largest force."""
+"""Largest difference allowed, over the largest force."""
 
 Forces = Callable[..., jax.Array]
 
@@ -78,7 +78,7 @@ def fluid(side: int, seed: int = 0, room: float = 1.1) -> Fluid:
 
 
 def potential(square: Any) -> Any:
-    """Of two particles, from the square of their distance."""
+    """The energy of two particles, from the square of their distance."""
     power = 1 / (square * square * square)
     return 4 * (power * power - power)
 
@@ -87,7 +87,7 @@ def potential(square: Any) -> Any:
 
 
 def distances(a: jax.Array, b: jax.Array, real: jax.Array) -> jax.Array:
-    """Squares; 1 in padding, which is then left out: 1 / 0 would be NaN in the gradient."""
+    """Squared distances; 1 in padding, which is left out later: the gradient of 1 / 0 is NaN."""
     r = a - b
     return jnp.where(real, jnp.sum(r * r, axis=-1), 1)
 
@@ -134,7 +134,7 @@ def energies(v: Any, e: Any) -> Any:
 
 @gnnjit.layer
 def energies_of_moved(v: Any, e: Any) -> Any:
-    """As `energies`, of particles `(where it is, where others see it)`."""
+    """Like `energies`; a particle is a pair `(where it is, where others see it)`."""
     r = v[0] - e.src[1]
     return gnnjit.sum(potential(jnp.sum(r * r)))
 
@@ -205,7 +205,7 @@ FORMS = (
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Milliseconds of one call: least and median; of processor time, the least."""
+    """Milliseconds of one call: least and median, and the least processor time."""
 
     who: str
     form: str

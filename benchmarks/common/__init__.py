@@ -1,1 +1,6 @@
-"""What all benchmarks share: timing, workloads, tables."""
+"""What the benchmarks share.
+
+`measure` times calls in turns and workers in processes of their own, `workloads` and
+`edge_networks` make the graphs, parameters and layers, `planner_options` the command line of the
+planner's benchmarks, `report` the tables of JSON lines. Everything in benchmarks/ may import it.
+"""

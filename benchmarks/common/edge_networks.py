@@ -23,7 +23,7 @@ Function = Callable[[Arrays, "Inputs"], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """A graph in both forms, and features. The edges are sorted by their destination.
+    """A graph for gnnjit and for plain JAX, and features. Edges are sorted by destination.
 
     x: `[N, F]`; r: positions `[N, 3]`; a: features of edges `[E, 8]`.
     """
@@ -54,7 +54,7 @@ def make(vertices: int, edges: int, width: int, seed: int = 0) -> Inputs:
 
 
 def parameters(shapes: Mapping[str, tuple[int, ...]], seed: int = 1) -> dict[str, jax.Array]:
-    """Random ones: matrices scaled by their inputs, scales and biases small."""
+    """Random parameters: matrices scaled by their inputs, scales and biases small."""
     rng = np.random.default_rng(seed)
     return {
         name: jnp.asarray(rng.normal(size=s) / np.sqrt(s[0] if len(s) > 1 else 10), jnp.float32)
@@ -64,7 +64,7 @@ def parameters(shapes: Mapping[str, tuple[int, ...]], seed: int = 1) -> dict[str
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """shapes: of the parameters, for a width. Each function gives a number to differentiate."""
+    """`shapes` gives the parameters' shapes for a width; the others a number to differentiate."""
 
     shapes: Callable[[int], dict[str, tuple[int, ...]]]
     layer: Function
@@ -221,7 +221,7 @@ def _forces(energy: Function) -> Function:
 
 
 # -- EdgeConv --------------------------------------------------------------------------------------
-# Wang et al., "Dynamic Graph CNN for Learning on Point Clouds" (2019), with a sum.
+# Wang et al., "Dynamic Graph CNN for Learning on Point Clouds" (2019), with a maximum.
 
 
 def _edgeconv_shapes(f: int) -> dict[str, tuple[int, ...]]:

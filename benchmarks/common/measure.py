@@ -31,18 +31,20 @@ PACKAGES = (
 
 
 MOST_TURNS = 400
-"""In which calls are compared, in one pass."""
+"""Turns of a pass at most, in which calls are compared."""
 LONGER = 1.0
-"""Seconds of the readings of each call in a further pass over what is close."""
+"""Seconds that the readings of a call fill in a further pass over what is close."""
 
 
 class WorkerError(RuntimeError):
-    """What went wrong in a worker."""
+    """A worker failed; the message says how."""
 
 
 def append(path: pathlib.Path | None, *records: Mapping[str, Any]) -> None:
-    """Add a line of JSON for each record to a file, where one is given. At once: a run of an hour
-    may be ended before it is over."""
+    """Add a line of JSON for each record to a file, where one is given.
+
+    Callers append each record when it is there: a run of an hour may be ended before it is over.
+    """
     if path is not None:
         with path.open("a", encoding="utf-8") as stream:
             stream.writelines(json.dumps(record) + "\n" for record in records)
@@ -122,7 +124,7 @@ def _serve(pipe: Any, module: str, threads: int, variables: dict[str, str]) -> N
 
 
 class _Cases:
-    """What a worker can be asked."""
+    """The commands that a worker answers."""
 
     def __init__(self, module: str, threads: int):
         self._module, self._threads = module, threads
@@ -137,7 +139,7 @@ class _Cases:
         dtype: str = "float32",
         matmul: str = "float32",
     ) -> None:
-        from layers.case import Setting
+        from layers.case import Execution
 
         from common.workloads import Workload
 
@@ -145,7 +147,7 @@ class _Cases:
         gc.collect()
         module = importlib.import_module(self._module)
         self._work = Workload.load(path)
-        setting = Setting(self._threads, dtype, matmul)
+        setting = Execution(self._threads, dtype, matmul)
         self._case = module.build(layer, configuration, self._work, setting)
 
     def warm(self) -> None:
@@ -162,7 +164,7 @@ class _Cases:
         return {"temp_bytes": temp, "peak_bytes": growth}
 
     def prepare(self, mode: str, together: Sequence[str]) -> dict[str, Any]:
-        """Compile (with what else is needed), run, and account for the device's memory."""
+        """Compile `mode` and the modes `together`, run it, and account for the device's memory."""
         temp = self._case.prepare(mode, together)
         first = self.time(mode)[0]
         compiled = self._case.compile_seconds.get(mode)
@@ -185,12 +187,12 @@ class _Cases:
         self, layer: str, path: pathlib.Path, dtype: str, to: pathlib.Path
     ) -> dict[str, tuple[float, float]]:
         """Write reference values: see `layers.reference`."""
-        from layers.case import Setting
+        from layers.case import Execution
         from layers.reference import expected
 
         from common.workloads import Workload
 
-        return expected(layer, Workload.load(path), Setting(self._threads, dtype), to)
+        return expected(layer, Workload.load(path), Execution(self._threads, dtype), to)
 
     def time(self, mode: str, calls: int = 1) -> tuple[float, float]:
         """Seconds of a run, and CPU seconds over all threads: the mean of `calls` in a row, all
@@ -253,7 +255,7 @@ def trim_and_reset() -> int | None:
 
 
 def status(field: str) -> int | None:
-    """Bytes, from the operating system's account of this process."""
+    """A field of /proc/self/status, in bytes."""
     found = re.search(rf"{field}:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text())
     return int(found[1]) * 1024 if found else None
 
@@ -335,8 +337,10 @@ def _processor() -> str:
 def in_turn(
     runs: Sequence[Callable[..., Any]], repeats: int, arrays: Sequence[Any] = (), fill: float = 0.02
 ) -> list[float]:
-    """Seconds of one call of each, on `arrays`, in this process: as
-    `gnnjit.system.timing.compare`, with at least `repeats` turns."""
+    """Seconds of one call of each function on `arrays`, in this process.
+
+    Compares like `gnnjit.system.timing.compare`, with at least `repeats` turns.
+    """
     from gnnjit.system.timing import compare
 
     return compare(runs, arrays, fill=fill, turns=(repeats, MOST_TURNS))
@@ -351,11 +355,16 @@ def in_passes(
     known: Callable[[Sequence[np.ndarray]], bool] | None = None,
     further: int | None = None,
 ) -> list[list[float]]:
-    """As `in_turn` for each group, with its `arrays`, over the turns of several passes, which lie
-    apart in time: where other machines share the memory, the same program takes 1.1 times as long
-    for minutes. Groups whose readings (of each pass: turns x calls) do not tell then what is to be
-    `known` (which call is the fastest: `gnnjit.system.timing.decided`, of all) get `further`
-    passes (twice as many), with readings of at least `LONGER` seconds."""
+    """`in_turn` for each group with its `arrays`, over several passes that lie apart in time.
+
+    On a shared machine the same program takes 1.1 times as long for minutes; passes average that.
+    Groups whose readings (an array `turns x calls` for each pass) leave the answer open get
+    `further` passes (default: twice as many), with readings of at least `LONGER` seconds.
+
+    Args:
+        known: whether readings answer the question; by default, which call is the fastest
+            (`gnnjit.system.timing.decided`).
+    """
     from gnnjit.system.timing import compared, decided, readings
 
     known = known or (lambda passes: decided(np.concatenate(passes)))

@@ -1,4 +1,4 @@
-"""What the two benchmarks of the planner share: options, the cost model, facts for the record."""
+"""What bench_cost and bench_order share: options, the cost model, facts for the record."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from gnnjit.cost.model import CostModel
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
-    """args: as they were given, with one pass at smoke size. facts: of this machine and run."""
+class PlannerRun:
+    """A run of a planner benchmark: its arguments, cost model, and facts for the record."""
 
     args: argparse.Namespace
     model: CostModel
@@ -32,9 +32,11 @@ class Setting:
 
 def setting(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None, passes: int, smoke: str
-) -> Setting:
-    """Adds the common options to those of `parser`, and does what they say. `smoke`: what is
-    measured at smoke size."""
+) -> PlannerRun:
+    """Add the common options to `parser`, parse, and do what they say.
+
+    `smoke` says in the help what is measured at smoke size.
+    """
     add = parser.add_argument
     add("--repeats", type=int, default=5, help="turns of a pass (default: 5)")
     more = "more where the answer is open"
@@ -62,14 +64,16 @@ def setting(
         facts["calibration"] = {"points": len(report.points), "error": report.error}
     if args.autotune:  # anew, whatever was found before
         os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="gnnjit-")
-    return Setting(args, model, {"model": model.source, **facts})
+    return PlannerRun(args, model, {"model": model.source, **facts})
 
 
 def tune(
     cases: Iterable[Case], model: CostModel, stretches: int, graph: gnnjit.Graph | None = None
 ) -> None:
-    """All stretches but the last, which is the one of `prepare(case, model, stretches, graph)`: of
-    all cases one after the other, so that those of a case lie apart in time."""
+    """Time close plans in all stretches but the last, which `prepare` does itself.
+
+    Each stretch goes over all cases, so that the stretches of a case lie apart in time.
+    """
     for stretch, case in itertools.product(range(1, stretches), cases):
         prepare(case, model, stretch, graph)
 

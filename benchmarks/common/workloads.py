@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 HEADS = 4
-"""Of the attention layers unless said otherwise; each has `features / heads` features."""
+"""Attention heads unless said otherwise; each has `features / heads` features."""
 
 EXPONENT = 2.5
-"""Of the power law of the degrees: P(degree = k) ~ k ** -EXPONENT."""
+"""Exponent of the degrees' power law: P(degree = k) ~ k ** -EXPONENT."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +118,7 @@ LAYERS: dict[str, Layer] = {
         lambda f, h: (2 * f, 4 * f + 3 * h),
     ),
 }  # fmt: skip
-"""By the name that `--layers` takes."""
+"""Layers by the name that `--layers` takes."""
 
 ON_CPU = ("linear", "sum", "gcn", "sage", "gin", "gat", "gatv2", "gatedgcn", "resgated")
 """What `bench_layers.py` measures."""

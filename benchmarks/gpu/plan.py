@@ -29,10 +29,11 @@ SMOKE_SIZES = {
 }
 
 FOCUS_EDGES = 200_000
-"""Results are compared at the largest hub and vertices with so many edges: all of small graphs."""
+"""Edges into the vertices at which results are compared, beside the largest hub: all of small
+graphs."""
 
 ALONE = 2**33
-"""From so many bytes of edges x features on, one implementation at a time holds the device."""
+"""Bytes of edges x features from which one implementation at a time holds the device."""
 
 DTYPES = {"float32": 4, "bfloat16": 2}
 
@@ -46,12 +47,12 @@ PEERS = {
     "csr": ("pyg", "csr"),
     "edge_index": ("pyg", "edge_index"),
 }
-"""By the name that `--peers` takes: the implementation and its configuration."""
+"""Implementation and configuration, by the name that `--peers` takes."""
 
 USUAL_PEERS = ("default", "bucketed", "segment", "pyg", "compiled", "cusparse")
 
 WAVES = (("default", "bucketed"), ("segment",), ("cusparse",), ("compiled",), ("pyg",))
-"""Who may hold the device together where memory is short."""
+"""Peers that may hold the device together where memory is short."""
 
 FUSED = ("linear", "sum", "gcn", "sage", "gin")
 """Layers that are one CSR product and dense work."""
@@ -90,7 +91,7 @@ _FIRST = (
     ("gns", "arxiv", "bfloat16"),
     ("linear", "reddit", "float32"),
 )
-"""The bars; then what is measured at all."""
+"""Cases with a bar first, then the rest."""
 
 
 def groups(

@@ -31,7 +31,7 @@ LIMIT = 60.0
 """Seconds that an answer may take; a compiler that needs longer loses its turn."""
 
 STRIKES = 2
-"""So often may a peer be too slow before it is left out of all that follows."""
+"""Times that a peer may be too slow before it is left out of all that follows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Plan:
         return self.started + self.seconds - time.monotonic()
 
 
-class Crew:
+class PeerProcesses:
     """One process for each peer, and one for the reference; replaced after an error."""
 
     def __init__(self, plan: Plan):
@@ -115,9 +115,9 @@ class Workloads:
         self._pool.shutdown(cancel_futures=True)
 
 
-def warm(crew: Crew, plan: Plan) -> None:
+def warm(processes: PeerProcesses, plan: Plan) -> None:
     """Start the peers that the check does not need; what goes wrong shows when they are used."""
     others = [p for p in plan.peers if PEERS[p][0] != "gnnjit"]
     with concurrent.futures.ThreadPoolExecutor(len(others) + 1) as pool:
         for peer in others:
-            pool.submit(crew.ask, peer, "warm")
+            pool.submit(processes.ask, peer, "warm")

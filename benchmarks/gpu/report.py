@@ -1,4 +1,4 @@
-"""The tables of `bench_gpu.py`'s JSON lines; `report.py` calls this."""
+"""The tables of `bench_gpu.py`'s JSON lines; `common/report.py` calls this."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def text(records: Sequence[Record]) -> str:
 
 
 def _cases(records: Iterable[Record]) -> dict[Key, dict[str, Record]]:
-    """By layer, size, dtype and mode, then by peer; later records replace earlier ones."""
+    """Records by layer, size, dtype and mode, then by peer; later ones replace earlier ones."""
     cases: dict[Key, dict[str, Record]] = {}
     for r in records:
         cases.setdefault((r["layer"], r["size"], r["dtype"], r["mode"]), {})[r["peer"]] = r

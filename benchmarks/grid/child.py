@@ -2,8 +2,8 @@
 
     python -m grid.child FOLDER MODEL BUDGET EPOCHS      # in benchmarks/
 
-FOLDER is what `save` wrote. A JSON line is printed: bytes resident before, and at the
-most while preparing and while running.
+FOLDER is what `save` wrote. It prints a JSON line: bytes resident before, and at the most while
+preparing and while running.
 """
 
 from __future__ import annotations

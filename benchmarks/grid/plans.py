@@ -1,5 +1,4 @@
-"""Bytes that plans move, counted without running them: of memory plans, and of the two orders in
-which a grid can be gone through."""
+"""Bytes that memory plans move, and the two orders of a grid, counted without running anything."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ def executables_of(task: Task, name: str, what: str) -> tuple[Any, tuple[Any, ..
 
 
 def plan_rows(task: Task, name: str, parts: int, points: int) -> list[PlanRow]:
-    """Over capacities from the least that works to where everything fits, spread evenly."""
+    """Plans for capacities from the least that works to where everything fits, spread evenly."""
     built = model(name, task.x.shape[1])
     graph, x, y = task.streamed()
     args = graph, built.state, x, y

@@ -37,7 +37,7 @@ _count = itertools.count()
 
 
 class SkippedError(Exception):
-    """Why something is not measured."""
+    """Data are not there; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 
 MODES = ("forward", "both")
-"""The forward alone; forward and backward to the features and all parameters."""
+"""Forward alone, or forward and backward to the features and all parameters."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class Execution:
     """How a case is computed.
 
     Attributes:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from common.workloads import LAYERS, Workload, of_layer, parameters
 
-from layers.case import MODES, Setting
+from layers.case import MODES, Execution
 
 Apply = Callable[[Any, Any, dict[str, jax.Array]], Any]
 """`apply(graph, x, parameters) -> out`; for layers on edges, `x` and `out` are pairs of vertex and
@@ -40,7 +40,7 @@ class JaxCase:
     """
 
     def __init__(
-        self, apply: Apply, graph: Any, layer: str, work: Workload, setting: Setting
+        self, apply: Apply, graph: Any, layer: str, work: Workload, setting: Execution
     ) -> None:
         apply = stacked(apply, work.sizes.depth)
 
@@ -68,7 +68,7 @@ class JaxCase:
         return getattr(self._compiled[mode].memory_analysis(), "temp_size_in_bytes", None)
 
     def compile(self, modes: Sequence[str]) -> None:
-        """These modes at once: tracing holds Python's lock, compiling does not."""
+        """Compile these modes at once: tracing holds Python's lock, compiling does not."""
         precision = (
             "default" if self._setting.matmul == "tf32" else "highest"
         )  # tf32 is JAX's default
@@ -89,7 +89,7 @@ class JaxCase:
                 self.compile_seconds[mode] = tracing + compiling
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
-        """What holds while the functions are traced and lowered."""
+        """The context in which functions are traced and lowered."""
         return contextlib.nullcontext()
 
     def launch(self, mode: str) -> Any:

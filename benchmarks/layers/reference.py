@@ -1,7 +1,6 @@
-"""What the others are compared with: `with_segment` in float64 on the CPU, and how far plain code
-in the precision at hand is from that.
+"""The reference: `with_segment` in float64 on the CPU, and how far plain low precision is from it.
 
-To be run in a process with `JAX_PLATFORMS=cpu` and `JAX_ENABLE_X64=1`. Only the edges into the
+Run it in a process with `JAX_PLATFORMS=cpu` and `JAX_ENABLE_X64=1`. Only the edges into the
 workload's `focus` are kept; degrees are those of the whole graph, so the results there are exact
 for one layer (for several, `focus` must be everything).
 """
@@ -19,12 +18,12 @@ import numpy as np
 from common.workloads import Workload, parameters
 
 from layers import with_segment
-from layers.case import Setting
+from layers.case import Execution
 from layers.jax_case import JaxCase
 
 
 def expected(
-    layer: str, work: Workload, setting: Setting, path: pathlib.Path
+    layer: str, work: Workload, setting: Execution, path: pathlib.Path
 ) -> dict[str, tuple[float, float]]:
     """Write the float64 values to `path`, and return the `errors` of plain low precision."""
     assert jax.config.jax_enable_x64, "JAX_ENABLE_X64=1"  # type: ignore[attr-defined]
@@ -37,7 +36,7 @@ def expected(
 def errors(
     got: dict[str, np.ndarray], want: Mapping[str, np.ndarray]
 ) -> dict[str, tuple[float, float]]:
-    """Of each array: |got - want| / |want| in the 2-norm, and in the largest entry.
+    """|got - want| / |want| of each array, in the 2-norm and in the largest entry.
 
     A parameter's gradient counts as no smaller than a hundredth of the largest one, per entry: some
     are zero but for rounding (a bias of all keys does not change a softmax). Infinite where a value
@@ -62,7 +61,7 @@ INPUTS = ("out", "edges_out", "x", "edges")
 
 
 def _values(layer: str, work: Workload, given: str, dtype: str) -> dict[str, np.ndarray]:
-    """Inputs are rounded to `given`, then everything is computed in `dtype`."""
+    """Round the inputs to `given`, then compute everything in `dtype`."""
 
     def rounded(a: np.ndarray) -> Any:
         return jnp.asarray(np.asarray(jnp.asarray(a, given)), dtype)
@@ -77,14 +76,14 @@ def _values(layer: str, work: Workload, given: str, dtype: str) -> dict[str, np.
     if "weight" in graph:
         graph["weight"] = rounded(with_segment.graph(layer, work)["weight"][keep])
     apply = with_segment.apply_of(layer, work.sizes.heads)
-    return _Focused(apply, graph, layer, work, Setting(1, dtype), rounded).values()
+    return _Focused(apply, graph, layer, work, Execution(1, dtype), rounded).values()
 
 
 class _Focused(JaxCase):
     """`JaxCase` on a part of the edges, with inputs rounded first."""
 
     def __init__(
-        self, apply: Any, graph: Any, layer: str, work: Workload, s: Setting, rounded: Any
+        self, apply: Any, graph: Any, layer: str, work: Workload, s: Execution, rounded: Any
     ):
         keep = work.focus[work.dst]
         part = dataclasses.replace(work, src=work.src[keep], dst=work.dst[keep])

@@ -1,4 +1,4 @@
-"""What PyG does not have as a layer, in its `MessagePassing`, and layers on one CSR product."""
+"""Layers that PyG lacks, in its `MessagePassing`, and layers as one CSR product."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Matrix:
 
 
 def _csr(a: Any, place: dict[str, Any]) -> torch.Tensor:
-    """On a GPU with 32-bit indices, as cuSPARSE is faster with them; 64 on a CPU, as MKL wants."""
+    """A CSR tensor: 32-bit indices on a GPU (cuSPARSE is faster), 64-bit on a CPU (for MKL)."""
     kind = torch.int64 if place["device"] == "cpu" else torch.int32
     start, columns = (torch.from_numpy(i).to(place["device"], kind) for i in (a.indptr, a.indices))
     with warnings.catch_warnings():
@@ -142,7 +142,7 @@ class PNA(nn.MessagePassing):
 
 
 class GNS(nn.MessagePassing):
-    """A block of a learned simulator, as such are written with PyG: the matrix on the edges."""
+    """A GNS block as it is usually written with PyG: with the matrix on the edges."""
 
     def __init__(self, features: int):
         super().__init__(aggr="add")

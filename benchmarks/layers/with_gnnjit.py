@@ -15,7 +15,7 @@ from flax import nnx
 import gnnjit
 import gnnjit.nn
 from gnnjit.lower import choose
-from layers.case import Setting
+from layers.case import Execution
 from layers.jax_case import Apply, JaxCase
 
 
@@ -143,13 +143,13 @@ APPLY: dict[str, Apply] = {
 
 
 class _Preferring(JaxCase):
-    """With one lowering in place of the best."""
+    """A case that is held to one lowering."""
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         return choose.prefer("bucketed")
 
 
-def build(layer: str, configuration: str, work: Workload, setting: Setting) -> JaxCase:
+def build(layer: str, configuration: str, work: Workload, setting: Execution) -> JaxCase:
     """The layer on `work`, its graph sorted and on the device."""
     graph: Any = gnnjit.Graph.from_edges(work.src, work.dst, work.sizes.vertices)
     if layer == "linear":

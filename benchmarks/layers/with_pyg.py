@@ -22,7 +22,7 @@ import torch
 from common.workloads import LAYERS, Workload, of_layer, parameters, with_self_loops
 from torch_geometric import EdgeIndex, nn
 
-from layers.case import Setting
+from layers.case import Execution
 from layers.torch_modules import GNS, PNA, CsrGCN, CsrGIN, CsrSAGE, GatedGCN, Matrix, WeightedSum
 
 SELF_LOOPS = ("gcn", "gat", "gatv2")
@@ -103,7 +103,7 @@ CSR_MODULES: dict[str, tuple[Callable[[int, int], torch.nn.Module], dict[str, st
         {"w1": "nn.0.weight", "b1": "nn.0.bias", "w2": "nn.2.weight", "b2": "nn.2.bias"},
     ),
 }
-"""Likewise, for the configuration `cusparse`."""
+"""The same for the configuration `cusparse`."""
 
 
 def _weights(layer: str, work: Workload) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -252,7 +252,7 @@ def _numpy(tensor: Any) -> np.ndarray:
     return tensor.detach().to("cpu", torch.float32).numpy()
 
 
-def build(layer: str, configuration: str, work: Workload, setting: Setting) -> TorchCase:
+def build(layer: str, configuration: str, work: Workload, setting: Execution) -> TorchCase:
     """The layer on `work`."""
     torch.set_num_threads(setting.threads)
     torch.set_float32_matmul_precision("high" if setting.matmul == "tf32" else "highest")

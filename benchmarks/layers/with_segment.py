@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from common.workloads import Workload, with_self_loops
 
-from layers.case import Setting
+from layers.case import Execution
 from layers.jax_case import Apply, JaxCase
 
 SELF_LOOPS = ("gcn", "gat", "gatv2")
@@ -157,7 +157,7 @@ APPLY: dict[str, Apply] = {
 }
 
 
-def build(layer: str, configuration: str, work: Workload, setting: Setting) -> JaxCase:
+def build(layer: str, configuration: str, work: Workload, setting: Execution) -> JaxCase:
     """The layer on `work`."""
     apply = apply_of(layer, work.sizes.heads)
     arrays: dict[str, Any] = graph(layer, work)

@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from shard import work as work
+from shard import work
 
 SCALAR = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Of one layer.
+    """What one layer moves.
 
     Attributes:
         most_mib, total_mib: of vertices' rows, what the device that receives most gets, and all.
@@ -63,7 +63,7 @@ def _case(row: Row) -> tuple[Any, ...]:
 
 
 def child(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    from shard import programs as programs
+    from shard import programs
 
     setting, count = work.setting_of(job), job["devices"]
     for number, found in enumerate(work.networks(setting.graphs, setting)):

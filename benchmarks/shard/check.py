@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shard import counts as counts
-from shard import layer_time
-from shard import work as work
+from shard import counts, layer_time, work
 from shard.machines import Compute, Link, Machine, step
 
 COLLECTIVES = ("all_gather", "reduce_scatter", "ppermute", "all_to_all")
@@ -149,7 +147,7 @@ def _collectives(setting: work.Setting, count: int) -> Iterator[dict[str, Any]]:
     from jax import lax
     from jax.sharding import NamedSharding, PartitionSpec
 
-    from shard import programs as programs
+    from shard import programs
 
     mesh = programs.devices(count)
     spec, pairs = PartitionSpec("shard"), [(p, (p + 1) % count) for p in range(count)]
@@ -177,7 +175,7 @@ def _computed(setting: work.Setting) -> Iterator[dict[str, Any]]:
     import jax.numpy as jnp
     from common import measure
 
-    from shard import programs as programs
+    from shard import programs
     from shard.partition_graphs import crawled
 
     add = jax.jit(lambda x: x + 1)

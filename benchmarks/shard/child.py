@@ -1,6 +1,7 @@
 """A process of `bench_shard.py` with virtual devices: what a module yields, as JSON lines.
 
-XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m shard.child MODULE < job.json
+export XLA_FLAGS=--xla_force_host_platform_device_count=8
+python -m shard.child shard.bytes < job.json      # in benchmarks/
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ KINDS = (
     "collective-permute", "collective-broadcast",
 )  # fmt: skip
 BITS = {"pred": 8, "bf16": 16, "c64": 64, "c128": 128, "token": 0}
-"""Of types whose number is not their size in bits."""
+"""Bits of types whose name does not tell them."""
 
 _SHAPE = re.compile(r"\b([a-z][a-z0-9]*)\[([0-9,<=]*)\]")
 _HEAD = re.compile(r"^(ENTRY\s+)?%?([\w.\-]+)\s.*\{\s*$")
@@ -30,7 +30,7 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 
 class UnknownError(ValueError):
-    """What in the text cannot be counted."""
+    """Something in the text cannot be counted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Instruction:
 
 
 def bits(dtype: str) -> int:
-    """Of one number. Raises UnknownError for a type that has none."""
+    """Bits of one number. Raises UnknownError for a type without a size."""
     found = BITS.get(dtype)
     if found is not None:
         return found
@@ -100,7 +100,7 @@ def bits(dtype: str) -> int:
 
 
 def shapes(text: str) -> tuple[Array, ...]:
-    """All in a piece of text; of a bound `<=8`, the 8."""
+    """All shapes in a piece of text; a bound `<=8` counts as 8."""
     return tuple(
         Array(t, tuple(int(d.removeprefix("<=")) for d in dims.split(",") if d))
         for t, dims in _SHAPE.findall(text)
@@ -108,7 +108,7 @@ def shapes(text: str) -> tuple[Array, ...]:
 
 
 def computations(text: str) -> tuple[dict[str, list[Instruction]], str]:
-    """By name, and the name of the entry."""
+    """The computations by name, and the name of the entry."""
     found: dict[str, list[Instruction]] = {}
     entry, current = "", None
     for line in text.splitlines():
@@ -157,7 +157,7 @@ def runs(found: dict[str, list[Instruction]], entry: str) -> Counter[str]:
 
 
 def trips(instruction: Instruction) -> int:
-    """Of a loop. Raises UnknownError where XLA does not know."""
+    """How often a loop runs. Raises UnknownError where XLA does not know."""
     known = _TRIPS.search(instruction.text)
     if known is None:
         raise UnknownError(f"how often %{instruction.name} runs is not known")
@@ -252,5 +252,5 @@ def buffers(text: str) -> list[Array]:
 
 
 def largest(arrays: Sequence[Array]) -> Array:
-    """Of those of floating point: the one of most bytes."""
+    """The floating-point array of most bytes."""
     return max((a for a in arrays if a.floating), key=lambda a: a.bytes)

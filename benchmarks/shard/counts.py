@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from shard import work as work
+from shard import work
 from shard.machines import Sent
 
 CUT = "learned"
@@ -87,8 +87,11 @@ def sent(known: work.Shards) -> Sent:
 
 
 def fit(name: str, setting: work.Setting) -> Callable[[float, int], Sent]:
-    """From vertices and devices to what is sent: the logarithm of each number is linear in those of
-    vertices and devices and the square of the latter, fitted to all sizes but the last."""
+    """A function from vertices and devices to what is sent.
+
+    The logarithm of each number is linear in those of vertices and devices and in the square of
+    the latter, fitted to all sizes but the last.
+    """
     points = list(_points(name, setting.grown[:-1], setting))
     x = np.asarray([_terms(s.all_rows, s.devices) for s in points])
     weights = {}

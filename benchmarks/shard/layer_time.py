@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from shard import work as work
+from shard import work
 
 CLOSE = 1e-3
 """How far results may differ from one device's, of the largest number."""
@@ -32,7 +32,7 @@ class Row:
 
 @functools.cache
 def rows(setting: work.Setting) -> Sequence[Row]:
-    """Measured once."""
+    """The rows, measured once: `time` and `check` both read them."""
     jobs = [(count, work.job(setting, devices=count)) for count in setting.time_counts]
     return [Row(**f) for count, job in jobs for f in work.in_child(count, "shard.layer_time", job)]
 
@@ -57,7 +57,7 @@ def _measured(
     import numpy as np
     from common import measure
 
-    from shard import programs as programs
+    from shard import programs
     from shard.partition_graphs import local_graph
 
     features, n = setting.features, found.num_nodes
@@ -81,7 +81,7 @@ def _measured(
 
 
 def _run(program: Any) -> Callable[[], Any]:
-    from shard import programs as programs
+    from shard import programs
 
     ready = programs.compiled(program)
     return lambda: ready(*program[1])

@@ -52,7 +52,7 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True)
 class Compute:
-    """Seconds of one layer, forward and backward: of a call, of an edge, of a vertex."""
+    """Seconds of one layer, forward and backward: for the call, for each edge, for each vertex."""
 
     start: float
     per_edge: float
@@ -73,7 +73,7 @@ class Accelerator:
     start: float
 
     def compute(self, layer: str, features: int) -> Compute:
-        """By the roofline: what every edge must read and every vertex must move, and the three
+        """Compute by the roofline: what edges must read and vertices must move, and the three
         products with a matrix."""
         scalars = workloads.gathered(layer, "both", features)
         rate = self.share * self.bandwidth
@@ -126,8 +126,8 @@ class Sent:
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
-    """Seconds: of computing, of what is exchanged, and of both together; for each layer."""
+class StepTime:
+    """Seconds of one layer: computing, exchanging, and both together."""
 
     compute: float
     exchange: float
@@ -135,15 +135,15 @@ class Step:
 
 
 KINDS = ("all_gather", "halo", "cover", "ring", "halo, no padding", "cover, no padding")
-"""The last two are no exchanges that there are: what would be if no padding travelled, in one
-`all_to_all` of blocks of different sizes."""
+"""The last two do not exist: they are what one `all_to_all` of blocks of unequal size, without
+padding, would take."""
 
 
 def step(
     machine: Machine, compute: Compute, sent: Sent, kind: str, widths: tuple[int, int],
     arrays: int = 1,
-) -> Step:  # fmt: skip
-    """Of one layer, forward and backward.
+) -> StepTime:  # fmt: skip
+    """The time of one layer, forward and backward.
 
     Args:
         widths: bytes of a row, there and back.
@@ -152,7 +152,7 @@ def step(
     """
     if sent.devices == 1:
         alone = compute.seconds(sent.edges, sent.rows)
-        return Step(alone, 0.0, alone)
+        return StepTime(alone, 0.0, alone)
     if kind == "ring":
         return _ring(machine, compute, sent, widths, arrays)
     work = compute.seconds(sent.edges, sent.rows)
@@ -163,12 +163,12 @@ def step(
     moved = _exchange(machine, sent, kind, there, arrays, THERE)
     moved += sum(_exchange(machine, sent, kind, w, arrays, BACK) for w in back)
     moved += _parameters(machine, sent.devices)
-    return Step(work, moved, work + moved)
+    return StepTime(work, moved, work + moved)
 
 
 def _ring(
     machine: Machine, compute: Compute, sent: Sent, widths: tuple[int, int], arrays: int
-) -> Step:
+) -> StepTime:
     """Hop by hop the slower of both. In every hop the sums so far are read and written."""
     p, stops, link = sent.devices, sent.hops + 1, machine.link(sent.devices)
     every = p if machine.shared else 1
@@ -182,7 +182,7 @@ def _ring(
     computed, moved = stops * work, sent.hops * hop
     together = computed + moved if machine.shared else work + sent.hops * max(work, hop)
     rest = _parameters(machine, p)
-    return Step(computed, moved + rest, together + rest)
+    return StepTime(computed, moved + rest, together + rest)
 
 
 THERE, BACK = 2, 6
@@ -193,7 +193,7 @@ out of it, what came back for it is written, and both are read and added up."""
 def _exchange(
     machine: Machine, sent: Sent, kind: str, width: int, arrays: int, passes: int
 ) -> float:
-    """Of one table of sources, one way."""
+    """Seconds to exchange one table of sources, one way."""
     if kind == "all_gather":
         if passes == BACK and machine.summed is not None:
             machine = dataclasses.replace(machine, within=machine.summed)

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from shard import work as work
+from shard import work
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """As XLA plans it, in MiB, of each device. of_one: arguments and temporaries over those of the
+    """MiB of each device, as XLA plans them. of_one: arguments and temporaries over those of the
     step on one device divided by the devices: 1 where memory falls as it should. largest: the
     largest array of floats in the program, and `of_all`, what it is of all vertices' features."""
 
@@ -37,7 +37,7 @@ def rows(setting: work.Setting) -> Iterator[Row]:
 
 
 def child(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    from shard import programs as programs
+    from shard import programs
 
     setting, count = work.setting_of(job), job["devices"]
     for found in work.networks(setting.memory_graphs, setting):

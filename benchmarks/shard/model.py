@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from shard import counts as counts
-from shard import work as work
+from shard import counts, work
 from shard.machines import CLUSTER, H200, KINDS, Machine, Sent, step
 
 FEATURES, LAYERS = 128, 2

@@ -21,7 +21,7 @@ CIRCLES = "snap-ego-twitter/ego-twitter-undirected.jlg"
 
 
 class SkippedError(Exception):
-    """Why something is not measured."""
+    """A graph is not there; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ def stored(folder: pathlib.Path | None, file: str) -> Network:
 def makers(
     vertices: int, edges: int, folder: pathlib.Path | None
 ) -> dict[str, Callable[[], Network]]:
-    """By the name that `--graphs` takes."""
+    """Functions that make a graph, by the name that `--graphs` takes."""
     return {
         "by degree": lambda: by_degree(vertices, edges),
         "crawled": lambda: crawled(vertices // 2, edges * 3 // 4),

@@ -164,7 +164,7 @@ class Travel:
 
     @property
     def sent(self) -> int:
-        """As `most`, padding included."""
+        """Like `most`, padding included."""
         return int(self._each([block.height for block in self.blocks.blocks]).max(initial=0))
 
     @property
@@ -261,7 +261,7 @@ def row_scalars(layer: str, features: int, heads: int = workloads.HEADS) -> tupl
 
 
 class ChildError(RuntimeError):
-    """What went wrong in a process."""
+    """A process failed; the message has its command and output."""
 
 
 QUICK = "--xla_backend_optimization_level=0"
@@ -292,6 +292,6 @@ def job(setting: Setting, **fields: Any) -> dict[str, Any]:
 
 
 def setting_of(found: dict[str, Any]) -> Setting:
-    """As it was before it was JSON."""
+    """The setting that `job` put into JSON."""
     fields = found["setting"].items()
     return Setting(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields})

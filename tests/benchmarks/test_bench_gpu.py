@@ -119,12 +119,12 @@ import pathlib, sys
 sys.path.insert(0, {str(FOLDER)!r})
 from common import workloads
 from layers import reference, with_segment
-from layers.case import Setting
+from layers.case import Execution
 work = workloads.make(workloads.Sizes(200, 1_600, 8, symmetric=True), 400)
 assert 0 < work.focus.sum() < 200
 path = pathlib.Path({str(tmp_path)!r}) / "want.npz"
-plain = reference.expected({layer!r}, work, Setting(1), path)
-case = with_segment.build({layer!r}, "sorted", work, Setting(1))
+plain = reference.expected({layer!r}, work, Execution(1), path)
+case = with_segment.build({layer!r}, "sorted", work, Execution(1))
 case.prepare("both")
 import numpy as np
 found = reference.errors(case.values(work.focus), np.load(path))
