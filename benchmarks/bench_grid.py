@@ -74,13 +74,13 @@ class Setting:
     small: int = 100_000
     """Vertices where one graph is enough."""
     graphs: tuple[str, ...] = ("power law", "by class", "web-NotreDame")
-    shares: tuple[int, ...] = (2, 4, 8)
+    shares_memory: tuple[int, ...] = (2, 4, 8)
     """The budgets of a process are the need in memory over these, and what it takes anyhow."""
 
 
 SMOKE = Setting(
     models=("gcn",), heavy=(), sizes=(300,), features=8, repeats=1, passes=1, parts=(2,),
-    points=2, small=300, graphs=("power law",), shares=(2,),
+    points=2, small=300, graphs=("power law",), shares_memory=(2,),
 )  # fmt: skip
 
 
@@ -181,14 +181,14 @@ def _points(task: Task, name: str, copied: float, stack: contextlib.ExitStack) -
 
         def row(
             seconds: float, ratio: float, where: str = where, function: Any = function,
-            layout: tuple[int, int] = fit.layout,
+            layout: tuple[int, int] = fit.shape,
         ) -> GrowthRow:  # fmt: skip
             traffic = function.traffic
             loads = math.fsum(s for job, s in traffic.jobs.items() if job.startswith("load "))
             computes = math.fsum(traffic.jobs.values()) - loads
             return GrowthRow(
                 *head, where, seconds, ratio, memory.need / 2**20, budget / 2**20, _layout(layout),
-                traffic.bytes / 2**20, traffic.in_place / 2**20, loads, computes, traffic.waited,
+                traffic.bytes / 2**20, traffic.zero_copy / 2**20, loads, computes, traffic.waited,
                 traffic.bytes / copied <= (BAR - 1) * seconds / ratio,
             )  # fmt: skip
 
@@ -269,7 +269,7 @@ def _ablated(task: Task, setting: Setting) -> Iterator[AblationRow]:
         chunks = sum(s.kind == "chunk" for s in fit.steps)
         yield AblationRow(
             task.name, name, seconds, times[0] / seconds, function.traffic.bytes / 2**20,
-            f"{len(fit.selected)} of {chunks}", _layout(fit.layout),
+            f"{len(fit.selected)} of {chunks}", _layout(fit.shape),
         )  # fmt: skip
 
 
@@ -318,7 +318,7 @@ def budget(setting: Setting) -> Iterator[Any]:
             saved = pathlib.Path(folder) / "saved"
             child.save(task, saved)
             free = _child(saved, name, 1 << 40, epochs=0)["before"] + ANYHOW
-            for share in setting.shares:
+            for share in setting.shares_memory:
                 given = free + need // share
                 found = _child(saved, name, given)
                 before, preparing, running = at = [

@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
             started = time.perf_counter()
             state, loss = jax.block_until_ready(step(graph, state, *args))
             seconds.append(time.perf_counter() - started)
-        parts, slices = fit.layout
+        parts, slices = fit.shape
         running = measure.status("VmHWM")
         found = {"before": before, "preparing": prepared, "running": running, "parts": parts}
         found |= {"slices": slices, "seconds": min(seconds, default=0.0), "loss": float(loss)}

@@ -12,11 +12,11 @@ import numpy as np
 
 from gnnjit.frontend.trace_arrays import Array
 from gnnjit.lower.partial_results import partial_shapes
-from gnnjit.streaming.compile import Arguments
+from gnnjit.streaming.compile import StreamedArguments
 from gnnjit.streaming.memory.plan import lru, plan_memory, streaming
 from gnnjit.streaming.memory.problem import Operation
-from gnnjit.streaming.memory.workspace import Workspace, operations
-from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell
+from gnnjit.streaming.memory.workspace import Workspace, planned_operations
+from gnnjit.streaming.program.steps import Executables, Step, Tensor, cell
 from gnnjit.streaming.stream import stream
 from grid.training import Task, model
 
@@ -60,13 +60,13 @@ class OrderRow:
     ratio: float
 
 
-def pieces_of(task: Task, name: str, what: str) -> tuple[Any, tuple[Any, ...], Pieces]:
+def executables_of(task: Task, name: str, what: str) -> tuple[Any, tuple[Any, ...], Executables]:
     """The streamed `step` or `predict` of a model with any budget, its arguments, its pieces."""
     built = model(name, task.x.shape[1])
     graph, x, y = task.streamed()
     args = (graph, built.state, x, y) if what == "step" else (graph, built.state[0], x)
     function = stream(getattr(built, what), memory_budget=AMPLE)
-    return function, args, function.trace(Arguments((args, {}))).pieces
+    return function, args, function.trace(StreamedArguments((args, {}))).executables
 
 
 def plan_rows(task: Task, name: str, parts: int, points: int) -> list[PlanRow]:
@@ -76,16 +76,16 @@ def plan_rows(task: Task, name: str, parts: int, points: int) -> list[PlanRow]:
     args = graph, built.state, x, y
     function = stream(built.step, memory_budget=AMPLE, parts=parts, cached=False, selective=False)
     fit = function.prepare(*args)
-    pieces = function.trace(Arguments((args, {}))).pieces
+    executables = function.trace(StreamedArguments((args, {}))).executables
     blocks = fit.blocks
     work = Workspace(
-        pieces, fit.rows, fit.slices, lambda step: int(blocks.slots[cell(pieces, step)]),
+        executables, fit.rows, fit.slices, lambda step: int(blocks.slots[cell(executables, step)]),
         graph.store,
         ragged=bool((np.diff(blocks.bounds) != fit.rows).any()),
     )  # fmt: skip
     names: dict[Tensor, str] = {}
-    ops = operations(fit.steps, names, work.of(fit.steps))
-    plain = operations(sorted(fit.steps, key=_from_the_first), names, work.of(fit.steps))
+    ops = planned_operations(fit.steps, names, work.of(fit.steps))
+    plain = planned_operations(sorted(fit.steps, key=_from_the_first), names, work.of(fit.steps))
     sizes = {n: work.bytes(t) for t, n in names.items()}
     least = max(op.workspace + sum(sizes[n] for n in {*op.inputs, *op.outputs}) for op in ops)
     most = plan_memory(ops, sizes, AMPLE).peak_bytes
@@ -132,15 +132,15 @@ def _from_the_first(step: Step) -> tuple[Any, ...]:
 
 
 def order_rows(task: Task, name: str, every: Sequence[int]) -> list[OrderRow]:
-    _, _, pieces = pieces_of(task, name, "predict")
+    _, _, executables = executables_of(task, name, "predict")
     rows = []
     for parts in every:
-        columns, by_rows = (b / 2**20 for b in both_orders(pieces, task, parts))
+        columns, by_rows = (b / 2**20 for b in both_orders(executables, task, parts))
         rows.append(OrderRow(name, parts, columns, by_rows, by_rows / columns))
     return rows
 
 
-def both_orders(pieces: Pieces, task: Task, parts: int) -> tuple[int, int]:
+def both_orders(executables: Executables, task: Task, parts: int) -> tuple[int, int]:
     """Bytes of a pass, (by columns, by rows), of blocks of equal size whose chunks all have edges.
 
     By columns, what is summed up stays on the device and the sources of each chunk are loaded; by
@@ -149,16 +149,16 @@ def both_orders(pieces: Pieces, task: Task, parts: int) -> tuple[int, int]:
     """
     n = task.num_nodes
     columns = by_rows = 0
-    for number, sweep in enumerate(pieces.sweeps):
+    for number, sweep in enumerate(executables.sweeps):
         kept = {*sweep.loads, *sweep.stores}
         both = n * sum(x.row_bytes for x in kept)
         columns, by_rows = columns + both, by_rows + both
-        for piece in pieces.chunks[number]:
-            if piece is None:
+        for executable in executables.chunks[number]:
+            if executable is None:
                 continue
             edges = 4 * task.num_edges + 4 * parts * n
-            other, own = n * _row_bytes(piece.other), n * _row_bytes(piece.own)
-            shapes = [s for g in piece.gathers for s in partial_shapes(g.op, n)]
+            other, own = n * _row_bytes(executable.other), n * _row_bytes(executable.own)
+            shapes = [s for g in executable.gathers for s in partial_shapes(g.op, n)]
             partial = sum(math.prod(s.shape) * s.dtype.itemsize for s in shapes)
             columns += edges + parts * other
             # A block's own rows have come once, as they do by columns.

@@ -18,19 +18,19 @@ from gnnjit.frontend.trace_arrays import Array, Constant, Rows
 from gnnjit.graph.validate import is_traced
 from gnnjit.streaming.explain import GridExplanation, explain
 from gnnjit.streaming.grid.arrays import EdgeArray, RowArray, VertexArray
-from gnnjit.streaming.grid.graph_proxy import no_edges_in, stand_in
+from gnnjit.streaming.grid.graph_proxy import graph_proxy, no_edges_in
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph, fresh_name
-from gnnjit.streaming.memory.layout import Fit, Options, fit, reordered
-from gnnjit.streaming.program.steps import Pieces
+from gnnjit.streaming.memory.layout import Layout, Options, find_layout, reordered
+from gnnjit.streaming.program.steps import Executables
 from gnnjit.streaming.program.sweeps import described, plan_sweeps
-from gnnjit.streaming.runtime.executor import Run
+from gnnjit.streaming.runtime.executor import Executor
 from gnnjit.streaming.runtime.traffic import Traffic, refined_order
 from gnnjit.streaming.runtime.transfers import Data
 from gnnjit.system import contexts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Traced:
+class TracedFunction:
     """A function for arguments of some shapes.
 
     Attributes:
@@ -38,19 +38,19 @@ class Traced:
         out_tree: of the result.
     """
 
-    pieces: Pieces
+    executables: Executables
     out_tree: Any
 
     @property
     def function(self) -> trace_arrays.Function:
-        return self.pieces.streamed.function
+        return self.executables.streamed.function
 
 
 def _is_leaf(x: Any) -> bool:
     return isinstance(x, (StreamedGraph, RowArray))
 
 
-class Arguments:
+class StreamedArguments:
     """The arguments of a call, flat: the graph, arrays of its vertices and edges, and what is
     shared."""
 
@@ -112,7 +112,7 @@ class Arguments:
         """The arguments as the function sees them."""
         rest = iter(values)
         leaves = [
-            stand_in(num_nodes, num_edges, next(rest), next(rest))
+            graph_proxy(num_nodes, num_edges, next(rest), next(rest))
             if isinstance(x, StreamedGraph)
             else next(rest)
             for x in self.leaves
@@ -144,39 +144,41 @@ class StreamedFunction:
         functools.update_wrapper(self, fn)
         self.fn, self.options = fn, options
         self._expand, self._planned = expand, planned
-        self._traced: dict[Any, Traced] = {}
-        self._ready: dict[Any, Ready] = {}
+        self._traced: dict[Any, TracedFunction] = {}
+        self._ready: dict[Any, PreparedFunction] = {}
         self.traffic: Traffic | None = None
         self.watch: Callable[[int, int], None] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The result; arrays of vertices as `VertexArray`s, of edges as `EdgeArray`s."""
-        arguments = Arguments((args, kwargs))
+        arguments = StreamedArguments((args, kwargs))
         return self._prepared(arguments).run(arguments, self)
 
-    def prepare(self, *args: Any, **kwargs: Any) -> Fit:
+    def prepare(self, *args: Any, **kwargs: Any) -> Layout:
         """Fit the budget, compile and build the grid as for this call, without running it; once
         more where that was done. Where a budget counts a process, prepare all functions that run in
         it before any of them runs, and then again: what they take themselves counts too."""
-        arguments = Arguments((args, kwargs))
+        arguments = StreamedArguments((args, kwargs))
         ready = self._prepared(arguments, again=True)
-        return ready.fit
+        return ready.layout
 
     def explain(self, *args: Any, **kwargs: Any) -> GridExplanation:
         """The grid, the sweeps, the memory plan, and the times of the last run with such arguments
         (none before one): as text, and as plots by its `plot`."""
-        ready = self._prepared(Arguments((args, kwargs)))
-        return explain(ready.fit, ready.traced.pieces, ready.traffic)
+        ready = self._prepared(StreamedArguments((args, kwargs)))
+        return explain(ready.layout, ready.traced.executables, ready.traffic)
 
-    def _prepared(self, arguments: Arguments, again: bool = False) -> Ready:
+    def _prepared(self, arguments: StreamedArguments, again: bool = False) -> PreparedFunction:
         key = (arguments.key, id(arguments.graph), contexts.values())
         if key not in self._ready:
-            self._ready[key] = Ready(self.trace(arguments), arguments.graph, self.options)
+            self._ready[key] = PreparedFunction(
+                self.trace(arguments), arguments.graph, self.options
+            )
         elif again:
-            self._ready[key].fit_again()
+            self._ready[key].plan_again()
         return self._ready[key]
 
-    def trace(self, arguments: Arguments) -> Traced:
+    def trace(self, arguments: StreamedArguments) -> TracedFunction:
         key = (arguments.key, contexts.values())
         if key not in self._traced:
             n, e = arguments.graph.num_nodes, arguments.graph.num_edges
@@ -191,8 +193,8 @@ class StreamedFunction:
 
             with self._planned(n, e):
                 function, shape = trace_arrays.trace(at, sizes, self._expand)
-            pieces = Pieces(plan_sweeps(function))
-            self._traced[key] = Traced(pieces, jax.tree.structure(shape))
+            executables = Executables(plan_sweeps(function))
+            self._traced[key] = TracedFunction(executables, jax.tree.structure(shape))
         return self._traced[key]
 
 
@@ -213,7 +215,7 @@ def _state(
     return hashed(*names.values(), str([*versions.values()]), digest(*values))
 
 
-class Ready:
+class PreparedFunction:
     """A traced function for one graph: its grid, its script, where its arrays are.
 
     fit: the grid and the script; `refined`: whether its order is that of measured times.
@@ -221,26 +223,26 @@ class Ready:
     temporary: the arrays in the store for what sweeps leave each other.
     """
 
-    def __init__(self, traced: Traced, graph: StreamedGraph, options: Options) -> None:
+    def __init__(self, traced: TracedFunction, graph: StreamedGraph, options: Options) -> None:
         self.traced, self.graph, self.options = traced, graph, options
         graph.store.group.same(
             "the streamed function",
-            lambda: hashed(described(traced.pieces.streamed), _shown(options)),
+            lambda: hashed(described(traced.executables.streamed), _shown(options)),
         )
-        self.fit = fit(traced.pieces, graph, options)
+        self.layout = find_layout(traced.executables, graph, options)
         self.refined = False
         self.traffic: Traffic | None = None
         self.temporary = {
-            x: fresh_name("temporary") for sweep in traced.pieces.sweeps for x in sweep.stores
+            x: fresh_name("temporary") for sweep in traced.executables.sweeps for x in sweep.stores
         }
         self.made: set[str] = set()
 
-    def fit_again(self) -> None:
+    def plan_again(self) -> None:
         """With the memory that there is now."""
         self.refined, self.traffic = False, None
-        self.fit = fit(self.traced.pieces, self.graph, self.options)
+        self.layout = find_layout(self.traced.executables, self.graph, self.options)
 
-    def run(self, arguments: Arguments, owner: StreamedFunction) -> Any:
+    def run(self, arguments: StreamedArguments, owner: StreamedFunction) -> Any:
         self.graph.forget()
         function = self.traced.function
         names: dict[Array, str] = dict(self.temporary)
@@ -249,8 +251,8 @@ class Ready:
         inputs = iter(function.inputs)
         for leaf in arguments.leaves:
             if isinstance(leaf, StreamedGraph):
-                names[next(inputs)] = self.fit.blocks.in_degree
-                names[next(inputs)] = self.fit.blocks.out_degree
+                names[next(inputs)] = self.layout.blocks.in_degree
+                names[next(inputs)] = self.layout.blocks.out_degree
             elif isinstance(leaf, RowArray):
                 array = next(inputs)
                 names[array], versions[array] = self._name(leaf), leaf.version
@@ -264,14 +266,21 @@ class Ready:
         )
         self._make_room(names, kept)
         data = Data(
-            self.graph.store, self.fit.blocks, names, versions, self.graph.vertex, self.graph.held
+            self.graph.store,
+            self.layout.blocks,
+            names,
+            versions,
+            self.graph.vertex,
+            self.graph.held,
         )
-        run = Run(self.traced.pieces, self.fit, data, shared, self.options.overlapped)
+        run = Executor(self.traced.executables, self.layout, data, shared, self.options.overlapped)
         owner.traffic = self.traffic = run(owner.watch)
         if self.options.refined and not self.refined:
             self.refined = True
-            order = refined_order(self.fit, self.traffic)
-            self.fit = reordered(self.fit, self.traced.pieces, self.graph, self.options, order)
+            order = refined_order(self.layout, self.traffic)
+            self.layout = reordered(
+                self.layout, self.traced.executables, self.graph, self.options, order
+            )
         return jax.tree.unflatten(
             self.traced.out_tree, [self._result(x, names, kept, shared) for x in function.outputs]
         )
@@ -279,7 +288,7 @@ class Ready:
     def _name(self, array: RowArray) -> str:
         """Where an argument's rows are, in the order of the grid."""
         if isinstance(array, EdgeArray):
-            return self.graph.in_order_of(self.fit.blocks, array)
+            return self.graph.in_order_of(self.layout.blocks, array)
         return array.name
 
     def _make_room(self, names: Mapping[Array, str], kept: Mapping[Array, str]) -> None:
@@ -305,4 +314,4 @@ class Ready:
         args, owned = (self.graph, names[x], x.shape, x.dtype), x in kept
         if x.rows is Rows.VERTEX:
             return VertexArray(*args, owned=owned)
-        return EdgeArray(*args, owned=owned, parts=self.fit.blocks.num_parts)
+        return EdgeArray(*args, owned=owned, parts=self.layout.blocks.num_parts)

@@ -15,8 +15,8 @@ from gnnjit.frontend.trace_arrays import Array, Rows
 from gnnjit.shapes import HostArray
 from gnnjit.streaming import plots
 from gnnjit.streaming.grid.edge_grid import heat_map
-from gnnjit.streaming.memory.layout import Fit
-from gnnjit.streaming.program.steps import Order, Pieces, Step, Tensor
+from gnnjit.streaming.memory.layout import Layout
+from gnnjit.streaming.program.steps import Executables, Order, Step, Tensor
 from gnnjit.streaming.program.sweeps import Gather, Sweep
 from gnnjit.streaming.runtime.timeline import Timeline, timeline
 from gnnjit.streaming.runtime.traffic import Traffic, loaded_rows, planned_traffic, refined_order
@@ -72,7 +72,7 @@ class SweepExplanation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
+class MemoryExplanation:
     """The memory plan.
 
     Attributes:
@@ -92,7 +92,7 @@ class Memory:
     chunks: int
     planned: Mapping[str, int]
     measured: Mapping[str, int] | None
-    in_place: int = 0
+    zero_copy: int = 0
 
     def __str__(self) -> str:
         how = f"least traffic for the {self.method}" if "order" in self.method else self.method
@@ -109,8 +109,8 @@ class Memory:
                 rows.append((what, *(human(c.get(what, 0)) for c in columns.values())))
         rows.append(("all", *(human(sum(c.values())) for c in columns.values())))
         lines += [f"{name:<14}" + "".join(f"{x:>12}" for x in rest) for name, *rest in rows]
-        if self.in_place:
-            lines.append(f"read where the store has them: {human(self.in_place)}")
+        if self.zero_copy:
+            lines.append(f"read where the store has them: {human(self.zero_copy)}")
         return "\n".join(lines)
 
 
@@ -137,7 +137,7 @@ class Simulated:
 
 
 @dataclasses.dataclass(frozen=True)
-class Times:
+class RunTimes:
     """Where the time of the last run went.
 
     Attributes:
@@ -205,8 +205,8 @@ class GridExplanation:
     slices: int
     own: range
     sweeps: tuple[SweepExplanation, ...]
-    memory: Memory
-    times: Times | None
+    memory: MemoryExplanation
+    times: RunTimes | None
 
     def sections(self) -> list[tuple[str, str]]:
         """Title and text of each part, in order."""
@@ -269,32 +269,32 @@ class GridExplanation:
         return plots.plot(self.counts, slowest.name, shown, axes)
 
 
-def explain(fit: Fit, pieces: Pieces, traffic: Traffic | None) -> GridExplanation:
-    """What `fit` decided for a function in `pieces`, and how a run went (`traffic`)."""
-    moved = planned_traffic(fit, pieces)
-    names = _Names(pieces)
-    chunks = [step.name for step in fit.steps if step.kind == "chunk"]
-    memory = Memory(
-        fit.capacity,
-        fit.peak_bytes,
-        fit.plan.method,
-        _held(fit, pieces),
-        len(fit.selected),
+def explain(layout: Layout, executables: Executables, traffic: Traffic | None) -> GridExplanation:
+    """What `layout` decided for a function in `executables`, and how a run went (`traffic`)."""
+    moved = planned_traffic(layout, executables)
+    names = _Names(executables)
+    chunks = [step.name for step in layout.steps if step.kind == "chunk"]
+    memory = MemoryExplanation(
+        layout.capacity,
+        layout.peak_bytes,
+        layout.plan.method,
+        _held(layout, executables),
+        len(layout.selected),
         len(chunks),
         sum(moved, collections.Counter()),
-        *((None, 0) if traffic is None else (dict(traffic.moved), traffic.in_place)),
+        *((None, 0) if traffic is None else (dict(traffic.moved), traffic.zero_copy)),
     )
-    sweeps = tuple(_sweep(s, names, m) for s, m in zip(pieces.sweeps, moved, strict=True))
-    times = _times(fit, traffic) if traffic is not None and fit.steps else None
-    grid = fit.blocks.bounds, fit.blocks.counts, fit.slices, fit.own
+    sweeps = tuple(_sweep(s, names, m) for s, m in zip(executables.sweeps, moved, strict=True))
+    times = _times(layout, traffic) if traffic is not None and layout.steps else None
+    grid = layout.blocks.bounds, layout.blocks.counts, layout.slices, layout.own
     return GridExplanation(*grid, sweeps, memory, times)
 
 
 class _Names:
     """Letters for arrays, in the order in which they are met; the type where it is met first."""
 
-    def __init__(self, pieces: Pieces) -> None:
-        self._inputs = set(pieces.streamed.function.inputs)
+    def __init__(self, executables: Executables) -> None:
+        self._inputs = set(executables.streamed.function.inputs)
         self._found: dict[Array, str] = {}
 
     def __call__(self, arrays: Iterable[Any]) -> tuple[str, ...]:
@@ -334,26 +334,28 @@ def _aggregate(gather: Gather, names: _Names) -> str:
     return f"{' and '.join(kinds)} ({gather.where}) -> {', '.join(names(gather.outputs))}"
 
 
-def _held(fit: Fit, pieces: Pieces) -> dict[str, int]:
+def _held(layout: Layout, executables: Executables) -> dict[str, int]:
     """Bytes of what stays, by what it is; those of edges are the rest."""
-    rows = sum(loaded_rows(fit, t) * t.array.row_bytes for t in fit.held if isinstance(t, Tensor))
-    found = {"rows of arguments": rows, "edges": fit.held_bytes - rows}
+    rows = sum(
+        loaded_rows(layout, t) * t.array.row_bytes for t in layout.held if isinstance(t, Tensor)
+    )
+    found = {"rows of arguments": rows, "edges": layout.held_bytes - rows}
     return {what: size for what, size in found.items() if size}
 
 
 # --------------------------------------------------------------------------------------- times
 
 
-def _times(fit: Fit, traffic: Traffic) -> Times:
+def _times(layout: Layout, traffic: Traffic) -> RunTimes:
     sweeps: dict[str, list[Step]] = {}
     blocks: dict[str, list[Step]] = {}
-    for step in fit.steps:
+    for step in layout.steps:
         sweeps.setdefault(f"{step.sweep}", []).append(step)
         blocks.setdefault(f"{step.block} of sweep {step.sweep}", []).append(step)
-    small = fit.blocks.num_parts <= MOST_REFINED
-    simulated = _Simulator(traffic, refined_order(fit, traffic) if small else None)
+    small = layout.blocks.num_parts <= MOST_REFINED
+    simulated = _Simulator(traffic, refined_order(layout, traffic) if small else None)
     slowest = max(blocks, key=lambda name: simulated.given(blocks[name]).total)
-    return Times(
+    return RunTimes(
         traffic.seconds,
         traffic.waited,
         tuple(traffic.sweeps),

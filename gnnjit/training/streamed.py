@@ -188,8 +188,8 @@ class Streamed:
                     self._evaluate.prepare(state.params, state.buffers, batch),
                 ]
         self._steps = [len(fit.steps) for fit in fits]
-        layout = self.layout = fits[0].layout
-        self._graph.keep_blocks({fit.layout[0] for fit in fits})
+        layout = self.layout = fits[0].shape
+        self._graph.keep_blocks({fit.shape[0] for fit in fits})
         self._watcher.stage(COMPILING, 1, 1)
         if self.settled is not None:
             self.settled(layout)

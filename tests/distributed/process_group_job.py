@@ -21,7 +21,7 @@ from gnnjit.distributed.process_group import ProcessGroup, digest
 from gnnjit.nn import recipes
 from gnnjit.store import CollectiveStore
 from gnnjit.streaming import StreamedGraph
-from gnnjit.streaming.runtime.executor import Run
+from gnnjit.streaming.runtime.executor import Executor
 from gnnjit.streaming.stream import stream
 
 NODES, EDGES, FEATURES, CLASSES, STEPS = 90, 420, 5, 3, 3
@@ -142,19 +142,19 @@ def main(folder: Path, cases: list[str], victim: int) -> None:
 
 def _prime(count: int) -> None:
     """Die within a sweep of the call of this number."""
-    whole, calls = Run.__call__, []
-    chunk = Run._chunk
+    whole, calls = Executor.__call__, []
+    chunk = Executor._chunk
 
-    def call(self: Run, *args: Any) -> Any:
+    def call(self: Executor, *args: Any) -> Any:
         calls.append(None)
         return whole(self, *args)
 
-    def one(self: Run, *args: Any) -> Any:
+    def one(self: Executor, *args: Any) -> Any:
         if len(calls) == count:
             os.kill(os.getpid(), 9)
         return chunk(self, *args)
 
-    Run.__call__, Run._chunk = call, one
+    Executor.__call__, Executor._chunk = call, one
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ import pytest
 
 import gnnjit
 from gnnjit.streaming import plots
-from gnnjit.streaming.compile import Arguments
+from gnnjit.streaming.compile import StreamedArguments
 from gnnjit.streaming.explain import GridExplanation, explain
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
-from gnnjit.streaming.program.steps import Pieces
+from gnnjit.streaming.program.steps import Executables
 from gnnjit.streaming.runtime.traffic import Traffic, planned_traffic
 from gnnjit.streaming.stream import stream
 
@@ -35,8 +35,8 @@ def neighbours(graph: Any, x: Any) -> Any:
     return near(graph, x)
 
 
-def pieces_of(function: Any, *args: Any) -> Pieces:
-    return function.trace(Arguments((args, {}))).pieces
+def executables_of(function: Any, *args: Any) -> Executables:
+    return function.trace(StreamedArguments((args, {}))).executables
 
 
 def small() -> tuple[StreamedGraph, Any]:
@@ -47,7 +47,7 @@ def small() -> tuple[StreamedGraph, Any]:
 def explained(traffic: Traffic | None) -> GridExplanation:
     args = small()
     function = stream(neighbours, memory_budget=BUDGET, parts=3)
-    return explain(function.prepare(*args), pieces_of(function, *args), traffic)
+    return explain(function.prepare(*args), executables_of(function, *args), traffic)
 
 
 MEASURED = Traffic(
@@ -105,7 +105,7 @@ def test_the_memory_plan():
 
 
 def test_what_was_read_in_place():
-    measured = dataclasses.replace(MEASURED, in_place=24)
+    measured = dataclasses.replace(MEASURED, zero_copy=24)
     text = section(explained(measured), "memory")
     assert text.splitlines()[-1] == "read where the store has them: 24 B"
 
@@ -168,7 +168,7 @@ def test_a_second_run_moves_what_is_planned(options):
     function = stream(trained, **{"memory_budget": BUDGET, "parts": 4, **options})
     for _ in range(2):
         function(*args)
-    planned = planned_traffic(function.prepare(*args), pieces_of(function, *args))
+    planned = planned_traffic(function.prepare(*args), executables_of(function, *args))
     assert sum(planned, collections.Counter()) == +function.traffic.moved
 
 
@@ -182,7 +182,9 @@ def test_an_empty_graph():
     x = graph.put("x", np.ones((4, 2), np.float32))
     function = stream(lambda g, x: on_edges(g, x), memory_budget=BUDGET, parts=2)
     function(graph, x)
-    found = explain(function.prepare(graph, x), pieces_of(function, graph, x), function.traffic)
+    found = explain(
+        function.prepare(graph, x), executables_of(function, graph, x), function.traffic
+    )
     assert "over the mean: 1.00, 1.00" in str(found)
 
 

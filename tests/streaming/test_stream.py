@@ -372,7 +372,7 @@ def test_a_layout_is_shared_unless_it_has_other_slices():
     layer = gnnjit.layer(lambda v, e, w: gnnjit.sum(e.src @ w))
 
     def layout(**options: Any) -> tuple[int, int]:
-        return stream(layer, memory_budget="1GiB", **options).prepare(graph, *args).layout
+        return stream(layer, memory_budget="1GiB", **options).prepare(graph, *args).shape
 
     assert layout(parts=2, slices=2) == (2, 2)
     assert layout() == (2, 2)

@@ -54,11 +54,11 @@ def _prime(moment: str, count: int) -> None:
 
         _wrap(build_blocks, "sort_by_source", count)
     elif moment == "in an epoch":
-        from gnnjit.streaming.runtime.executor import Run
+        from gnnjit.streaming.runtime.executor import Executor
 
         calls = []
-        _wrap(Run, "__call__", 1, lambda *_: bool(calls.append(None)))
-        _wrap(Run, "_chunk", 3, lambda *_: len(calls) == count)
+        _wrap(Executor, "__call__", 1, lambda *_: bool(calls.append(None)))
+        _wrap(Executor, "_chunk", 3, lambda *_: len(calls) == count)
     else:
         assert moment == "writing a checkpoint"
         for name in ("rename", "replace"):  # of a complete temporary directory

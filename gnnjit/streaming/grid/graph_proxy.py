@@ -53,7 +53,7 @@ class _Absent:
     __add__ = __radd__ = __sub__ = __mul__ = __lt__ = __gt__ = _fail
 
 
-def stand_in(num_nodes: int, num_edges: int, in_degree: Any, out_degree: Any) -> Graph:
+def graph_proxy(num_nodes: int, num_edges: int, in_degree: Any, out_degree: Any) -> Graph:
     """What a streamed function sees of the graph."""
     nothing: Any = _Absent()
     ins: Any = _Degrees(in_degree)

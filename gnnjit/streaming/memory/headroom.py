@@ -11,7 +11,7 @@ from gnnjit.streaming.program.steps import Step, Tensor
 
 
 @dataclasses.dataclass(frozen=True)
-class Room:
+class Headroom:
     """Bytes on the device for an operation.
 
     Attributes:
@@ -23,14 +23,14 @@ class Room:
     beside: int
 
 
-def rooms(
+def headrooms(
     work: Workspace,
-    script: Sequence[Step],
+    steps: Sequence[Step],
     plan: MemoryPlan,
     names: Mapping[Tensor, str],
     selected: Set[str],
     shown: Callable[[Tensor], bool],
-) -> tuple[Room, ...]:
+) -> tuple[Headroom, ...]:
     """Of each operation. Several at once need what the last one needs, and of each of those before
     it what is beside the next.
 
@@ -39,28 +39,28 @@ def rooms(
     """
     sizes = {name: work.bytes(t) for t, name in names.items()}
     tensors = {name: t for t, name in names.items()}
-    following = work.following(script)
-    found: list[Room] = []
+    following = work.following(steps)
+    found: list[Headroom] = []
     free: set[str] = set()  # of what is there, what takes no memory
-    for at, (step, planned) in enumerate(zip(script, plan.steps, strict=True)):
+    for at, (step, planned) in enumerate(zip(steps, plan.steps, strict=True)):
         copied = {names[t] for t in step.partial} if step.name in selected else set()
         free.difference_update(planned.evictions)
         free.update(n for n in planned.loads if n not in copied and shown(tensors[n]))
         # What is still being written of the operation before is counted when it is written.
-        needed = planned.peak_bytes - (work.outputs(script[at - 1]) if at else 0)
+        needed = planned.peak_bytes - (work.outputs(steps[at - 1]) if at else 0)
         needed -= sum(sizes[name] for name in free)
         gone = {names[t] for t in step.outputs}.intersection(planned.stores)
         stays = 0
         if step.name in following:
             stays += work.ahead(step, following[step.name])
-        if at + 1 < len(script):
+        if at + 1 < len(steps):
             kept = set(planned.cached).difference(plan.steps[at + 1].evictions)
             stays += sum(sizes[name] for name in kept - free)
             gone -= kept
-            if _goes_on(step, script[at + 1]):
+            if _goes_on(step, steps[at + 1]):
                 stays += work.between(step)
         stays += sum(sizes[name] for name in gone)
-        found.append(Room(needed, max(0, needed - stays)))
+        found.append(Headroom(needed, max(0, needed - stays)))
         free.intersection_update(planned.cached)
     return tuple(found)
 

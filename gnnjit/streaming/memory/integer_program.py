@@ -14,7 +14,7 @@ import dataclasses
 import numpy as np
 from scipy import optimize, sparse
 
-from gnnjit.streaming.memory.problem import Program, bits
+from gnnjit.streaming.memory.problem import Problem, bits
 
 MAX_NODES = 1
 """Nodes of the solver's tree: what the first one leaves open is not worth the time."""
@@ -29,30 +29,30 @@ class _Stay:
     until: int
 
 
-def fewest_bytes(program: Program) -> tuple[list[tuple[int, int]], bool] | None:
+def fewest_bytes(problem: Problem) -> tuple[list[tuple[int, int]], bool] | None:
     """The operations in the given order, each with the tensors evicted before it, and whether it is
     proven that no other evictions in this order move fewer bytes. None where the solver finds
     nothing."""
-    stays = list(_stays(program))
+    stays = list(_stays(problem))
     if not stays:
-        return [(op, 0) for op in program.order], True
-    kept = _solve(program, stays)
+        return [(op, 0) for op in problem.order], True
+    kept = _solve(problem, stays)
     if kept is None:
         return None
     values, proven = kept
-    leaves = [0] * len(program.order)
+    leaves = [0] * len(problem.order)
     for stay, value in zip(stays, values, strict=True):
         if not value:
             leaves[stay.since + 1] |= 1 << stay.tensor
-    return list(zip(program.order, leaves, strict=True)), proven
+    return list(zip(problem.order, leaves, strict=True)), proven
 
 
-def _stays(program: Program) -> list[_Stay]:
+def _stays(problem: Problem) -> list[_Stay]:
     """Where a tensor is not used by an operation, but by one before and one after."""
     last: dict[int, int] = {}
     found = []
-    for position, op in enumerate(program.order):
-        for tensor in bits(program.ins[op] | program.outs[op]):
+    for position, op in enumerate(problem.order):
+        for tensor in bits(problem.ins[op] | problem.outs[op]):
             since = last.get(tensor, position)
             if position > since + 1:
                 found.append(_Stay(tensor, since, position))
@@ -60,18 +60,18 @@ def _stays(program: Program) -> list[_Stay]:
     return found
 
 
-def _solve(program: Program, stays: list[_Stay]) -> tuple[np.ndarray, bool] | None:
+def _solve(problem: Problem, stays: list[_Stay]) -> tuple[np.ndarray, bool] | None:
     """Which of them stay. Unknowns: one for each, then one for each tensor that may have to be
     stored, 1 where it is not."""
     made = 0
-    for outs in program.outs:
+    for outs in problem.outs:
         made |= outs
-    stored = sorted({s.tensor for s in stays if (made & ~program.results) >> s.tensor & 1})
+    stored = sorted({s.tensor for s in stays if (made & ~problem.results) >> s.tensor & 1})
     column = {t: len(stays) + i for i, t in enumerate(stored)}
-    sizes = np.array([program.sizes[t] for t in (*(s.tensor for s in stays), *stored)], np.int64)
+    sizes = np.array([problem.sizes[t] for t in (*(s.tensor for s in stays), *stored)], np.int64)
     unit = max(1, int(sizes.max()))
-    idle = _idle_bytes(program, stays, sizes, len(sizes))
-    room = np.array([program.capacity - program.alone[op] for op in program.order], np.int64)
+    idle = _idle_bytes(problem, stays, sizes, len(sizes))
+    room = np.array([problem.capacity - problem.alone[op] for op in problem.order], np.int64)
     both = [(i, column[s.tensor]) for i, s in enumerate(stays) if s.tensor in column]
     rules = [optimize.LinearConstraint(idle / unit, ub=room / unit)]
     if both:  # a tensor is not stored only if it always stays
@@ -92,10 +92,10 @@ def _solve(program: Program, stays: list[_Stay]) -> tuple[np.ndarray, bool] | No
 
 
 def _idle_bytes(
-    program: Program, stays: list[_Stay], sizes: np.ndarray, unknowns: int
+    problem: Problem, stays: list[_Stay], sizes: np.ndarray, unknowns: int
 ) -> sparse.csr_array:
     """`[operations, unknowns]`: the bytes that a tensor takes from an operation if it stays."""
     lengths = [s.until - s.since - 1 for s in stays]
     rows = np.concatenate([np.arange(s.since + 1, s.until) for s in stays])
     columns = np.repeat(np.arange(len(stays)), lengths)
-    return sparse.csr_array((sizes[columns], (rows, columns)), (len(program.order), unknowns))
+    return sparse.csr_array((sizes[columns], (rows, columns)), (len(problem.order), unknowns))

@@ -18,7 +18,7 @@ from gnnjit.errors import PlanError, StreamError
 from gnnjit.frontend.trace_arrays import Array
 from gnnjit.streaming.grid.blocks import EdgeBlocks, own_blocks
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
-from gnnjit.streaming.memory.headroom import Room, rooms
+from gnnjit.streaming.memory.headroom import Headroom, headrooms
 from gnnjit.streaming.memory.plan import MemoryPlan, Operation, plan_memory, streaming
 from gnnjit.streaming.memory.residency import held_between_calls, read_in_part
 from gnnjit.streaming.memory.workspace import (
@@ -27,18 +27,18 @@ from gnnjit.streaming.memory.workspace import (
     Workspace,
     block_rows,
     even_slots,
-    operations,
+    planned_operations,
     shapes_of,
     slices_of,
 )
 from gnnjit.streaming.program.steps import (
+    Executables,
     Order,
-    Pieces,
     Step,
     Tensor,
     cell,
     serpentine,
-    steps,
+    steps_of,
 )
 from gnnjit.system.allocator import resident, trim
 from gnnjit.system.memory_budget import human
@@ -98,7 +98,7 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Fit:
+class Layout:
     """Everything that is decided before a run.
 
     Attributes:
@@ -130,10 +130,10 @@ class Fit:
     held_bytes: int
     process: bool
     own: range
-    rooms: tuple[Room, ...]
+    headrooms: tuple[Headroom, ...]
 
     @property
-    def layout(self) -> tuple[int, int]:
+    def shape(self) -> tuple[int, int]:
         """The numbers of blocks and of slices of each."""
         return self.blocks.num_parts, self.slices
 
@@ -144,16 +144,16 @@ class Fit:
 
 
 def reordered(
-    old: Fit, pieces: Pieces, graph: StreamedGraph, options: Options, order: Order
-) -> Fit:
+    old: Layout, executables: Executables, graph: StreamedGraph, options: Options, order: Order
+) -> Layout:
     """The same layout with the chunks in another order; the old one where it does not fit then."""
     try:
-        return _fitted(pieces, graph, options, *old.layout, order)
+        return _fitted(executables, graph, options, *old.shape, order)
     except PlanError:
         return old
 
 
-def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
+def find_layout(executables: Executables, graph: StreamedGraph, options: Options) -> Layout:
     """A layout that another function of the graph has, if it fits the budget; else the smallest P,
     in the fewest slices. Processes that stream together all take the layout that fits each of them,
     with a block for each, where there are vertices for that.
@@ -166,11 +166,15 @@ def fit(pieces: Pieces, graph: StreamedGraph, options: Options) -> Fit:
         PlanError: `options.parts` does not fit.
     """
     if options.parts is not None:
-        return _fitted(pieces, graph, options, options.parts, _given_slices(pieces, graph, options))
-    for parts, slices in itertools.chain(_known(graph, options), _search(pieces, graph, options)):
+        return _fitted(
+            executables, graph, options, options.parts, _given_slices(executables, graph, options)
+        )
+    for parts, slices in itertools.chain(
+        _known(graph, options), _search(executables, graph, options)
+    ):
         with contextlib.suppress(PlanError):
-            return _fitted(pieces, graph, options, parts, slices)
-        pieces.forget()
+            return _fitted(executables, graph, options, parts, slices)
+        executables.forget()
     raise AssertionError("the search ends with an error")
 
 
@@ -186,24 +190,26 @@ def _known(graph: StreamedGraph, options: Options) -> list[tuple[int, int]]:
     ]
 
 
-def _given_slices(pieces: Pieces, graph: StreamedGraph, options: Options) -> int:
+def _given_slices(executables: Executables, graph: StreamedGraph, options: Options) -> int:
     """The fewest slices for a number of blocks that was asked for."""
     assert options.parts is not None
     before = _least_capacity(graph, options)
-    probe, compiled = _probed(pieces, graph, options)
+    probe, compiled = _probed(executables, graph, options)
     return slices_of(probe, graph, options.slices, options.parts, before - compiled)[0]
 
 
-def _search(pieces: Pieces, graph: StreamedGraph, options: Options) -> Iterator[tuple[int, int]]:
+def _search(
+    executables: Executables, graph: StreamedGraph, options: Options
+) -> Iterator[tuple[int, int]]:
     """Numbers of blocks and slices that should fit, the fewest first. To ask for the next one says
     that the last did not: its chunks are larger than on average, or its executables need more than
     their probes. Raises StreamError where no further is of a reasonable size."""
-    probe, compiled = _probed(pieces, graph, options)
+    probe, compiled = _probed(executables, graph, options)
     parts, failed, least = _fewest(graph), 0, math.inf
     while (
         failed <= MOST_FAILURES
         and (parts - 1) * LEAST_ROWS <= graph.num_nodes
-        and (len(pieces.sweeps) * parts**2 <= MOST_STEPS)
+        and (len(executables.sweeps) * parts**2 <= MOST_STEPS)
     ):
         capacity = _least_capacity(graph, options) - compiled
         slices, need = slices_of(probe, graph, options.slices, parts, capacity)
@@ -220,14 +226,14 @@ def _search(pieces: Pieces, graph: StreamedGraph, options: Options) -> Iterator[
     )
 
 
-def _probed(pieces: Pieces, graph: StreamedGraph, options: Options) -> tuple[Probe, int]:
+def _probed(executables: Executables, graph: StreamedGraph, options: Options) -> tuple[Probe, int]:
     """What small blocks need, and bytes that the compiled code takes: about as many as for real
     blocks."""
     before = _least_capacity(graph, options)
-    probe = Probe(pieces, graph.store)
+    probe = Probe(executables, graph.store)
     probe.largest(graph.store.group)
     compiled = max(0, before - _least_capacity(graph, options))
-    pieces.forget()
+    executables.forget()
     return probe, compiled
 
 
@@ -258,18 +264,20 @@ def _capacity(graph: StreamedGraph, options: Options) -> int:
 
 
 def _fitted(
-    pieces: Pieces,
+    executables: Executables,
     graph: StreamedGraph,
     options: Options,
     parts: int,
     slices: int,
     order: Order | None = None,
-) -> Fit:
+) -> Layout:
     """With `parts` blocks in so many slices. Raises PlanError where they do not fit, in all
     processes that stream together."""
     found = graph.store.group.agree(
         f"{parts} blocks in {slices} slices",
-        lambda: _planned(_build(pieces, graph, options, (parts, slices), order), graph, options),
+        lambda: _planned(
+            _build(executables, graph, options, (parts, slices), order), graph, options
+        ),
         PlanError,
     )
     if (parts, slices) not in graph.layouts:
@@ -291,12 +299,12 @@ class _Built:
     operations: list[Operation]
 
     @property
-    def pieces(self) -> Pieces:
-        return self.work.pieces
+    def executables(self) -> Executables:
+        return self.work.executables
 
 
 def _build(
-    pieces: Pieces,
+    executables: Executables,
     graph: StreamedGraph,
     options: Options,
     shape: tuple[int, int],
@@ -306,34 +314,34 @@ def _build(
     that are all alike would fit."""
     parts, slices = shape
     rows = block_rows(graph, parts, slices)
-    capacity = _compiled(pieces, graph, options, parts, slices)
+    capacity = _compiled(executables, graph, options, parts, slices)
     memory = max(16 << 20, min(256 << 20, capacity // 2))
     blocks = graph.blocks(parts, memory=memory)
     group, sizes = graph.store.group, np.diff(blocks.bounds)
     own = own_blocks(blocks.counts, sizes, group.processes)[group.process]
-    order = order or serpentine(blocks.counts, pieces.sweeps)
-    script = tuple(steps(pieces, own, slices, order))
+    order = order or serpentine(blocks.counts, executables.sweeps)
+    steps = tuple(steps_of(executables, own, slices, order))
     work = Workspace(
-        pieces,
+        executables,
         rows,
         slices,
-        lambda step: int(blocks.slots[cell(pieces, step)]),
+        lambda step: int(blocks.slots[cell(executables, step)]),
         graph.store,
         ragged=bool((sizes != rows).any()),
         host=options.process,
     )
     names: dict[Tensor, str] = {}
-    ops = operations(script, names, work.of(script))  # which compiles the rest
-    return _Built(blocks, own, script, work, _capacity(graph, options), names, ops)
+    ops = planned_operations(steps, names, work.of(steps))  # which compiles the rest
+    return _Built(blocks, own, steps, work, _capacity(graph, options), names, ops)
 
 
-def _planned(built: _Built, graph: StreamedGraph, options: Options) -> Fit:
+def _planned(built: _Built, graph: StreamedGraph, options: Options) -> Layout:
     """What stays on the device. Raises PlanError where an operation does not fit it alone."""
     work, names, capacity = built.work, built.names, built.capacity
     plan, held = _resident(built, graph, options)
     selected: frozenset[str] = frozenset()
     if options.selective:
-        found = read_in_part(built.pieces, graph, built.blocks, built.steps, plan, names)
+        found = read_in_part(built.executables, graph, built.blocks, built.steps, plan, names)
         selected = frozenset(found)
     parts = built.blocks.num_parts
     padding = parts * work.rows - graph.num_nodes
@@ -342,9 +350,9 @@ def _planned(built: _Built, graph: StreamedGraph, options: Options) -> Fit:
         """Whether loaded rows take no memory of the budget: maps of files are the process's."""
         behind = graph.store.rows_behind(graph.num_nodes, t.array.row_bytes)
         reached = t.block < parts - 1 or padding <= behind
-        return work.lies(t) and reached and not options.process
+        return work.is_zero_copy(t) and reached and not options.process
 
-    return Fit(
+    return Layout(
         built.blocks,
         work.rows,
         work.slices,
@@ -357,7 +365,7 @@ def _planned(built: _Built, graph: StreamedGraph, options: Options) -> Fit:
         sum(held.values()),
         options.process,
         built.own,
-        rooms(work, built.steps, plan, names, selected, shown),
+        headrooms(work, built.steps, plan, names, selected, shown),
     )
 
 
@@ -367,47 +375,47 @@ def _resident(
     """The memory plan, and the bytes of what is held between calls beside it."""
     work, names, capacity, ops = built.work, built.names, built.capacity, built.operations
     sizes = {name: work.bytes(t) for t, name in names.items()}
-    results = _results(built.pieces, names, ops, alone=graph.store.group.alone)
+    results = _results(built.executables, names, ops, alone=graph.store.group.alone)
     if not options.cached:
         return streaming(ops, sizes, capacity, results), {}
     # Where rows are used as they lie, what they leave free is worth more to the edges.
-    lying = any(map(work.lies, names))
+    any_zero_copy = any(map(work.is_zero_copy, names))
     plan = (
         streaming(ops, sizes, capacity, results)
-        if lying
+        if any_zero_copy
         else plan_memory(ops, sizes, capacity, results)
     )
     spare = capacity - plan.peak_bytes
-    held = held_between_calls(built.pieces, built.steps, plan, names, work, spare)
+    held = held_between_calls(built.executables, built.steps, plan, names, work, spare)
     here = {names[t] for t in held if isinstance(t, Tensor)}
     work.held = held.keys()
     rest = [
         dataclasses.replace(op, inputs=[n for n in op.inputs if n not in here])
-        for op in operations(built.steps, names, work.of(built.steps))
+        for op in planned_operations(built.steps, names, work.of(built.steps))
     ]
     left = capacity - sum(held.values())
     return plan_memory(rest, sizes, left, results), held
 
 
 def _results(
-    pieces: Pieces, names: Mapping[Tensor, str], ops: Sequence[Operation], *, alone: bool
+    executables: Executables, names: Mapping[Tensor, str], ops: Sequence[Operation], *, alone: bool
 ) -> list[str]:
     """What has to be in the store: results, and what other processes read."""
-    wanted = {x for x in pieces.streamed.function.outputs if isinstance(x, Array)}
+    wanted = {x for x in executables.streamed.function.outputs if isinstance(x, Array)}
     if not alone:
-        wanted |= pieces.read_by_others
+        wanted |= executables.read_by_others
     made = {name for op in ops for name in op.outputs}
     return [name for t, name in names.items() if t.array in wanted and name in made]
 
 
 def _compiled(
-    pieces: Pieces, graph: StreamedGraph, options: Options, parts: int, slices: int
+    executables: Executables, graph: StreamedGraph, options: Options, parts: int, slices: int
 ) -> int:
     """Compile for chunks that are alike; the capacity then. Raises PlanError where even these do
     not fit: making the chunks takes long."""
     rows = block_rows(graph, parts, slices)
     work = Workspace(
-        pieces,
+        executables,
         rows,
         slices,
         even_slots(graph, parts),
@@ -416,7 +424,7 @@ def _compiled(
         host=options.process,
     )
     need = graph.store.group.largest("need", {"bytes": work.most(parts)})["bytes"]
-    for shared in pieces.shared:
+    for shared in executables.shared:
         shared.run.at((shapes_of(shared.inputs, None),))
     capacity = _least_capacity(graph, options)
     if need > capacity and parts not in graph.parts:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from gnnjit.streaming.memory.integer_program import fewest_bytes
-from gnnjit.streaming.memory.problem import START, Operation, Program, bits
+from gnnjit.streaming.memory.problem import START, Operation, Problem, bits
 from gnnjit.system.memory_budget import human
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
     "MemoryPlan",
     "Method",
     "Operation",
-    "Step",
+    "PlannedStep",
     "lru",
     "plan_memory",
     "streaming",
@@ -54,7 +54,7 @@ followed."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class PlannedStep:
     """One operation of a plan.
 
     First the `evictions` leave, those among the `stores` by way of the host; then the `loads` come;
@@ -90,7 +90,7 @@ class MemoryPlan:
             any does; else the rule by which the evictions were chosen.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[PlannedStep, ...]
     bytes_moved: int
     capacity: int
     method: Method
@@ -143,16 +143,16 @@ def plan_memory(
             twice; two operations have one name; they need one another in a cycle; a result is no
             tensor of theirs; a size is no number of bytes.
     """
-    program = Program(operations, sizes, capacity, tuple(results))
+    problem = Problem(operations, sizes, capacity, tuple(results))
     plans = [
-        _greedy(program, program.next_use, "farthest next use"),
-        _greedy(program, program.last_use, "least recently used"),
+        _greedy(problem, problem.next_use, "farthest next use"),
+        _greedy(problem, problem.last_use, "least recently used"),
     ]
-    if len(program.ops) <= max_operations:
-        found = fewest_bytes(program)
+    if len(problem.ops) <= max_operations:
+        found = fewest_bytes(problem)
         if found is not None:
             moves, proven = found
-            plans.insert(0, _replay(program, moves, "given order" if proven else "integer program"))
+            plans.insert(0, _replay(problem, moves, "given order" if proven else "integer program"))
     return min(plans, key=lambda plan: plan.bytes_moved)
 
 
@@ -164,8 +164,8 @@ def lru(
 ) -> MemoryPlan:
     """The given order, evicting what was least recently used: ROC 7.7 compares with it. Arguments
     and errors as in `plan_memory`."""
-    program = Program(operations, sizes, capacity, results)
-    return _greedy(program, program.last_use, "least recently used")
+    problem = Problem(operations, sizes, capacity, results)
+    return _greedy(problem, problem.last_use, "least recently used")
 
 
 def streaming(
@@ -177,56 +177,56 @@ def streaming(
     """The given order with nothing cached: every input is loaded, every output that is a result or
     is read later is stored. So does NeuGraph, in the comparison of ROC 7.7. Arguments and errors as
     in `plan_memory`."""
-    program = Program(operations, sizes, capacity, results)
+    problem = Problem(operations, sizes, capacity, results)
     steps, done = [], 0
-    for op in program.order:
+    for op in problem.order:
         done |= 1 << op
-        outs = program.outs[op]
-        stores = outs & program.results | program.live(outs, done)
-        steps.append(_step(program, op, (program.ins[op], stores, 0, 0), program.alone[op]))
-    return _plan(program, steps, "streaming")
+        outs = problem.outs[op]
+        stores = outs & problem.results | problem.live(outs, done)
+        steps.append(_step(problem, op, (problem.ins[op], stores, 0, 0), problem.alone[op]))
+    return _plan(problem, steps, "streaming")
 
 
 _Moves = Sequence[tuple[int, int]]
 """Operations in the order in which they run, each with the tensors evicted before it."""
 
 
-def _greedy(program: Program, key: Callable[[int, int], int], method: Method) -> MemoryPlan:
+def _greedy(problem: Problem, key: Callable[[int, int], int], method: Method) -> MemoryPlan:
     """The given order; what has the least `key` of tensor and position leaves, until there is
     room."""
     moves: list[tuple[int, int]] = []
     state = START
-    for position, op in enumerate(program.order):
-        idle = state[1] & ~program.ins[op]
-        excess = program.alone[op] + program.size(idle) - program.capacity
+    for position, op in enumerate(problem.order):
+        idle = state[1] & ~problem.ins[op]
+        excess = problem.alone[op] + problem.size(idle) - problem.capacity
         evicted = 0
         if excess > 0:
             for _, tensor in sorted((key(t, position), t) for t in bits(idle)):
                 if excess > 0:
                     evicted |= 1 << tensor
-                    excess -= program.sizes[tensor]
+                    excess -= problem.sizes[tensor]
         moves.append((op, evicted))
-        state = program.run(state, op, evicted)
-    return _replay(program, moves, method)
+        state = problem.run(state, op, evicted)
+    return _replay(problem, moves, method)
 
 
-def _replay(program: Program, moves: _Moves, method: Method) -> MemoryPlan:
+def _replay(problem: Problem, moves: _Moves, method: Method) -> MemoryPlan:
     steps, state = [], START
     for op, evicted in moves:
         _, cached, fresh = state
-        ins, outs = program.ins[op], program.outs[op]
-        peak = program.alone[op] + program.size(cached & ~evicted & ~ins)
-        stores = evicted & fresh | outs & program.results
-        state = program.run(state, op, evicted)
-        steps.append(_step(program, op, (ins & ~cached, stores, evicted, state[1]), peak))
-    return _plan(program, steps, method)
+        ins, outs = problem.ins[op], problem.outs[op]
+        peak = problem.alone[op] + problem.size(cached & ~evicted & ~ins)
+        stores = evicted & fresh | outs & problem.results
+        state = problem.run(state, op, evicted)
+        steps.append(_step(problem, op, (ins & ~cached, stores, evicted, state[1]), peak))
+    return _plan(problem, steps, method)
 
 
-def _step(program: Program, op: int, masks: tuple[int, int, int, int], peak: int) -> Step:
-    loads, stores, evictions, cached = map(program.names, masks)
-    return Step(program.ops[op].name, loads, stores, evictions, cached, peak)
+def _step(problem: Problem, op: int, masks: tuple[int, int, int, int], peak: int) -> PlannedStep:
+    loads, stores, evictions, cached = map(problem.names, masks)
+    return PlannedStep(problem.ops[op].name, loads, stores, evictions, cached, peak)
 
 
-def _plan(program: Program, steps: Sequence[Step], method: Method) -> MemoryPlan:
-    moved = sum(program.size(program.mask((*s.loads, *s.stores))) for s in steps)
-    return MemoryPlan(tuple(steps), moved, program.capacity, method)
+def _plan(problem: Problem, steps: Sequence[PlannedStep], method: Method) -> MemoryPlan:
+    moved = sum(problem.size(problem.mask((*s.loads, *s.stores))) for s in steps)
+    return MemoryPlan(tuple(steps), moved, problem.capacity, method)

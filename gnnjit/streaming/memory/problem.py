@@ -38,13 +38,13 @@ class Operation:
             object.__setattr__(self, field, tuple(dict.fromkeys(names)))
 
 
-State = tuple[int, int, int]
+CacheState = tuple[int, int, int]
 """Operations done, tensors cached, and those among them of which the host has no copy."""
 
-START: State = (0, 0, 0)
+START: CacheState = (0, 0, 0)
 
 
-class Program:
+class Problem:
     """Checked operations; sets of operations and of tensors are bits of integers.
 
     Attributes:
@@ -111,7 +111,7 @@ class Program:
         """The tensors of `mask` that operations still to be done read."""
         return sum(1 << t for t in bits(mask) if self._readers[t] & ~done)
 
-    def run(self, state: State, op: int, evicted: int) -> State:
+    def run(self, state: CacheState, op: int, evicted: int) -> CacheState:
         done, cached, fresh = state
         done |= 1 << op
         # Only what `op` reads or makes can have had its last use.

@@ -16,8 +16,8 @@ from gnnjit.lower.partial_results import partial_shapes
 from gnnjit.store.store import VertexStore
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 from gnnjit.streaming.memory.problem import Operation
-from gnnjit.streaming.memory.zero_copy import lies
-from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell, room, steps, upcoming
+from gnnjit.streaming.memory.zero_copy import is_zero_copy
+from gnnjit.streaming.program.steps import Executables, Step, Tensor, cell, room, steps_of, upcoming
 
 PROBE = 2048
 """Rows of a block for which the pieces are compiled to see what they need."""
@@ -34,7 +34,7 @@ class Workspace:
 
     def __init__(
         self,
-        pieces: Pieces,
+        executables: Executables,
         rows: int,
         slices: int,
         slots: Callable[[Step], int],
@@ -43,7 +43,7 @@ class Workspace:
         ragged: bool = False,
         host: bool = False,
     ) -> None:
-        self.pieces, self.rows, self.slices, self.slots = pieces, rows, slices, slots
+        self.executables, self.rows, self.slices, self.slots = executables, rows, slices, slots
         self.store, self.ragged, self.host = store, ragged, host
         # Tensors and chunks of edges that stay on the device from call to call, and count there.
         self.held: Set[Any] = frozenset()
@@ -55,25 +55,25 @@ class Workspace:
     def _size(self, tensor: Tensor) -> int:
         return self.rows if tensor.part < 0 else self.rows // self.slices
 
-    def lies(self, tensor: Tensor) -> bool:
+    def is_zero_copy(self, tensor: Tensor) -> bool:
         """Whether its rows are used where the store has them."""
-        return lies(self.store, tensor.array, self._size(tensor))
+        return is_zero_copy(self.store, tensor.array, self._size(tensor))
 
     def outputs(self, step: Step) -> int:
         """Bytes of the tensors that it makes."""
         return sum(map(self.bytes, step.outputs))
 
-    def following(self, script: Sequence[Step]) -> dict[str, Step]:
+    def following(self, steps: Sequence[Step]) -> dict[str, Step]:
         """For each step, by name, the next one that has something to do, if there is one."""
         return {
-            step.name: script[at]
-            for step, at in zip(script, upcoming(self.pieces, script), strict=True)
+            step.name: steps[at]
+            for step, at in zip(steps, upcoming(self.executables, steps), strict=True)
             if at is not None
         }
 
-    def of(self, script: Sequence[Step]) -> Callable[[Step], int]:
-        following = self.following(script)
-        before = {b.name: a for a, b in pairwise(script)}
+    def of(self, steps: Sequence[Step]) -> Callable[[Step], int]:
+        following = self.following(steps)
+        before = {b.name: a for a, b in pairwise(steps)}
 
         def workspace(step: Step) -> int:
             total = self.alone(step)
@@ -88,7 +88,7 @@ class Workspace:
     def most(self, parts: int) -> int:
         """Bytes that the largest operation needs where all chunks are alike."""
         few = range(min(parts, 3))
-        some = list(steps(self.pieces, few, self.slices, lambda *_: range(min(parts, 2))))
+        some = list(steps_of(self.executables, few, self.slices, lambda *_: range(min(parts, 2))))
         workspace = self.of(some)
         return max(
             (
@@ -108,35 +108,35 @@ class Workspace:
     def ahead(self, step: Step, after: Step) -> int:
         """Of the loads of the next step that has something to do, which may be there already."""
         new = set(after.inputs) - set(step.inputs)
-        loads = sum(self.bytes(t) for t in new if not self.lies(t))
+        loads = sum(self.bytes(t) for t in new if not self.is_zero_copy(t))
         return loads + (self.edge_bytes(after) if after.kind == "chunk" else 0)
 
     def structure_bytes(self, step: Step) -> int:
         """Of a chunk's edges alone."""
-        piece = self.pieces.chunks[step.sweep][step.stage]
-        assert piece is not None
-        return self.slots(step) * (4 + 4 * piece.numbered) + 4 * self.rows
+        executable = self.executables.chunks[step.sweep][step.stage]
+        assert executable is not None
+        return self.slots(step) * (4 + 4 * executable.numbered) + 4 * self.rows
 
     def edge_bytes(self, step: Step) -> int:
-        piece = self.pieces.chunks[step.sweep][step.stage]
-        assert piece is not None
+        executable = self.executables.chunks[step.sweep][step.stage]
+        assert executable is not None
         slots = self.slots(step)
         working = 4 * slots + 16 * self.rows if self.host else 0
-        held = (piece.side, *cell(self.pieces, step)) in self.held
-        if held and not (piece.edge_loads or piece.numbered):
+        held = (executable.side, *cell(self.executables, step)) in self.held
+        if held and not (executable.edge_loads or executable.numbered):
             return 4 * slots * bool(step.partial) + working  # where few rows are read
-        loads = slots * sum(x.row_bytes for x in piece.edge_loads)
+        loads = slots * sum(x.row_bytes for x in executable.edge_loads)
         return self.structure_bytes(step) + loads + working
 
     def between(self, step: Step) -> int:
         """Results of earlier stages that are no tensors, what is filled by now, and partial
         results."""
-        stores = set(self.pieces.sweeps[step.sweep].stores)
-        found = self.pieces.blocks[step.sweep]
+        stores = set(self.executables.sweeps[step.sweep].stores)
+        found = self.executables.blocks[step.sweep]
         block = step.kind == "block"
         total = 0
-        for piece in found[: step.stage + (not block)]:
-            total += sum(self.rows * x.row_bytes for x in piece.outputs if x not in stores)
+        for executable in found[: step.stage + (not block)]:
+            total += sum(self.rows * x.row_bytes for x in executable.outputs if x not in stores)
         if block and self.slices > 1:
             filled = found[step.stage].filled
             total += sum(
@@ -145,28 +145,30 @@ class Workspace:
         return total + self.partial(step.sweep, step.stage - block)
 
     def partial(self, sweep: int, stage: int) -> int:
-        piece = self.pieces.chunks[sweep][stage] if stage >= 0 else None
-        if piece is None:
+        executable = self.executables.chunks[sweep][stage] if stage >= 0 else None
+        if executable is None:
             return 0
-        return sum(_bytes(x) for g in piece.gathers for x in partial_shapes(g.op, self.rows))
+        return sum(_bytes(x) for g in executable.gathers for x in partial_shapes(g.op, self.rows))
 
     def block(self, step: Step) -> int:
         """Results and temporaries of a stage, but for what the plan counts as its outputs."""
         key = step.sweep, step.stage
         if key not in self._known:
-            self._known[key] = block_scratch(self.pieces, *key, self.rows, self.slices, self.ragged)
+            self._known[key] = block_scratch(
+                self.executables, *key, self.rows, self.slices, self.ragged
+            )
         found = self._known[key]
         return max(0, found - self.outputs(step) * (self.slices == 1))
 
     def chunk(self, step: Step) -> int:
         key = step.sweep, step.stage, self.slots(step), step.first
         if key not in self._known:
-            self._known[key] = chunk_scratch(self.pieces, *key[:2], self.rows, *key[2:])
+            self._known[key] = chunk_scratch(self.executables, *key[:2], self.rows, *key[2:])
         return self._known[key]
 
 
-def operations(
-    script: Sequence[Step], names: dict[Tensor, str], workspace: Callable[[Step], int]
+def planned_operations(
+    steps: Sequence[Step], names: dict[Tensor, str], workspace: Callable[[Step], int]
 ) -> list[Operation]:
     """The script as the memory plan reads it. Fills `names`."""
 
@@ -180,7 +182,7 @@ def operations(
             tuple(map(name, step.outputs)),
             workspace(step),
         )
-        for step in script
+        for step in steps
     ]
 
 
@@ -190,11 +192,11 @@ def padded(rows: int, slices: int) -> int:
 
 
 def block_scratch(
-    pieces: Pieces, sweep: int, stage: int, rows: int, slices: int, ragged: bool
+    executables: Executables, sweep: int, stage: int, rows: int, slices: int, ragged: bool
 ) -> int:
     """Bytes of results (but for those that are filled in slices) and temporaries."""
-    piece = pieces.blocks[sweep][stage]
-    if piece.idle:
+    executable = executables.blocks[sweep][stage]
+    if executable.idle:
         return 0
     size = rows // slices
     number, one = _shape((size,)), _shape(())
@@ -205,55 +207,58 @@ def block_scratch(
             count,
             one if slices > 1 else None,
             [
-                jax.ShapeDtypeStruct((rows if x in piece.whole else size, *x.shape), x.dtype)
-                for x in piece.rows
+                jax.ShapeDtypeStruct((rows if x in executable.whole else size, *x.shape), x.dtype)
+                for x in executable.rows
             ],
-            shapes_of(piece.shared, None),
-            [partial_shapes(g.op, rows) for g in piece.gathers],
-            shapes_of([w.outputs[0] for w in piece.totals], None),
-            shapes_of(piece.filled, rows) if slices > 1 else [],
+            shapes_of(executable.shared, None),
+            [partial_shapes(g.op, rows) for g in executable.gathers],
+            shapes_of([w.outputs[0] for w in executable.totals], None),
+            shapes_of(executable.filled, rows) if slices > 1 else [],
         )
-        most = max(most, piece.run.scratch(args))
+        most = max(most, executable.run.scratch(args))
     return most + 4 * size
 
 
 def chunk_scratch(
-    pieces: Pieces, sweep: int, stage: int, rows: int, slots: int, first: bool
+    executables: Executables, sweep: int, stage: int, rows: int, slots: int, first: bool
 ) -> int:
     """Bytes beside the partial results."""
-    piece = pieces.chunks[sweep][stage]
-    assert piece is not None
+    executable = executables.chunks[sweep][stage]
+    assert executable is not None
     number = _shape((slots,))
     args = (
         _shape((rows + 1,)),
         number,
-        number if piece.numbered else None,
-        shapes_of(piece.own, rows),
-        shapes_of(piece.other, rows),
-        shapes_of(piece.edge_loads, slots),
-        shapes_of(piece.shared, None),
-        [None if first and not g.totals else partial_shapes(g.op, rows) for g in piece.gathers],
+        number if executable.numbered else None,
+        shapes_of(executable.own, rows),
+        shapes_of(executable.other, rows),
+        shapes_of(executable.edge_loads, slots),
+        shapes_of(executable.shared, None),
+        [
+            None if first and not g.totals else partial_shapes(g.op, rows)
+            for g in executable.gathers
+        ],
     )
-    made = [x for g in piece.gathers if not g.totals for x in partial_shapes(g.op, rows)]
-    return max(0, piece.run.scratch(args) - first * sum(map(_bytes, made)))
+    made = [x for g in executable.gathers if not g.totals for x in partial_shapes(g.op, rows)]
+    return max(0, executable.run.scratch(args) - first * sum(map(_bytes, made)))
 
 
 class Probe(Workspace):
     """The workspace for blocks of any size, from pieces compiled for small ones."""
 
-    def __init__(self, pieces: Pieces, store: VertexStore) -> None:
-        super().__init__(pieces, PROBE, 1, lambda _: PROBE, store)
-        every = [(s, k) for s, found in enumerate(pieces.blocks) for k in range(len(found))]
+    def __init__(self, executables: Executables, store: VertexStore) -> None:
+        super().__init__(executables, PROBE, 1, lambda _: PROBE, store)
+        every = [(s, k) for s, found in enumerate(executables.blocks) for k in range(len(found))]
         self._blocks: dict[tuple[int, ...], float] = {
-            (*at, ragged): block_scratch(pieces, *at, PROBE, 1, ragged) / PROBE
+            (*at, ragged): block_scratch(executables, *at, PROBE, 1, ragged) / PROBE
             for at in every
             for ragged in (False, True)
-            if pieces.sweeps[at[0]].rows is Rows.VERTEX
+            if executables.sweeps[at[0]].rows is Rows.VERTEX
         }
         self._chunks: dict[tuple[int, ...], float] = {
-            (s, k): chunk_scratch(pieces, s, k, PROBE, PROBE, False) / PROBE
+            (s, k): chunk_scratch(executables, s, k, PROBE, PROBE, False) / PROBE
             for s, k in every
-            if pieces.chunks[s][k] is not None
+            if executables.chunks[s][k] is not None
         }
 
     def largest(self, group: ProcessGroup) -> None:

@@ -16,7 +16,7 @@ from gnnjit.frontend.trace_arrays import Array, Equation
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class RowBlock:
     """Some rows in a row: `index: int32[n]` are their numbers as the user counts them, `valid:
     bool[n]` tells the real ones from padding at the end (None: all are real)."""
 
@@ -28,7 +28,7 @@ class Block:
         return self.index.shape[0]
 
 
-Run = Callable[[Block, Sequence[Any]], list[Any]]
+RunRows = Callable[[RowBlock, Sequence[Any]], list[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Rule:
         result; None where that is it.
     """
 
-    run: Run
+    run: RunRows
     merge: Callable[[Any, Any], Any] | None = None
     neutral: Any = 0
     finish: Callable[[Any, Sequence[Any]], Any] | None = None
@@ -57,7 +57,9 @@ def bind(primitive: Any, params: dict[str, Any], args: Sequence[Any]) -> list[An
     return list(out) if primitive.multiple_results else [out]
 
 
-def bound(eqn: Equation, block: Block, args: Sequence[Any], changes: dict[str, Any]) -> list[Any]:
+def bound(
+    eqn: Equation, block: RowBlock, args: Sequence[Any], changes: dict[str, Any]
+) -> list[Any]:
     """The primitive on rows that stand first in a block."""
     params = {**eqn.params}
     for key, value in changes.items():
@@ -86,7 +88,7 @@ def resized(eqn: Equation, key: str, axis: int) -> Rule:
 def summed(eqn: Equation, neutral: Any, merge: Callable[[Any, Any], Any], **changes: Any) -> Rule:
     """A reduction whose operands are `neutral` on padding."""
 
-    def run(block: Block, args: Sequence[Any]) -> list[Any]:
+    def run(block: RowBlock, args: Sequence[Any]) -> list[Any]:
         args = [
             masked(block, x, neutral) if has_rows(a) else x
             for x, a in zip(args, eqn.inputs, strict=True)
@@ -96,7 +98,7 @@ def summed(eqn: Equation, neutral: Any, merge: Callable[[Any, Any], Any], **chan
     return Rule(run, merge, neutral)
 
 
-def masked(block: Block, x: Any, neutral: Any) -> Any:
+def masked(block: RowBlock, x: Any, neutral: Any) -> Any:
     if block.valid is None:
         return x
     valid = block.valid.reshape((-1,) + (1,) * (x.ndim - 1))

@@ -22,13 +22,13 @@ from gnnjit.lower import cpu
 from gnnjit.lower.accumulate import accumulate
 from gnnjit.lower.aggregate import aggregate
 from gnnjit.lower.partial_results import counted, first, merge
-from gnnjit.streaming.program.blockwise_rules import Block, bind
+from gnnjit.streaming.program.blockwise_rules import RowBlock, bind
 from gnnjit.streaming.program.operations import Gather, RowWise, Shared, Side, Sweep, traversals
 
 Env = dict[Array, Any]
 
 
-class Compiled:
+class CompiledFunction:
     """A function compiled ahead for each shape of its arguments, so that what it needs is known.
 
     A call returns what the function does, and an array that is there when the call has ended: what
@@ -74,34 +74,34 @@ def _read(env: Mapping[Array, Any], x: Operand) -> Any:
     return np.asarray(x.value, x.dtype) if isinstance(x, Constant) else env[x]
 
 
-def _dependencies(works: Sequence[RowWise | Shared | Gather]) -> list[Array]:
-    """What is read and not made by `works`, each once."""
+def _dependencies(operations: Sequence[RowWise | Shared | Gather]) -> list[Array]:
+    """What is read and not made by `operations`, each once."""
     made: set[Array] = set()
     found: dict[Array, None] = {}
-    for work in works:
+    for work in operations:
         found.update({x: None for x in work.inputs if isinstance(x, Array) and x not in made})
         made.update(work.outputs)
     return list(found)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SharedPiece:
+class SharedExecutable:
     """Work without rows: `run(values of inputs)` gives the values of the outputs."""
 
-    works: tuple[Shared, ...]
+    operations: tuple[Shared, ...]
     outputs: tuple[Array, ...]
 
     @functools.cached_property
     def inputs(self) -> tuple[Array, ...]:
-        return tuple(_dependencies(self.works))
+        return tuple(_dependencies(self.operations))
 
     @functools.cached_property
-    def run(self) -> Compiled:
-        return Compiled(self._run)
+    def run(self) -> CompiledFunction:
+        return CompiledFunction(self._run)
 
     def _run(self, values: Sequence[Any]) -> list[Any]:
         env: Env = dict(zip(self.inputs, values, strict=True))
-        for work in self.works:
+        for work in self.operations:
             args = [_read(env, x) for x in work.inputs]
             outs = bind(work.eqn.primitive, dict(work.eqn.params), args)
             env.update(zip(work.outputs, outs, strict=True))
@@ -109,7 +109,7 @@ class SharedPiece:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class BlockPiece:
+class BlockExecutable:
     """One stage of a block: results of the aggregates before it, then its row-wise work.
 
     A block is done at once, or in slices of its rows one after the other (the second level of
@@ -124,7 +124,7 @@ class BlockPiece:
     """
 
     gathers: tuple[Gather, ...]
-    works: tuple[RowWise, ...]
+    operations: tuple[RowWise, ...]
     outputs: tuple[Array, ...]
     whole: frozenset[Array]
 
@@ -132,8 +132,8 @@ class BlockPiece:
     def inputs(self) -> tuple[Array, ...]:
         """All that is read and not made here."""
         made = {x for g in self.gathers for x in g.outputs}
-        needed = [x for x in _dependencies(self.works) if x not in made]
-        rest = made.union(*(w.outputs for w in self.works))
+        needed = [x for x in _dependencies(self.operations) if x not in made]
+        rest = made.union(*(w.outputs for w in self.operations))
         return tuple(dict.fromkeys([*needed, *(x for x in self.outputs if x not in rest)]))
 
     @functools.cached_property
@@ -156,20 +156,20 @@ class BlockPiece:
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do."""
-        return not (self.gathers or self.works)
+        return not (self.gathers or self.operations)
 
     @property
     def numbered(self) -> bool:
         """Whether the numbers of the rows are read."""
-        return any(w.eqn.name == "iota" for w in self.works)
+        return any(w.eqn.name == "iota" for w in self.operations)
 
     @functools.cached_property
     def totals(self) -> tuple[RowWise, ...]:
-        return tuple(w for w in self.works if w.reduces)
+        return tuple(w for w in self.operations if w.reduces)
 
     @functools.cached_property
-    def run(self) -> Compiled:
-        return Compiled(self._run, donate=(6, 7))
+    def run(self) -> CompiledFunction:
+        return CompiledFunction(self._run, donate=(6, 7))
 
     def _run(
         self,
@@ -188,7 +188,7 @@ class BlockPiece:
             return x if start is None else lax.dynamic_slice_in_dim(x, start, size)
 
         valid = None if count is None else jnp.arange(size, dtype=jnp.int32) < count
-        block = Block(index, valid)
+        block = RowBlock(index, valid)
         env: Env = {
             x: part(v) if x in self.whole else v for x, v in zip(self.rows, rows, strict=True)
         }
@@ -198,7 +198,7 @@ class BlockPiece:
                 accumulated = [part(x) for x in accumulated]
                 env.update(gather.finished(accumulated))
         sums: list[Any] = []
-        for work in self.works:
+        for work in self.operations:
             args = [_read(env, x) for x in work.inputs]
             outs = work.rule.run(block, args)
             if work.rule.merge is None:
@@ -215,9 +215,11 @@ class BlockPiece:
         return [env[x] for x in self.sliced], filled, sums
 
 
-def neutral_totals(piece: BlockPiece) -> list[Any]:
+def neutral_totals(executable: BlockExecutable) -> list[Any]:
     """The sums over no blocks."""
-    return [np.full(w.outputs[0].shape, w.rule.neutral, w.outputs[0].dtype) for w in piece.totals]
+    return [
+        np.full(w.outputs[0].shape, w.rule.neutral, w.outputs[0].dtype) for w in executable.totals
+    ]
 
 
 def finished_total(work: RowWise, total: Any, env: Mapping[Array, Any]) -> Any:
@@ -228,7 +230,7 @@ def finished_total(work: RowWise, total: Any, env: Mapping[Array, Any]) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ChunkPiece:
+class ChunkExecutable:
     """What one chunk of edges adds to the aggregates of a stage.
 
     `run(indptr, neighbor, numbers, own, other, edges, shared, partial)`: the first slots of the
@@ -274,8 +276,8 @@ class ChunkPiece:
         return tuple(found)
 
     @functools.cached_property
-    def run(self) -> Compiled:
-        return Compiled(self._run, donate=(7,))
+    def run(self) -> CompiledFunction:
+        return CompiledFunction(self._run, donate=(7,))
 
     def _run(
         self,
@@ -292,7 +294,7 @@ class ChunkPiece:
         valid = slots < indptr[-1]
         values: Env = dict(zip(self.shared, shared, strict=True))
         values.update(zip(self.edge_loads, edges, strict=True))
-        block = Block(slots if numbers is None else numbers, valid)
+        block = RowBlock(slots if numbers is None else numbers, valid)
         for work in self.edge_work:
             outs = work.rule.run(block, [_read(values, x) for x in work.inputs])
             values.update(zip(work.outputs, outs, strict=True))
@@ -356,13 +358,13 @@ def _nobody_reads(rows: int) -> Any:
     return jnp.zeros(rows + 1, jnp.int32)
 
 
-def block_pieces(sweep: Sweep, whole: frozenset[Array]) -> list[BlockPiece]:
-    """The stages of a sweep's blocks; `whole` as in `BlockPiece`."""
-    pieces: list[BlockPiece] = []
+def block_executables(sweep: Sweep, whole: frozenset[Array]) -> list[BlockExecutable]:
+    """The stages of a sweep's blocks; `whole` as in `BlockExecutable`."""
+    executables: list[BlockExecutable] = []
     gathers: tuple[Gather, ...] = ()
-    for k, (works, following) in enumerate(sweep.stages):
+    for k, (operations, following) in enumerate(sweep.stages):
         made = dict.fromkeys(x for g in gathers for x in g.outputs if x.rows is sweep.rows)
-        made.update(dict.fromkeys(x for w in works if not w.reduces for x in w.outputs))
+        made.update(dict.fromkeys(x for w in operations if not w.reduces for x in w.outputs))
         later = set(sweep.stores)
         for j, (others, then) in enumerate(sweep.stages):
             if j > k:
@@ -370,6 +372,6 @@ def block_pieces(sweep: Sweep, whole: frozenset[Array]) -> list[BlockPiece]:
             if j >= k:
                 later.update(x for g in then for _, x in g.operands(g.own) if isinstance(x, Array))
         outputs = tuple(x for x in made if x in later)
-        pieces.append(BlockPiece(gathers, works, outputs, whole))
+        executables.append(BlockExecutable(gathers, operations, outputs, whole))
         gathers = following
-    return pieces
+    return executables

@@ -27,7 +27,7 @@ _FUNCTIONS = frozenset(
 )
 
 
-class Cut:
+class SweepCut:
     """What a sweep loads and what it computes (again), at the least cost."""
 
     def __init__(

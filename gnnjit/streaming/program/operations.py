@@ -118,7 +118,7 @@ class Shared(_Written):
     """An equation without rows, done once, between sweeps."""
 
 
-Work = Gather | RowWise | Shared
+GridOperation = Gather | RowWise | Shared
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -151,7 +151,7 @@ class Sweep:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Streamed:
+class SweepProgram:
     """A function as sweeps, with shared work before each and after the last."""
 
     function: Function
@@ -159,13 +159,13 @@ class Streamed:
     sweeps: tuple[Sweep, ...]
 
 
-def works(function: Function) -> list[Work]:
+def operations(function: Function) -> list[GridOperation]:
     """The equations by what kind of work they are.
 
     Raises:
         StreamError: one is neither row-wise, nor a reduction, nor an aggregate.
     """
-    found: list[Work] = []
+    found: list[GridOperation] = []
     for eqn in function.equations:
         rows = {x.rows for x in (*eqn.inputs, *eqn.outputs)} - {None}
         if eqn.name == "aggregate":

@@ -19,7 +19,7 @@ from gnnjit.frontend.trace_arrays import Array, Equation
 from gnnjit.ir.elementwise import ELEMENTWISE
 from gnnjit.lower.partial_results import highest, lowest
 from gnnjit.streaming.program.blockwise_rules import (
-    Block,
+    RowBlock,
     Rule,
     bind,
     bound,
@@ -30,7 +30,7 @@ from gnnjit.streaming.program.blockwise_rules import (
     summed,
 )
 
-__all__ = ["Block", "Rule", "bind", "highest", "lowest", "rule_of"]
+__all__ = ["RowBlock", "Rule", "bind", "highest", "lowest", "rule_of"]
 
 _MERGES: dict[str, Callable[[Any, Any], Any]] = {
     "reduce_sum": jnp.add,
@@ -211,7 +211,7 @@ def _iota(eqn: Equation) -> Rule | None:
     if eqn.params["dimension"] != out.axis:
         return resized(eqn, "shape", out.axis)
 
-    def run(block: Block, args: Sequence[Any]) -> list[Any]:
+    def run(block: RowBlock, args: Sequence[Any]) -> list[Any]:
         index = block.index.astype(out.dtype).reshape((-1,) + (1,) * len(out.shape))
         return [jnp.broadcast_to(index, (block.size, *out.shape))]
 
@@ -311,7 +311,7 @@ def _into_table(eqn: Equation, kind: str) -> Rule:
     neutral = {"add": lambda _: 0, "max": lowest, "min": highest}[kind](dtype)
     merge = _INTO_TABLE[kind]
 
-    def run(block: Block, args: Sequence[Any]) -> list[Any]:
+    def run(block: RowBlock, args: Sequence[Any]) -> list[Any]:
         table, at, new = args
         empty = jnp.full_like(table, neutral)
         args = [empty, at, masked(block, new, neutral)]

@@ -11,8 +11,13 @@ from typing import Any, Literal
 import numpy as np
 
 from gnnjit.frontend.trace_arrays import Array, Rows
-from gnnjit.streaming.program.executables import BlockPiece, ChunkPiece, SharedPiece, block_pieces
-from gnnjit.streaming.program.sweeps import Gather, Streamed, Sweep
+from gnnjit.streaming.program.executables import (
+    BlockExecutable,
+    ChunkExecutable,
+    SharedExecutable,
+    block_executables,
+)
+from gnnjit.streaming.program.sweeps import Gather, Sweep, SweepProgram
 
 FIRST_ROOM = 256
 
@@ -71,19 +76,19 @@ def room(count: int) -> int:
     return size
 
 
-class Pieces:
+class Executables:
     """The pieces of a function: shared work, and for each sweep its stages and chunks.
 
     whole: the arrays that aggregates read, or that one stage of a block leaves to another, a block
         at a time.
     """
 
-    def __init__(self, streamed: Streamed) -> None:
+    def __init__(self, streamed: SweepProgram) -> None:
         self.streamed = streamed
         self.sweeps = streamed.sweeps
-        self.chunks: list[list[ChunkPiece | None]] = [
+        self.chunks: list[list[ChunkExecutable | None]] = [
             [
-                ChunkPiece(s.side, gathers, s.edge_loads, s.edge_work)
+                ChunkExecutable(s.side, gathers, s.edge_loads, s.edge_work)
                 if gathers and s.side
                 else None
                 for _, gathers in s.stages
@@ -94,7 +99,9 @@ class Pieces:
         self.whole = frozenset(x for c in chunks for x in (*c.own, *c.other)).union(
             *(_crossing(s) for s in self.sweeps)
         )
-        self.blocks: list[list[BlockPiece]] = [block_pieces(s, self.whole) for s in self.sweeps]
+        self.blocks: list[list[BlockExecutable]] = [
+            block_executables(s, self.whole) for s in self.sweeps
+        ]
 
     @functools.cached_property
     def read_by_others(self) -> frozenset[Array]:
@@ -105,28 +112,28 @@ class Pieces:
     def forget(self) -> None:
         """Drop all that was compiled."""
         for sweep, chunks in zip(self.blocks, self.chunks, strict=True):
-            for piece in (*sweep, *(c for c in chunks if c is not None)):
-                piece.run.forget()
+            for executable in (*sweep, *(c for c in chunks if c is not None)):
+                executable.run.forget()
 
     @functools.cached_property
-    def shared(self) -> list[SharedPiece]:
+    def shared(self) -> list[SharedExecutable]:
         """The work before each sweep, and after the last."""
         found = []
-        for number, works in enumerate(self.streamed.shared):
-            made = dict.fromkeys(x for w in works for x in w.outputs)
+        for number, operations in enumerate(self.streamed.shared):
+            made = dict.fromkeys(x for w in operations for x in w.outputs)
             later = self._read_after(number)
-            found.append(SharedPiece(works, tuple(x for x in made if x in later)))
+            found.append(SharedExecutable(operations, tuple(x for x in made if x in later)))
         return found
 
     def _read_after(self, number: int) -> set[Any]:
         """What is read by sweeps from this one on, or by later shared work, or is a result."""
         found: set[Any] = set(self.streamed.function.outputs)
-        for works in self.streamed.shared[number + 1 :]:
-            found.update(x for w in works for x in w.inputs)
+        for operations in self.streamed.shared[number + 1 :]:
+            found.update(x for w in operations for x in w.inputs)
         for blocks, chunks in zip(self.blocks[number:], self.chunks[number:], strict=True):
-            for piece in blocks:
-                found.update(piece.shared)
-                found.update(x for w in piece.totals for x in w.inputs)
+            for executable in blocks:
+                found.update(executable.shared)
+                found.update(x for w in executable.totals for x in w.inputs)
             for chunk in chunks:
                 found.update(chunk.shared if chunk else ())
         return found
@@ -137,9 +144,9 @@ def _crossing(sweep: Sweep) -> set[Array]:
     made: set[Array] = set()
     found: set[Array] = set()
     before: Sequence[Gather] = ()
-    for works, gathers in sweep.stages:
-        found |= {x for w in works for x in w.inputs if isinstance(x, Array) and x in made}
-        made |= {x for w in (*works, *before) for x in w.outputs} - {*sweep.stores}
+    for operations, gathers in sweep.stages:
+        found |= {x for w in operations for x in w.inputs if isinstance(x, Array) and x in made}
+        made |= {x for w in (*operations, *before) for x in w.outputs} - {*sweep.stores}
         before = gathers
     return found
 
@@ -148,47 +155,51 @@ Order = Callable[[int, int], Sequence[int]]
 """The order of the other blocks in a block of a sweep: those that share edges with it."""
 
 
-def steps(pieces: Pieces, blocks: range, slices: int, order: Order) -> Iterator[Step]:
+def steps_of(executables: Executables, blocks: range, slices: int, order: Order) -> Iterator[Step]:
     """All operations of these blocks in order, with blocks in so many slices. Each sweep begins
     with the block with which the one before it ended: what that has left there may still be on the
     device."""
-    for s, sweep in enumerate(pieces.sweeps):
+    for s, sweep in enumerate(executables.sweeps):
         for block in blocks[:: -1 if s % 2 else 1]:
             if sweep.rows is Rows.EDGE:
                 yield from (Step("edges", s, 0, block, other) for other in order(s, block))
                 continue
             for k in range(len(sweep.stages)):
-                yield from _stage(pieces, s, k, block, slices)
-                yield from _chunks(pieces, s, k, block, order(s, block))
+                yield from _stage(executables, s, k, block, slices)
+                yield from _chunks(executables, s, k, block, order(s, block))
 
 
-def _stage(pieces: Pieces, sweep: int, stage: int, block: int, slices: int) -> Iterator[Step]:
-    piece = pieces.blocks[sweep][stage]
-    stores = set(pieces.sweeps[sweep].stores)
-    kept = stores | set(pieces.sweeps[sweep].loads)
-    slices = 1 if piece.idle else slices
+def _stage(
+    executables: Executables, sweep: int, stage: int, block: int, slices: int
+) -> Iterator[Step]:
+    executable = executables.blocks[sweep][stage]
+    stores = set(executables.sweeps[sweep].stores)
+    kept = stores | set(executables.sweeps[sweep].loads)
+    slices = 1 if executable.idle else slices
     for part in range(slices):
         at, last = part if slices > 1 else -1, part == slices - 1
 
         def tensor(x: Array, at: int = at) -> Tensor:
-            return Tensor(x, block, -1 if x in pieces.whole else at)
+            return Tensor(x, block, -1 if x in executables.whole else at)
 
-        inputs = tuple(tensor(x) for x in piece.rows if x in kept)
-        made = [x for x in piece.outputs if x in stores and (last or x not in pieces.whole)]
+        inputs = tuple(tensor(x) for x in executable.rows if x in kept)
+        made = [
+            x for x in executable.outputs if x in stores and (last or x not in executables.whole)
+        ]
         outputs = tuple(map(tensor, made))
         yield Step("block", sweep, stage, block, part=at, last=last, inputs=inputs, outputs=outputs)
 
 
 def _chunks(
-    pieces: Pieces, sweep: int, stage: int, block: int, others: Sequence[int]
+    executables: Executables, sweep: int, stage: int, block: int, others: Sequence[int]
 ) -> Iterator[Step]:
-    piece = pieces.chunks[sweep][stage]
-    if piece is None:
+    executable = executables.chunks[sweep][stage]
+    if executable is None:
         return
-    kept = {*pieces.sweeps[sweep].loads, *pieces.sweeps[sweep].stores}
-    mine = tuple(Tensor(x, block) for x in piece.own if x in kept)
+    kept = {*executables.sweeps[sweep].loads, *executables.sweeps[sweep].stores}
+    mine = tuple(Tensor(x, block) for x in executable.own if x in kept)
     for at, other in enumerate(others):
-        theirs = tuple(Tensor(x, other) for x in piece.other)
+        theirs = tuple(Tensor(x, other) for x in executable.other)
         partial = theirs if set(mine).isdisjoint(theirs) else ()
         yield Step(
             "chunk", sweep, stage, block, other, first=at == 0, inputs=(*mine, *theirs),
@@ -211,19 +222,19 @@ def serpentine(counts: np.ndarray, sides: Sequence[Sweep]) -> Order:
     return order
 
 
-def upcoming(pieces: Pieces, script: Sequence[Step]) -> list[int | None]:
+def upcoming(executables: Executables, steps: Sequence[Step]) -> list[int | None]:
     """For each step the next one that has something to do: its loads begin meanwhile."""
     found: list[int | None] = []
     after = None
-    for at in reversed(range(len(script))):
+    for at in reversed(range(len(steps))):
         found.append(after)
-        step = script[at]
-        if step.kind != "block" or not pieces.blocks[step.sweep][step.stage].idle:
+        step = steps[at]
+        if step.kind != "block" or not executables.blocks[step.sweep][step.stage].idle:
             after = at
     return found[::-1]
 
 
-def cell(pieces: Pieces, step: Step) -> tuple[int, int]:
+def cell(executables: Executables, step: Step) -> tuple[int, int]:
     """Row and column of a chunk in the grid."""
-    by_column = pieces.sweeps[step.sweep].side != "src"
+    by_column = executables.sweeps[step.sweep].side != "src"
     return (step.other, step.block) if by_column else (step.block, step.other)

@@ -19,28 +19,37 @@ from collections.abc import Iterable, Sequence
 
 from gnnjit.frontend.trace_arrays import Array, Constant, Function, Operand, Rows
 from gnnjit.ir.space import Space
-from gnnjit.streaming.program.min_cut import Cut
+from gnnjit.streaming.program.min_cut import SweepCut
 from gnnjit.streaming.program.operations import (
     Gather,
+    GridOperation,
     RowWise,
     Shared,
     Side,
-    Streamed,
     Sweep,
-    Work,
-    works,
+    SweepProgram,
+    operations,
 )
 
-__all__ = ["Gather", "RowWise", "Shared", "Side", "Streamed", "Sweep", "described", "plan_sweeps"]
+__all__ = [
+    "Gather",
+    "RowWise",
+    "Shared",
+    "Side",
+    "Sweep",
+    "SweepProgram",
+    "described",
+    "plan_sweeps",
+]
 
 
-def plan_sweeps(function: Function) -> Streamed:
+def plan_sweeps(function: Function) -> SweepProgram:
     """The sweeps of a function.
 
     Raises:
-        StreamError: as `works`.
+        StreamError: as `operations`.
     """
-    shared, rounds = _rounds(function, works(function))
+    shared, rounds = _rounds(function, operations(function))
     before: list[tuple[Shared, ...]] = []
     sweeps: list[Sweep] = []
     waiting: tuple[Shared, ...] = ()
@@ -50,7 +59,7 @@ def plan_sweeps(function: Function) -> Streamed:
             before.append(waiting)
             sweeps.append(sweep)
             waiting = ()
-    return Streamed(function, (*before, waiting + shared[-1]), tuple(sweeps))
+    return SweepProgram(function, (*before, waiting + shared[-1]), tuple(sweeps))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,7 +77,7 @@ class _Round:
 
 
 def _rounds(
-    function: Function, left: list[Work]
+    function: Function, left: list[GridOperation]
 ) -> tuple[tuple[tuple[Shared, ...], ...], list[_Round]]:
     """Which sweep each work can be done in at the earliest; aggregates first come first served."""
     complete: set[Operand] = {*function.inputs, *(a for a, _ in function.constants)}
@@ -95,7 +104,7 @@ def _known(inputs: Iterable[Operand], complete: set[Operand]) -> bool:
     return all(isinstance(x, Constant) or x in complete for x in inputs)
 
 
-def _next_round(left: Sequence[Work], complete: set[Operand]) -> _Round:
+def _next_round(left: Sequence[GridOperation], complete: set[Operand]) -> _Round:
     """By columns or by rows: whichever the first aggregate in order can be done with."""
     choices: list[tuple[Side | None, Rows]] = [
         ("dst", Rows.VERTEX),
@@ -120,7 +129,7 @@ def _next_round(left: Sequence[Work], complete: set[Operand]) -> _Round:
 
 
 def _closure(
-    left: Sequence[Work], complete: set[Operand], side: Side | None, rows: Rows
+    left: Sequence[GridOperation], complete: set[Operand], side: Side | None, rows: Rows
 ) -> tuple[Gather | RowWise, ...]:
     """All that a sweep could do."""
     here: set[Operand] = set()
@@ -174,7 +183,7 @@ def _fill(function: Function, rounds: Sequence[_Round]) -> tuple[Sweep, ...]:
     for number in reversed(range(len(rounds))):
         round_ = rounds[number]
         before = [w for r in rounds[: number + 1] for w in r.done]
-        cut = Cut(number, birth, makes, stored)
+        cut = SweepCut(number, birth, makes, stored)
         loads, here = cut.least(_targets(round_, stored[number]))
         edge_loads, on_edges = cut.least(_read_on_edges(round_))
         store((*loads, *edge_loads))
@@ -243,7 +252,7 @@ def _sweep(
     return Sweep(round_.side, round_.rows, loads, done, stores)
 
 
-def described(streamed: Streamed) -> str:
+def described(streamed: SweepProgram) -> str:
     """A text that is the same, in any process, for functions that are cut into the same sweeps."""
     number: dict[Operand, int] = {}
 

@@ -21,48 +21,55 @@ import numpy as np
 
 from gnnjit.frontend.trace_arrays import Array
 from gnnjit.lower.partial_results import empty
-from gnnjit.streaming.memory.layout import Fit
-from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell, upcoming
-from gnnjit.streaming.runtime.global_reductions import Totals
-from gnnjit.streaming.runtime.in_flight import Flights, Write
+from gnnjit.streaming.memory.layout import Layout
+from gnnjit.streaming.program.steps import Executables, Step, Tensor, cell, upcoming
+from gnnjit.streaming.runtime.global_reductions import GlobalReductions
+from gnnjit.streaming.runtime.in_flight import InFlight, Write
 from gnnjit.streaming.runtime.traffic import Traffic
 from gnnjit.streaming.runtime.transfers import Data, LoadedEdges, Loader, Mover, at_once, padded
 from gnnjit.system.allocator import trim
 
 
 @dataclasses.dataclass
-class State:
+class SweepState:
     """How far a sweep has come: sums, and of the block that it is at, results that are no tensors
     and partial results of aggregates."""
 
-    totals: Totals
+    totals: GlobalReductions
     local: dict[Array, Any] = dataclasses.field(default_factory=dict)
     partial: list[Any] = dataclasses.field(default_factory=list)
 
 
-class Run:
+class Executor:
     """One call of a streamed function."""
 
     def __init__(
-        self, pieces: Pieces, script: Fit, data: Data, shared: dict[Array, Any], overlapped: bool
+        self,
+        executables: Executables,
+        layout: Layout,
+        data: Data,
+        shared: dict[Array, Any],
+        overlapped: bool,
     ) -> None:
-        self.pieces, self.script, self.data = pieces, script, data
+        self.executables, self.layout, self.data = executables, layout, data
         self.env = shared
         self.overlapped = overlapped
-        self.loader = Loader(pieces, script, data)
-        self.upcoming = upcoming(pieces, script.steps)
-        self.tensors = {name: t for t, name in script.names.items()}
+        self.loader = Loader(executables, layout, data)
+        self.upcoming = upcoming(executables, layout.steps)
+        self.tensors = {name: t for t, name in layout.names.items()}
         self.device: dict[Tensor, Any] = {}
         self.loading: dict[Tensor, concurrent.futures.Future[Any]] = {}
         self.chunks: dict[str, concurrent.futures.Future[Any]] = {}
         self.traffic = Traffic(self.loader.moved, jobs=self.loader.took)
         others = self.loader.let_go()
         # Of a process more is there than is counted, so that it has no more than the plan says.
-        room = script.plan.peak_bytes if script.process else script.plan.capacity - others
-        self.flights = Flights(room, overlapped, self.traffic.jobs, self._landed)
+        room = layout.plan.peak_bytes if layout.process else layout.plan.capacity - others
+        self.flights = InFlight(room, overlapped, self.traffic.jobs, self._landed)
         self.watch: Callable[[int, int], None] | None = None
-        self.ends = [0.0] * len(pieces.sweeps)
-        self.rooms = {s.name: room for s, room in zip(script.steps, script.rooms, strict=True)}
+        self.ends = [0.0] * len(executables.sweeps)
+        self.headrooms = {
+            s.name: room for s, room in zip(layout.steps, layout.headrooms, strict=True)
+        }
         self.began = 0.0
 
     def __call__(self, watch: Callable[[int, int], None] | None = None) -> Traffic:
@@ -72,67 +79,70 @@ class Run:
         started = time.perf_counter()
         self.mover = Mover(self.overlapped)
         try:
-            for number in range(len(self.pieces.sweeps)):
+            for number in range(len(self.executables.sweeps)):
                 self._shared(number)
                 self._sweep(number)
-            self._shared(len(self.pieces.sweeps))
+            self._shared(len(self.executables.sweeps))
             self.flights.land()
         finally:
             self.mover.close()
             self.flights.close()
-        if self.script.process:
+        if self.layout.process:
             trim()
         for end in self.ends:
             self.traffic.sweeps.append(max(0.0, end - started - sum(self.traffic.sweeps)))
-        self.traffic.in_place = self.loader.in_place
+        self.traffic.zero_copy = self.loader.zero_copy
         self.traffic.seconds = time.perf_counter() - started
         return self.traffic
 
     def _landed(self, at: int, ended: float) -> None:
-        sweep = self.script.steps[at].sweep
+        sweep = self.layout.steps[at].sweep
         self.ends[sweep] = max(ended, self.ends[sweep])
         if self.watch is not None:
-            self.watch(at + 1, len(self.script.steps))
+            self.watch(at + 1, len(self.layout.steps))
 
     # ---------------------------------------------------------------------------------- sweeps
 
     def _shared(self, number: int) -> None:
-        piece = self.pieces.shared[number]
-        if piece.works:
-            values, _ = piece.run([self.env[x] for x in piece.inputs])
-            self.env.update(zip(piece.outputs, values, strict=True))
+        executable = self.executables.shared[number]
+        if executable.operations:
+            values, _ = executable.run([self.env[x] for x in executable.inputs])
+            self.env.update(zip(executable.outputs, values, strict=True))
 
     def _sweep(self, number: int) -> None:
-        pieces, gathers = self.pieces.blocks[number], self.pieces.sweeps[number].gathers
-        state = State(Totals(pieces, gathers, self.script.rows))
-        for at in (i for i, s in enumerate(self.script.steps) if s.sweep == number):
-            step = self.script.steps[at]
+        executables, gathers = (
+            self.executables.blocks[number],
+            self.executables.sweeps[number].gathers,
+        )
+        state = SweepState(GlobalReductions(executables, gathers, self.layout.rows))
+        for at in (i for i, s in enumerate(self.layout.steps) if s.sweep == number):
+            step = self.layout.steps[at]
             if step.kind == "block" and step.stage == 0 and step.part <= 0:
                 state.local = {}
             self._bring(at)
             loaded = self._loaded(step) if step.kind == "chunk" else None
             on_edges, ended = self._begin(step, loaded, state)
-            room = self.rooms[step.name]
+            room = self.headrooms[step.name]
             self.flights.begin(at, step.name, room.beside, ended, self.began)
             following = self.upcoming[at]
             if self.overlapped and following is not None:
                 self._prefetch(following, running=step)
             if on_edges:
-                start, stop = self.data.edges.edge_range(*cell(self.pieces, step))
+                start, stop = self.data.edges.edge_range(*cell(self.executables, step))
                 for x, values in on_edges:
                     self._write(x, start, values, stop - start)
             self._settle(at)
         self._complete(number, state.totals)
 
     def _begin(
-        self, step: Step, loaded: LoadedEdges | None, state: State
+        self, step: Step, loaded: LoadedEdges | None, state: SweepState
     ) -> tuple[list[tuple[Array, Any]], jax.Array | None]:
         """Begin an operation: rows of the edges that it makes, and what is there at its end."""
         totals = state.totals
         if step.kind == "edges":
             totals.rows[0], on_edges, ended = self._edges(step, totals.rows[0])
             return on_edges, ended
-        chunk = self.pieces.chunks[step.sweep][step.stage]
+        chunk = self.executables.chunks[step.sweep][step.stage]
         if loaded is None:
             sums = totals.rows[step.stage]
             sums, ended = self._block(step, state.local, state.partial, sums)
@@ -147,7 +157,7 @@ class Run:
                 totals.edges[g] = p
         return on_edges, ended
 
-    def _complete(self, number: int, totals: Totals) -> None:
+    def _complete(self, number: int, totals: GlobalReductions) -> None:
         """The end of a sweep: what it stores is there for the other processes, and so are its
         sums."""
         group = self.data.store.group
@@ -161,45 +171,51 @@ class Run:
 
     def _block(self, step: Step, local: dict[Array, Any], partial: Any, totals: Any) -> Any:
         """The sums so far, and what is there at the operation's end."""
-        piece = self.pieces.blocks[step.sweep][step.stage]
-        if piece.idle:
+        executable = self.executables.blocks[step.sweep][step.stage]
+        if executable.idle:
             return totals, None
         first, stop = self.loader.range(step.block, step.part)
-        size = self.loader.slice if step.part >= 0 else self.script.rows
-        index = self.loader.index(first, stop, size) if piece.numbered else np.zeros(size, np.int32)
+        size = self.loader.slice if step.part >= 0 else self.layout.rows
+        index = (
+            self.loader.index(first, stop, size)
+            if executable.numbered
+            else np.zeros(size, np.int32)
+        )
         count = None if stop - first == size else np.int32(max(0, stop - first))
         start = np.int32(step.part * size) if step.part >= 0 else None
-        rows = [self._row(x, step, local) for x in piece.rows]
-        shared = [self.env[x] for x in piece.shared]
+        rows = [self._row(x, step, local) for x in executable.rows]
+        shared = [self.env[x] for x in executable.shared]
         into = []
         if start is not None:
-            into = [local.pop(x) if x in local else self._blank(x) for x in piece.filled]
+            into = [local.pop(x) if x in local else self._blank(x) for x in executable.filled]
         given = [
-            empty(g.op, self.script.rows) if before is None else before  # a block without edges
-            for g, before in zip(piece.gathers, partial if piece.gathers else (), strict=True)
+            empty(g.op, self.layout.rows) if before is None else before  # a block without edges
+            for g, before in zip(
+                executable.gathers, partial if executable.gathers else (), strict=True
+            )
         ]
         self._make_room(step)
-        (sliced, filled, sums), ended = piece.run(
+        (sliced, filled, sums), ended = executable.run(
             index, count, start, rows, shared, given, totals, into
         )
-        local.update(zip(piece.filled, filled, strict=True))
-        local.update(zip(piece.sliced, sliced, strict=True))
+        local.update(zip(executable.filled, filled, strict=True))
+        local.update(zip(executable.sliced, sliced, strict=True))
         for t in step.outputs:
             self.device[t] = local.pop(t.array)
         return sums, ended
 
     def _blank(self, x: Array) -> jax.Array:
         """A block to be filled."""
-        return jnp.zeros((self.script.rows, *x.shape), x.dtype)
+        return jnp.zeros((self.layout.rows, *x.shape), x.dtype)
 
     def _row(self, x: Array, step: Step, local: Mapping[Array, Any]) -> Any:
         if x in local:
             return local[x]
-        part = -1 if x in self.pieces.whole else step.part
+        part = -1 if x in self.executables.whole else step.part
         return self._tensor(Tensor(x, step.block, part))
 
     def _tensor(self, t: Tensor) -> Any:
-        if t not in self.script.held:
+        if t not in self.layout.held:
             return self.device[t]
         key = self.loader.held_key(t)
         if key not in self.data.held:
@@ -219,15 +235,15 @@ class Run:
         self, step: Step, loaded: LoadedEdges, local: Mapping[Array, Any], partial: Any
     ) -> tuple[list[Any], list[tuple[Array, Any]], jax.Array]:
         """The partial results, rows of the edges, and what is there at the operation's end."""
-        piece = self.pieces.chunks[step.sweep][step.stage]
-        assert piece is not None
-        own = [self._row(x, step, local) for x in piece.own]
+        executable = self.executables.chunks[step.sweep][step.stage]
+        assert executable is not None
+        own = [self._row(x, step, local) for x in executable.own]
         other = loaded.other
         if other is None:
-            other = [self._tensor(Tensor(x, step.other)) for x in piece.other]
-        shared = [self.env[x] for x in piece.shared]
+            other = [self._tensor(Tensor(x, step.other)) for x in executable.other]
+        shared = [self.env[x] for x in executable.shared]
         self._make_room(step)
-        (merged, kept), ended = piece.run(
+        (merged, kept), ended = executable.run(
             loaded.indptr,
             loaded.neighbor,
             loaded.numbers,
@@ -237,46 +253,48 @@ class Run:
             shared,
             partial,
         )
-        return merged, [*zip(piece.on_edges, kept, strict=True)], ended
+        return merged, [*zip(executable.on_edges, kept, strict=True)], ended
 
     def _edges(self, step: Step, totals: Any) -> tuple[Any, list[tuple[Array, Any]], jax.Array]:
         """Row-wise work on the edges of a chunk, read and written as they are: the sums so far,
         rows of the edges, and what is there at the operation's end."""
-        piece = self.pieces.blocks[step.sweep][0]
+        executable = self.executables.blocks[step.sweep][0]
         i, j = step.other, step.block
         start, stop = self.data.edges.edge_range(i, j)
         slots = int(self.data.edges.slots[i, j])
         self.flights.land()
-        rows = [self.loader.edge_rows(x, start, stop, slots) for x in piece.rows]
+        rows = [self.loader.edge_rows(x, start, stop, slots) for x in executable.rows]
         index = padded(self.data.edges.numbers(i, j), slots)
-        shared = [self.env[x] for x in piece.shared]
+        shared = [self.env[x] for x in executable.shared]
         count = np.int32(stop - start)
         self._make_room(step)
-        (outs, filled, sums), ended = piece.run(index, count, None, rows, shared, [], totals, [])
-        made = zip((*piece.sliced, *piece.filled), (*outs, *filled), strict=True)
+        (outs, filled, sums), ended = executable.run(
+            index, count, None, rows, shared, [], totals, []
+        )
+        made = zip((*executable.sliced, *executable.filled), (*outs, *filled), strict=True)
         return sums, [*made], ended
 
     # --------------------------------------------------------------------------------- movement
 
     def _make_room(self, step: Step) -> None:
         """Wait until an operation may begin, which it does next."""
-        self.flights.make_room(self.rooms[step.name].needed)
+        self.flights.make_room(self.headrooms[step.name].needed)
         self.began = time.perf_counter()
 
     def _bring(self, at: int) -> None:
         """Evict, and wait for the loads of a step, and for room where they take any."""
-        planned = self.script.plan.steps[at]
-        step = self.script.steps[at]
-        outputs = {self.script.names[t] for t in step.outputs}
+        planned = self.layout.plan.steps[at]
+        step = self.layout.steps[at]
+        outputs = {self.layout.names[t] for t in step.outputs}
         for name in planned.evictions:
             t = self.tensors[name]
             if name in planned.stores and name not in outputs:
                 self._store(t)
             self.device.pop(t, None)
         loads = self._loads(at)
-        begun = all(t in self.loading or self.loader.lies(t) for t in loads)
+        begun = all(t in self.loading or self.loader.is_zero_copy(t) for t in loads)
         begun = begun and (step.kind != "chunk" or step.name in self.chunks)
-        if self.script.process or not begun:
+        if self.layout.process or not begun:
             self._make_room(step)
         self._prefetch(at)
         since = time.perf_counter()
@@ -290,22 +308,22 @@ class Run:
 
     def _loads(self, at: int) -> list[Tensor]:
         """What a step still needs from the store, but for rows that it reads in part."""
-        step = self.script.steps[at]
-        found = [self.tensors[name] for name in self.script.plan.steps[at].loads]
-        partial = step.partial if step.name in self.script.selected else ()
+        step = self.layout.steps[at]
+        found = [self.tensors[name] for name in self.layout.plan.steps[at].loads]
+        partial = step.partial if step.name in self.layout.selected else ()
         return [t for t in found if not (t in partial or t in self.device)]
 
     def _prefetch(self, at: int, running: Step | None = None) -> None:
         """Begin the loads of a step; those of a later sweep than that of the step that is still
         running, only as far as nothing writes there."""
-        step = self.script.steps[at]
-        selected = step.name in self.script.selected
+        step = self.layout.steps[at]
+        selected = step.name in self.layout.selected
         later = running is not None and step.sweep != running.sweep
         for t in () if later else self._loads(at):
             made = running is not None and t in running.outputs  # not stored yet
             if made or t in self.loading:
                 continue
-            if not self.loader.lies(t):
+            if not self.loader.is_zero_copy(t):
                 self.loading[t] = self.mover.submit(
                     self.loader.tensor, t, _cause(t, step), step.name
                 )
@@ -313,9 +331,9 @@ class Run:
                 self.mover.submit(self.loader.expect, t)
         if step.kind != "chunk" or step.name in self.chunks:
             return
-        piece = self.pieces.chunks[step.sweep][step.stage]
-        assert piece is not None
-        if not (later and (selected or piece.edge_loads)):
+        executable = self.executables.chunks[step.sweep][step.stage]
+        assert executable is not None
+        if not (later and (selected or executable.edge_loads)):
             # To wake the moving thread takes time from the operations that run meanwhile.
             here = self.loader.holds(step, selected)
             submit = at_once if here else self.mover.submit
@@ -323,9 +341,9 @@ class Run:
 
     def _settle(self, at: int) -> None:
         """Store results, and drop what the plan does not keep."""
-        planned, step = self.script.plan.steps[at], self.script.steps[at]
+        planned, step = self.layout.plan.steps[at], self.layout.steps[at]
         for t in step.outputs:
-            if self.script.names[t] in planned.stores:
+            if self.layout.names[t] in planned.stores:
                 self._store(t)
         kept = {self.tensors[name] for name in planned.cached}
         for t in [t for t in self.device if t not in kept]:

@@ -11,11 +11,11 @@ import numpy as np
 from gnnjit.distributed.process_group import ProcessGroup
 from gnnjit.frontend.trace_arrays import Array
 from gnnjit.lower.partial_results import empty, merge_partials
-from gnnjit.streaming.program.executables import BlockPiece, finished_total, neutral_totals
+from gnnjit.streaming.program.executables import BlockExecutable, finished_total, neutral_totals
 from gnnjit.streaming.program.sweeps import Gather
 
 
-class Totals:
+class GlobalReductions:
     """Of one sweep.
 
     Attributes:
@@ -23,10 +23,12 @@ class Totals:
         edges: of aggregates into shared values, what they have from the chunks so far.
     """
 
-    def __init__(self, pieces: Sequence[BlockPiece], gathers: Sequence[Gather], size: int) -> None:
-        """`pieces`, `gathers`: of the sweep; `size`: rows of a block."""
-        self._pieces = pieces
-        self.rows = [neutral_totals(piece) for piece in pieces]
+    def __init__(
+        self, executables: Sequence[BlockExecutable], gathers: Sequence[Gather], size: int
+    ) -> None:
+        """`executables`, `gathers`: of the sweep; `size`: rows of a block."""
+        self._pieces = executables
+        self.rows = [neutral_totals(executable) for executable in executables]
         self.edges = {g: empty(g.op, size) for g in gathers if g.totals}
 
     def merge(self, group: ProcessGroup, name: str) -> None:
@@ -38,8 +40,8 @@ class Totals:
         self.rows, self.edges = parts[0]
         for rows, edges in parts[1:]:
             self.rows = [
-                [w.rule.merge(a, b) for w, a, b in zip(piece.totals, old, new, strict=True)]  # type: ignore[misc]
-                for piece, old, new in zip(self._pieces, self.rows, rows, strict=True)
+                [w.rule.merge(a, b) for w, a, b in zip(executable.totals, old, new, strict=True)]  # type: ignore[misc]
+                for executable, old, new in zip(self._pieces, self.rows, rows, strict=True)
             ]
             self.edges = {g: merge_partials(g.op, x, edges[g]) for g, x in self.edges.items()}
 
@@ -64,8 +66,8 @@ class Totals:
 
     def finish(self, env: dict[Array, Any]) -> None:
         """Put the results into `env`."""
-        for piece, found in zip(self._pieces, self.rows, strict=True):
-            for work, total in zip(piece.totals, found, strict=True):
+        for executable, found in zip(self._pieces, self.rows, strict=True):
+            for work, total in zip(executable.totals, found, strict=True):
                 env[work.outputs[0]] = finished_total(work, total, env)
         for gather, partial in self.edges.items():
             env.update(gather.finished(partial))

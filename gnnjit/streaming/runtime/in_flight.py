@@ -34,7 +34,7 @@ class Write:
 
 
 @dataclasses.dataclass
-class _Flight:
+class _Begun:
     """An operation on its way.
 
     number: in the script; None for writing alone. beside: bytes until it has ended. ended: an array
@@ -57,7 +57,7 @@ class _Flight:
         return self.time.done() and all(w.done.done() for w in self.writes)
 
 
-class Flights:
+class InFlight:
     """The operations of a run.
 
     Args:
@@ -72,7 +72,7 @@ class Flights:
         self, room: int, ahead: bool, jobs: dict[str, float], landed: Callable[[int, float], None]
     ) -> None:
         self._room, self._jobs, self._landed = room, jobs, landed
-        self._flying: collections.deque[_Flight] = collections.deque()
+        self._flying: collections.deque[_Begun] = collections.deque()
         self._last = 0.0
         self._watcher = None
         if ahead:
@@ -109,7 +109,7 @@ class Flights:
             time = _done(self._watch(name, ended, at))
         else:
             time = self._watcher.submit(self._watch, name, ended, at)
-        self._flying.append(_Flight(number, beside, ended, time))
+        self._flying.append(_Begun(number, beside, ended, time))
 
     def _watch(self, name: str, ended: jax.Array, at: float) -> float:
         jax.block_until_ready(ended)
@@ -121,7 +121,7 @@ class Flights:
     def writes(self, write: Write) -> None:
         """Of rows of the last operation that was begun, or of those that leave before the next."""
         if not self._flying:
-            self._flying.append(_Flight(None, 0, None, _done(self._last)))
+            self._flying.append(_Begun(None, 0, None, _done(self._last)))
         self._flying[-1].writes.append(write)
 
     def written(self, x: Array, start: int, stop: int) -> None:

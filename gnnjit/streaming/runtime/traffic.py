@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from gnnjit.streaming.memory.layout import Fit
-from gnnjit.streaming.program.steps import Order, Pieces, Step, Tensor, cell
+from gnnjit.streaming.memory.layout import Layout
+from gnnjit.streaming.program.steps import Executables, Order, Step, Tensor, cell
 from gnnjit.streaming.runtime.timeline import Job, refine
 
 
@@ -29,7 +29,7 @@ class Traffic:
     seconds: float = 0.0
     waited: float = 0.0
     idle: float = 0.0
-    in_place: int = 0
+    zero_copy: int = 0
 
     @property
     def bytes(self) -> int:
@@ -43,11 +43,11 @@ class Traffic:
         )
 
 
-def refined_order(fit: Fit, traffic: Traffic) -> Order:
+def refined_order(layout: Layout, traffic: Traffic) -> Order:
     """The chunks of each block in the order in which their measured transfers and computations
     overlap best (NeuGraph, section 3.2)."""
     groups: dict[tuple[int, int], dict[int, list[Step]]] = {}
-    for step in fit.steps:
+    for step in layout.steps:
         if step.kind != "block":
             found = groups.setdefault((step.sweep, step.block), {})
             found.setdefault(step.other, []).append(step)
@@ -62,57 +62,57 @@ def refined_order(fit: Fit, traffic: Traffic) -> Order:
     return lambda sweep, block: orders.get((sweep, block), [])
 
 
-def planned_traffic(fit: Fit, pieces: Pieces) -> list[collections.Counter[str]]:
+def planned_traffic(layout: Layout, executables: Executables) -> list[collections.Counter[str]]:
     """Bytes that an epoch moves by cause, for each sweep: what `Traffic.moved` will have in every
     run but the first, which loads what is held."""
-    tensors = {name: t for t, name in fit.names.items()}
-    found = [collections.Counter() for _ in pieces.sweeps]
-    for step, planned in zip(fit.steps, fit.plan.steps, strict=True):
+    tensors = {name: t for t, name in layout.names.items()}
+    found = [collections.Counter() for _ in executables.sweeps]
+    for step, planned in zip(layout.steps, layout.plan.steps, strict=True):
         moved = found[step.sweep]
-        partly = set(step.partial) if step.name in fit.selected else set()
+        partly = set(step.partial) if step.name in layout.selected else set()
         for t in (tensors[name] for name in planned.loads):
             if t not in partly:
                 cause = "own rows" if t.block == step.block else "other rows"
-                moved[cause] += loaded_rows(fit, t) * t.array.row_bytes
+                moved[cause] += loaded_rows(layout, t) * t.array.row_bytes
         for t in (tensors[name] for name in planned.stores):
-            moved["stored"] += _real_rows(fit, t) * t.array.row_bytes
+            moved["stored"] += _real_rows(layout, t) * t.array.row_bytes
         if step.kind == "edges":
-            outputs = pieces.blocks[step.sweep][0].outputs
-            moved["stored"] += _edges(fit, pieces, step) * sum(x.row_bytes for x in outputs)
+            outputs = executables.blocks[step.sweep][0].outputs
+            moved["stored"] += _edges(layout, executables, step) * sum(x.row_bytes for x in outputs)
         elif step.kind == "chunk":
-            moved.update(_of_chunk(fit, pieces, step))
+            moved.update(_of_chunk(layout, executables, step))
     return [+moved for moved in found]
 
 
-def _of_chunk(fit: Fit, pieces: Pieces, step: Step) -> dict[str, int]:
+def _of_chunk(layout: Layout, executables: Executables, step: Step) -> dict[str, int]:
     """Bytes of a chunk's edges, of its results on them, and of rows that are collected for it."""
-    piece = pieces.chunks[step.sweep][step.stage]
-    assert piece is not None
-    edges, at = _edges(fit, pieces, step), cell(pieces, step)
-    slots = int(fit.blocks.slots[at])
-    moved = {"edges": slots * sum(x.row_bytes for x in piece.edge_loads)}
-    if (piece.side, *at) not in fit.held or piece.edge_loads:
-        moved["edges"] += 4 * slots * (1 + piece.numbered) + 4 * (fit.rows + 1)
-    moved["stored"] = edges * sum(x.row_bytes for x in piece.on_edges)
-    if step.name in fit.selected:
-        used = int(fit.blocks.used_counts(piece.side)[at])
-        moved["selected rows"] = used * sum(x.row_bytes for x in piece.other)
+    executable = executables.chunks[step.sweep][step.stage]
+    assert executable is not None
+    edges, at = _edges(layout, executables, step), cell(executables, step)
+    slots = int(layout.blocks.slots[at])
+    moved = {"edges": slots * sum(x.row_bytes for x in executable.edge_loads)}
+    if (executable.side, *at) not in layout.held or executable.edge_loads:
+        moved["edges"] += 4 * slots * (1 + executable.numbered) + 4 * (layout.rows + 1)
+    moved["stored"] = edges * sum(x.row_bytes for x in executable.on_edges)
+    if step.name in layout.selected:
+        used = int(layout.blocks.used_counts(executable.side)[at])
+        moved["selected rows"] = used * sum(x.row_bytes for x in executable.other)
     return moved
 
 
-def _edges(fit: Fit, pieces: Pieces, step: Step) -> int:
-    at = cell(pieces, step) if step.kind == "chunk" else (step.other, step.block)
-    return int(fit.blocks.counts[at])
+def _edges(layout: Layout, executables: Executables, step: Step) -> int:
+    at = cell(executables, step) if step.kind == "chunk" else (step.other, step.block)
+    return int(layout.blocks.counts[at])
 
 
-def loaded_rows(fit: Fit, t: Tensor) -> int:
+def loaded_rows(layout: Layout, t: Tensor) -> int:
     """Rows that are loaded, with padding."""
-    return fit.rows if t.part < 0 else fit.rows // fit.slices
+    return layout.rows if t.part < 0 else layout.rows // layout.slices
 
 
-def _real_rows(fit: Fit, t: Tensor) -> int:
-    start, stop = map(int, fit.blocks.bounds[t.block : t.block + 2])
+def _real_rows(layout: Layout, t: Tensor) -> int:
+    start, stop = map(int, layout.blocks.bounds[t.block : t.block + 2])
     if t.part < 0:
         return stop - start
-    first = start + t.part * loaded_rows(fit, t)
-    return max(0, min(first + loaded_rows(fit, t), stop) - first)
+    first = start + t.part * loaded_rows(layout, t)
+    return max(0, min(first + loaded_rows(layout, t), stop) - first)

@@ -17,9 +17,9 @@ from gnnjit.frontend.trace_arrays import Array, Rows
 from gnnjit.store.array_info import aligned
 from gnnjit.store.store import VertexStore
 from gnnjit.streaming.grid.blocks import EdgeBlocks
-from gnnjit.streaming.memory.layout import Fit
-from gnnjit.streaming.memory.zero_copy import lies, shares
-from gnnjit.streaming.program.steps import Pieces, Step, Tensor, cell, room
+from gnnjit.streaming.memory.layout import Layout
+from gnnjit.streaming.memory.zero_copy import is_zero_copy, shares_memory
+from gnnjit.streaming.program.steps import Executables, Step, Tensor, cell, room
 
 
 def at_once(fn: Callable[..., Any], *args: Any) -> concurrent.futures.Future[Any]:
@@ -80,16 +80,16 @@ class LoadedEdges:
 
 
 class Loader:
-    """The host's side of a run. `moved`: bytes by cause; `in_place`: those of them that were not
+    """The host's side of a run. `moved`: bytes by cause; `zero_copy`: those of them that were not
     copied; `took`: seconds by what was loaded for."""
 
-    def __init__(self, pieces: Pieces, fit: Fit, data: Data) -> None:
-        self.pieces, self.fit, self.data = pieces, fit, data
+    def __init__(self, executables: Executables, layout: Layout, data: Data) -> None:
+        self.executables, self.layout, self.data = executables, layout, data
         self.bounds = data.edges.bounds
-        self.rows, self.slice = fit.rows, fit.rows // fit.slices
+        self.rows, self.slice = layout.rows, layout.rows // layout.slices
         self.moved: collections.Counter[str] = collections.Counter()
         self.took: dict[str, float] = collections.defaultdict(float)
-        self.in_place = 0
+        self.zero_copy = 0
         self._counting = threading.Lock()  # two threads load: the mover, and who finds rows there
 
     def range(self, block: int, part: int) -> tuple[int, int]:
@@ -112,9 +112,9 @@ class Loader:
         """Drop what other functions of the graph hold, as far as this one needs the room; the bytes
         of what stays."""
         held = self.data.held
-        wanted = {self.held_key(x) for x in self.fit.held}
+        wanted = {self.held_key(x) for x in self.layout.held}
         others = {k: _nbytes(v) for k, v in held.items() if k not in wanted}
-        room = self.fit.capacity - self.fit.peak_bytes
+        room = self.layout.capacity - self.layout.peak_bytes
         while others and sum(others.values()) > room:
             key, _ = others.popitem()
             del held[key]
@@ -129,9 +129,9 @@ class Loader:
             return parts, self.rows, self.slice, name, version, x.block, x.part
         return parts, self.rows, *x
 
-    def lies(self, t: Tensor) -> bool:
+    def is_zero_copy(self, t: Tensor) -> bool:
         """Whether the rows of a tensor need not be loaded ahead."""
-        return lies(self.data.store, t.array, self._size(t))
+        return is_zero_copy(self.data.store, t.array, self._size(t))
 
     def waits(self, t: Tensor) -> bool:
         """Whether such rows are better expected than waited for."""
@@ -154,7 +154,7 @@ class Loader:
         began = time.perf_counter()
         start, stop = self.range(t.block, t.part)
         size = self._size(t)
-        rows = None if cause == "held" else self._in_place(t.array, start, stop, size)
+        rows = None if cause == "held" else self._zero_copy(t.array, start, stop, size)
         if rows is None:
             rows = aligned((size, *t.array.shape), t.array.dtype)
             self.data.store.read(self.data.names[t.array], start, stop, rows[: stop - start])
@@ -163,15 +163,15 @@ class Loader:
         self._count(cause, rows.nbytes, f"load {step}", began)
         return rows
 
-    def _in_place(self, x: Array, start: int, stop: int, size: int) -> np.ndarray | None:
+    def _zero_copy(self, x: Array, start: int, stop: int, size: int) -> np.ndarray | None:
         """Rows where they lie in the store, where the device reads the host's memory: nothing
         writes them while an operation of this run reads them. Behind the rows of a block, whatever
         is there stands for its padding."""
-        if not shares(x, size):
+        if not shares_memory(x, size):
             return None
         rows = self.data.store.view(self.data.names[x], start, start + size, until=stop)
         with self._counting:
-            self.in_place += 0 if rows is None else rows.nbytes
+            self.zero_copy += 0 if rows is None else rows.nbytes
         return rows
 
     def holds(self, step: Step, selected: bool) -> bool:
@@ -180,49 +180,49 @@ class Loader:
 
     def _held(self, step: Step) -> tuple[Any, Any, Any] | None:
         """Of a chunk's edges, what stays on the device, where that is all that it needs of them."""
-        piece = self.pieces.chunks[step.sweep][step.stage]
-        assert piece is not None
-        held = self.data.held.get(self.held_key((piece.side, *cell(self.pieces, step))))
-        if held is None or piece.edge_loads or (piece.numbered and held[2] is None):
+        executable = self.executables.chunks[step.sweep][step.stage]
+        assert executable is not None
+        held = self.data.held.get(self.held_key((executable.side, *cell(self.executables, step))))
+        if held is None or executable.edge_loads or (executable.numbered and held[2] is None):
             return None
         return held
 
     def chunk(self, step: Step, selected: bool) -> LoadedEdges:
         began = time.perf_counter()
-        piece = self.pieces.chunks[step.sweep][step.stage]
-        assert piece is not None
-        side, (i, j) = piece.side, cell(self.pieces, step)
+        executable = self.executables.chunks[step.sweep][step.stage]
+        assert executable is not None
+        side, (i, j) = executable.side, cell(self.executables, step)
         edges, key = self.data.edges, self.held_key((side, i, j))
         count = int(edges.counts[i, j])
         slots, other, rows, position = int(edges.slots[i, j]), None, [], None
         held = self._held(step)
         if held is None:
-            wanted = side == "src" and bool(piece.edge_loads or piece.numbered)
+            wanted = side == "src" and bool(executable.edge_loads or executable.numbered)
             chunk = edges.load(i, j, side, positions=wanted, rows=self.rows, slots=slots)
             position = chunk.position
             numbers = None
-            if piece.numbered:
+            if executable.numbered:
                 numbers = edges.numbers(i, j)
                 numbers = padded(numbers if position is None else numbers[position], slots)
             found = chunk.indptr, chunk.neighbor, numbers
             self._count("edges", sum(0 if x is None else x.nbytes for x in found))
             indptr, neighbor, numbers = (None if x is None else _on_device(x) for x in found)
             held = indptr, neighbor, numbers
-            if (side, i, j) in self.fit.held:
+            if (side, i, j) in self.layout.held:
                 self.data.held[key] = held
         indptr, neighbor, numbers = held
         if selected:
             used, neighbor = _compact(np.asarray(neighbor)[:count], self.rows)
             first = int(self.bounds[step.other])
-            other = [self._gathered(x, first, used) for x in piece.other]
+            other = [self._gathered(x, first, used) for x in executable.other]
             neighbor = _on_device(padded(neighbor, slots))
         start, stop = edges.edge_range(i, j)
-        for x in piece.edge_loads:
+        for x in executable.edge_loads:
             data = self.edge_rows(x, start, stop, stop - start)
             rows.append(padded(data if position is None else data[position], slots))
             self._count("edges", rows[-1].nbytes)
         self._count("edges", 0, f"load {step.name}", began)
-        return LoadedEdges(indptr, neighbor, numbers if piece.numbered else None, rows, other)
+        return LoadedEdges(indptr, neighbor, numbers if executable.numbered else None, rows, other)
 
     def edge_rows(self, x: Array, start: int, stop: int, slots: int) -> np.ndarray:
         return padded(self.data.store.read(self.data.names[x], start, stop), slots)
@@ -238,7 +238,7 @@ class Loader:
         """Set so many rows of an array in the store, as soon as they are there: by handing them
         over, where the store takes them and the device's memory is the host's."""
         found, store, name = np.asarray(rows), self.data.store, self.data.names[x]
-        own = x.rows is Rows.VERTEX and shares(x, len(found))
+        own = x.rows is Rows.VERTEX and shares_memory(x, len(found))
         if not (own and store.keep(name, start, found, count)):
             store.write(name, start, found[:count])
         self._count("stored", found[:count].nbytes)

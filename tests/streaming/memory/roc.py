@@ -13,12 +13,12 @@ from gnnjit.streaming.memory.plan import (
     MAX_OPERATIONS,
     MemoryPlan,
     Operation,
-    Step,
+    PlannedStep,
     _Moves,
     _replay,
     plan_memory,
 )
-from gnnjit.streaming.memory.problem import START, Program, State, bits, whole
+from gnnjit.streaming.memory.problem import START, CacheState, Problem, bits, whole
 
 MAX_STATES = 50_000
 """Ways into a state of the dynamic program that are looked at; then the order is taken as given."""
@@ -36,23 +36,23 @@ def plan_in_any_order(
     """The plan that moves the fewest bytes in any order, where no more than `max_states` ways into
     states are looked at; else as `plan_memory`. Its method says which."""
     results = tuple(results)
-    program = Program(operations, sizes, capacity, results)
-    moves = _search(program, max_states)
+    problem = Problem(operations, sizes, capacity, results)
+    moves = _search(problem, max_states)
     if moves is None:
         return plan_memory(operations, sizes, capacity, results, max_operations=max_operations)
     method: Any = "any order"
-    return dataclasses.replace(_replay(program, moves, method))
+    return dataclasses.replace(_replay(problem, moves, method))
 
 
-def _search(program: Program, limit: int) -> _Moves | None:
+def _search(problem: Problem, limit: int) -> _Moves | None:
     """The moves with the cheapest evictions; None where more than `limit` states are looked at.
 
     ROC's program, whose memo is filled from the start, the cheapest state first (Dijkstra): dear
     states are never looked at, and where all fits it goes straight through.
     """
-    found: dict[State, tuple[int, State, int, int]] = {START: (0, START, -1, 0)}
+    found: dict[CacheState, tuple[int, CacheState, int, int]] = {START: (0, START, -1, 0)}
     # Of equally cheap states the one with the most done comes first; then the older.
-    heap: list[tuple[int, int, int, State]] = [(0, len(program.ops), 0, START)]
+    heap: list[tuple[int, int, int, CacheState]] = [(0, len(problem.ops), 0, START)]
     looked = 0
     while heap:
         price, rest, _, state = heapq.heappop(heap)
@@ -60,20 +60,22 @@ def _search(program: Program, limit: int) -> _Moves | None:
             return _path(found, state)
         if price > found[state][0]:
             continue
-        for op in ready(program, state[0]):
-            for evicted in evictions(program, state, op):
+        for op in ready(problem, state[0]):
+            for evicted in evictions(problem, state, op):
                 looked += 1
                 if looked > limit:
                     return None
-                after = program.run(state, op, evicted)
-                total = price + price_of(program, state, evicted)
+                after = problem.run(state, op, evicted)
+                total = price + price_of(problem, state, evicted)
                 if after not in found or total < found[after][0]:
                     found[after] = (total, state, op, evicted)
                     heapq.heappush(heap, (total, rest - 1, looked, after))
     raise AssertionError("every operation fits alone, so there is a plan")
 
 
-def _path(found: Mapping[State, tuple[int, State, int, int]], state: State) -> _Moves:
+def _path(
+    found: Mapping[CacheState, tuple[int, CacheState, int, int]], state: CacheState
+) -> _Moves:
     moves = []
     while state != START:
         _, state, op, evicted = found[state]
@@ -81,26 +83,26 @@ def _path(found: Mapping[State, tuple[int, State, int, int]], state: State) -> _
     return moves[::-1]
 
 
-def ready(program: Program, done: int) -> Iterator[int]:
+def ready(problem: Problem, done: int) -> Iterator[int]:
     """Operations that may be done next, in the given order."""
-    makers = {t: i for i, o in enumerate(program.ops) for t in o.outputs}
-    needs = [sum(1 << i for i in {makers[t] for t in o.inputs if t in makers}) for o in program.ops]
-    for op in program.order:
+    makers = {t: i for i, o in enumerate(problem.ops) for t in o.outputs}
+    needs = [sum(1 << i for i in {makers[t] for t in o.inputs if t in makers}) for o in problem.ops]
+    for op in problem.order:
         if not done >> op & 1 and not needs[op] & ~done:
             yield op
 
 
-def price_of(program: Program, state: State, evicted: int) -> int:
+def price_of(problem: Problem, state: CacheState, evicted: int) -> int:
     """Bytes that evictions cost beside what every plan moves: what is evicted is loaded again,
     and stored first where the host has no copy."""
-    return program.size(evicted) + program.size(evicted & state[2])
+    return problem.size(evicted) + problem.size(evicted & state[2])
 
 
-def evictions(program: Program, state: State, op: int) -> Iterator[int]:
+def evictions(problem: Problem, state: CacheState, op: int) -> Iterator[int]:
     """What may leave before `op`: no more than it must, as evicting later costs the same."""
-    idle = state[1] & ~program.ins[op]
-    room = program.capacity - program.alone[op]
-    for kept in _maximal(list(bits(idle)), program.sizes, room):
+    idle = state[1] & ~problem.ins[op]
+    room = problem.capacity - problem.alone[op]
+    for kept in _maximal(list(bits(idle)), problem.sizes, room):
         yield idle & ~kept
 
 
@@ -136,18 +138,18 @@ def valid_states(operations: Sequence[Operation]) -> dict[frozenset[str], frozen
     the paper has only those that they made; its Table 3 has the inputs g, w_1 and w_2 too.)
     """
     named = {t: 0 for o in operations for t in (*o.inputs, *o.outputs)}
-    program = Program(operations, named, sum(o.workspace for o in operations), ())
+    problem = Problem(operations, named, sum(o.workspace for o in operations), ())
     touched = {0: 0}
     queue = [0]
     for done in queue:
-        for op in ready(program, done):
+        for op in ready(problem, done):
             after = done | 1 << op
             if after not in touched:
-                touched[after] = touched[done] | program.ins[op] | program.outs[op]
+                touched[after] = touched[done] | problem.ins[op] | problem.outs[op]
                 queue.append(after)
     return {
-        frozenset(program.ops[i].name for i in bits(done)): frozenset(
-            program.names(program.live(tensors, done))
+        frozenset(problem.ops[i].name for i in bits(done)): frozenset(
+            problem.names(problem.live(tensors, done))
         )
         for done, tensors in touched.items()
     }
@@ -188,7 +190,7 @@ def simulate(
     return moved
 
 
-def _simulate_step(step: Step, op: Operation, host: set[str], device: set[str]) -> None:
+def _simulate_step(step: PlannedStep, op: Operation, host: set[str], device: set[str]) -> None:
     """Up to the moment at which `op` has run and all that it needs is on the device."""
     evicted, loads = set(step.evictions), set(step.loads)
     made_before = set(step.stores) - set(op.outputs)
@@ -205,5 +207,5 @@ def _simulate_step(step: Step, op: Operation, host: set[str], device: set[str]) 
     host |= set(step.stores)
 
 
-def _wrong(step: Step, what: str) -> None:
+def _wrong(step: PlannedStep, what: str) -> None:
     raise PlanError(f"step {step.name!r} of the plan {what}: plan these operations anew")

@@ -52,12 +52,12 @@ def test_in_place_and_copied(store, monkeypatch, num_nodes, options):
     (rows,) = on_graph(graph, (x,))
     function = stream(step, memory_budget=1 << 30, parts=4, cached=False, **options)
     for least in (0, 1 << 60):
-        monkeypatch.setattr(zero_copy, "IN_PLACE", least)
+        monkeypatch.setattr(zero_copy, "ZERO_COPY_BYTES", least)
         got = jax.tree.map(np.asarray, function(graph, rows, W))
         traffic = function.traffic
         assert traffic is not None
         moved = traffic.moved["own rows"] + traffic.moved["other rows"]
-        found.append((got, moved, traffic.in_place))
+        found.append((got, moved, traffic.zero_copy))
         graph.held.clear()
     (shown, moved, there), (copied, moved_copied, none) = found
     assert_same(shown, copied, rtol=0, atol=0)
@@ -98,7 +98,7 @@ def test_a_store_in_memory_keeps_what_was_made(monkeypatch):
 
 def test_what_is_held_is_a_copy(store, monkeypatch):
     """From call to call: the rows of an argument may have been written since then."""
-    monkeypatch.setattr(zero_copy, "IN_PLACE", 1 << 60)
+    monkeypatch.setattr(zero_copy, "ZERO_COPY_BYTES", 1 << 60)
     data = random_edges(4096, 9000)
     graph = data.streamed(store)
     (rows,) = on_graph(graph, (PerVertex(np.ones((4096, WIDTH), np.float32)),))
@@ -119,15 +119,15 @@ def test_edges_are_held_before_rows_that_lie_there(store):
 
     def run(budget: int, **options: Any) -> tuple[int, Any]:
         function = stream(step, memory_budget=budget, parts=2, slices=1, selective=False, **options)
-        fit = function.prepare(graph, rows, W)
+        layout = function.prepare(graph, rows, W)
         graph.held.clear()
         function(graph, rows, W)
         function(graph, rows, W)
         assert function.traffic is not None
-        assert fit.peak_bytes <= budget
+        assert layout.peak_bytes <= budget
         held = [x.shape for x in jax.tree.leaves([*graph.held.values()])]
         assert not any(shape[1:] == (WIDTH,) for shape in held)
-        return fit.peak_bytes, function.traffic.moved
+        return layout.peak_bytes, function.traffic.moved
 
     peak, ample = run(1 << 30)
     _, less = run(peak - (128 << 10))

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 import gnnjit
 from gnnjit.frontend.trace_arrays import Array, Equation, Rows
-from gnnjit.streaming.compile import Arguments
+from gnnjit.streaming.compile import StreamedArguments
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
-from gnnjit.streaming.program.min_cut import Cut, source_side
+from gnnjit.streaming.program.min_cut import SweepCut, source_side
 from gnnjit.streaming.program.operations import traversals
 from gnnjit.streaming.program.rowwise import Rule
-from gnnjit.streaming.program.sweeps import RowWise, Streamed, Sweep
+from gnnjit.streaming.program.sweeps import RowWise, Sweep, SweepProgram
 from gnnjit.streaming.stream import stream
 from streaming.functions import PerVertex, on_graph, random_edges
 
@@ -32,10 +32,10 @@ def graph() -> StreamedGraph:
     return random_edges(N, 40).streamed()
 
 
-def planned(fn: Any, *args: Any) -> Streamed:
+def planned(fn: Any, *args: Any) -> SweepProgram:
     g = graph()
-    arguments = Arguments(((g, *on_graph(g, args)), {}))
-    return stream(fn, memory_budget="1GiB", parts=2).trace(arguments).pieces.streamed
+    arguments = StreamedArguments(((g, *on_graph(g, args)), {}))
+    return stream(fn, memory_budget="1GiB", parts=2).trace(arguments).executables.streamed
 
 
 def show(sweep: Sweep) -> str:
@@ -48,7 +48,7 @@ def show(sweep: Sweep) -> str:
     return f"{sweep.side} {gathers}: {names(sweep.loads)} -> {names(sweep.stores)}"
 
 
-def written(streamed: Streamed) -> list[str]:
+def written(streamed: SweepProgram) -> list[str]:
     return [show(s) for s in streamed.sweeps]
 
 
@@ -266,7 +266,7 @@ class Named:
 
 
 @st.composite
-def row_wise(draw: st.DrawFn) -> tuple[Cut, list[Array]]:
+def row_wise(draw: st.DrawFn) -> tuple[SweepCut, list[Array]]:
     """Equations in earlier sweeps and in this one (number 2), and some of their results."""
     arrays: list[Array] = []
     birth: dict[Array, int] = {}
@@ -287,10 +287,10 @@ def row_wise(draw: st.DrawFn) -> tuple[Cut, list[Array]]:
                 stored[birth[x]][x] = None
         arrays.append(x)
     targets = draw(st.lists(st.sampled_from(arrays), min_size=1, max_size=3, unique=True))
-    return Cut(2, birth, makes, stored), targets
+    return SweepCut(2, birth, makes, stored), targets
 
 
-def cheapest(cut: Cut, targets: list[Array]) -> float:
+def cheapest(cut: SweepCut, targets: list[Array]) -> float:
     """By trying every set of arrays to load."""
 
     def cost(loads: set[Array]) -> float:

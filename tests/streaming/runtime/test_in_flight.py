@@ -17,11 +17,11 @@ from gnnjit.frontend.trace_arrays import Array, Rows
 from gnnjit.streaming.grid.blocks import EdgeBlocks
 from gnnjit.streaming.memory import headroom, zero_copy
 from gnnjit.streaming.memory import layout as fitting
-from gnnjit.streaming.memory.layout import Fit
+from gnnjit.streaming.memory.layout import Layout
 from gnnjit.streaming.memory.workspace import Workspace
 from gnnjit.streaming.program.steps import Step, Tensor, cell
 from gnnjit.streaming.runtime import in_flight
-from gnnjit.streaming.runtime.in_flight import Flights, Write
+from gnnjit.streaming.runtime.in_flight import InFlight, Write
 from gnnjit.streaming.stream import stream
 from streaming.functions import PerVertex, assert_same, in_memory, on_graph, random_edges
 
@@ -50,7 +50,7 @@ class Late(concurrent.futures.Future[Any]):
         return self.done()
 
 
-class Recorded(Flights):
+class Recorded(InFlight):
     """Three operations of 10 bytes on their way, in room for 100; `early` of them have ended."""
 
     def __init__(self, early: int = 0) -> None:
@@ -59,7 +59,7 @@ class Recorded(Flights):
         super().__init__(100, False, {}, lambda number, _: self.told.append(number))
         for number in range(3):
             ended: Any = self.late(number)
-            self._flying.append(in_flight._Flight(number, 10, ended, ended))
+            self._flying.append(in_flight._Begun(number, 10, ended, ended))
             if number < early:
                 ended.result()
         self.waited.clear()
@@ -152,7 +152,7 @@ def test_operations_are_waited_for_at_once_where_nothing_overlaps(ahead):
             assert not ahead or released.wait(60)
             return self
 
-    found = Flights(100, ahead, jobs, lambda number, _: told.append(number))
+    found = InFlight(100, ahead, jobs, lambda number, _: told.append(number))
     found.begin(0, "job", 10, Running(), 0.0)  # type: ignore[arg-type]
     assert (found.idle(0.0) > 0) == (not ahead)
     released.set()
@@ -180,7 +180,7 @@ def step(graph: Any, x: Any, w: Any) -> Any:
     )
 
 
-def prepared(selective: bool = False, **options: Any) -> tuple[Any, Any, Fit]:
+def prepared(selective: bool = False, **options: Any) -> tuple[Any, Any, Layout]:
     graph = DATA.streamed()
     function = stream(step, selective=selective, **options)
     args = (graph, *on_graph(graph, (X,)), W)
@@ -197,96 +197,105 @@ def alone(work: Workspace, s: Step) -> int:
 @pytest.mark.parametrize("slices", [1, 2])
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("cached", [True, False])
-@pytest.mark.parametrize("lying", [True, False])
+@pytest.mark.parametrize("any_zero_copy", [True, False])
 def test_the_room_of_several_operations_holds_all_that_they_use(
-    parts, slices, cached, lying, monkeypatch
+    parts, slices, cached, any_zero_copy, monkeypatch
 ):
-    if lying:
-        monkeypatch.setattr(zero_copy, "IN_PLACE", 1)
-    function, (graph, *_), fit = prepared(
+    if any_zero_copy:
+        monkeypatch.setattr(zero_copy, "ZERO_COPY_BYTES", 1)
+    function, (graph, *_), layout = prepared(
         memory_budget=1 << 22, parts=parts, slices=slices, cached=cached
     )
     (ready,) = function._ready.values()
-    pieces, blocks = ready.traced.pieces, fit.blocks
+    executables, blocks = ready.traced.executables, layout.blocks
     assert isinstance(blocks, EdgeBlocks)
     work = Workspace(
-        pieces, fit.rows, fit.slices, lambda s: int(blocks.slots[cell(pieces, s)]), graph.store,
-        ragged=bool((np.diff(blocks.bounds) != fit.rows).any()),
+        executables, layout.rows, layout.slices,
+        lambda s: int(blocks.slots[cell(executables, s)]), graph.store,
+        ragged=bool((np.diff(blocks.bounds) != layout.rows).any()),
     )  # fmt: skip
-    work.held = fit.held
-    held = {fit.names[t] for t in fit.held if t in fit.names}
-    sizes = {name: work.bytes(t) for t, name in fit.names.items()}
+    work.held = layout.held
+    held = {layout.names[t] for t in layout.held if t in layout.names}
+    sizes = {name: work.bytes(t) for t, name in layout.names.items()}
 
-    padding = parts * fit.rows - graph.num_nodes
+    padding = parts * layout.rows - graph.num_nodes
 
     def shown(t: Tensor) -> bool:
         """Whether the store shows its rows, when they are loaded."""
         behind = graph.store.rows_behind(graph.num_nodes, t.array.row_bytes)
-        return lying and work.lies(t) and (t.block < parts - 1 or padding <= behind)
+        return any_zero_copy and work.is_zero_copy(t) and (t.block < parts - 1 or padding <= behind)
 
-    lie = {name for t, name in fit.names.items() if shown(t)}
-    assert bool(lie) == (lying and (parts > 1 or slices == 1))  # else padding reaches too far
+    lie = {name for t, name in layout.names.items() if shown(t)}
+    assert bool(lie) == (
+        any_zero_copy and (parts > 1 or slices == 1)
+    )  # else padding reaches too far
     copies: list[set[str]] = []  # made or copied, of what is there while each operation runs
-    for s, planned in zip(fit.steps, fit.plan.steps, strict=True):
-        before = copies[-1].intersection(fit.plan.steps[len(copies) - 1].cached) if copies else ()
-        made = {fit.names[t] for t in s.outputs}
+    for s, planned in zip(layout.steps, layout.plan.steps, strict=True):
+        before = (
+            copies[-1].intersection(layout.plan.steps[len(copies) - 1].cached) if copies else ()
+        )
+        made = {layout.names[t] for t in s.outputs}
         copies.append({*before} - {*planned.evictions} | made | ({*planned.loads} - lie))
 
     def there(at: int) -> set[str]:
         """Tensors that take memory of the device while an operation runs."""
-        s, planned = fit.steps[at], fit.plan.steps[at]
-        own = {fit.names[t] for t in (*s.inputs, *s.outputs)} - held
-        before = set(fit.plan.steps[at - 1].cached) if at else set()
+        s, planned = layout.steps[at], layout.plan.steps[at]
+        own = {layout.names[t] for t in (*s.inputs, *s.outputs)} - held
+        before = set(layout.plan.steps[at - 1].cached) if at else set()
         found = own | before.difference(planned.evictions)
         assert copies[at] <= found
-        return copies[at] if lying else found
+        return copies[at] if any_zero_copy else found
 
-    for first in range(len(fit.steps)):
-        for last in range(first, min(first + 5, len(fit.steps))):
+    for first in range(len(layout.steps)):
+        for last in range(first, min(first + 5, len(layout.steps))):
             some = range(first, last + 1)
-            room = fit.rooms[last].needed + sum(fit.rooms[at].beside for at in some[:-1])
+            room = layout.headrooms[last].needed + sum(
+                layout.headrooms[at].beside for at in some[:-1]
+            )
             writing = {
-                fit.names[t] for at in some[:-1] for t in fit.steps[at].outputs
-                if fit.names[t] in fit.plan.steps[at].stores
+                layout.names[t] for at in some[:-1] for t in layout.steps[at].outputs
+                if layout.names[t] in layout.plan.steps[at].stores
             }  # fmt: skip
             room += sum(sizes[name] for name in writing)
             tensors = set().union(*map(there, some))
             used = sum(sizes[name] for name in tensors)
-            used += sum(alone(work, fit.steps[at]) for at in some)
-            used += work.between(fit.steps[last])
+            used += sum(alone(work, layout.steps[at]) for at in some)
+            used += work.between(layout.steps[last])
             assert used <= room
 
 
 @pytest.mark.parametrize("process", [True, False])
 def test_rows_that_lie_in_the_store_leave_room(process, monkeypatch):
     """But not in a process whose own memory is what counts: maps of files are part of that."""
-    monkeypatch.setattr(zero_copy, "IN_PLACE", 1)
+    monkeypatch.setattr(zero_copy, "ZERO_COPY_BYTES", 1)
     given: list[Any] = []
-    monkeypatch.setattr(fitting, "rooms", lambda *args: given.extend(args) or headroom.rooms(*args))
+    monkeypatch.setattr(
+        fitting, "headrooms", lambda *args: given.extend(args) or headroom.headrooms(*args)
+    )
     budget = 1 << 40 if process else 1 << 22
-    fit = prepared(parts=3, memory_budget=budget, process=process)[-1]
+    layout = prepared(parts=3, memory_budget=budget, process=process)[-1]
     *others, _ = given
-    counted = headroom.rooms(*others, lambda t: False)
-    assert (fit.rooms == counted) == process
-    assert all(a.needed <= b.needed for a, b in zip(fit.rooms, counted, strict=True))
+    counted = headroom.headrooms(*others, lambda t: False)
+    assert (layout.headrooms == counted) == process
+    assert all(a.needed <= b.needed for a, b in zip(layout.headrooms, counted, strict=True))
 
 
 def test_rows_that_are_read_in_part_are_copies(monkeypatch):
-    monkeypatch.setattr(zero_copy, "IN_PLACE", 1)
+    monkeypatch.setattr(zero_copy, "ZERO_COPY_BYTES", 1)
     monkeypatch.setattr(
         fitting, "read_in_part", lambda *args: [s.name for s in args[3] if s.partial]
     )
     options = {"memory_budget": 1 << 22, "parts": 3, "cached": False}
     whole, part = (prepared(selective=s, **options)[-1] for s in (False, True))
     assert part.selected
-    for s, a, b in zip(whole.steps, whole.rooms, part.rooms, strict=True):
+    for s, a, b in zip(whole.steps, whole.headrooms, part.headrooms, strict=True):
         assert (a.needed < b.needed) == (s.name in part.selected)
 
 
 def test_no_room_is_needed_beyond_the_plan():
-    _, _, fit = prepared(memory_budget=1 << 22, parts=3)
-    assert max(room.needed for room in fit.rooms) <= fit.plan.peak_bytes
-    for before, room in pairwise(fit.rooms):
+    _, _, layout = prepared(memory_budget=1 << 22, parts=3)
+    assert max(room.needed for room in layout.headrooms) <= layout.plan.peak_bytes
+    for before, room in pairwise(layout.headrooms):
         assert 0 <= before.beside <= before.needed
         assert room.needed > 0
 
@@ -296,11 +305,11 @@ def test_no_room_is_needed_beyond_the_plan():
 
 def test_operations_begin_before_others_have_ended(monkeypatch):
     """With room for all of them; with less, as many as fit."""
-    begin, make_room = Flights.begin, Flights.make_room
+    begin, make_room = InFlight.begin, InFlight.make_room
     most: list[int] = []
     room: list[int] = []
 
-    def begun(self: Flights, number: int, name: str, beside: int, ended: Any, at: float) -> None:
+    def begun(self: InFlight, number: int, name: str, beside: int, ended: Any, at: float) -> None:
         """Not known to have ended before somebody waits for it."""
         begin(self, number, name, beside, ended, at)
         if ended is not None:
@@ -308,16 +317,16 @@ def test_operations_begin_before_others_have_ended(monkeypatch):
             last.ended = last.time = Late(name, [], last.time.result())
         most[-1] = max(most[-1], sum(flight.runs() for flight in self._flying))
 
-    def made(self: Flights, needed: int) -> None:
+    def made(self: InFlight, needed: int) -> None:
         self._room = room[-1]
         make_room(self, needed)
         assert needed + self.taken() <= room[-1]
 
-    monkeypatch.setattr(Flights, "begin", begun)
-    monkeypatch.setattr(Flights, "make_room", made)
+    monkeypatch.setattr(InFlight, "begin", begun)
+    monkeypatch.setattr(InFlight, "make_room", made)
     for least in (False, True):
-        function, args, fit = prepared(memory_budget=1 << 22, parts=3)
-        room.append(fit.plan.peak_bytes if least else fit.plan.capacity)
+        function, args, layout = prepared(memory_budget=1 << 22, parts=3)
+        room.append(layout.plan.peak_bytes if least else layout.plan.capacity)
         most.append(0)
         assert_same(
             jax.tree.map(np.asarray, function(*args)), in_memory(step, DATA, X, W), atol=1e-4
@@ -326,21 +335,21 @@ def test_operations_begin_before_others_have_ended(monkeypatch):
 
 
 def test_the_watcher_hears_of_each_operation_once_and_in_order():
-    function, args, fit = prepared(memory_budget=1 << 22, parts=3)
+    function, args, layout = prepared(memory_budget=1 << 22, parts=3)
     told = []
     function.watch = lambda done, total: told.append((done, total))
     function(*args)
-    assert told == [(at + 1, len(fit.steps)) for at in range(len(fit.steps))]
+    assert told == [(at + 1, len(layout.steps)) for at in range(len(layout.steps))]
 
 
 def test_each_operation_has_a_time():
-    function, args, fit = prepared(memory_budget=1 << 22, parts=3)
+    function, args, layout = prepared(memory_budget=1 << 22, parts=3)
     function(*args)
     traffic = function.traffic
-    some = [s for s in fit.steps if s.name in traffic.jobs]
+    some = [s for s in layout.steps if s.name in traffic.jobs]
     assert any(s.kind == "chunk" for s in some)
     assert any(s.kind == "block" for s in some)
     assert all(traffic.jobs[s.name] > 0 for s in some)
     assert sum(traffic.jobs[s.name] for s in some) <= traffic.seconds
-    assert len(traffic.sweeps) == 1 + max(s.sweep for s in fit.steps)
+    assert len(traffic.sweeps) == 1 + max(s.sweep for s in layout.steps)
     assert 0 < sum(traffic.sweeps) <= traffic.seconds

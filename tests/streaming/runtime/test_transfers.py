@@ -13,7 +13,7 @@ import pytest
 import gnnjit
 from gnnjit.store import HostStore
 from gnnjit.streaming.memory import zero_copy
-from gnnjit.streaming.runtime.executor import Run
+from gnnjit.streaming.runtime.executor import Executor
 from gnnjit.streaming.runtime.transfers import Mover
 from gnnjit.streaming.stream import stream
 from streaming.functions import PerEdge, PerVertex, assert_same, in_memory, on_graph, random_edges
@@ -52,30 +52,30 @@ def events(monkeypatch) -> list[tuple[str, str]]:
     """("load", chunk) where its load is asked for, ("bring", step) where a step is turned to, and
     ("run", step) where it begins."""
     found: list[tuple[str, str]] = []
-    submit, bring, block, chunk = Mover.submit, Run._bring, Run._block, Run._chunk
+    submit, bring, block, chunk = Mover.submit, Executor._bring, Executor._block, Executor._chunk
 
     def submitted(self: Mover, fn: Any, *args: Any) -> Any:
         if fn.__name__ == "chunk":
             found.append(("load", args[0].name))
         return submit(self, fn, *args)
 
-    def brought(self: Run, at: int) -> None:
-        found.append(("bring", self.script.steps[at].name))
+    def brought(self: Executor, at: int) -> None:
+        found.append(("bring", self.layout.steps[at].name))
         bring(self, at)
 
-    def run_block(self: Run, step: Any, *args: Any) -> Any:
-        if not self.pieces.blocks[step.sweep][step.stage].idle:
+    def run_block(self: Executor, step: Any, *args: Any) -> Any:
+        if not self.executables.blocks[step.sweep][step.stage].idle:
             found.append(("run", step.name))
         return block(self, step, *args)
 
-    def run_chunk(self: Run, step: Any, *args: Any) -> Any:
+    def run_chunk(self: Executor, step: Any, *args: Any) -> Any:
         found.append(("run", step.name))
         return chunk(self, step, *args)
 
     monkeypatch.setattr(Mover, "submit", submitted)
-    monkeypatch.setattr(Run, "_bring", brought)
-    monkeypatch.setattr(Run, "_block", run_block)
-    monkeypatch.setattr(Run, "_chunk", run_chunk)
+    monkeypatch.setattr(Executor, "_bring", brought)
+    monkeypatch.setattr(Executor, "_block", run_block)
+    monkeypatch.setattr(Executor, "_chunk", run_chunk)
     return found
 
 
@@ -182,7 +182,7 @@ class Lazy(Mover):
 def test_rows_are_there_however_slow_the_mover_is(monkeypatch, slices, least):
     """What is used where the store has it, is written by then."""
     wide = PerVertex(np.random.default_rng(2).normal(size=(64, 16)).astype(np.float32))
-    monkeypatch.setattr(zero_copy, "IN_PLACE", least)
+    monkeypatch.setattr(zero_copy, "ZERO_COPY_BYTES", least)
     at_once = result(two_centred, wide, slices=slices, overlapped=False)
     assert_same(at_once, in_memory(two_centred, DATA, wide), atol=1e-3)
     monkeypatch.setattr("gnnjit.streaming.runtime.executor.Mover", Lazy)
@@ -206,7 +206,7 @@ def test_rows_that_are_there_are_not_loaded_ahead(monkeypatch, waits):
             return submit(self, fn, *args)
 
         monkeypatch.setattr(Mover, "submit", submitted)
-        monkeypatch.setattr(zero_copy, "IN_PLACE", least)
+        monkeypatch.setattr(zero_copy, "ZERO_COPY_BYTES", least)
         graph = DATA.streamed()
         function = stream(two_layers, memory_budget=1 << 30, parts=4, cached=False)
         args = graph, *on_graph(graph, (wide,))
