@@ -359,7 +359,7 @@ def test_a_graph_of_hardly_any_vertices(num_nodes):
 @pytest.mark.parametrize("process", [False, True])
 def test_a_budget_of_the_process_gives_freed_memory_back(monkeypatch, process):
     calls = []
-    module = sys.modules["gnnjit.stream"]  # whose name is the function's in the package
+    module = sys.modules["gnnjit.streaming.stream"]  # whose name is the function's in the package
     monkeypatch.setattr(module, "give_memory_back", lambda: calls.append(None))
     stream(lambda graph: graph.num_nodes, memory_budget="1GiB", process=process)
     assert len(calls) == process
