@@ -1,4 +1,4 @@
-"""The lines between the processes of one job: what they agree on, and who of them has died.
+"""The control plane of a job: what its processes agree on, and which of them has died.
 
 Process 0 listens, and each other process holds one connection to it. What a process says reaches
 all; when it dies, the system closes its connection, and the others know within milliseconds who it

@@ -1,7 +1,7 @@
 """The supervisor of `gnnjit launch`: starts the processes of a job, and stops all when one dies.
 
-Children die with it: each holds one end of a pipe, and ends itself when the other end, which the
-supervisor never writes to, is closed (`distributed.watch_launcher`).
+Children die with it: each holds one end of a pipe, the lifeline, and ends itself when the other
+end, which the supervisor never writes to, is closed (`connection.watch_launcher`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """That of the process that failed first, or of one killed by the signal."""
+        """The code of the process that failed first, or of one killed by the signal."""
         if self.signalled is not None:
             return 128 + self.signalled
         return self.culprits[0].exit_code if self.culprits else 0

@@ -71,7 +71,7 @@ class ProcessGroup:
         self.gather(name, b"")
 
     def largest(self, name: str, values: Mapping[str, float]) -> dict[str, float]:
-        """Of each value the largest that a process has."""
+        """The largest of each value that a process has."""
         every = [json.loads(x) for x in self.gather(name, json.dumps(dict(values)).encode())]
         return {key: max(x[key] for x in every) for key in values}
 

@@ -40,12 +40,12 @@ class ArrayInfo:
 
     @property
     def bytes(self) -> int:
-        """Of all rows."""
+        """Bytes of all rows."""
         return self.rows * self.row_bytes
 
     @property
     def file_bytes(self) -> int:
-        """Of a `.npy` file with all rows."""
+        """Bytes of a `.npy` file with all rows."""
         return self.begin + self.bytes
 
     @functools.cached_property

@@ -91,7 +91,7 @@ class VertexStore(abc.ABC):
 
     @abc.abstractmethod
     def _infos(self) -> Mapping[str, ArrayInfo]:
-        """Of all arrays. Raises StoreError where the store is closed."""
+        """All arrays by name. Raises StoreError where the store is closed."""
 
     @abc.abstractmethod
     def _read(self, name: str, start: int, out: np.ndarray) -> None: ...

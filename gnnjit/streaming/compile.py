@@ -1,4 +1,4 @@
-"""A function of a streamed graph: traced, cut into sweeps, planned for a memory budget, run."""
+"""Trace a function of a streamed graph, cut it into sweeps, fit it to a budget, and run it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TracedFunction:
     """A function for arguments of some shapes.
 
     Attributes:
-        pieces: what is compiled.
+        executables: what is compiled.
         out_tree: of the result.
     """
 
@@ -84,7 +84,7 @@ class StreamedArguments:
 
     @property
     def key(self) -> Any:
-        """Equal for arguments that the same compiled pieces take."""
+        """Equal for arguments that the same executables take."""
         graph = self.graph
         kinds = tuple(
             "graph"
@@ -96,7 +96,7 @@ class StreamedArguments:
         return self.tree, kinds, graph.num_nodes, graph.num_edges
 
     def shapes(self, num_nodes: int, num_edges: int) -> list[Any]:
-        """Of the flat inputs: the graph is two arrays of degrees."""
+        """The shapes of the flat inputs: the graph is two arrays of degrees."""
         found: list[Any] = []
         count = {Rows.VERTEX: num_nodes, Rows.EDGE: num_edges}
         for x in self.leaves:
@@ -226,10 +226,10 @@ def _state(
 
 
 class PreparedFunction:
-    """A traced function for one graph: its grid, its script, where its arrays are.
+    """A traced function for one graph: its layout, and where its arrays are.
 
-    fit: the grid and the script; `refined`: whether its order is that of measured times.
-    traffic: of the last run, if there was one with this fit.
+    layout: `refined` tells whether its order is that of measured times.
+    traffic: of the last run, if there was one with this layout.
     temporary: the arrays in the store for what sweeps leave each other.
     """
 

@@ -9,7 +9,7 @@ import sys
 from gnnjit.system.contexts import Context
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -3, -4, -8
-"""Of `mallopt`, from glibc's <malloc.h>."""
+"""Parameters of `mallopt`, from glibc's <malloc.h>."""
 
 _kept = Context(False)
 """Plans depend on it, since blocks that are asked of the system anew cost time."""

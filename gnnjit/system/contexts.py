@@ -44,8 +44,8 @@ _every: list[Context[Any]] = []
 
 
 def values() -> tuple[Hashable, ...]:
-    """Of all contexts, and of JAX's settings that decide what our passes trace: equal where a trace
-    gives the same."""
+    """The values of all contexts, and JAX's settings that decide what our passes trace: equal where
+    a trace gives the same."""
     config = cast(Any, jax.config)
     settings = config.jax_default_matmul_precision, config.jax_enable_x64
     return (*settings, *(context.value for context in _every))

@@ -41,7 +41,7 @@ ERRORS = 4
 alike than those of another: stretches scatter 1.3 to 1.6 times as much as they tell."""
 
 ENDS = 0.1
-"""Of five comparisons or more, at each end, that count as the next one."""
+"""The share of five comparisons or more, at each end, that count as the next one."""
 
 SMALL = 16 << 20
 """Bytes of an array below which its place matters, and a copy is cheap."""

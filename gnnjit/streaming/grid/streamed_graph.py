@@ -31,7 +31,7 @@ PIECE = 1 << 22
 """Edges, or bytes of rows, that are handled at a time."""
 
 RATE_BYTES = 16 << 20
-"""That are moved to measure the rates."""
+"""Bytes that are moved to measure the rates."""
 
 GRID = r"grid\.\d+\."
 """What arrays of a grid begin with: its edges, and copies of edge data in its order."""
@@ -340,7 +340,7 @@ class StreamedGraph:
         self.store.seal(name)
 
     def _copies(self, name: str) -> list[str]:
-        """Of an array of edges, in the orders of grids."""
+        """Copies of an array of edges in the orders of grids."""
         return [
             x for x in self.store.names() if re.fullmatch(rf"{GRID}order\.{re.escape(name)}", x)
         ]

@@ -31,8 +31,8 @@ def headrooms(
     selected: Set[str],
     shown: Callable[[Tensor], bool],
 ) -> tuple[Headroom, ...]:
-    """Of each operation. Several at once need what the last one needs, and of each of those before
-    it what is beside the next.
+    """The headroom of each operation. Several at once need what the last one needs, and of each of
+    those before it what is beside the next.
 
     selected: names of steps that read only some rows of what may be read in part. shown: whether
     rows that are loaded take no memory, since the store shows them; the plan counts them.

@@ -46,7 +46,7 @@ from gnnjit.system.memory_budget import human
 MOST_STEPS = 200_000
 """Chunks in all sweeps, up to which grids are tried."""
 LEAST_ROWS = 16
-"""Of a block, down to which grids are tried."""
+"""Rows of a block, down to which grids are tried."""
 MOST_FAILURES = 6
 """Grids that were expected to fit, and did not, after which no other is tried."""
 RESERVE = 176 << 20
@@ -243,7 +243,7 @@ def _fewest(graph: StreamedGraph) -> int:
 
 
 def _least_capacity(graph: StreamedGraph, options: Options) -> int:
-    """Of all processes that stream together."""
+    """The capacity of the process that has the least."""
     return graph.store.group.least("capacity", _capacity(graph, options))
 
 

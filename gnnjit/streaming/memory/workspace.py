@@ -1,4 +1,4 @@
-"""What an operation of a streamed function needs on the device, from the compiled pieces."""
+"""Bytes that an operation needs on the device, from its executable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gnnjit.streaming.memory.zero_copy import is_zero_copy
 from gnnjit.streaming.program.steps import Executables, Step, Tensor, cell, room, steps_of, upcoming
 
 PROBE = 2048
-"""Rows of a block for which the pieces are compiled to see what they need."""
+"""Rows of a block for which everything is compiled first, to see what it needs."""
 MOST_SLICES = 64
 
 
@@ -106,13 +106,13 @@ class Workspace:
         return held + self.block(step)
 
     def ahead(self, step: Step, after: Step) -> int:
-        """Of the loads of the next step that has something to do, which may be there already."""
+        """Bytes that the next step with something to do loads, which may be there already."""
         new = set(after.inputs) - set(step.inputs)
         loads = sum(self.bytes(t) for t in new if not self.is_zero_copy(t))
         return loads + (self.edge_bytes(after) if after.kind == "chunk" else 0)
 
     def structure_bytes(self, step: Step) -> int:
-        """Of a chunk's edges alone."""
+        """Bytes of a chunk's edges alone."""
         executable = self.executables.chunks[step.sweep][step.stage]
         assert executable is not None
         return self.slots(step) * (4 + 4 * executable.numbered) + 4 * self.rows
@@ -170,7 +170,7 @@ class Workspace:
 def planned_operations(
     steps: Sequence[Step], names: dict[Tensor, str], workspace: Callable[[Step], int]
 ) -> list[Operation]:
-    """The script as the memory plan reads it. Fills `names`."""
+    """The steps as the memory plan reads them. Fills `names`."""
 
     def name(t: Tensor) -> str:
         return names.setdefault(t, f"{len(names)}")
@@ -244,7 +244,7 @@ def chunk_scratch(
 
 
 class Probe(Workspace):
-    """The workspace for blocks of any size, from pieces compiled for small ones."""
+    """The workspace for blocks of any size, from executables for small ones."""
 
     def __init__(self, executables: Executables, store: VertexStore) -> None:
         super().__init__(executables, PROBE, 1, lambda _: PROBE, store)

@@ -1,4 +1,4 @@
-"""The compiled pieces of a sweep: what one block does before, between and after its aggregates, and
+"""The executables of a sweep: what one block does before, between and after its aggregates, and
 what one chunk of edges adds to them.
 """
 

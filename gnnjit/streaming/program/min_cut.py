@@ -14,7 +14,7 @@ from gnnjit.ir.array_program import Array, ArrayEquation
 from gnnjit.streaming.program.operations import Gather, RowWise
 
 FLOPS_PER_BYTE = 16
-"""Of a product, in the time in which a byte comes from a store."""
+"""Operations of a matrix product in the time in which a byte comes from a store."""
 ELEMENT, FUNCTION, REDUCED = 1 / 16, 1 / 4, 4
 """What takes as long to do again as so many bytes take to come: an element of a result; one of a
 function such as exp; one that is summed up or compared, which XLA does not fuse on a CPU."""
@@ -47,7 +47,7 @@ class SweepCut:
         return max(1, x.row_bytes) * (1 if kept else 2)
 
     def work_cost(self, x: Array) -> float:
-        """Of computing it here, without its operands."""
+        """The cost of computing it here, without its operands."""
         work = self.makes.get(x)
         if work is None:
             return math.inf
@@ -100,7 +100,7 @@ class SweepCut:
 
 
 def _work(eqn: ArrayEquation) -> float:
-    """Of one row, in bytes that would come from a store meanwhile."""
+    """The cost of one row, in bytes that would come from a store meanwhile."""
     out = sum(math.prod(x.shape) for x in eqn.outputs)
     if eqn.name == "rows_matmul":
         return 2 * math.prod(eqn.inputs[0].shape) * out / FLOPS_PER_BYTE

@@ -144,7 +144,7 @@ _AXES: dict[str, Callable[[Any], Sequence[int]]] = {
     "top_k": lambda p: [p["axis"]],
     "unstack": lambda p: [p["axis"]],
 }
-"""Of operations that treat all other axes alike: those that they work along."""
+"""The axes that an operation works along; it treats all others alike."""
 
 
 def _along_axes(eqn: ArrayEquation) -> Rule | None:

@@ -67,7 +67,7 @@ class Step:
 
 def room(count: int) -> int:
     """Places for `count` rows: powers of two and the middles between them, so that many sizes share
-    few compiled pieces."""
+    few executables."""
     size = FIRST_ROOM
     while size < count:
         if size * 3 // 2 >= count:
@@ -77,7 +77,7 @@ def room(count: int) -> int:
 
 
 class Executables:
-    """The pieces of a function: shared work, and for each sweep its stages and chunks.
+    """The executables of a function: shared work, and for each sweep its stages and chunks.
 
     whole: the arrays that aggregates read, or that one stage of a block leaves to another, a block
         at a time.

@@ -1,10 +1,10 @@
-"""Running a streamed function: block by block, with transfers beside the computation.
+"""Run a streamed function block by block, and transfer data meanwhile.
 
-One thread moves data between the store and the device, in order; the main thread begins one
-operation after the other, without waiting for them as long as there is room (`flights`). The memory
-plan says what is loaded, stored and dropped around each; the loads of the next operation begin
-before this one does (NeuGraph, section 3.2: double buffering), at the end of a sweep those of the
-next one's first edges. Rows that are used where the store has them are no load.
+One thread moves data between the store and the device, in order; the main thread dispatches one
+operation after the other, and waits for none while there is memory (`in_flight`). The memory plan
+says what is loaded, stored and dropped around each. The loads of the next operation begin before
+this one does (NeuGraph, section 3.2: double buffering), at the end of a sweep those of the next
+one's first edges. Rows that are used where the store has them are not loaded.
 """
 
 from __future__ import annotations

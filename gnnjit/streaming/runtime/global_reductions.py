@@ -1,4 +1,5 @@
-"""Sums over all rows and over all edges, as far as a sweep has come, and those of all processes."""
+"""Reductions over all vertices or all edges, which a sweep adds up block by block and processes
+merge at its end."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from gnnjit.streaming.program.sweeps import Gather
 
 
 class GlobalReductions:
-    """Of one sweep.
+    """The reductions of one sweep.
 
     Attributes:
         rows: of each stage, what its reductions have from the blocks so far.

@@ -1,8 +1,6 @@
-"""Operations that were begun and are not known to have ended.
+"""Dispatch the next operation before the previous one has finished, as far as memory allows.
 
-A device that waits until the main thread has seen an operation end, has stored what it made and has
-prepared the next one, is idle for so long. So operations are begun ahead of those before them, as
-far as what all of them need together is there.
+Otherwise the device is idle while the main thread stores what was made and prepares what follows.
 """
 
 from __future__ import annotations
@@ -35,10 +33,10 @@ class Write:
 
 @dataclasses.dataclass
 class _Begun:
-    """An operation on its way.
+    """A dispatched operation.
 
-    number: in the script; None for writing alone. beside: bytes until it has ended. ended: an array
-    that is ready then; None where nothing runs. time: of it.
+    number: of the step; None for writing alone. beside: bytes until it has ended. ended: an array
+    that is ready then; None where nothing runs. time: when that was.
     """
 
     number: int | None
@@ -58,7 +56,7 @@ class _Begun:
 
 
 class InFlight:
-    """The operations of a run.
+    """The dispatched operations of a run whose end is not known.
 
     Args:
         room: bytes for them.
@@ -119,7 +117,7 @@ class InFlight:
         return now
 
     def writes(self, write: Write) -> None:
-        """Of rows of the last operation that was begun, or of those that leave before the next."""
+        """Rows of the last dispatched operation, or evicted before the next one, are written."""
         if not self._flying:
             self._flying.append(_Begun(None, 0, None, _done(self._last)))
         self._flying[-1].writes.append(write)

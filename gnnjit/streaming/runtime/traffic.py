@@ -33,7 +33,7 @@ class Traffic:
 
     @property
     def bytes(self) -> int:
-        """Of all transfers."""
+        """Bytes of all transfers."""
         return sum(self.moved.values())
 
     def job(self, step: Step) -> Job:

@@ -150,7 +150,7 @@ class Loader:
 
     def tensor(self, t: Tensor, cause: str, step: str) -> Any:
         """Rows for an operation: on the device, or where they lie, which is an array of NumPy that
-        a compiled piece takes as it is."""
+        an executable takes as it is."""
         began = time.perf_counter()
         start, stop = self.range(t.block, t.part)
         size = self._size(t)
@@ -179,7 +179,7 @@ class Loader:
         return not selected and self._held(step) is not None
 
     def _held(self, step: Step) -> tuple[Any, Any, Any] | None:
-        """Of a chunk's edges, what stays on the device, where that is all that it needs of them."""
+        """The edges of a chunk that stay on the device, if the chunk needs nothing else of them."""
         executable = self.executables.chunks[step.sweep][step.stage]
         assert executable is not None
         held = self.data.held.get(self.held_key((executable.side, *cell(self.executables, step))))
