@@ -1,4 +1,4 @@
-"""One call of a layer: checked, traced, optimised, run. Where the stages are chained."""
+"""One call of a layer: checked, traced, then run, interpreted or planned for."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def lowers_to(
     multiple_results: bool = True,
 ) -> None:
     """`fn(*args, **params, platform=)` is how a primitive becomes code, on each platform. It is
-    called within `gnnjit.system.portable` where `jax.export` asks."""
+    called within `gnnjit.portable` where `jax.export` asks."""
     for platform in platforms:
         traced = functools.partial(fn, platform=platform or "other")
         rule = _portable_in_exports(_compat.lower_fun(traced, multiple_results=multiple_results))

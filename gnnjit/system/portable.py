@@ -10,7 +10,7 @@ from gnnjit.system.contexts import Context
 
 _portable = Context(False)
 
-PORTABLE = "the code is for other processes (gnnjit.system.portable)"
+PORTABLE = "the code is for other processes (gnnjit.portable)"
 """The reason against a lowering that is not."""
 
 

@@ -51,7 +51,7 @@ CONTEXTS: dict[str, Callable[[], Any]] = {
     "use": lambda: use(only("matmul")),
     "planned_as": lambda: planned_as(GraphSizes(10, 10**6, 10)),
     "left_to_pool": cpu.left_to_pool,
-    "portable": gnnjit.system.portable,
+    "portable": gnnjit.portable,
 }
 
 

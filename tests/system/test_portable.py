@@ -81,14 +81,14 @@ def test_whatever_is_preferred(kernel):
     with choose.prefer(kernel):
         exported = export.export(f, platforms=("cpu", "cuda"))(GRAPH, X)
         assert custom_calls(exported.mlir_module()) == set()
-        with gnnjit.system.portable():
+        with gnnjit.portable():
             text = f.trace(GRAPH, X).lower(lowering_platforms=("cuda",)).as_text()
     assert custom_calls(text) == set()
 
 
 def test_explain_says_why():
     program = gnnjit.layer(lambda v, e: gnnjit.sum(e.src))
-    with gnnjit.system.portable():
+    with gnnjit.portable():
         assert PORTABLE in str(program.explain(GRAPH, X))
 
 
@@ -207,7 +207,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for name, raw in made.items():
         (folder / name).write_bytes(raw)
     local = plain.lower(P, LEAVES, X).compile()
-    with gnnjit.system.portable():
+    with gnnjit.portable():
         executable = plain.lower(P, LEAVES, X).compile()
     for name, compiled in {"local": local, "executable": executable}.items():
         raw, _, _ = serialize_executable.serialize(compiled)
