@@ -28,7 +28,7 @@ from common import measure
 from flax import nnx
 
 import gnnjit
-from gnnjit.compiler.call import Staged, recording
+from gnnjit.compiler.call import TracedCall, recorded_calls
 from gnnjit.cost.machine import platform_here
 from gnnjit.ir.space import Space
 from gnnjit.nn import recipes
@@ -76,7 +76,7 @@ def problems(kind: str, heads: int, size: int, training: bool) -> list[Problem]:
     def predict(params: Any, x: Any) -> Any:
         return nnx.merge(definition, params, rest)(graph, x)
 
-    with recording() as calls:
+    with recorded_calls() as calls:
         jax.eval_shape(predict, params, jax.ShapeDtypeStruct((vertices, features), np.float32))
     encoded = lookup(kind).encoder
     return [
@@ -84,14 +84,14 @@ def problems(kind: str, heads: int, size: int, training: bool) -> list[Problem]:
     ]
 
 
-def _problem(staged: Staged, training: bool, features_move: bool) -> Problem:
-    arrays, call = staged.call()
+def _problem(traced_call: TracedCall, training: bool, features_move: bool) -> Problem:
+    arrays, call = traced_call.call()
     spaces = dict(zip(call.slots, (v.space for v in call.program.inputs), strict=True))
     moves = tuple(
         jnp.issubdtype(x.dtype, jnp.inexact) and (features_move or spaces[i] is Space.SHARED)
         for i, x in enumerate(arrays)
     )
-    return call.problem(staged.graph, arrays, moves if training else None, platform_here())
+    return call.problem(traced_call.graph, arrays, moves if training else None, platform_here())
 
 
 def planned(some: Sequence[Problem]) -> tuple[float, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from reads import reads_edges
 
-from gnnjit.compiler.call import Definition, Staged, outputs, stage
+from gnnjit.compiler.call import Definition, TracedCall, outputs, trace_call
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Equation, Program
 from gnnjit.lower.aggregate import aggregate
@@ -18,13 +18,13 @@ from gnnjit.passes.pipeline import Pass, default_passes, run
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 
 
-def staged(fn: Callable[..., Any], graph: Graph, *args: Any, edges: Any = None) -> Staged:
+def traced_call(fn: Callable[..., Any], graph: Graph, *args: Any, edges: Any = None) -> TracedCall:
     """A call of `fn` as a layer; `edges` are left out where it reads none."""
     edges = edges if reads_edges(fn) else None
-    return stage(Definition(fn, (), "test.py:1"), (graph, *args), edges, {})
+    return trace_call(Definition(fn, (), "test.py:1"), (graph, *args), edges, {})
 
 
-def optimised(call: Staged, passes: Sequence[Pass]) -> Program:
+def optimised(call: TracedCall, passes: Sequence[Pass]) -> Program:
     return run(call.program, (ShieldUnreadVertices(call.padded), *passes))
 
 
@@ -39,9 +39,11 @@ def planned(
 
     @functools.wraps(fn)
     def layer(graph: Graph, *args: Any, edges: Any = None) -> Any:
-        call = staged(fn, graph, *args, edges=edges)
+        call = traced_call(fn, graph, *args, edges=edges)
         program = optimised(call, default_passes() if passes is None else passes)
         outs = execute(program, graph, call.traced.operands, bind)
-        return jax.tree.unflatten(call.traced.out_tree, outputs(graph, program, call.given, outs))
+        return jax.tree.unflatten(
+            call.traced.out_tree, outputs(graph, program, call.output_spaces, outs)
+        )
 
     return layer

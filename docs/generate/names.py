@@ -40,8 +40,8 @@ SECTIONS = (
         "gnnjit.compiler.explain:Rewrite "
         "gnnjit.compiler.explain:Buffer gnnjit.compiler.explain_traversals:Kernel "
         "gnnjit.compiler.plan_tables:PlanExplanation "
-        "gnnjit.compiler.plan_tables:TableRow gnnjit.compiler.check:Report "
-        "gnnjit.compiler.check:Reports "
+        "gnnjit.compiler.plan_tables:TableRow gnnjit.compiler.check:CheckReport "
+        "gnnjit.compiler.check:CheckReports "
         "gnnjit.compiler.check:Difference",
     ),
     Section(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import gnnjit
-from gnnjit.compiler.call import stage
+from gnnjit.compiler.call import trace_call
 from gnnjit.cost.current import use
 from gnnjit.cost.model import CostModel
 from gnnjit.passes.pipeline import Choices
@@ -157,11 +157,11 @@ def prepare(
     degree = np.maximum(np.asarray(graph.in_degree), 1)
     number = jnp.asarray(degree**-0.5, jnp.float32)
     layer = layer_of(case.model)
-    moving = {"inference": None, "first layer": (p,), "inner layer": (p, x)}[case.direction]
-    staged = stage(layer.__gnnjit_layer__, (graph, (x, number), p), None, {})
+    differentiated = {"inference": None, "first layer": (p,), "inner layer": (p, x)}[case.direction]
+    call = trace_call(layer.__gnnjit_layer__, (graph, (x, number), p), None, {})
     tunes = autotuning(stretches > 0, stretches=max(stretches, 1))
     with tunes, use(model) if model else contextlib.nullcontext():
-        problem = staged.problem(moving)
+        problem = call.problem(differentiated)
         found = plan(problem).every if stretches else weigh(problem)
     return Ready(case, found, (graph, x, number, p))
 

@@ -20,7 +20,15 @@ from rich.table import Table
 
 from gnnjit.calibration.points import calibration_points
 from gnnjit.cli.output import add_json_option, check_json, for_people, write_json
-from gnnjit.cost.calibrate import QUICK, THOROUGH, USUAL, Effort, Point, Report, calibrate
+from gnnjit.cost.calibrate import (
+    QUICK,
+    THOROUGH,
+    USUAL,
+    CalibrationReport,
+    Effort,
+    Point,
+    calibrate,
+)
 from gnnjit.cost.store import Key, Stored, check_writable, save
 from gnnjit.errors import CostError
 
@@ -68,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(points: Sequence[Point], effort: Effort, console: Console) -> Report:
+def _measure(points: Sequence[Point], effort: Effort, console: Console) -> CalibrationReport:
     """With a bar on a terminal, and silently elsewhere."""
     bar = Progress(
         TextColumn("calibrate"),
@@ -89,7 +97,7 @@ def _measure(points: Sequence[Point], effort: Effort, console: Console) -> Repor
         return calibrate(points, effort, progress=progress)
 
 
-def _table(report: Report) -> Table:
+def _table(report: CalibrationReport) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("kind")
     table.add_column("points", justify="right")

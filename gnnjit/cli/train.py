@@ -22,8 +22,9 @@ from gnnjit.sharding.shard import PARTITIONS
 from gnnjit.training.checkpoint import Checkpoints
 from gnnjit.training.config import DECAYS, FIELDS, OPTIMIZERS, in_words, resolve
 from gnnjit.training.errors import TrainError
+from gnnjit.training.loop import Watcher
 from gnnjit.training.processes import main_first, open_in_all, processes
-from gnnjit.training.progress import Silent, watcher
+from gnnjit.training.progress import watcher
 from gnnjit.training.report import print_table
 from gnnjit.training.sharded import provide
 from gnnjit.training.specification import Specification
@@ -297,7 +298,7 @@ def _specification(args: argparse.Namespace) -> Specification:
 
 
 def _dataset(
-    spec: Specification, args: argparse.Namespace, shown: Silent
+    spec: Specification, args: argparse.Namespace, shown: Watcher
 ) -> contextlib.AbstractContextManager[Any]:
     """The dataset, open while it is trained on."""
     if args.store is None:
@@ -314,7 +315,7 @@ def _open(name: str, args: argparse.Namespace) -> Any:
         raise DataError(f"{name}: an --option has a value of the wrong type ({error})") from error
 
 
-def _prepare(spec: Specification, args: argparse.Namespace, shown: Silent) -> StoredDataset:
+def _prepare(spec: Specification, args: argparse.Namespace, shown: Watcher) -> StoredDataset:
     """The dataset in --store, made if need be; what the checkpoints are in the way of is told
     before that."""
     if spec.checkpoint is not None:

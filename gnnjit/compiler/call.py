@@ -1,4 +1,4 @@
-"""One call of a layer: checked, traced, optimised, run. Where the stages are chained."""
+"""One call of a layer: checked, traced, then run, interpreted or planned for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -59,7 +59,7 @@ class Definition:
 
 
 @dataclasses.dataclass(frozen=True)
-class Staged:
+class TracedCall:
     """One call of a layer, traced: everything that running or explaining it needs."""
 
     definition: Definition
@@ -81,7 +81,7 @@ class Staged:
         return {number: name for number, name in names if name is not None}
 
     @property
-    def given(self) -> tuple[Space, ...]:
+    def output_spaces(self) -> tuple[Space, ...]:
         """The spaces in which the outputs were returned."""
         return tuple(o.space for o in self.program.outputs)
 
@@ -126,25 +126,25 @@ class Staged:
         own = self.definition
         budget = default_budget() if own.budget is None else own.budget
         label = f"{own.where}: {own.name}"
-        return arrays, Call(self.program, self.given, slots, self.padded, budget, label)
+        return arrays, Call(self.program, self.output_spaces, slots, self.padded, budget, label)
 
-    def problem(self, moving: Any = None) -> Problem:
+    def problem(self, differentiated: Any = None) -> Problem:
         """What a plan is made for, on the default backend: with gradients of the arrays in the tree
-        `moving`, or none."""
+        `differentiated`, or none."""
         arrays, call = self.call()
         wanted = None
-        if moving is not None:
-            ids = {id(x) for x in jax.tree.leaves(moving)}
+        if differentiated is not None:
+            ids = {id(x) for x in jax.tree.leaves(differentiated)}
             wanted = tuple(id(x) in ids for x in arrays)
         return call.problem(self.graph, arrays, wanted, platform_here())
 
-    def why_no_gradient(self, moving: Sequence[int]) -> str | None:
+    def why_no_gradient(self, differentiated: Sequence[int]) -> str | None:
         """What JAX says if plain JAX has no gradient of the outputs with respect to these operands
         (a loop of unknown length has none), else None."""
 
         def loss(some: Sequence[Any]) -> Any:
             every = list(self.traced.operands)
-            for i, x in zip(moving, some, strict=True):
+            for i, x in zip(differentiated, some, strict=True):
                 every[i] = x
             outs = self.interpret(self.program, every)
             return [o for o in outs if jnp.issubdtype(o.dtype, jnp.inexact)]
@@ -154,7 +154,7 @@ class Staged:
             return back(outs)
 
         try:
-            jax.eval_shape(gradient, [self.traced.operands[i] for i in moving])
+            jax.eval_shape(gradient, [self.traced.operands[i] for i in differentiated])
         except (NotImplementedError, TypeError, ValueError) as error:
             if isinstance(error, GnnjitError):
                 raise
@@ -162,7 +162,7 @@ class Staged:
         return None
 
     def run_recorded(self) -> Any:
-        """`run`, seen by `recording`, with the error of a leaked tracer in the user's terms."""
+        """`run`, seen by `recorded_calls`; a leaked tracer is an error in the user's terms."""
         for calls in getattr(_state, "recorders", []):
             calls.append(self)
         try:
@@ -179,7 +179,7 @@ class Staged:
             for v, x in zip(program.inputs, operands or self.traced.operands, strict=True)
         ]
         outs = interpret(program, edges, arrays)
-        return outputs(self.graph, program, self.given, outs)
+        return outputs(self.graph, program, self.output_spaces, outs)
 
 
 _state = threading.local()
@@ -205,9 +205,9 @@ def reference() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def recording() -> Iterator[list[Staged]]:
+def recorded_calls() -> Iterator[list[TracedCall]]:
     """Collects every layer call that is made (or traced) within it."""
-    calls: list[Staged] = []
+    calls: list[TracedCall] = []
     recorders = _state.__dict__.setdefault("recorders", [])
     recorders.append(calls)
     try:
@@ -216,7 +216,36 @@ def recording() -> Iterator[list[Staged]]:
         recorders.remove(calls)
 
 
-def stage(definition: Definition, args: Any, edges: Any, keywords: dict[str, Any]) -> Staged:
+def is_layer(target: Any) -> bool:
+    """Whether `gnnjit.layer` made it."""
+    return hasattr(target, "__gnnjit_layer__")
+
+
+def calls_of(
+    asked: str, target: Any, args: Sequence[Any], keywords: Mapping[str, Any]
+) -> list[TracedCall]:
+    """The layer calls of `target(*args, **keywords)`: of a layer that call, which is traced alone;
+    of anything else, which is called once, every layer that it runs, in order.
+
+    Raises LayerError, in the name of `asked`, where there is none.
+    """
+    if is_layer(target):
+        owner = getattr(target, "__self__", None)
+        args = args if owner is None else (owner, *args)
+        edges, rest = keywords.get("edges"), {k: v for k, v in keywords.items() if k != "edges"}
+        return [trace_call(target.__gnnjit_layer__, args, edges, rest)]
+    if not callable(target):
+        raise LayerError(f"{asked}: got {type(target).__name__}, expected a layer or a function")
+    with recorded_calls() as calls:
+        target(*args, **keywords)
+    if not calls:
+        raise LayerError(f"{asked}: the call ran no layer (was it compiled by jax.jit before?)")
+    return calls
+
+
+def trace_call(
+    definition: Definition, args: Any, edges: Any, keywords: dict[str, Any]
+) -> TracedCall:
     """Check the arguments of one call, and trace the function."""
     owner, graph, x, params = _split(definition, args)
     where = f"{definition.where}: {definition.name}"
@@ -239,7 +268,7 @@ def stage(definition: Definition, args: Any, edges: Any, keywords: dict[str, Any
         call_once(fn, arguments, linen, name=definition.name, where=definition.where)
     with unchanged(own, f"{definition.where}: {definition.name}"):
         traced = _trace(definition, fn, arguments, graph)
-    return Staged(definition, fn, graph, arguments, traced)
+    return TracedCall(definition, fn, graph, arguments, traced)
 
 
 def _trace(
@@ -329,5 +358,5 @@ def _run(call: Call, graph: AnyGraph, arrays: Any) -> list[Any]:
     # What a primitive is lowered to is not looked into for the devices that it needs.
     return [
         jax.lax.with_sharding_constraint(x, graph.sharding_of(space is not Space.SHARED))
-        for x, space in zip(outs, call.given, strict=True)
+        for x, space in zip(outs, call.output_spaces, strict=True)
     ]

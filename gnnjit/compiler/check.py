@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnnjit.compiler.call import Staged, recording, stage
+from gnnjit.compiler.call import TracedCall, calls_of, is_layer
 from gnnjit.errors import CheckError, LayerError, shortened
 from gnnjit.graph.validate import is_traced, shown
 from gnnjit.ir.program import Program
@@ -55,7 +55,7 @@ class Difference:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class CheckReport:
     """What `gnnjit.check` compared of one layer. Print it, or leave it last in a notebook cell.
 
     Attributes:
@@ -99,7 +99,7 @@ class Report:
         return f"<h4>{title}</h4><table><tr>{head}</tr>{''.join(rows)}</table>"
 
 
-class Reports(list[Report]):
+class CheckReports(list[CheckReport]):
     """The reports of all layers that a call ran, in order."""
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ def check(
     rtol: float | None = None,
     seed: int = 0,
     **keywords: Any,
-) -> Report | Reports:
+) -> CheckReport | CheckReports:
     """Compare `target(*args, **keywords)` with the program as written, run edge by edge.
 
     It compares values, and the gradients of a random linear function of the outputs with respect to
@@ -131,7 +131,7 @@ def check(
         seed: of the random function.
 
     Returns:
-        A `Report` for a layer, and a list of them for anything else.
+        A `CheckReport` for a layer, and a list of them for anything else.
 
     Raises:
         LayerError: the call ran no layer, or is only traced; `rtol` or `seed` is no such number.
@@ -142,29 +142,18 @@ def check(
         raise LayerError(f"check: rtol is {came}, expected a number, 0 or more")
     if isinstance(seed, bool | np.bool_) or not hasattr(seed, "__index__") or seed < 0:
         raise LayerError(f"check: seed is {shown(seed)}, expected a whole number, 0 or more")
-    if not callable(target):
-        raise LayerError(f"check: got {type(target).__name__}, expected a layer or a function")
-    definition = getattr(target, "__gnnjit_layer__", None)
-    if definition is not None:
-        owner = getattr(target, "__self__", None)
-        args = args if owner is None else (owner, *args)
-        edges = keywords.pop("edges", None)
-        return check_call(stage(definition, args, edges, keywords), rtol, seed)
-    with recording() as calls:
-        target(*args, **keywords)
-    if not calls:
-        raise LayerError("check: the call ran no layer (was it compiled by jax.jit before?)")
-    return Reports(check_call(c, rtol, seed) for c in calls)
+    reports = [check_call(c, rtol, seed) for c in calls_of("check", target, args, keywords)]
+    return reports[0] if is_layer(target) else CheckReports(reports)
 
 
-def check_call(call: Staged, rtol: float | None = None, seed: int = 0) -> Report:
+def check_call(call: TracedCall, rtol: float | None = None, seed: int = 0) -> CheckReport:
     with jax.disable_jit(False):  # what is compiled is what is checked
         return _check_call(call, rtol, seed)
 
 
-def _check_call(call: Staged, rtol: float | None, seed: int) -> Report:
+def _check_call(call: TracedCall, rtol: float | None, seed: int) -> CheckReport:
     operands = call.traced.operands
-    moving = [i for i, x in enumerate(operands) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    differentiated = [i for i, x in enumerate(operands) if jnp.issubdtype(x.dtype, jnp.inexact)]
 
     def fast(ops: Sequence[Any]) -> list[Any]:
         traced = dataclasses.replace(call.traced, operands=tuple(ops))
@@ -182,24 +171,25 @@ def _check_call(call: Staged, rtol: float | None, seed: int) -> Report:
         )
     pairs = enumerate(zip(got, expected, strict=True))
     found = [_compare(f"output {i}", a, b, rtol) for i, (a, b) in pairs]
-    no_gradient = call.why_no_gradient(moving) if moving else None
+    no_gradient = call.why_no_gradient(differentiated) if differentiated else None
     if no_gradient:
-        moving = []
-    grads = [_gradient(f, operands, moving, seed) for f in (fast, slow)]
+        differentiated = []
+    grads = [_gradient(f, operands, differentiated, seed) for f in (fast, slow)]
     called = call.input_names()
-    names = [called.get(i) or call.program.inputs[i].name or f"constant {i}" for i in moving]
+    inputs = call.program.inputs
+    names = [called.get(i) or inputs[i].name or f"constant {i}" for i in differentiated]
     floor = 1e-2 * max(map(_magnitude, grads[1]), default=0.0)
     found += [
         _compare(f"gradient of {n}", a, b, rtol, floor)
         for n, a, b in zip(names, *grads, strict=True)
     ]
-    report = Report(call.definition.name, tuple(found), no_gradient=no_gradient)
+    report = CheckReport(call.definition.name, tuple(found), no_gradient=no_gradient)
     if report.ok:
         return report
     raise CheckError(str(dataclasses.replace(report, first_wrong_pass=_blame(call, rtol))))
 
 
-def _results(call: Staged, outs: Sequence[Any]) -> list[Any]:
+def _results(call: TracedCall, outs: Sequence[Any]) -> list[Any]:
     """Without what stands in the padding of a sharded graph."""
     graph = call.graph
     if not isinstance(graph, ShardedGraph):
@@ -208,21 +198,21 @@ def _results(call: Staged, outs: Sequence[Any]) -> list[Any]:
     return [
         jnp.where(jnp.reshape(real.get(space, graph.mask), (-1,) + (1,) * (x.ndim - 1)), x, 0)
         if x.ndim else x
-        for x, space in zip(outs, call.given, strict=True)
+        for x, space in zip(outs, call.output_spaces, strict=True)
     ]  # fmt: skip
 
 
-def _gradient(f: Any, operands: Sequence[Any], moving: list[int], seed: int) -> list[Any]:
+def _gradient(f: Any, operands: Sequence[Any], differentiated: list[int], seed: int) -> list[Any]:
     def loss(some: list[Any]) -> Any:
         full = list(operands)
-        for i, x in zip(moving, some, strict=True):
+        for i, x in zip(differentiated, some, strict=True):
             full[i] = x
         rng = np.random.default_rng(seed)
         outs = [o for o in f(full) if jnp.issubdtype(o.dtype, jnp.inexact)]
         weights = [jnp.asarray(rng.normal(size=o.shape), o.dtype) for o in outs]
         return sum((jnp.sum(o * w) for o, w in zip(outs, weights, strict=True)), jnp.zeros(()))
 
-    return jax.grad(loss)([operands[i] for i in moving]) if moving else []
+    return jax.grad(loss)([operands[i] for i in differentiated]) if differentiated else []
 
 
 def _default_rtol(dtype: Any) -> float:
@@ -253,7 +243,7 @@ def _compare(
     return Difference(what, float(gap[at]), index, float(a[at]), float(b[at]), limit)
 
 
-def _blame(call: Staged, rtol: float | None) -> str:
+def _blame(call: TracedCall, rtol: float | None) -> str:
     """The first pass after which the interpreted program gives other values."""
     expected = _results(call, call.interpret(call.program))
     wrong: list[str] = []

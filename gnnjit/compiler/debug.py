@@ -28,7 +28,7 @@ from gnnjit.lower import cpu
 from gnnjit.lower.choose import Choice
 from gnnjit.lower.execute import size_or_shared
 from gnnjit.passes.pipeline import layer_passes, run
-from gnnjit.planner.candidate import Candidate, Layout, alone
+from gnnjit.planner.candidate import CallShapes, Candidate, alone
 from gnnjit.planner.plan import Plan, Problem
 from gnnjit.sharding.local_shard import shapes
 from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
@@ -38,11 +38,11 @@ _printed: set[Hashable] = set()
 
 
 def print_plan(
-    label: str, problem: Problem, plan: Plan, graph: AnyGraph, layout: Callable[[], Layout]
+    label: str, problem: Problem, plan: Plan, graph: AnyGraph, call_shapes: Callable[[], CallShapes]
 ) -> None:
     """Print `plan` as `config.DEBUG` says, unless it was printed before.
 
-    label: where the layer stands and its name. layout: of the call's graph and arrays.
+    label: where the layer stands and its name. call_shapes: of the call's graph and arrays.
     """
     key = values(), problem, plan.chosen.choices
     if not config.DEBUG or key in _printed:
@@ -50,21 +50,21 @@ def print_plan(
     _printed.add(key)
     with jax.disable_jit(False), _compat.without_mesh():
         lines = [f"gnnjit: {label}: {_title(problem)}"]
-        for part in _parts(problem, plan, graph, layout, config.DEBUG):
+        for part in _parts(problem, plan, graph, call_shapes, config.DEBUG):
             lines += textwrap.indent(part, "  ").splitlines()
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def _title(problem: Problem) -> str:
-    if problem.moving is None:
+    if problem.differentiated is None:
         return "plan for inference"
     slots = zip(problem.slots, problem.program.inputs, strict=True)
-    names = [v.name or f"constant {i}" for i, v in slots if problem.moving[i]]
+    names = [v.name or f"constant {i}" for i, v in slots if problem.differentiated[i]]
     return f"plan for training, gradients of {', '.join(names) or 'nothing'}"
 
 
 def _parts(
-    problem: Problem, plan: Plan, graph: AnyGraph, layout: Callable[[], Layout], level: int
+    problem: Problem, plan: Plan, graph: AnyGraph, call_shapes: Callable[[], CallShapes], level: int
 ) -> Iterator[str]:
     """The parts of what is printed, in order."""
     choices = plan.chosen.choices
@@ -82,7 +82,7 @@ def _parts(
         yield f"--- as written\n{_text(problem.program)}"
         yield from (f"--- after {name}\n{_text(program)}" for name, program in after)
     here = shapes(graph) if isinstance(graph, ShardedGraph) else graph
-    for direction, choice in _traversals(problem, plan, here, layout):
+    for direction, choice in _traversals(problem, plan, here, call_shapes):
         kernel = kernel_of(direction, choice)
         yield kernel.reasons if level < 3 else str(kernel)
         if level >= 4:
@@ -94,15 +94,15 @@ def _text(program: Program) -> str:
 
 
 def _traversals(
-    problem: Problem, plan: Plan, graph: Graph, layout: Callable[[], Layout]
+    problem: Problem, plan: Plan, graph: Graph, call_shapes: Callable[[], CallShapes]
 ) -> Iterator[tuple[str, Choice]]:
     """With the direction of each."""
     for choice in forward_choices(plan.program, graph):
         yield "forward", choice
-    if any(problem.moving or ()):
+    if any(problem.differentiated or ()):
         limit = plan.chosen.choices.limit
-        call = Candidate(plan.program, limit, problem.slots, problem.moving, layout())
-        jaxpr = jax.make_jaxpr(alone(call))(call.layout.graph, call.layout.arrays)
+        call = Candidate(plan.program, limit, problem.slots, problem.differentiated, call_shapes())
+        jaxpr = jax.make_jaxpr(alone(call))(call.shapes.graph, call.shapes.arrays)
         for choice in backward_choices(plan.program, jaxpr.jaxpr, graph):
             yield "backward", choice
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from gnnjit import _compat
-from gnnjit.compiler.call import Staged, recording, stage
+from gnnjit.compiler.call import TracedCall, calls_of, is_layer
 from gnnjit.compiler.explain_plans import Asked, explain_plans
 from gnnjit.compiler.explain_traversals import (
     Kernel,
@@ -203,19 +203,8 @@ def explain(
     _check_options(wrt, backward=backward, measure=measure, learn=learn)
     options: dict[str, Any] = {"wrt": wrt if backward else None}
     options |= {"measure": measure, "learn": learn}
-    definition = getattr(target, "__gnnjit_layer__", None)
-    if definition is not None:
-        owner = getattr(target, "__self__", None)
-        args = args if owner is None else (owner, *args)
-        edges = keywords.pop("edges", None)
-        return explain_call(stage(definition, args, edges, keywords), **options)
-    if not callable(target):
-        raise LayerError(f"explain: got {type(target).__name__}, expected a layer or a function")
-    with recording() as calls:
-        target(*args, **keywords)
-    if not calls:
-        raise LayerError("explain: the call ran no layer (was it compiled by jax.jit before?)")
-    return Explanation(tuple(explain_call(c, **options) for c in calls))
+    found = [explain_call(c, **options) for c in calls_of("explain", target, args, keywords)]
+    return found[0] if is_layer(target) else Explanation(tuple(found))
 
 
 def _check_options(wrt: Any, **flags: Any) -> None:
@@ -228,14 +217,16 @@ def _check_options(wrt: Any, **flags: Any) -> None:
 
 
 def explain_call(
-    call: Staged, *, wrt: Wrt | None = "all", measure: bool = False, learn: bool = False
+    call: TracedCall, *, wrt: Wrt | None = "all", measure: bool = False, learn: bool = False
 ) -> LayerExplanation:
     """`wrt`: what gradients are taken of; None for inference alone."""
     with jax.disable_jit(False):  # what is compiled is what is explained
         return _explain_call(call, wrt, measure, learn)
 
 
-def _explain_call(call: Staged, wrt: Wrt | None, measure: bool, learn: bool) -> LayerExplanation:
+def _explain_call(
+    call: TracedCall, wrt: Wrt | None, measure: bool, learn: bool
+) -> LayerExplanation:
     no_gradient = _why_no_gradient(call, wrt) if wrt else None
     wrt = None if no_gradient else wrt
     inference, *training = plans = explain_plans(call, wrt=wrt, measure=measure, learn=learn)
@@ -276,10 +267,11 @@ def _explain_call(call: Staged, wrt: Wrt | None, measure: bool, learn: bool) -> 
     )
 
 
-def _why_no_gradient(call: Staged, wrt: Wrt) -> str | None:
-    slots = Asked.of(call, wrt)
-    moving = [i for i, slot in enumerate(slots.call.slots) if (slots.moving or ())[slot]]
-    return call.why_no_gradient(moving) if moving else None
+def _why_no_gradient(call: TracedCall, wrt: Wrt) -> str | None:
+    asked = Asked.of(call, wrt)
+    wanted = asked.differentiated or ()
+    differentiated = [i for i, slot in enumerate(asked.call.slots) if wanted[slot]]
+    return call.why_no_gradient(differentiated) if differentiated else None
 
 
 def _text(program: Program, names: Mapping[int, str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gnnjit.compiler.call import Staged
+from gnnjit.compiler.call import TracedCall
 from gnnjit.compiler.plan_tables import PlanExplanation, Wrt, explained, shown
 from gnnjit.compiler.primitive import Call, bind
 from gnnjit.cost.current import current
@@ -29,27 +29,31 @@ from gnnjit.system.timing import compare
 class Asked:
     """A call, and which of its arrays need gradients: what a plan is made for."""
 
-    staged: Staged
+    traced_call: TracedCall
     call: Call
     arrays: list[Any]
-    moving: tuple[bool, ...] | None
+    differentiated: tuple[bool, ...] | None
 
     @classmethod
-    def of(cls, staged: Staged, wrt: Wrt | None) -> Asked:
+    def of(cls, traced_call: TracedCall, wrt: Wrt | None) -> Asked:
         """`wrt`: what gradients are taken of; None for inference."""
-        arrays, call = staged.call()
+        arrays, call = traced_call.call()
         if wrt is None:
-            return cls(staged, call, arrays, None)
+            return cls(traced_call, call, arrays, None)
         shared = [v.space is Space.SHARED for v in call.program.inputs]
         params = {slot for slot, is_shared in zip(call.slots, shared, strict=True) if is_shared}
-        moving = [is_float(x) and (wrt == "all" or i in params) for i, x in enumerate(arrays)]
-        return cls(staged, call, arrays, tuple(moving))
+        differentiated = [
+            is_float(x) and (wrt == "all" or i in params) for i, x in enumerate(arrays)
+        ]
+        return cls(traced_call, call, arrays, tuple(differentiated))
 
     def problem(self) -> Problem:
-        moving = None
-        if self.moving is not None:
-            moving = [x for x, moves in zip(self.arrays, self.moving, strict=True) if moves]
-        return self.staged.problem(moving)
+        differentiated = None
+        if self.differentiated is not None:
+            differentiated = [
+                x for x, wanted in zip(self.arrays, self.differentiated, strict=True) if wanted
+            ]
+        return self.traced_call.problem(differentiated)
 
     def plan(self) -> Plan:
         try:
@@ -60,13 +64,16 @@ class Asked:
     def function(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """The call, or the call and its gradients, and what this is called with."""
         forward = functools.partial(bind, self.call)
-        return self.both_ways if self.moving else forward, (self.staged.graph, self.arrays)
+        return self.both_ways if self.differentiated else forward, (
+            self.traced_call.graph,
+            self.arrays,
+        )
 
     def both_ways(self, graph: Graph, arrays: list[Any]) -> Any:
         """The results are their own cotangents: with others, forward and backward overlap, as they
         cannot in training."""
-        assert self.moving is not None
-        at = [i for i, moves in enumerate(self.moving) if moves]
+        assert self.differentiated is not None
+        at = [i for i, wanted in enumerate(self.differentiated) if wanted]
 
         def forward(some: list[Any]) -> Any:
             every = list(arrays)
@@ -93,7 +100,7 @@ def is_float(x: Any) -> bool:
 
 
 def explain_plans(
-    staged: Staged, *, wrt: Wrt | None = "all", measure: bool = False, learn: bool = False
+    call: TracedCall, *, wrt: Wrt | None = "all", measure: bool = False, learn: bool = False
 ) -> tuple[PlanExplanation, ...]:
     """The plan for inference and, unless `wrt` is None or nothing has a gradient, for training.
 
@@ -101,17 +108,17 @@ def explain_plans(
     """
     if learn and not measure:
         raise LayerError("explain: learn=True learns from what measure=True measures; give both")
-    if measure and is_traced(staged.graph, staged.traced.operands, jnp.zeros(())):
-        own = staged.definition
+    if measure and is_traced(call.graph, call.traced.operands, jnp.zeros(())):
+        own = call.definition
         raise LayerError(
             f"{own.where}: {own.name}: explain(measure=True) needs to run the layer, and it is "
             "only traced here. Call it outside of jax.jit, jax.grad and the like, "
             "and with a function that is not compiled by jax.jit itself"
         )
-    asked = [Asked.of(staged, None)]
-    if wrt is not None and is_differentiable(training := Asked.of(staged, wrt)):
+    asked = [Asked.of(call, None)]
+    if wrt is not None and is_differentiable(training := Asked.of(call, wrt)):
         asked.append(training)
-    found = tuple(_explained(a, wrt if a.moving else None, measure) for a in asked)
+    found = tuple(_explained(a, wrt if a.differentiated else None, measure) for a in asked)
     if learn:
         every = [a for plan in found for a in plan.alternatives]
         points = [  # smaller chunks than usual take time that is no part of the work
@@ -127,8 +134,8 @@ def explain_plans(
 
 
 def is_differentiable(asked: Asked) -> bool:
-    """Whether something moves, and some output is a floating-point number."""
-    return any(asked.moving or ()) and any(is_float(o) for o in asked.call.program.outputs)
+    """Whether a gradient is taken, and some output is a floating-point number."""
+    return any(asked.differentiated or ()) and any(is_float(o) for o in asked.call.program.outputs)
 
 
 def _explained(asked: Asked, wrt: Wrt | None, measure: bool) -> PlanExplanation:

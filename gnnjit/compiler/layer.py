@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gnnjit.compiler.call import Definition, location, reference, stage
+from gnnjit.compiler.call import Definition, location, reference, trace_call
 from gnnjit.compiler.check import check
 from gnnjit.compiler.explain import explain
 from gnnjit.errors import LayerError
@@ -80,7 +80,7 @@ def layer(
 
     @functools.wraps(fn)
     def call(*args: Any, edges: Any = None, **keywords: Any) -> Any:
-        return stage(definition, args, edges, keywords).run_recorded()
+        return trace_call(definition, args, edges, keywords).run_recorded()
 
     call.__gnnjit_layer__ = definition  # type: ignore[attr-defined]
     signature = _called_as(definition)

@@ -12,12 +12,12 @@ from typing import Any, Literal
 from gnnjit.cost.model import CostModel, Work
 from gnnjit.ir.program import Program
 from gnnjit.ir.space import Space
-from gnnjit.passes.pipeline import Choices, layer_middle, layer_prefix, run
+from gnnjit.passes.pipeline import Choices
 from gnnjit.passes.reorder_aggregate_combine import movable_matmuls
 from gnnjit.passes.scores_as_products import scores
 from gnnjit.passes.store_edge_values import storable_values
 from gnnjit.planner.plan import Plan, Problem
-from gnnjit.system.contexts import cached
+from gnnjit.planner.programs import middle, prefix
 from gnnjit.system.memory_budget import human
 
 Wrt = Literal["all", "params"]
@@ -148,7 +148,7 @@ def explained(problem: Problem, plan: Plan, wrt: Wrt | None, model: CostModel) -
         for a in sorted(plan.every, key=lambda a: a.seconds)
     ]  # fmt: skip
     return PlanExplanation(
-        "inference" if problem.moving is None else "training",
+        "inference" if problem.differentiated is None else "training",
         wrt,
         plan.program,
         tuple(rows),
@@ -166,7 +166,7 @@ def shown(every: Sequence[TableRow]) -> list[TableRow]:
 
 def in_words(program: Program, padded: bool, choices: Choices) -> tuple[str, ...]:
     """What `choices` say, for each decision that `program`, as written, leaves."""
-    before = _before(program, padded, choices.on_edges)
+    before = prefix(program, padded, choices.on_edges)
     words = [
         f"{' '.join(filter(None, [site.name, site.kind]))} ({site.location}): "
         f"{order or site.written}"
@@ -175,8 +175,7 @@ def in_words(program: Program, padded: bool, choices: Choices) -> tuple[str, ...
     if scores(before):
         words.append("scores as products" if choices.products else "scores as sums")
     if choices.stored:
-        middle = dataclasses.replace(choices, stored=(), split=False, limit=None)
-        every = storable_values(_middle(program, padded, middle))
+        every = storable_values(middle(program, padded, choices))
         words += [f"stores {every[i].description}" for i in choices.stored]
     if choices.split:
         words.append("one traversal for each reduction")
@@ -186,16 +185,6 @@ def in_words(program: Program, padded: bool, choices: Choices) -> tuple[str, ...
     if choices.limit is not None:
         words.append(f"edges in chunks of {choices.limit:,} numbers")
     return tuple(words)
-
-
-@cached(maxsize=64)
-def _before(program: Program, padded: bool, on_edges: frozenset[Space]) -> Program:
-    return run(program, layer_prefix(padded, on_edges))
-
-
-@cached(maxsize=64)
-def _middle(program: Program, padded: bool, choices: Choices) -> Program:
-    return run(_before(program, padded, choices.on_edges), layer_middle(choices))
 
 
 def duration(amount: float) -> str:

@@ -28,7 +28,7 @@ from gnnjit import _compat
 from gnnjit._compat import ad, batching
 from gnnjit.compiler.debug import print_plan
 from gnnjit.cost.machine import platform_here
-from gnnjit.cost.sketch import Sizes
+from gnnjit.cost.sketch import GraphSizes
 from gnnjit.errors import LayerError, PlanError
 from gnnjit.graph import Graph
 from gnnjit.ir.linear import nonlinear
@@ -39,7 +39,7 @@ from gnnjit.lower.apart import apart
 from gnnjit.lower.explicit import gathered, on_each_device
 from gnnjit.lower.primitives import lowers_to, runs_alone
 from gnnjit.lower.run_program import num_bytes, run_program, shape_of
-from gnnjit.planner.candidate import Layout
+from gnnjit.planner.candidate import CallShapes
 from gnnjit.planner.plan import Problem
 from gnnjit.planner.search import plan
 from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
@@ -52,11 +52,11 @@ layer_p.multiple_results = True
 Levels = tuple[tuple[tuple[int | None, ...], int], ...]
 """Of each `jax.vmap` around a call, the innermost first: the axis of each operand, and how many."""
 
-_sizes: Context[Sizes | None] = Context(None)
+_sizes: Context[GraphSizes | None] = Context(None)
 
 
 @contextlib.contextmanager
-def planned_as(sizes: Sizes) -> Iterator[None]:
+def planned_as(sizes: GraphSizes) -> Iterator[None]:
     """Within it, layers are planned for a graph of these sizes, whatever those of the arrays."""
     with _sizes(sizes):
         yield
@@ -67,7 +67,7 @@ class Call:
     """What is known of a call when it is traced.
 
     program: as the user wrote it.
-    given: the spaces in which the outputs were returned.
+    output_spaces: the spaces in which the outputs were returned.
     slots: which of the arrays each operand is (`v` and `e.src` are often the same).
     padded: whether some edges are padding.
     budget: bytes that the call may need at its peak, if limited.
@@ -75,7 +75,7 @@ class Call:
     """
 
     program: Program
-    given: tuple[Space, ...]
+    output_spaces: tuple[Space, ...]
     slots: tuple[int, ...]
     padded: bool
     budget: int | None = None
@@ -85,33 +85,36 @@ class Call:
         self,
         graph: AnyGraph,
         arrays: Sequence[Any],
-        moving: tuple[bool, ...] | None,
+        differentiated: tuple[bool, ...] | None,
         platform: str,
     ) -> Problem:
         sizes = _sizes.value or _sizes_here(graph)
         spaces = self._spaces(arrays)
         outs = [
-            shape_of(graph, a, s) for a, s in zip(self.program.outputs, self.given, strict=True)
+            shape_of(graph, a, s)
+            for a, s in zip(self.program.outputs, self.output_spaces, strict=True)
         ]
         of_arrays = [_device_bytes(graph, x, s) for x, s in zip(arrays, spaces, strict=True)]
-        of_outs = [_device_bytes(graph, x, s) for x, s in zip(outs, self.given, strict=True)]
+        of_outs = [
+            _device_bytes(graph, x, s) for x, s in zip(outs, self.output_spaces, strict=True)
+        ]
         of_graph = [_device_bytes(graph, x, Space.DST) for x in jax.tree.leaves(graph)]
         least = sum((*of_graph, *of_arrays, *of_outs))
-        if moving is not None:
-            least += sum(n for n, moves in zip(of_arrays, moving, strict=True) if moves)
+        if differentiated is not None:
+            least += sum(n for n, wanted in zip(of_arrays, differentiated, strict=True) if wanted)
             inexact = [jnp.issubdtype(x.dtype, jnp.inexact) for x in outs]
             least += sum(n for n, counts in zip(of_outs, inexact, strict=True) if counts)
-        layout = None
+        call_shapes = None
         timed = autotuning.is_on() and _sizes.value is None and not isinstance(graph, ShardedGraph)
         if self.budget is not None or timed:
-            layout = self.layout(graph, arrays)
+            call_shapes = self.call_shapes(graph, arrays)
         return Problem(
-            self.program, self.slots, self.padded, sizes, moving, self.budget, platform, least,
-            layout,
+            self.program, self.slots, self.padded, sizes, differentiated, self.budget, platform,
+            least, call_shapes,
         )  # fmt: skip
 
-    def layout(self, graph: AnyGraph, arrays: Sequence[Any]) -> Layout:
-        return Layout.of(graph, arrays, self._spaces(arrays), self.given)
+    def call_shapes(self, graph: AnyGraph, arrays: Sequence[Any]) -> CallShapes:
+        return CallShapes.of(graph, arrays, self._spaces(arrays), self.output_spaces)
 
     def _spaces(self, arrays: Sequence[Any]) -> list[Space]:
         """Of the arrays."""
@@ -128,11 +131,11 @@ def _device_bytes(graph: AnyGraph, x: Any, space: Space) -> int:
     return num_bytes(x) // graph.num_shards
 
 
-def _sizes_here(graph: AnyGraph) -> Sizes:
+def _sizes_here(graph: AnyGraph) -> GraphSizes:
     """Of what one device works on."""
     if isinstance(graph, ShardedGraph):
-        return Sizes(graph.num_rows, graph.num_rows, graph.num_slots)
-    return Sizes(graph.num_src, graph.num_dst, graph.num_edges)
+        return GraphSizes(graph.num_rows, graph.num_rows, graph.num_slots)
+    return GraphSizes(graph.num_src, graph.num_dst, graph.num_edges)
 
 
 def bind(call: Call, graph: AnyGraph, arrays: Sequence[Any]) -> list[Any]:
@@ -152,20 +155,20 @@ def _run(
     call: Call,
     graph: AnyGraph,
     arrays: Sequence[Any],
-    moving: tuple[bool, ...] | None,
+    differentiated: tuple[bool, ...] | None,
     platform: str,
     linear: set[int] | None = None,
 ) -> list[Any]:
     """`linear`: the inputs that the result is transposed for."""
-    problem = call.problem(graph, arrays, moving, platform)
+    problem = call.problem(graph, arrays, differentiated, platform)
     try:
         chosen = plan(problem)
     except PlanError as error:
         raise PlanError(f"{call.label}: {error}") from None
-    print_plan(call.label, problem, chosen, graph, lambda: call.layout(graph, arrays))
+    print_plan(call.label, problem, chosen, graph, lambda: call.call_shapes(graph, arrays))
     operands = [arrays[i] for i in call.slots]
     program = chosen.program if linear is None else apart(chosen.program, linear)
-    return run_program(program, call.given, graph, operands, chosen.chosen.choices.limit)
+    return run_program(program, call.output_spaces, graph, operands, chosen.chosen.choices.limit)
 
 
 def _mapped(run: Callable[..., list[Any]], levels: Levels) -> Callable[..., list[Any]]:
@@ -180,7 +183,7 @@ def _shapes(*args: Any, call: Call, graph_def: Any, levels: Levels) -> list[Any]
     batch = tuple(size for _, size in reversed(levels))
     return [
         _compat.result_aval(args, (*batch, *x.shape), x.dtype)
-        for x in map(functools.partial(shape_of, graph), call.program.outputs, call.given)
+        for x in map(functools.partial(shape_of, graph), call.program.outputs, call.output_spaces)
     ]
 
 
@@ -188,15 +191,15 @@ def _jvp(
     args: Sequence[Any], tangents: Sequence[Any], *, call: Call, graph_def: Any, levels: Levels
 ) -> tuple[list[Any], list[Any]]:
     n = graph_def[1]
-    arrays, given = args[n:], tangents[n:]
-    moving = tuple(
+    arrays, tangents = args[n:], tangents[n:]
+    differentiated = tuple(
         type(t) is not ad.Zero and jnp.issubdtype(jax.typeof(x).dtype, jnp.inexact)
-        for x, t in zip(arrays, given, strict=True)
+        for x, t in zip(arrays, tangents, strict=True)
     )
-    at = [i for i, moves in enumerate(moving) if moves]
+    at = [i for i, wanted in enumerate(differentiated) if wanted]
 
     def run(*every: Any) -> list[Any]:
-        planned_for = None if levels else moving
+        planned_for = None if levels else differentiated
         return _run(call, *_split(every, graph_def), planned_for, platform_here())
 
     def f(*some: Any) -> list[Any]:
@@ -205,13 +208,13 @@ def _jvp(
             every[n + i] = x
         return _mapped(run, levels)(*every)
 
-    outs, steps = jax.jvp(f, [arrays[i] for i in at], [given[i] for i in at])
-    touched = depends(call.program, {k for k, i in enumerate(call.slots) if moving[i]})
+    outs, out_tangents = jax.jvp(f, [arrays[i] for i in at], [tangents[i] for i in at])
+    touched = depends(call.program, {k for k, i in enumerate(call.slots) if differentiated[i]})
     return outs, [
-        step
+        tangent
         if live and jnp.issubdtype(out.dtype, jnp.inexact)
         else _compat.zero_tangent(jax.typeof(out))
-        for out, step, live in zip(outs, steps, touched, strict=True)
+        for out, tangent, live in zip(outs, out_tangents, touched, strict=True)
     ]
 
 
@@ -219,17 +222,17 @@ def _transpose(
     cts: Sequence[Any], *args: Any, call: Call, graph_def: Any, levels: Levels
 ) -> list[Any]:
     n = graph_def[1]
-    given = [k for k, ct in enumerate(cts) if type(ct) is not ad.Zero]
+    nonzero = [k for k, ct in enumerate(cts) if type(ct) is not ad.Zero]
     linear = [i for i, x in enumerate(args) if ad.is_undefined_primal(x)]
-    call, levels, inputs = _reading(call, levels, given, n)
+    call, levels, inputs = _reading(call, levels, nonzero, n)
     at = {number: i for number, i in enumerate(inputs) if i in linear}
     roots = {k for k, slot in enumerate(call.slots) if n + slot in at}
     if (eqn := nonlinear(call.program, roots)) is not None:
         raise LayerError(_not_linear(call, eqn))
-    moving = tuple(number in at for number in range(n, len(inputs)))
+    differentiated = tuple(number in at for number in range(n, len(inputs)))
 
     def run(*every: Any) -> list[Any]:
-        return _run(call, *_split(every, graph_def), moving, platform_here(), roots)
+        return _run(call, *_split(every, graph_def), differentiated, platform_here(), roots)
 
     def f(*some: Any) -> list[Any]:
         rest = iter(some)
@@ -238,9 +241,9 @@ def _transpose(
     result: list[Any] = [None] * len(args)
     for i in linear:
         result[i] = ad.Zero(args[i].aval)
-    if given and at:
+    if nonzero and at:
         transposed = jax.linear_transpose(f, *(args[i].aval for i in at.values()))
-        for i, ct in zip(at.values(), transposed([cts[k] for k in given]), strict=True):
+        for i, ct in zip(at.values(), transposed([cts[k] for k in nonzero]), strict=True):
             result[i] = ct
     return result
 
@@ -262,7 +265,7 @@ def _batch(
         every = (*levels, (tuple(dims), count))
         return layer_p.bind(*some, call=call, graph_def=graph_def, levels=every)
 
-    outs = [0] * len(call.given)
+    outs = [0] * len(call.output_spaces)
     return on_each_device(f, args, dims, outs), outs
 
 
@@ -287,11 +290,12 @@ def _reading(
     program, inputs = call.program.select(outputs)
     slots = [call.slots[i] for i in inputs]
     arrays = sorted(set(slots))
-    given = tuple(call.given[k] for k in outputs)
+    spaces = tuple(call.output_spaces[k] for k in outputs)
     slots = tuple(arrays.index(i) for i in slots)
     read = [*range(leaves), *(leaves + i for i in arrays)]
     levels = tuple((tuple(axes[i] for i in read), size) for axes, size in levels)
-    return dataclasses.replace(call, program=program, given=given, slots=slots), levels, read
+    call = dataclasses.replace(call, program=program, output_spaces=spaces, slots=slots)
+    return call, levels, read
 
 
 def _lower(*args: Any, call: Call, graph_def: Any, levels: Levels, platform: str) -> list[Any]:

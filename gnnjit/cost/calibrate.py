@@ -87,7 +87,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Report:
+class CalibrationReport:
     """What a calibration found.
 
     Attributes:
@@ -134,7 +134,7 @@ def calibrate(
     repeats: int = REPEATS,
     progress: Callable[[str], None] | None = None,
     prior: CostModel | None = None,
-) -> Report:
+) -> CalibrationReport:
     """Measure the points in order, and fit the weights to them.
 
     Args:
@@ -174,7 +174,7 @@ def calibrate(
     )
     model = learner.model("calibrated in this process")
     report = tuple(Measured(name, work, t, model.seconds(work)) for name, work, t in measured)
-    return Report(report, learner, model)
+    return CalibrationReport(report, learner, model)
 
 
 def _mean(values: Sequence[float]) -> float:

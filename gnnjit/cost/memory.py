@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from gnnjit.cost.machine import Machine
-from gnnjit.cost.sketch import EdgeNode, Sketch, Traversal
+from gnnjit.cost.sketch import EdgeNode, Sketch, SketchedTraversal
 from gnnjit.cost.work import bytes_of
 from gnnjit.ir.space import Space
 
@@ -55,7 +55,9 @@ def _goes_in_chunks(nodes: list[EdgeNode], machine: Machine) -> bool:
                and n.width * n.inner > machine.product for n in nodes)  # fmt: skip
 
 
-def _chunk(t: Traversal, nodes: list[EdgeNode], edges: int, limit: int | None) -> tuple[float, int]:
+def _chunk(
+    t: SketchedTraversal, nodes: list[EdgeNode], edges: int, limit: int | None
+) -> tuple[float, int]:
     """Bytes of one step if nothing in it is fused, and its edges."""
     summed = {n for n, into in t.outputs if into is Space.SHARED and n.op == "dot_general"}
     held = [n for n in nodes if n.place is not Space.SHARED and n not in summed]

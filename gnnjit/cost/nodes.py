@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
-from gnnjit.cost.operations import TABLE, Cost
+from gnnjit.cost.operations import TABLE, OpCost
 
 P = TypeVar("P")
 """A place: a space in an edge function, the number of elements among whole arrays."""
@@ -24,7 +24,13 @@ class Node(Generic[P]):
     )  # fmt: skip
 
     def __init__(
-        self, op: str, cost: Cost, inputs: tuple[Node[P], ...], place: P, width: int, itemsize: int
+        self,
+        op: str,
+        cost: OpCost,
+        inputs: tuple[Node[P], ...],
+        place: P,
+        width: int,
+        itemsize: int,
     ):
         self.op, self.cost, self.inputs = op, cost, inputs
         self.place, self.width, self.itemsize = place, width, itemsize
@@ -38,7 +44,7 @@ class Node(Generic[P]):
         return f"{self.op}[{self.place}, {self.width}]"
 
 
-_LEAF = Cost("none")
+_LEAF = OpCost("none")
 
 
 class Tape(Generic[P]):
@@ -64,7 +70,7 @@ class Tape(Generic[P]):
     def add(
         self,
         op: str,
-        cost: Cost,
+        cost: OpCost,
         inputs: Sequence[Node[P]],
         width: int,
         itemsize: int,
@@ -130,7 +136,7 @@ def _share(tape: Tape[P], node: Node[P], k: int, ct: Node[P]) -> Node[P]:
     if rule == "select":
         parts = [node.inputs[0], ct, node.inputs[1 + k]]
         return tape.add("select_n", TABLE["select_n"], parts, ct.width, ct.itemsize)
-    x, slope = node.inputs[k], Cost("smooth", max(2.0, node.cost.arithmetic))
+    x, slope = node.inputs[k], OpCost("smooth", max(2.0, node.cost.arithmetic))
     width = max(x.width, node.width)
     derivative = tape.add("slope", slope, [x, node], width, node.itemsize)
     if node.op == "custom_jvp_call" and not node.cost.transcendental:  # `relu` and its like

@@ -20,7 +20,7 @@ class UnknownOperation(GnnjitError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cost:
+class OpCost:
     """Of one operation, per scalar of its result (of its operand, for `sum`).
 
     rule: how it is differentiated: `view` (moves or repeats scalars), `linear`, `mul`, `div`,
@@ -34,27 +34,27 @@ class Cost:
     transcendental: float = 0.0
 
 
-def _table() -> dict[str, Cost]:
-    rows: dict[Cost, str] = {
-        Cost("view"): "broadcast_in_dim reshape squeeze expand_dims transpose copy copy_p slice "
+def _table() -> dict[str, OpCost]:
+    rows: dict[OpCost, str] = {
+        OpCost("view"): "broadcast_in_dim reshape squeeze expand_dims transpose copy copy_p slice "
         "rev concatenate pad gather split dynamic_slice reduce_precision convert_element_type "
         "optimization_barrier stack tile unstack",
-        Cost("none"): "stop_gradient iota",
-        Cost("linear", 1): "add sub add_any neg at_most",
-        Cost("mul", 1): "mul",
-        Cost("div", 4): "div",
-        Cost("select", 1): "select_n",
-        Cost("sum", 1): "reduce_sum cumsum",
-        Cost("dot"): "dot_general",
-        Cost("smooth", 1): "max min abs sign square floor ceil round clamp rem nextafter "
+        OpCost("none"): "stop_gradient iota",
+        OpCost("linear", 1): "add sub add_any neg at_most",
+        OpCost("mul", 1): "mul",
+        OpCost("div", 4): "div",
+        OpCost("select", 1): "select_n",
+        OpCost("sum", 1): "reduce_sum cumsum",
+        OpCost("dot"): "dot_general",
+        OpCost("smooth", 1): "max min abs sign square floor ceil round clamp rem nextafter "
         "reduce_max reduce_min cummax cummin real imag",
-        Cost("smooth", 2): "integer_pow one_minus_square reduce_prod cumprod",
-        Cost("smooth", 6): "sqrt rsqrt",
-        Cost("smooth", 16): "polynomial",
-        Cost("smooth", 0, 1): "exp exp2 expm1 log log1p log2 tanh logistic erf erfc sin cos tan "
+        OpCost("smooth", 2): "integer_pow one_minus_square reduce_prod cumprod",
+        OpCost("smooth", 6): "sqrt rsqrt",
+        OpCost("smooth", 16): "polynomial",
+        OpCost("smooth", 0, 1): "exp exp2 expm1 log log1p log2 tanh logistic erf erfc sin cos tan "
         "sinh cosh asin acos atan asinh acosh atanh cbrt",
-        Cost("smooth", 0, 2): "pow atan2 erf_inv lgamma digamma",
-        Cost("none", 1): "eq ne lt le gt ge and or not xor is_finite shift_left "
+        OpCost("smooth", 0, 2): "pow atan2 erf_inv lgamma digamma",
+        OpCost("none", 1): "eq ne lt le gt ge and or not xor is_finite shift_left "
         "shift_right_logical shift_right_arithmetic bitcast_convert_type population_count "
         "argmax argmin reduce_and reduce_or reduce_xor sort random_bits random_wrap "
         "random_unwrap threefry2x32 clz mulhi",
@@ -66,7 +66,7 @@ TABLE = _table()
 _CALLS = ("custom_jvp_call", "custom_vjp_call", "cond", "while", "scan", "jit", "pjit")
 
 
-def cost(op: Any, dtype: Any) -> Cost:
+def cost(op: Any, dtype: Any) -> OpCost:
     """Of one equation. Raises UnknownOperation for a primitive that the table does not have."""
     name = op.name
     known = TABLE.get(name)
@@ -78,11 +78,11 @@ def cost(op: Any, dtype: Any) -> Cost:
 
 
 @functools.cache
-def _without_derivative(known: Cost) -> Cost:
+def _without_derivative(known: OpCost) -> OpCost:
     return dataclasses.replace(known, rule="none")
 
 
-def _inside(op: Any) -> Cost:
+def _inside(op: Any) -> OpCost:
     """A call (a custom derivative, a condition): all that is inside it, once."""
     names = list(_compat.primitive_names(op)) if op.name in _CALLS else []
     names = [n for n in names if n not in _CALLS]
@@ -93,4 +93,4 @@ def _inside(op: Any) -> Cost:
             "gnnjit/cost/operations.py"
         )
     arithmetic = sum(TABLE[n].arithmetic for n in names)
-    return Cost("smooth", arithmetic, sum(TABLE[n].transcendental for n in names))
+    return OpCost("smooth", arithmetic, sum(TABLE[n].transcendental for n in names))

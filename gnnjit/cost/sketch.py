@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gnnjit.cost.nodes import Node, Tape, pull_back, scalars
-from gnnjit.cost.operations import TABLE, Cost, cost
+from gnnjit.cost.operations import TABLE, OpCost, cost
 from gnnjit.ir.dtypes import is_inexact
 from gnnjit.ir.program import (
     Aggregate,
@@ -32,11 +32,11 @@ from gnnjit.ir.space import Space, join
 
 EdgeNode = Node[Space]
 ArrayNode = Node[int]
-_TIES = Cost("none", 3)
+_TIES = OpCost("none", 3)
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes:
+class GraphSizes:
     """Number of sources, destinations and edges (with padding)."""
 
     src: int
@@ -52,7 +52,7 @@ class Sizes:
 
 
 @dataclasses.dataclass(frozen=True)
-class Traversal:
+class SketchedTraversal:
     """One pass over the edges: what it reduces into which space (None: written on the edges)."""
 
     rows: Space
@@ -78,48 +78,50 @@ class Sketch:
     outputs: what the call returns, then the gradients.
     """
 
-    sizes: Sizes
+    sizes: GraphSizes
     operations: list[ArrayNode]
-    traversals: list[Traversal]
+    traversals: list[SketchedTraversal]
     outputs: list[ArrayNode]
 
 
 def sketch(
     program: Program,
     slots: Sequence[int],
-    sizes: Sizes,
-    moving: Sequence[bool] | None,
+    sizes: GraphSizes,
+    differentiated: Sequence[bool] | None,
     *,
     online: bool = False,
 ) -> Sketch:
     """Of a program after `fuse-scatter-apply-gather`.
 
-    slots: which array each input is; moving: which arrays need gradients (None: no gradient is
-    taken). `online`: the platform's kernels do an `exp_sum` in one traversal.
+    slots: which array each input is; differentiated: which arrays need gradients, None if none is
+    taken. `online`: the platform's kernels do an `exp_sum` in one traversal.
 
     Raises:
         UnknownOperation: there is no figure for an operation.
     """
-    return _Sketcher(sizes, online).run(program, slots, moving)
+    return _Sketcher(sizes, online).run(program, slots, differentiated)
 
 
 class _Sketcher:
-    def __init__(self, sizes: Sizes, online: bool):
+    def __init__(self, sizes: GraphSizes, online: bool):
         self.sizes, self.online = sizes, online
         self.tape: Tape[int] = Tape(max)
         self.calls: dict[ArrayNode, _Call] = {}
-        self.traversals: list[Traversal] = []
+        self.traversals: list[SketchedTraversal] = []
 
-    def run(self, program: Program, slots: Sequence[int], moving: Sequence[bool] | None) -> Sketch:
+    def run(
+        self, program: Program, slots: Sequence[int], differentiated: Sequence[bool] | None
+    ) -> Sketch:
         env: dict[Atom, ArrayNode] = {}
         for v, slot in zip(program.inputs, slots, strict=True):
-            live = bool(moving and moving[slot]) and is_inexact(v.dtype)
+            live = bool(differentiated and differentiated[slot]) and is_inexact(v.dtype)
             n = self.sizes[v.space]
             env[v] = self.tape.leaf((slot, n), n, v.size, _itemsize(v), live)
         for eqn in program.equations:
             self.equation(eqn, env)
         outs = [self.read(o, env) for o in program.outputs]
-        every = outs + (self.reverse(outs) if moving else [])
+        every = outs + (self.reverse(outs) if differentiated else [])
         return Sketch(self.sizes, self.needed(every), self.traversals, every)
 
     def needed(self, outs: Sequence[ArrayNode]) -> list[ArrayNode]:
@@ -222,7 +224,7 @@ class _Call:
         r, atom = self.op.reductions[i], self.op.body.outputs[i]
         n = self.owner.sizes[Space.EDGE if r is None else r.into]
         tape, width = self.owner.tape, scalars(atom.shape)
-        node = tape.add("aggregate", Cost("smooth"), self.inputs, width, _itemsize(atom),
+        node = tape.add("aggregate", OpCost("smooth"), self.inputs, width, _itemsize(atom),
                         detail=(number, i), place=n)  # fmt: skip
         used = [self.read(a) for a in self.op.operands(i)]
         node.live = any(u.live for u in used) and is_inexact(atom.dtype)
@@ -248,7 +250,9 @@ class _Call:
         parts = [plain + scored] if self.owner.online else [plain, scored]
         for outputs in parts:
             if outputs:
-                self.owner.traversals.append(Traversal(rows, tuple(outputs), backward=False))
+                self.owner.traversals.append(
+                    SketchedTraversal(rows, tuple(outputs), backward=False)
+                )
 
     def weight(self, r: Reduce) -> EdgeNode:
         """`exp(score - max)` of an exp_sum."""
@@ -293,7 +297,7 @@ class _Call:
         if r is not None and r.kind in ("max", "min"):
             best = tape.leaf(("best", i), into, value.width, value.itemsize)
             attained = tape.add("attains", _TIES, [value, best], value.width, value.itemsize)
-            count = Traversal(into, ((attained, into),), backward=True)
+            count = SketchedTraversal(into, ((attained, into),), backward=True)
             self.owner.traversals.append(count)
             ct = tape.binary("mul", attained, ct)
         if r is not None and r.score is not None:
@@ -327,8 +331,8 @@ class _Call:
                 found.append((x, made))
                 continue
             inside = self.tape.fold(inside, leaf.width)
-            made = self.owner.tape.add("aggregate", Cost("none"), [*self.inputs, *arrays], x.width,
-                                       x.itemsize, detail=(leaf, len(found)),
+            made = self.owner.tape.add("aggregate", OpCost("none"), [*self.inputs, *arrays],
+                                       x.width, x.itemsize, detail=(leaf, len(found)),
                                        place=n)  # fmt: skip
             if outside:
                 made = self.owner.tape.add("mul", TABLE["mul"], [made, *arrays], x.width,
@@ -342,7 +346,7 @@ class _Call:
             home = Space.DST if Space.DST in groups or not groups else Space.SRC
             groups.setdefault(home, []).extend(loose)
         for rows, outputs in groups.items():
-            self.owner.traversals.append(Traversal(rows, tuple(outputs), backward=True))
+            self.owner.traversals.append(SketchedTraversal(rows, tuple(outputs), backward=True))
         return found
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from gnnjit.cost.kinds import CACHES, INDEX, NAMES
 from gnnjit.cost.machine import Machine
 from gnnjit.cost.model import Work
-from gnnjit.cost.sketch import ArrayNode, EdgeNode, Sketch, Traversal
+from gnnjit.cost.sketch import ArrayNode, EdgeNode, Sketch, SketchedTraversal
 from gnnjit.ir.space import Space
 
 
@@ -156,7 +156,7 @@ class _Counter:
 
     # ------------------------------------------------------------------ traversals
 
-    def traversal(self, t: Traversal) -> None:
+    def traversal(self, t: SketchedTraversal) -> None:
         nodes = _Edges(t, self.machine)
         for node in nodes.hoisted:
             n = self.sketch.sizes[node.place]
@@ -169,7 +169,7 @@ class _Counter:
         else:
             self.kernel(t, nodes)
 
-    def kernel(self, t: Traversal, nodes: _Edges) -> None:
+    def kernel(self, t: SketchedTraversal, nodes: _Edges) -> None:
         sizes, m = self.sketch.sizes, self.machine
         edges, rows = sizes.edges, sizes[t.rows]
         vectors = sum(_vectors(n, m.vector) for n in nodes.computed)
@@ -198,7 +198,7 @@ class _Counter:
             **{f"lines_{c}m": edges * lines * _miss(table, c << 20) for c in CACHES},
         )  # fmt: skip
 
-    def chunks(self, t: Traversal, nodes: _Edges) -> None:
+    def chunks(self, t: SketchedTraversal, nodes: _Edges) -> None:
         edges = self.sketch.sizes.edges
         for n in nodes.computed:
             if n.op == "dot_general":
@@ -234,7 +234,7 @@ def tall_features(
 class _Edges:
     """The nodes of one traversal: computed on the edges, read, and hoisted to the vertices."""
 
-    def __init__(self, t: Traversal, machine: Machine):
+    def __init__(self, t: SketchedTraversal, machine: Machine):
         self.computed: list[EdgeNode] = []
         self.read: list[EdgeNode] = []
         self.hoisted: list[EdgeNode] = []

@@ -20,38 +20,40 @@ from gnnjit.system.contexts import cached
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class CallShapes:
     """Shapes and dtypes of a call's graph and arrays, and the spaces of its outputs."""
 
     graph_def: Any
     graph: tuple[jax.ShapeDtypeStruct, ...]
     arrays: tuple[jax.ShapeDtypeStruct, ...]
-    given: tuple[Space, ...]
+    output_spaces: tuple[Space, ...]
 
     @staticmethod
     def of(
         graph: AnyGraph,
         arrays: Sequence[Any],
         spaces: Sequence[Space],
-        given: tuple[Space, ...],
-    ) -> Layout:
+        output_spaces: tuple[Space, ...],
+    ) -> CallShapes:
         """`spaces`: of the arrays."""
         leaves, treedef = jax.tree.flatten(graph)
         places = [_place(graph, space) for space in (*(Space.DST for _ in leaves), *spaces)]
-        shapes = tuple(map(_shape, (*leaves, *arrays), places))
-        return Layout(treedef, shapes[: len(leaves)], shapes[len(leaves) :], given)
+        every = tuple(map(_shape, (*leaves, *arrays), places))
+        return CallShapes(treedef, every[: len(leaves)], every[len(leaves) :], output_spaces)
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """One plan of a call: an optimised program and the limit of its chunks. `slots` and `moving`
-    as in `Problem`."""
+    """One plan of a call: an optimised program and the limit of its chunks.
+
+    slots, differentiated: as in `Problem`.
+    """
 
     program: Program
     limit: int | None
     slots: tuple[int, ...]
-    moving: tuple[bool, ...] | None
-    layout: Layout
+    differentiated: tuple[bool, ...] | None
+    shapes: CallShapes
 
 
 SPARE = 1 << 10
@@ -64,17 +66,13 @@ def is_available(platform: str) -> bool:
     return here == platform or (here == "gpu" and platform in ("cuda", "rocm"))
 
 
+@cached(maxsize=4096)
 def peak(candidate: Candidate) -> int | None:
     """Bytes of arguments, results and temporaries of the call alone; with its gradient if one is
     taken. None where the compiler does not tell."""
-    return _peak(candidate)
-
-
-@cached(maxsize=4096)
-def _peak(candidate: Candidate) -> int | None:
-    layout = candidate.layout
+    shapes = candidate.shapes
     run = functools.partial(_run, candidate)
-    compiled = jax.jit(run, keep_unused=True).lower(layout.graph, layout.arrays, _cts(candidate))
+    compiled = jax.jit(run, keep_unused=True).lower(shapes.graph, shapes.arrays, _cts(candidate))
     found = compiled.compile().memory_analysis()
     if found is None:
         return None
@@ -95,9 +93,9 @@ def alone(candidate: Candidate) -> Callable[..., Any]:
 
 
 def compiled(candidate: Candidate) -> Any:
-    """`alone`, compiled for the shapes of its layout."""
+    """`alone`, compiled for the shapes of the call."""
     run = jax.jit(alone(candidate), keep_unused=True)
-    return run.lower(candidate.layout.graph, candidate.layout.arrays).compile()
+    return run.lower(candidate.shapes.graph, candidate.shapes.arrays).compile()
 
 
 def _shape(x: Any, place: Any = None) -> jax.ShapeDtypeStruct:
@@ -112,33 +110,35 @@ def _place(graph: AnyGraph, space: Space) -> NamedSharding | None:
 
 
 def _forward(candidate: Candidate, leaves: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
-    layout = candidate.layout
-    graph = jax.tree.unflatten(layout.graph_def, leaves)
+    shapes = candidate.shapes
+    graph = jax.tree.unflatten(shapes.graph_def, leaves)
     operands = [arrays[i] for i in candidate.slots]
-    return run_program(candidate.program, layout.given, graph, operands, candidate.limit)
+    return run_program(candidate.program, shapes.output_spaces, graph, operands, candidate.limit)
 
 
 def _cts(candidate: Candidate) -> list[jax.ShapeDtypeStruct]:
     """Shapes of the cotangents that arrive."""
-    if candidate.moving is None:
+    if candidate.differentiated is None:
         return []
     outs = jax.eval_shape(
-        functools.partial(_forward, candidate), candidate.layout.graph, candidate.layout.arrays
+        functools.partial(_forward, candidate),
+        candidate.shapes.graph,
+        candidate.shapes.arrays,
     )
-    graph = jax.tree.unflatten(candidate.layout.graph_def, candidate.layout.graph)
+    graph = jax.tree.unflatten(candidate.shapes.graph_def, candidate.shapes.graph)
     return [
         _shape(o, _place(graph, space))
-        for o, space in zip(outs, candidate.layout.given, strict=True)
+        for o, space in zip(outs, candidate.shapes.output_spaces, strict=True)
         if jnp.issubdtype(o.dtype, jnp.inexact)
     ]
 
 
 def _run(candidate: Candidate, leaves: Any, arrays: Any, cts: Any) -> Any:
-    """The outputs, and the gradients of what is moving; `cts` of the floating-point outputs, or
-    these themselves."""
-    if candidate.moving is None:
+    """The outputs, and the gradients if any are taken; `cts`: the cotangents of the floating-point
+    outputs, None for these themselves."""
+    if candidate.differentiated is None:
         return _forward(candidate, leaves, arrays)
-    at = [i for i, moves in enumerate(candidate.moving) if moves]
+    at = [i for i, wanted in enumerate(candidate.differentiated) if wanted]
 
     def f(*some: Any) -> list[Any]:
         every = list(arrays)
@@ -147,9 +147,10 @@ def _run(candidate: Candidate, leaves: Any, arrays: Any, cts: Any) -> Any:
         return _forward(candidate, leaves, every)
 
     outs, pull = jax.vjp(f, *(arrays[i] for i in at))
-    given = iter([o for o in outs if jnp.issubdtype(o.dtype, jnp.inexact)] if cts is None else cts)
+    floats = [o for o in outs if jnp.issubdtype(o.dtype, jnp.inexact)]
+    arriving = iter(floats if cts is None else cts)
     every = [
-        next(given)
+        next(arriving)
         if jnp.issubdtype(o.dtype, jnp.inexact)
         else np.zeros(o.shape, jax.dtypes.float0)
         for o in outs

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from gnnjit.cost.model import Work
-from gnnjit.cost.sketch import Sizes
+from gnnjit.cost.sketch import GraphSizes
 from gnnjit.ir.program import Program
 from gnnjit.passes.pipeline import Choices
-from gnnjit.planner.candidate import Layout
+from gnnjit.planner.candidate import CallShapes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,22 +18,22 @@ class Problem:
     program: as the user wrote it.
     slots: which array each operand is.
     padded: whether some edges are padding.
-    moving: which of the arrays need gradients; None if none is taken.
+    differentiated: which of the arrays need gradients; None if none is taken.
     budget: bytes that the call may need at its peak.
     least: bytes that every plan needs: of the graph, the arguments and the results, and, where a
         gradient is taken, of the cotangents and the gradients.
-    layout: what a plan is compiled for, to measure it; None where that is not asked for.
+    call_shapes: what a plan is compiled for, to measure it; None where that is not asked for.
     """
 
     program: Program
     slots: tuple[int, ...]
     padded: bool
-    sizes: Sizes
-    moving: tuple[bool, ...] | None
+    sizes: GraphSizes
+    differentiated: tuple[bool, ...] | None
     budget: int | None
     platform: str
     least: int = 0
-    layout: Layout | None = None
+    call_shapes: CallShapes | None = None
 
 
 @dataclasses.dataclass(frozen=True)

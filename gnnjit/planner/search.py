@@ -26,22 +26,14 @@ from gnnjit.cost.work import work_of
 from gnnjit.errors import PlanError
 from gnnjit.ir.program import Aggregate, Program
 from gnnjit.ir.space import Space
-from gnnjit.ir.verify import verify
-from gnnjit.passes.pipeline import (
-    AS_WRITTEN,
-    NOWHERE,
-    Choices,
-    layer_middle,
-    layer_prefix,
-    layer_suffix,
-    run,
-)
+from gnnjit.passes.pipeline import AS_WRITTEN, NOWHERE, Choices
 from gnnjit.passes.reorder_aggregate_combine import movable_matmuls
 from gnnjit.passes.scores_as_products import scores
 from gnnjit.passes.store_edge_values import storable_values
 from gnnjit.planner import timings
 from gnnjit.planner.candidate import Candidate, is_available, peak
 from gnnjit.planner.plan import Alternative, Plan, Problem
+from gnnjit.planner.programs import middle, optimise, prefix, weighed
 from gnnjit.system import autotuning
 from gnnjit.system.contexts import Context, cached
 from gnnjit.system.memory_budget import human
@@ -59,7 +51,6 @@ CROWDED = 2
 EXHAUSTIVE = 16
 """Alternatives of one call that are all looked at; of more, one decision is improved at a time."""
 
-
 _OTHER = {"aggregate-first": "combine-first", "combine-first": "aggregate-first"}
 
 _forced: Context[Choices | None] = Context(None)
@@ -73,44 +64,11 @@ def force(choices: Choices) -> Iterator[None]:
 
 
 @cached(maxsize=4096)
-def _prefix(program: Program, padded: bool, on_edges: frozenset[Space]) -> Program:
-    return run(program, layer_prefix(padded, on_edges))
-
-
-@cached(maxsize=8192)
-def _middle(program: Program, padded: bool, choices: Choices) -> Program:
-    """As far as the choice of what to store, which does not count here; not checked, since most of
-    these never run."""
-    return run(_prefix(program, padded, choices.on_edges), layer_middle(choices), verified=False)
-
-
-@cached(maxsize=8192)
-def optimise(program: Program, padded: bool, choices: Choices = AS_WRITTEN) -> Program:
-    """The program that runs, with these choices. What was weighed before is checked now."""
-    middle = _middle(program, padded, _before_storing(choices))
-    verify(middle)
-    return run(middle, layer_suffix(choices))
-
-
-@cached(maxsize=8192)
-def _weighed(program: Program, padded: bool, choices: Choices, online: bool) -> Program:
-    """As `optimise`, without checking what mostly never runs. Not `online`: as it is lowered where
-    no kernel does a softmax in one traversal."""
-    middle = _middle(program, padded, _before_storing(choices))
-    return run(middle, layer_suffix(choices, online=online), verified=False)
-
-
-def _before_storing(choices: Choices) -> Choices:
-    """As far as they decide on a program before `store-edge-values`."""
-    return dataclasses.replace(choices, stored=(), split=False, limit=None)
-
-
-@cached(maxsize=4096)
 def _options(
     program: Program, padded: bool, on_edges: frozenset[Space], slots: tuple[int, ...]
 ) -> dict[str, tuple[Any, ...]]:
     """Per decision about the vertices, the values to try; the first is what the user wrote."""
-    before = _prefix(program, padded, on_edges)
+    before = prefix(program, padded, on_edges)
     out: dict[str, tuple[Any, ...]] = {
         "on_edges": (on_edges,),
         "aliased_inputs": (_aliased_inputs(program, slots),),
@@ -147,13 +105,8 @@ def _plan(problem: Problem, machine: Machine, model: CostModel) -> Plan:
         every, why = planner.fitting(forced), ""
     except UnknownOperation as error:
         every, why = planner.unpredicted(forced), str(error)
-    program = _unlimited(problem, every[0].choices)
+    program = optimise(problem.program, problem.padded, every[0].choices)
     return Plan(program, every[0], tuple(every[1:]), why)
-
-
-def _unlimited(problem: Problem, choices: Choices) -> Program:
-    """The size of chunks does not change the program."""
-    return optimise(problem.program, problem.padded, dataclasses.replace(choices, limit=None))
 
 
 class _Planner:
@@ -166,10 +119,8 @@ class _Planner:
         if choices not in self.seen:
             p = self.problem
             online = p.platform == "cuda"
-            program = _weighed(
-                p.program, p.padded, dataclasses.replace(choices, limit=None), online
-            )
-            made = sketch(program, p.slots, p.sizes, p.moving, online=online)
+            program = weighed(p.program, p.padded, choices, online=online)
+            made = sketch(program, p.slots, p.sizes, p.differentiated, online=online)
             work = work_of(made, self.machine)
             seconds, peak, steps = self.model.seconds(work), 0.0, 0
             if p.budget is not None:
@@ -181,12 +132,12 @@ class _Planner:
 
     def spread_bytes(self, program: Program) -> int:
         """Of results brought to the edges or masked there, and of their cotangents."""
-        layout = self.problem.layout
-        if layout is None:
+        call_shapes = self.problem.call_shapes
+        if call_shapes is None:
             return 0
         each = [
             math.prod(atom.shape) * atom.dtype.itemsize
-            for atom, space in zip(program.outputs, layout.given, strict=True)
+            for atom, space in zip(program.outputs, call_shapes.output_spaces, strict=True)
             if space in (Space.EDGE, Space.SRC)
             and (self.problem.padded or atom.space is not Space.EDGE)
         ]
@@ -216,12 +167,13 @@ class _Planner:
         for on_edges in self.places():
             self.search(_options(p.program, p.padded, on_edges, p.slots))
         least = self.fastest()
-        middle = _middle(p.program, p.padded, least.choices)
-        if any(s.size > 1 for s in scores(middle)):  # one head is always a product
+        before = middle(p.program, p.padded, least.choices)
+        if any(s.size > 1 for s in scores(before)):  # one head is always a product
             self.alternative(dataclasses.replace(least.choices, products=True))
             least = self.fastest()
-        if p.moving and p.budget is not None:  # without one, memory stays that of the vertices
-            stored = storable_values(_middle(p.program, p.padded, least.choices))
+        # Without a budget, memory stays that of the vertices.
+        if p.differentiated and p.budget is not None:
+            stored = storable_values(middle(p.program, p.padded, least.choices))
             for picked in _subsets(len(stored)):
                 self.alternative(dataclasses.replace(least.choices, stored=picked))
         if self.shares_traversals(least.choices):
@@ -230,13 +182,13 @@ class _Planner:
 
     def is_compiled_here(self) -> bool:
         """Whether plans can be compiled alone, to see what they need."""
-        return self.problem.layout is not None and is_available(self.problem.platform)
+        return self.problem.call_shapes is not None and is_available(self.problem.platform)
 
     def candidate(self, a: Alternative) -> Candidate:
         p = self.problem
-        assert p.layout is not None
-        program, limit = _unlimited(p, a.choices), a.choices.limit
-        return Candidate(program, limit, p.slots, p.moving, p.layout)
+        assert p.call_shapes is not None
+        program = optimise(p.program, p.padded, a.choices)
+        return Candidate(program, a.choices.limit, p.slots, p.differentiated, p.call_shapes)
 
     def fastest(self) -> Alternative:
         return min(self.seen.values(), key=lambda a: a.seconds)
@@ -244,7 +196,7 @@ class _Planner:
     def shares_traversals(self, choices: Choices) -> bool:
         """Whether reductions share a traversal, each of which could have one of its own."""
         p = self.problem
-        program = _weighed(p.program, p.padded, choices, p.platform == "cuda")
+        program = weighed(p.program, p.padded, choices, online=p.platform == "cuda")
         ops = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
         return any(sum(r is not None for r in op.reductions) > 1 for op in ops)
 

@@ -111,7 +111,7 @@ def key_of(problem: Problem) -> str:
         n >> (less := max(n.bit_length() - DIGITS, 0)) << less for n in dataclasses.astuple(p.sizes)
     ]
     parts = (
-        show(p.program, locations=False), p.slots, p.padded, sizes, p.moving, p.platform,
+        show(p.program, locations=False), p.slots, p.padded, sizes, p.differentiated, p.platform,
         _lowering(), keeps_memory(), Key.here(),
     )  # fmt: skip
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
@@ -162,27 +162,27 @@ def remember(key: str, times: Mapping[Choices, float | None], again: bool = Fals
 def measured(candidates: Sequence[Candidate]) -> list[float | None]:
     """Seconds of each plan of one call, in turns, on made-up arrays; None for one that does not
     compile or run."""
-    layout, rng = candidates[0].layout, np.random.default_rng(0)
-    given = jax.tree.unflatten(layout.graph_def, layout.graph)
-    leaves, treedef = autotuning.untraced(lambda: jax.tree.flatten(_graph_like(given, rng)))
-    shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
-    here = dataclasses.replace(layout, graph_def=treedef, graph=shapes)
-    candidates = [dataclasses.replace(c, layout=here) for c in candidates]
+    shapes, rng = candidates[0].shapes, np.random.default_rng(0)
+    graph = jax.tree.unflatten(shapes.graph_def, shapes.graph)
+    leaves, treedef = autotuning.untraced(lambda: jax.tree.flatten(_graph_like(graph, rng)))
+    of_leaves = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
+    here = dataclasses.replace(shapes, graph_def=treedef, graph=of_leaves)
+    candidates = [dataclasses.replace(c, shapes=here) for c in candidates]
     executables = [_fails_to_none(functools.partial(compiled, c)) for c in candidates]
 
     def clocked() -> list[float | None]:
-        given = tuple(leaves), tuple(_like(x, rng) for x in layout.arrays)
-        runs = [f if f and _fails_to_none(functools.partial(_runs, f, given)) else None
+        arguments = tuple(leaves), tuple(_like(x, rng) for x in shapes.arrays)
+        runs = [f if f and _fails_to_none(functools.partial(_runs, f, arguments)) else None
                 for f in executables]  # fmt: skip
         able = [f for f in runs if f]
-        times = iter(_fails_to_none(functools.partial(compare, able, given)) or ())
+        times = iter(_fails_to_none(functools.partial(compare, able, arguments)) or ())
         return [f and next(times, None) for f in runs]
 
     return autotuning.untraced(clocked)
 
 
-def _runs(f: Callable[..., Any], given: tuple[Any, ...]) -> bool:
-    jax.block_until_ready(f(*given))
+def _runs(f: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
+    jax.block_until_ready(f(*arguments))
     return True
 
 
@@ -210,12 +210,12 @@ def _graph_like(graph: Graph, rng: np.random.Generator) -> Graph:
     )
 
 
-def _with_parts_of(given: Structure, made: Structure) -> Structure:
-    """Traced and padded structures have no buckets and tasks."""
+def _with_parts_of(like: Structure, made: Structure) -> Structure:
+    """`made` without the buckets and tasks that `like` lacks, as traced and padded ones do."""
     return dataclasses.replace(
         made,
-        buckets=None if given.buckets is None else made.buckets,
-        tasks=None if given.tasks is None else made.tasks,
+        buckets=None if like.buckets is None else made.buckets,
+        tasks=None if like.tasks is None else made.tasks,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gnnjit.compiler.primitive import layer_p, planned_as, written_out
-from gnnjit.cost.sketch import Sizes
+from gnnjit.cost.sketch import GraphSizes
 from gnnjit.streaming.compile import StreamedFunction
 from gnnjit.streaming.memory.layout import Options
 from gnnjit.system.allocator import give_memory_back
@@ -95,4 +95,4 @@ def stream(
 
 
 def _planned(num_nodes: int, num_edges: int) -> Any:
-    return planned_as(Sizes(num_nodes, num_nodes, num_edges))
+    return planned_as(GraphSizes(num_nodes, num_nodes, num_edges))

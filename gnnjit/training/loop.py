@@ -17,7 +17,7 @@ from gnnjit.training.checkpoint import RunCheckpoint, digest, fill, named_arrays
 from gnnjit.training.config import TrainConfig
 from gnnjit.training.errors import CheckpointError, TrainError
 from gnnjit.training.processes import SharedCheckpoint
-from gnnjit.training.steps import Program, State, Sums
+from gnnjit.training.steps import ModelFunctions, Sums, TrainState
 from gnnjit.training.tasks import SPLITS, Task
 
 
@@ -70,10 +70,10 @@ class Stopping:
 
 
 class Steps(Protocol):
-    """The functions of a run: `steps.Compiled`, or `streamed.Streamed` within a budget."""
+    """The functions of a run: `steps.CompiledSteps`, or `streamed.Streamed` within a budget."""
 
     @property
-    def update(self) -> Callable[..., tuple[State, jax.Array]]: ...
+    def update(self) -> Callable[..., tuple[TrainState, jax.Array]]: ...
 
     @property
     def evaluate(self) -> Callable[..., Sums]: ...
@@ -81,18 +81,24 @@ class Steps(Protocol):
     def figures(self) -> dict[str, Any]: ...
 
 
-class Watcher(Protocol):
-    """Is told what a run does."""
+class Watcher:
+    """Is told what a training does. This one shows nothing; see `progress` for those that do."""
 
-    def start(self, name: str, done: int, epochs: int) -> None: ...
+    def start(self, name: str, done: int, epochs: int) -> None:
+        """A run starts, or continues after `done` epochs."""
 
-    def stage(self, name: str, done: int, total: int) -> None: ...
+    def stage(self, name: str, done: int, total: int) -> None:
+        """So much is done of what comes before an epoch: a stage of the dataset's preparation, and
+        within a budget building the grid and compiling."""
 
-    def part(self, done: float) -> None: ...
+    def part(self, done: float) -> None:
+        """So much of an epoch is done, from 0 to 1; told only where a budget is kept to."""
 
-    def epoch(self, record: Epoch) -> None: ...
+    def epoch(self, record: Epoch) -> None:
+        """An epoch has ended, and its checkpoint (if it has one) is written."""
 
-    def finish(self) -> None: ...
+    def finish(self) -> None:
+        """The run has ended, by itself or by an error."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -140,7 +146,7 @@ class Run:
 class _Progress:
     """All that a checkpoint holds."""
 
-    state: State
+    state: TrainState
     best: tuple[Any, Any]
     stopping: Stopping
     history: list[Epoch]
@@ -160,19 +166,19 @@ class _Progress:
         self.history = [Epoch(**entry) for entry in record["history"]]
 
 
-class Runner:
-    """Runs of one program on one task: seeds share what was compiled."""
+class Trainer:
+    """Runs of one model on one task: seeds share what was compiled."""
 
     def __init__(
         self,
-        program: Program,
-        compiled: Steps,
+        functions: ModelFunctions,
+        steps: Steps,
         config: TrainConfig,
         watcher: Watcher,
         checkpoint_every: int,
     ) -> None:
-        self._program = program
-        self._compiled = compiled
+        self._functions = functions
+        self._steps = steps
         self._config = config
         self._watcher = watcher
         self._every = checkpoint_every
@@ -205,7 +211,7 @@ class Runner:
         )
 
     def _begin(self, seed: int, checkpoint: RunCheckpoint | SharedCheckpoint | None) -> _Progress:
-        state = self._program.initial(seed)
+        state = self._functions.initial(seed)
         progress = _Progress(state, _copy(state), Stopping(), [])
         if checkpoint is None:
             return progress
@@ -213,7 +219,7 @@ class Runner:
         if not record:
             return progress
         progress.restore(arrays, record)
-        progress.state, progress.best = self._program.placed((progress.state, progress.best))
+        progress.state, progress.best = self._functions.placed((progress.state, progress.best))
         done = len(progress.history)
         if done > self._config.epochs:
             raise CheckpointError(
@@ -230,8 +236,8 @@ class Runner:
     def _advance(self, task: Task, seed: int, progress: _Progress) -> None:
         number = len(progress.history) + 1
         started = time.perf_counter()
-        progress.state, loss = train_epoch(self._compiled, task, progress.state, seed, number)
-        sums = evaluate(self._compiled, task, progress.state)
+        progress.state, loss = train_epoch(self._steps, task, progress.state, seed, number)
+        sums = evaluate(self._steps, task, progress.state)
         loss, sums = _agreed(loss, sums)
         seconds = time.perf_counter() - started
         if not math.isfinite(loss):
@@ -247,20 +253,20 @@ class Runner:
 
 
 def train_epoch(
-    compiled: Steps, task: Task, state: State, seed: int, number: int
-) -> tuple[State, float]:
+    steps: Steps, task: Task, state: TrainState, seed: int, number: int
+) -> tuple[TrainState, float]:
     """One pass over the training batches; the mean of their losses. Consumes `state`."""
     losses = []
     for index, batch in enumerate(task.train_batches(seed, number)):
-        steps = (np.int32(seed), np.int32(number - 1), np.int32(index))
-        state, loss = compiled.update(state, batch, *steps)
+        counts = np.int32(seed), np.int32(number - 1), np.int32(index)
+        state, loss = steps.update(state, batch, *counts)
         losses.append(loss)
     return state, float(np.mean([np.float64(loss) for loss in losses]))
 
 
-def evaluate(compiled: Steps, task: Task, state: State) -> Sums:
+def evaluate(steps: Steps, task: Task, state: TrainState) -> Sums:
     """The sums over all labels, as float64 on the host."""
-    parts = [compiled.evaluate(state.params, state.buffers, b) for b in task.eval_batches()]
+    parts = [steps.evaluate(state.params, state.buffers, b) for b in task.eval_batches()]
     return jax.tree.map(lambda *leaves: sum(np.asarray(x, np.float64) for x in leaves), *parts)
 
 
@@ -277,6 +283,6 @@ def _per_label(total: np.ndarray, sums: Sums) -> dict[str, float | None]:
     }
 
 
-def _copy(state: State) -> tuple[Any, Any]:
+def _copy(state: TrainState) -> tuple[Any, Any]:
     """(params, buffers) in buffers of their own, since an update donates the state's."""
     return jax.tree.map(jnp.copy, (state.params, state.buffers))

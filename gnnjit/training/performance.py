@@ -15,7 +15,7 @@ from gnnjit.compiler.layer import reference
 from gnnjit.config import cores
 from gnnjit.data.stored.prepare import peak_memory
 from gnnjit.training.loop import Epoch, Steps, evaluate, train_epoch
-from gnnjit.training.steps import Program
+from gnnjit.training.steps import ModelFunctions
 from gnnjit.training.tasks import Task
 
 _PACKAGES = ("gnnjit", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -33,11 +33,11 @@ def peak_device() -> int | None:
     return stats.get("peak_bytes_in_use")
 
 
-def cost(compiled: Steps, histories: Sequence[Sequence[Epoch]]) -> dict[str, Any]:
+def cost(steps: Steps, histories: Sequence[Sequence[Epoch]]) -> dict[str, Any]:
     """The costs of what has run so far in this process."""
     return {
         "median_epoch_seconds": median_epoch(histories),
-        **compiled.figures(),
+        **steps.figures(),
         "peak_rss_bytes": peak_memory(),
         "peak_device_bytes": peak_device(),
     }
@@ -51,10 +51,10 @@ def preparation(stored: Any) -> dict[str, Any]:
     }
 
 
-def reference_cost(program: Program, task: Task, epochs: int = 3) -> dict[str, Any]:
+def reference_cost(functions: ModelFunctions, task: Task, epochs: int = 3) -> dict[str, Any]:
     """The same epochs with every layer run edge by edge on `jax.ops.segment_sum`."""
-    compiled = program.compile(task, reference())
-    state, seconds = program.initial(0), []
+    compiled = functions.compile(task, reference())
+    state, seconds = functions.initial(0), []
     for number in range(1, epochs + 2):
         started = time.perf_counter()
         state, _ = train_epoch(compiled, task, state, 0, number)

@@ -14,33 +14,13 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from gnnjit.training.loop import Epoch
+from gnnjit.training.loop import Epoch, Watcher
 
 _REMEMBERED = 300
 """Seconds from which the speed is estimated: parts of an epoch differ in it."""
 
 
-class Silent:
-    """Shows nothing."""
-
-    def start(self, name: str, done: int, epochs: int) -> None:
-        """A run starts, or continues after `done` epochs."""
-
-    def stage(self, name: str, done: int, total: int) -> None:
-        """So much is done of what comes before an epoch: a stage of the dataset's preparation, and
-        within a budget building the grid and compiling."""
-
-    def part(self, done: float) -> None:
-        """So much of an epoch is done, from 0 to 1; told only where a budget is kept to."""
-
-    def epoch(self, record: Epoch) -> None:
-        """An epoch has ended, and its checkpoint (if it has one) is written."""
-
-    def finish(self) -> None:
-        """The run has ended, by itself or by an error."""
-
-
-class Lines(Silent):
+class Lines(Watcher):
     """A line every few epochs."""
 
     def __init__(self, console: Console, every: int = 0) -> None:
@@ -71,7 +51,7 @@ class Lines(Silent):
         self._console.file.flush()
 
 
-class Bar(Silent):
+class Bar(Watcher):
     """A bar with the newest losses and accuracies; stages before an epoch have their own."""
 
     def __init__(self, console: Console) -> None:
@@ -154,10 +134,10 @@ def describe(record: Epoch) -> str:
     return "  ".join(parts)
 
 
-def watcher(console: Console, *, quiet: bool = False, every: int = 0) -> Silent:
+def watcher(console: Console, *, quiet: bool = False, every: int = 0) -> Watcher:
     """What suits the console: nothing if `quiet`, a bar on a terminal, else lines."""
     if quiet:
-        return Silent()
+        return Watcher()
     if console.is_terminal and not every:
         return Bar(console)
     return Lines(console, every)

@@ -24,7 +24,7 @@ Build = Callable[[nnx.Rngs], nnx.Module]
 """Makes a model with fresh weights."""
 
 
-class State(NamedTuple):
+class TrainState(NamedTuple):
     """What an update replaces: weights, other variables (running means), optimizer state."""
 
     params: Any
@@ -40,7 +40,7 @@ class Sums(NamedTuple):
     count: Any
 
 
-class Compiled(NamedTuple):
+class CompiledSteps(NamedTuple):
     """The functions, and what compiling them took.
 
     Attributes:
@@ -50,7 +50,7 @@ class Compiled(NamedTuple):
         temp_bytes: the larger of the two functions' temporary buffers; None if unknown.
     """
 
-    update: Callable[..., tuple[State, jax.Array]]
+    update: Callable[..., tuple[TrainState, jax.Array]]
     evaluate: Callable[..., Sums]
     seconds: float
     temp_bytes: int | None
@@ -60,11 +60,11 @@ class Compiled(NamedTuple):
         return {"compile_seconds": self.seconds, "temp_bytes": self.temp_bytes}
 
 
-class Program:
-    """A model and its configuration, as pure functions over `State`.
+class ModelFunctions:
+    """A model and its configuration, as pure functions over `TrainState`.
 
     Attributes:
-        update, evaluate: as in `Compiled`, not compiled yet.
+        update, evaluate: as in `CompiledSteps`, not compiled yet.
     """
 
     def __init__(
@@ -78,13 +78,13 @@ class Program:
         self.update = self._make_update()
         self.evaluate = self._make_evaluate()
 
-    def initial(self, seed: int) -> State:
+    def initial(self, seed: int) -> TrainState:
         """Fresh weights of `seed`."""
         _, params, buffers = _split(self._build(nnx.Rngs(seed)), training=True)
-        return self.placed(State(params, buffers, self._optimizer.init(params)))
+        return self.placed(TrainState(params, buffers, self._optimizer.init(params)))
 
     def placed(self, tree: Any) -> Any:
-        """State, or parts of it, where the functions need it."""
+        """The state, or parts of it, where the functions need it."""
         return tree if self._everywhere is None else replicated(tree, self._everywhere)
 
     def model(self, params: Any, buffers: Any) -> nnx.Module:
@@ -93,7 +93,7 @@ class Program:
             params, buffers = on_one_device((params, buffers))
         return nnx.merge(self._evaluating, params, buffers)
 
-    def compile(self, task: Task, context: Any = None) -> Compiled:
+    def compile(self, task: Task, context: Any = None) -> CompiledSteps:
         """Compile for the task's shapes, tracing under the context manager `context`."""
         seed = np.int32(0)
         batch, whole = next(iter(task.train_batches(0, 0))), task.eval_batches()[0]
@@ -110,14 +110,14 @@ class Program:
         seconds = time.perf_counter() - started
         check_program(update, "the program of an update")
         check_program(evaluate, "the program of an evaluation")
-        return Compiled(update, evaluate, seconds, _temp_bytes(update, evaluate))
+        return CompiledSteps(update, evaluate, seconds, _temp_bytes(update, evaluate))
 
-    def _make_update(self) -> Callable[..., tuple[State, jax.Array]]:
+    def _make_update(self) -> Callable[..., tuple[TrainState, jax.Array]]:
         optimizer = self._optimizer
 
         def update(
-            state: State, batch: Batch, seed: jax.Array, epoch: jax.Array, index: jax.Array
-        ) -> tuple[State, jax.Array]:
+            state: TrainState, batch: Batch, seed: jax.Array, epoch: jax.Array, index: jax.Array
+        ) -> tuple[TrainState, jax.Array]:
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), epoch), index)
 
             def loss_of(params: Any) -> tuple[jax.Array, Any]:
@@ -132,7 +132,7 @@ class Program:
 
             (loss, buffers), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
             updates, opt = optimizer.update(grads, state.opt, state.params)
-            return State(optax.apply_updates(state.params, updates), buffers, opt), loss
+            return TrainState(optax.apply_updates(state.params, updates), buffers, opt), loss
 
         return update
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,8 +16,9 @@ from gnnjit.store.disk import DiskStore
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 from gnnjit.streaming.stream import stream
 from gnnjit.training.errors import TrainError
+from gnnjit.training.loop import Watcher
 from gnnjit.training.processes import one_cost_model, processes
-from gnnjit.training.steps import Program, State, Sums
+from gnnjit.training.steps import ModelFunctions, Sums, TrainState
 from gnnjit.training.tasks import SPLITS, Batch
 
 WEIGHTS = "weights"
@@ -29,14 +30,6 @@ BUILDING, COMPILING = "grid", "compiled code"
 
 Layout = tuple[int, int]
 """Numbers of blocks, and of slices of each."""
-
-
-class Watcher(Protocol):
-    """Is told what happens within an epoch, and before the first; see `progress.Silent`."""
-
-    def stage(self, name: str, done: int, total: int) -> None: ...
-
-    def part(self, done: float) -> None: ...
 
 
 def check_store(dataset: Any) -> None:
@@ -100,7 +93,7 @@ def _write_weights(graph: StreamedGraph) -> None:
 
 
 class Streamed:
-    """The two functions of a run within a budget; what `steps.Compiled` is without one.
+    """The two functions of a run within a budget; what `steps.CompiledSteps` is without one.
 
     Attributes:
         budget: bytes.
@@ -112,7 +105,7 @@ class Streamed:
 
     def __init__(
         self,
-        program: Program,
+        functions: ModelFunctions,
         task: StoredTask,
         budget: int,
         *,
@@ -131,13 +124,13 @@ class Streamed:
         task.graph.watch = self._building
         self._update, self._evaluate = (
             stream(function, memory_budget=budget, process=process)
-            for function in (program.update, program.evaluate)
+            for function in (functions.update, functions.evaluate)
         )
         self._update.watch = lambda done, total: self._told(done, total, updating=True)
         self._evaluate.watch = lambda done, total: self._told(done, total, updating=False)
         self._steps = [1, 1]
 
-    def update(self, *args: Any) -> tuple[State, jax.Array]:
+    def update(self, *args: Any) -> tuple[TrainState, jax.Array]:
         """(state, batch, seed, epoch, index) -> (state, loss)."""
         if self.layout is None:
             self._prepare(args)

@@ -39,7 +39,7 @@ from gnnjit.training.checkpoint import Checkpoints, digest, named_arrays
 from gnnjit.training.config import TrainConfig, resolve
 from gnnjit.training.errors import CheckpointError, TrainError
 from gnnjit.training.identity import describe_dataset, identity_of
-from gnnjit.training.loop import Epoch, Run, Runner, Steps, Watcher
+from gnnjit.training.loop import Epoch, Run, Steps, Trainer, Watcher
 from gnnjit.training.processes import (
     known_to_main,
     open_checkpoints,
@@ -47,11 +47,10 @@ from gnnjit.training.processes import (
     processes,
     shared,
 )
-from gnnjit.training.progress import Silent
 from gnnjit.training.sharded import ShardedTask
 from gnnjit.training.sharded_stored import shard_stored
 from gnnjit.training.specification import Specification
-from gnnjit.training.steps import Build, Program
+from gnnjit.training.steps import Build, ModelFunctions
 from gnnjit.training.streamed import (
     StoredTask,
     Streamed,
@@ -218,7 +217,7 @@ def run_training(
     watcher: Watcher | None = None,
 ) -> Result:
     """Train on the dataset that `spec` names; the rest as `train`, which raises the same."""
-    config, watcher = spec.config, watcher or Silent()
+    config, watcher = spec.config, watcher or Watcher()
     dataset = _prepared(spec, dataset)
     saved = _checkpoints(spec, dataset)
     with _where_it_is_read(spec, dataset) as data:
@@ -226,23 +225,23 @@ def run_training(
         first = tasks[0][2]
         sharded = first if isinstance(first, ShardedTask) else None
         build = build or _builder(dataset, config, spec.task)
-        program = Program(build, config, sharded and sharded.everywhere)
+        functions = ModelFunctions(build, config, sharded and sharded.everywhere)
         steps: Steps = (
-            program.compile(first)
+            functions.compile(first)
             if spec.budget is None
-            else _streamed(program, first, spec.budget, counts_process(dataset), saved, watcher)
+            else _streamed(functions, first, spec.budget, counts_process(dataset), saved, watcher)
         )
-        runner = Runner(program, steps, config, watcher, spec.checkpoint_every)
-        check_same({"the untrained model": digest(named_arrays(program.initial(config.seed)))})
+        trainer = Trainer(functions, steps, config, watcher, spec.checkpoint_every)
+        check_same({"the untrained model": digest(named_arrays(functions.initial(config.seed)))})
         runs = [
-            runner.run(task, name, seed, saved and shared(saved.run(name)))
+            trainer.run(task, name, seed, saved and shared(saved.run(name)))
             for name, seed, task in tasks
         ]
     epoch = _best_common_epoch(runs) if spec.task == "graph" else None
     costs = performance.cost(steps, [run.history for run in runs])
     if isinstance(data, StoredDataset):
         costs.update(performance.preparation(data))
-    costs["reference"] = performance.reference_cost(program, first) if spec.compare else None
+    costs["reference"] = performance.reference_cost(functions, first) if spec.compare else None
     return Result(
         config=config,
         dataset=describe_dataset(data),
@@ -252,7 +251,7 @@ def run_training(
         epoch=epoch,
         performance=costs,
         sharding=sharded and sharded.figures(),
-        model=program.model(runs[0].params, runs[0].buffers),
+        model=functions.model(runs[0].params, runs[0].buffers),
     )
 
 
@@ -327,7 +326,7 @@ def _where_it_is_read(spec: Specification, dataset: Any) -> Iterator[Any]:
 
 
 def _streamed(
-    program: Program,
+    functions: ModelFunctions,
     task: Any,
     budget: int,
     process: bool,
@@ -337,7 +336,7 @@ def _streamed(
     """With the layout that the checkpoints tell for this budget: another one gives other last bits,
     and what fits a process may change with all that it holds."""
     streamed = Streamed(
-        program,
+        functions,
         task,
         budget,
         process=process,

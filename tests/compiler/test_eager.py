@@ -14,7 +14,7 @@ from jax import lax
 
 import gnnjit
 import gnnjit.nn
-from gnnjit.compiler.call import recording
+from gnnjit.compiler.call import recorded_calls
 from gnnjit.frontend import interned
 from gnnjit.lower import primitives
 from gnnjit.lower.vertex_matmul import rows_p
@@ -143,7 +143,7 @@ def same(f: Callable[..., Any], g: Callable[..., Any]) -> bool:
     programs = []
     for fn in (f, g):
         staged = []
-        with recording() as calls:
+        with recorded_calls() as calls:
             jax.eval_shape(lambda fn=fn: gnnjit.layer(lambda v, e: gnnjit.sum(fn(e.src)))(GRAPH, X))
         staged += calls
         programs.append(staged[0].program)

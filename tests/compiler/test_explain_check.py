@@ -16,7 +16,7 @@ import gnnjit
 from gnnjit.errors import CheckError, LayerError
 from gnnjit.ir.program import Program, Reduce, rewrite
 from gnnjit.passes import pipeline
-from gnnjit.planner import search
+from gnnjit.planner import programs, search
 
 from .cases import CASES, GRAPHS, features, layer_of
 
@@ -144,7 +144,7 @@ def wrong_pass(monkeypatch):
 
         return wrong
 
-    monkeypatch.setattr(search, "layer_prefix", with_it(pipeline.layer_prefix))
+    monkeypatch.setattr(programs, "layer_prefix", with_it(pipeline.layer_prefix))
     for name in ("check", "explain"):  # `gnnjit.check` is also a function
         module = sys.modules[f"gnnjit.compiler.{name}"]
         monkeypatch.setattr(module, "layer_passes", with_it(pipeline.layer_passes))
@@ -154,7 +154,7 @@ def wrong_pass(monkeypatch):
 
 
 def forget_plans() -> None:
-    cached = (search._prefix, search._middle, search.optimise, search._weighed,
+    cached = (programs.prefix, programs._middle, programs._optimised, programs._weighed,
               search._options, search._plan)  # fmt: skip
     for function in cached:
         function.cache_clear()

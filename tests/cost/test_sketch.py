@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 import gnnjit
-from gnnjit.compiler.call import Staged
+from gnnjit.compiler.call import TracedCall
 from gnnjit.cost.operations import TABLE
 from gnnjit.lower.cpu.elementwise_rules import RULES
 from gnnjit.nn.edge_conv import EdgeConv
@@ -24,7 +24,7 @@ from gnnjit.nn.sage import SAGE
 from gnnjit.passes.pipeline import Choices
 from gnnjit.planner.search import _options
 
-from .traversals import arrays_of, of_kernels, of_sketch, staged
+from .traversals import arrays_of, of_kernels, of_sketch, traced_call
 
 N, E, F = 9, 40, 6
 RNG = np.random.default_rng(0)
@@ -57,7 +57,7 @@ LAYERS: dict[str, Callable[[Any], Any]] = {
 MOVING = ("all", "parameters", "none")
 
 
-def moving_of(call: Staged, name: str) -> tuple[bool, ...] | None:
+def moving_of(call: TracedCall, name: str) -> tuple[bool, ...] | None:
     """Which arrays need gradients; those with a row per vertex or edge are no parameters."""
     arrays, slots = arrays_of(call)
     shared = {
@@ -98,7 +98,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "moving", "flipped"), CASES)
 def test_the_traversals_are_those_that_run(name, moving, flipped):
-    call = staged(LAYERS[name], X)
+    call = traced_call(LAYERS[name], X)
     options = _options(call.program, call.padded, frozenset(), arrays_of(call)[1])
     orders = [values for key, values in options.items() if key.startswith("order")]
     assert orders or not flipped

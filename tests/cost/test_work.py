@@ -14,12 +14,12 @@ import gnnjit
 from gnnjit.cost.kinds import KINDS
 from gnnjit.cost.machine import machine_of
 from gnnjit.cost.model import Work
-from gnnjit.cost.sketch import Sizes, sketch
+from gnnjit.cost.sketch import GraphSizes, sketch
 from gnnjit.cost.work import _column_groups, work_of
 from gnnjit.passes.pipeline import Choices
-from gnnjit.planner.search import _weighed
+from gnnjit.planner.programs import weighed
 
-from .traversals import arrays_of, staged
+from .traversals import arrays_of, traced_call
 
 N, E = 6, 20
 RNG = np.random.default_rng(0)
@@ -30,9 +30,9 @@ def work(
     layer: Callable[..., Any], shapes: list[tuple[int, ...]], vertices: int = N, edges: int = E
 ) -> Work:
     """Of inference, with the widths of `shapes`, as if the graph had so many vertices and edges."""
-    call = staged(lambda *a: layer(GRAPH, *a), *(jnp.zeros(s, jnp.float32) for s in shapes))
-    program = _weighed(call.program, call.padded, Choices(), False)
-    sizes = Sizes(vertices, vertices, edges)
+    call = traced_call(lambda *a: layer(GRAPH, *a), *(jnp.zeros(s, jnp.float32) for s in shapes))
+    program = weighed(call.program, call.padded, Choices(), online=False)
+    sizes = GraphSizes(vertices, vertices, edges)
     return work_of(sketch(program, arrays_of(call)[1], sizes, None), machine_of("cpu"))
 
 

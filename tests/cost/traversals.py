@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jax.interpreters import partial_eval
 
 from gnnjit import _compat
-from gnnjit.compiler.call import Staged, _distinct, recording
+from gnnjit.compiler.call import TracedCall, _distinct, recorded_calls
 from gnnjit.compiler.primitive import Call, bind
 from gnnjit.cost.machine import machine_of
-from gnnjit.cost.sketch import Sizes, Traversal, sketch
+from gnnjit.cost.sketch import GraphSizes, SketchedTraversal, sketch
 from gnnjit.cost.work import _Edges
 from gnnjit.ir.program import Aggregate, Program, Value
 from gnnjit.ir.space import Space
@@ -22,41 +22,42 @@ from gnnjit.lower.aggregate import aggregate_p
 from gnnjit.lower.choose import rows_of, traversals
 from gnnjit.lower.lowering import Reductions
 from gnnjit.passes.pipeline import Choices
-from gnnjit.planner.search import _weighed, force, optimise
+from gnnjit.planner.programs import optimise, weighed
+from gnnjit.planner.search import force
 
 Kind = tuple[str, tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]
 """Rows; what is read, as (space, scalars); what is reduced or written, as (space, scalars)."""
 
 
-def staged(f: Callable[..., Any], *args: Any) -> Staged:
+def traced_call(f: Callable[..., Any], *args: Any) -> TracedCall:
     """The last layer that `f` calls."""
-    with recording() as calls:
+    with recorded_calls() as calls:
         jax.eval_shape(lambda *some: f(*some), *args)
     return calls[-1]
 
 
-def arrays_of(call: Staged) -> tuple[list[Any], tuple[int, ...]]:
+def arrays_of(call: TracedCall) -> tuple[list[Any], tuple[int, ...]]:
     """The arrays of a call, once each, and which one each operand is."""
     return _distinct(call.traced.operands)
 
 
-def of_sketch(call: Staged, moving: tuple[bool, ...] | None, choices: Choices) -> list[Kind]:
+def of_sketch(call: TracedCall, moving: tuple[bool, ...] | None, choices: Choices) -> list[Kind]:
     """What the cost model sees."""
     g = call.graph
-    program = _weighed(call.program, call.padded, choices, False)
-    sizes = Sizes(g.num_src, g.num_dst, g.num_edges)
+    program = weighed(call.program, call.padded, choices, online=False)
+    sizes = GraphSizes(g.num_src, g.num_dst, g.num_edges)
     made = sketch(program, arrays_of(call)[1], sizes, moving, online=False)
     return sorted(_sketched(t) for t in made.traversals)
 
 
-def _sketched(t: Traversal) -> Kind:
+def _sketched(t: SketchedTraversal) -> Kind:
     found = _Edges(t, machine_of("cpu"))
     read = [(n.place.value, n.width) for n in found.read if n.place is not Space.SHARED]
     into = [((s or Space.EDGE).value, n.width) for n, s in t.outputs]
     return t.rows.value, tuple(sorted(read)), tuple(sorted(into))
 
 
-def of_kernels(call: Staged, moving: tuple[bool, ...] | None, choices: Choices) -> list[Kind]:
+def of_kernels(call: TracedCall, moving: tuple[bool, ...] | None, choices: Choices) -> list[Kind]:
     """What a CPU runs, of the same plan: its aggregates, each as it is lowered."""
     found = collections.Counter[Kind]()
     for body, reductions in _aggregates(call, moving, choices):
@@ -67,7 +68,7 @@ def of_kernels(call: Staged, moving: tuple[bool, ...] | None, choices: Choices) 
 
 
 def _aggregates(
-    call: Staged, moving: tuple[bool, ...] | None, choices: Choices
+    call: TracedCall, moving: tuple[bool, ...] | None, choices: Choices
 ) -> list[tuple[Program, Reductions]]:
     if moving is None:
         program = optimise(call.program, call.padded, choices)
@@ -88,11 +89,11 @@ def _lowered(op: Aggregate) -> Kind:
     return rows_of(op.reductions).value, tuple(sorted(read)), tuple(sorted(into))
 
 
-def _gradient(call: Staged, moving: tuple[bool, ...], choices: Choices) -> Any:
+def _gradient(call: TracedCall, moving: tuple[bool, ...], choices: Choices) -> Any:
     """The jaxpr of the outputs and their gradients, without what nobody reads."""
     arrays, slots = arrays_of(call)
     at = [i for i, moves in enumerate(moving) if moves]
-    bound = Call(call.program, call.given, slots, call.padded)
+    bound = Call(call.program, call.output_spaces, slots, call.padded)
 
     def f(*every: Any) -> Any:
         def part(*some: Any) -> Any:

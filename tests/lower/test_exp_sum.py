@@ -15,7 +15,7 @@ from reads import with_edges_as_read
 from strategies import edge_lists, expressions
 
 import gnnjit
-from gnnjit.compiler.call import recording
+from gnnjit.compiler.call import recorded_calls
 from gnnjit.ir.interpret import Incidence, interpret
 from gnnjit.ir.program import Aggregate, Program, Reduce
 from gnnjit.ir.space import Space
@@ -23,7 +23,8 @@ from gnnjit.lower import cpu
 from gnnjit.lower.choose import optimised
 from gnnjit.lower.xla import bucketed, csr, segment
 from gnnjit.passes.pipeline import Choices, default_passes, run
-from gnnjit.planner.search import force, optimise
+from gnnjit.planner.programs import optimise
+from gnnjit.planner.search import force
 from lower.requests import request
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -53,7 +54,7 @@ def gat(v, e):
 
 
 def written(fn: Any, x: Any = X, s: Any = S) -> Any:
-    with recording() as calls:
+    with recorded_calls() as calls:
         with_edges_as_read(gnnjit.layer(fn), fn)(GRAPH, x, edges=s)
     return calls[0]
 
@@ -191,7 +192,7 @@ def test_padding_does_not_matter():
     have = f(graph, X, edges=s), jax.grad(lambda x: jnp.sum(f(graph, x, edges=s)[0] ** 2))(X)
     want = f(GRAPH, X, edges=S), jax.grad(lambda x: jnp.sum(f(GRAPH, x, edges=S)[0] ** 2))(X)
     close(have, want)
-    with recording() as calls:
+    with recorded_calls() as calls:
         f(graph, X, edges=s)
     close(calls[0].interpret(optimise(calls[0].program, calls[0].padded)), want[0])
 
@@ -251,7 +252,7 @@ def test_generated_layers(one, two, edges):
     src, dst = edges
     graph = gnnjit.Graph.from_edges(src, dst, N)
     data = jnp.ones((len(src), F))
-    with recording() as calls:
+    with recorded_calls() as calls:
         layer(graph, x, p, edges=data)
     incidence = Incidence(graph.src, graph.dst, N, N)
     programs = [run(calls[0].program, default_passes(online=online)) for online in (False, True)]

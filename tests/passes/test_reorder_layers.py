@@ -18,7 +18,7 @@ from reads import with_edges_as_read
 from strategies import edge_lists
 
 import gnnjit
-from gnnjit.compiler.call import recording
+from gnnjit.compiler.call import recorded_calls
 from gnnjit.ir.interpret import Incidence, interpret
 from gnnjit.ir.program import Aggregate, Program
 from gnnjit.ir.verify import verify
@@ -165,7 +165,7 @@ def recorded(name: str, padded: bool = True) -> Program:
     """The last program of a layer, before the passes that come after this one."""
     ends = RNG.integers(0, N, (2, CAPACITY))
     graph = gnnjit.Graph.from_edges(*ends, num_nodes=N, edge_mask=np.ones(CAPACITY, bool))
-    with recording() as calls:
+    with recorded_calls() as calls:
         jax.eval_shape(
             lambda x, d: LAYERS[name][0](graph, x, d), jnp.ones((N, F)), jnp.ones((CAPACITY, F))
         )
@@ -294,7 +294,7 @@ def test_compiled_with_nan_where_nobody_reads(name, padded, flip):
         out = compiled(graph, gnnjit.Bipartite(src=x, dst=dst), w, edges=d)
         return jnp.sum(jnp.sin(out)), out
 
-    with recording() as calls:
+    with recorded_calls() as calls:
         jax.eval_shape(loss, x, d, W[0])
     (site,) = movable_matmuls(pipeline.run(calls[0].program, before_and_after(padded)[0]))
 

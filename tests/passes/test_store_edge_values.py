@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from planned import optimised, planned, staged
+from planned import optimised, planned, traced_call
 from reads import with_edges_as_read
 from strategies import expressions
 
@@ -129,7 +129,7 @@ def test_a_part_of_the_weights_has_their_name():
     def layer(v: Any, e: Any, p: Any) -> Any:
         return gnnjit.sum(jnp.tanh(jnp.concatenate([v, e.data]) @ p["c"]))
 
-    call = staged(layer, graph, x, {"c": normal(F + D, H)}, edges=data)
+    call = traced_call(layer, graph, x, {"c": normal(F + D, H)}, edges=data)
     (found,) = storable_values(before_the_pass(call.program))
     assert found.description == "matmul with p.c: f32[edge, 6]"
 
@@ -276,7 +276,7 @@ def stored(fn: Any, graph: Any, x: Any, data: Any) -> tuple[int, ...]:
     """All candidates."""
     steps = pipeline.default_passes(Choices(stored=(0,)))
     at = [s.name for s in steps].index("store-edge-values")
-    prog = optimised(staged(fn, graph, x, P, edges=data), steps[:at])
+    prog = optimised(traced_call(fn, graph, x, P, edges=data), steps[:at])
     return tuple(range(len(storable_values(prog))))
 
 
@@ -350,7 +350,7 @@ def test_the_gradient_reads_what_was_stored():
 
 def test_a_stored_score_stays_one_softmax_traversal():
     graph, x, data = case()
-    call = staged(gatv2, graph, x, P, edges=data)
+    call = traced_call(gatv2, graph, x, P, edges=data)
     prog = optimised(call, pipeline.default_passes(Choices(stored=(1,))))
     kinds = [[r.kind if r else "edge" for r in e.op.reductions]
              for e in prog.equations if isinstance(e.op, Aggregate)]  # fmt: skip
@@ -361,7 +361,7 @@ def test_a_stored_score_stays_one_softmax_traversal():
 
 def test_stored_weights_are_not_hidden_in_a_softmax_traversal():
     graph, x, data = case()
-    call = staged(gat, graph, x, P, edges=data)
+    call = traced_call(gat, graph, x, P, edges=data)
     prog = optimised(call, pipeline.default_passes(Choices(stored=(0,))))
     kinds = [[r.kind if r else "edge" for r in e.op.reductions]
              for e in prog.equations if isinstance(e.op, Aggregate)]  # fmt: skip

@@ -17,6 +17,7 @@ from gnnjit.compiler import primitive
 from gnnjit.errors import PlanError
 from gnnjit.lower import choose
 from gnnjit.planner import candidate, search
+from gnnjit.planner.programs import optimise
 from gnnjit.system import memory_budget
 
 N, E, F, WIDE = 300, 4000, 16, 128
@@ -187,16 +188,16 @@ def test_the_bounds_of_other_results_graphs_and_dtypes(fn, dtype, padded, plans)
     some = x, jnp.ones((F, F), dtype), data
     jax.jit(lambda *some: layer(graph, some[0], some[1], key, edges=some[2])).lower(*some).compile()
     jax.jit(jax.grad(loss, (0, 1, 2))).lower(*some).compile()
-    assert [p.moving is None for p, _ in plans] == [True, False]
+    assert [p.differentiated is None for p, _ in plans] == [True, False]
     for problem, plan in plans:
         assert_bounded(problem, plan)
 
 
 def assert_bounded(problem: search.Problem, plan: search.Plan) -> None:
     for a in plan.every:
-        assert problem.layout is not None
-        program = search._unlimited(problem, a.choices)
-        args = program, a.choices.limit, problem.slots, problem.moving, problem.layout
+        assert problem.call_shapes is not None
+        program = optimise(problem.program, problem.padded, a.choices)
+        args = program, a.choices.limit, problem.slots, problem.differentiated, problem.call_shapes
         measured = candidate.peak(candidate.Candidate(*args))
         assert measured is not None
         assert problem.least <= measured <= a.peak
@@ -207,7 +208,7 @@ def test_without_a_budget_nothing_is_compiled_to_measure_it(monkeypatch, plans):
     case = Case.of("edge mlp")
     case.compile(True)
     case.compile(True, "10GiB")
-    assert [p.layout is None for p, _ in plans] == [True, False]
+    assert [p.call_shapes is None for p, _ in plans] == [True, False]
 
 
 def test_without_a_judge_the_bound_counts(plans):

@@ -13,7 +13,7 @@ from flax import nnx
 
 import gnnjit
 from gnnjit.compiler import primitive
-from gnnjit.compiler.call import recording
+from gnnjit.compiler.call import recorded_calls
 from gnnjit.cost.current import use
 from gnnjit.cost.kinds import INDEX, NAMES
 from gnnjit.cost.model import CostModel
@@ -57,7 +57,7 @@ def problem(
     fn: Callable[..., Any], *args: Any, moving: Any = None, platform: str = "cpu", **keywords: Any
 ) -> Problem:
     """Of the last layer that is called; `moving`: "all" arrays need gradients, or "parameters"."""
-    with recording() as calls:
+    with recorded_calls() as calls:
         jax.eval_shape(lambda *some: fn(*some, **keywords), *args)
     call = calls[-1]
     arrays, known = call.call()
@@ -240,9 +240,11 @@ def test_a_transformation_says_what_moves(transform, moving, asked, request):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), have, want)
     assert asked
     if moving is None:
-        assert {p.moving for p in asked} == {None}
+        assert {p.differentiated for p in asked} == {None}
     else:
-        assert {sum(p.moving) for p in asked if p.moving is not None} == {len(moving)}
+        assert {sum(p.differentiated) for p in asked if p.differentiated is not None} == {
+            len(moving)
+        }
 
 
 LAYERS: dict[str, Callable[[nnx.Rngs], Any]] = {

@@ -19,7 +19,7 @@ from gnnjit.compiler.primitive import planned_as
 from gnnjit.cost.current import use
 from gnnjit.cost.kinds import NAMES
 from gnnjit.cost.model import CostModel
-from gnnjit.cost.sketch import Sizes
+from gnnjit.cost.sketch import GraphSizes
 from gnnjit.errors import LayerError, PlanError
 from gnnjit.lower import choose, cpu
 from gnnjit.passes.pipeline import Choices
@@ -49,7 +49,7 @@ CONTEXTS: dict[str, Callable[[], Any]] = {
     "prefer": lambda: choose.prefer("segment"),
     "force": lambda: force(Choices(orders=("combine-first",))),
     "use": lambda: use(only("matmul")),
-    "planned_as": lambda: planned_as(Sizes(10, 10**6, 10)),
+    "planned_as": lambda: planned_as(GraphSizes(10, 10**6, 10)),
     "left_to_pool": cpu.left_to_pool,
     "portable": gnnjit.portable,
 }

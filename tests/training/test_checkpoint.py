@@ -18,7 +18,7 @@ from flax import nnx
 from gnnjit.cli import main
 from gnnjit.data import communities
 from gnnjit.training.checkpoint import Checkpoints
-from gnnjit.training.progress import Silent
+from gnnjit.training.loop import Watcher
 from gnnjit.training.train import CheckpointError, TrainConfig, train
 from training.test_train import Tiny, without_times
 
@@ -30,7 +30,7 @@ class Stop(Exception):
     """Ends a run from within."""
 
 
-class StopAfter(Silent):
+class StopAfter(Watcher):
     def __init__(self, epoch: int) -> None:
         self.last = epoch
 

@@ -41,7 +41,7 @@ def made():
     def build(rngs: Any) -> Any:
         return recipe.build(dataset.num_features, dataset.num_classes, rngs)
 
-    program = steps.Program(build, config)
+    program = steps.ModelFunctions(build, config)
     mine = program.compile(task)
     other, seconds = durations(lambda: program.compile(task, gnnjit.reference()))
     return program, task, mine, other, seconds

@@ -24,7 +24,8 @@ from gnnjit.errors import PlanError, StoreError, StreamError
 from gnnjit.store.disk import DiskStore
 from gnnjit.store.memory import HostStore
 from gnnjit.training.checkpoint import Checkpoints, named_arrays
-from gnnjit.training.progress import Bar, Lines, Silent
+from gnnjit.training.loop import Watcher
+from gnnjit.training.progress import Bar, Lines
 from gnnjit.training.streamed import layout_of, note_of
 from gnnjit.training.train import CheckpointError, TrainConfig, TrainError, train
 
@@ -87,7 +88,7 @@ def run(begun, tmp_path) -> Path:
     return shutil.copytree(begun, tmp_path / "run")
 
 
-class Parts(Silent):
+class Parts(Watcher):
     """Notes how much of an epoch is done, and None at its end."""
 
     def __init__(self) -> None:
