@@ -171,7 +171,7 @@ def abstract_outputs(
 
 
 Kept = tuple[Sequence[int], Sequence[int], dict[str, Any]]
-"""Of an equation: the inputs and outputs that stay, by number, and its parameters then."""
+"""The inputs and outputs of an equation that stay, by number, and its parameters then."""
 
 
 def drop_unused(

@@ -62,7 +62,7 @@ def cores() -> int:
 
 
 def version(package: str = "gnnjit") -> str:
-    """Of an installed package."""
+    """The version of an installed package."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -50,7 +50,7 @@ layer_p = _compat.Primitive("layer_call")
 layer_p.multiple_results = True
 
 Levels = tuple[tuple[tuple[int | None, ...], int], ...]
-"""Of each `jax.vmap` around a call, the innermost first: the axis of each operand, and how many."""
+"""For each `jax.vmap` around a call, innermost first: the axis of each operand, and the size."""
 
 _sizes: Context[GraphSizes | None] = Context(None)
 
@@ -117,7 +117,7 @@ class Call:
         return CallShapes.of(graph, arrays, self._spaces(arrays), self.output_spaces)
 
     def _spaces(self, arrays: Sequence[Any]) -> list[Space]:
-        """Of the arrays."""
+        """The space of each array."""
         spaces = [Space.DST] * len(arrays)
         for i, v in zip(self.slots, self.program.inputs, strict=True):
             spaces[i] = v.space
@@ -125,14 +125,14 @@ class Call:
 
 
 def _device_bytes(graph: AnyGraph, x: Any, space: Space) -> int:
-    """Of an array of a space, on one device."""
+    """Bytes of an array of a space, on one device."""
     if space is Space.SHARED or not isinstance(graph, ShardedGraph):
         return num_bytes(x)
     return num_bytes(x) // graph.num_shards
 
 
 def _sizes_here(graph: AnyGraph) -> GraphSizes:
-    """Of what one device works on."""
+    """Vertices and edges that one device works on."""
     if isinstance(graph, ShardedGraph):
         return GraphSizes(graph.num_rows, graph.num_rows, graph.num_slots)
     return GraphSizes(graph.num_src, graph.num_dst, graph.num_edges)

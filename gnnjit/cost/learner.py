@@ -25,7 +25,7 @@ RIDGE = 1e-11
 weights that fit equally well, and no more. Well above the rounding of the moments, some 1e-15."""
 
 ROUNDS = 15
-"""Of weighting points by their errors."""
+"""Rounds of weighting points by their errors."""
 MANY = 3
 """Points for each weight from which on errors are weighted."""
 SMALLEST = 0.02

@@ -21,7 +21,7 @@ class Link:
     bandwidth: float
 
     def seconds(self, num_bytes: float) -> float:
-        """Of one transfer in which each device gets so many bytes; none takes no time."""
+        """Time of a transfer in which each device gets so many bytes; no bytes take no time."""
         return self.latency + num_bytes / self.bandwidth if num_bytes else 0.0
 
     @classmethod
@@ -35,7 +35,7 @@ class Link:
 
 @dataclasses.dataclass(frozen=True)
 class Links:
-    """Of the devices of a mesh. `copy`: rows gathered on one device, for what is to be sent."""
+    """The links of a mesh, by collective. `copy`: rows gathered on one device, to be sent."""
 
     all_gather: Link
     all_to_all: Link

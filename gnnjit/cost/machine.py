@@ -41,9 +41,9 @@ _CPU = Machine(
     platform="cpu", line=64, vector=64, registers=16, fresh=32 << 20, cache=16 << 20,
     parallel=128 << 10, heads=16, product=8192,
 )  # fmt: skip
-"""With wide registers."""
+"""A CPU with wide registers."""
 _NARROW = {"vector": 32, "registers": 12}
-"""Of other processors."""
+"""What differs on other CPUs."""
 _GPU = Machine(
     platform="cuda", line=128, vector=128, registers=64, fresh=math.inf, cache=math.inf,
     parallel=math.inf, heads=16, product=16384,

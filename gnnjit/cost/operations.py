@@ -21,7 +21,7 @@ class UnknownOperation(GnnjitError):
 
 @dataclasses.dataclass(frozen=True)
 class OpCost:
-    """Of one operation, per scalar of its result (of its operand, for `sum`).
+    """What an operation costs, per scalar of its result (of its operand, for `sum`).
 
     rule: how it is differentiated: `view` (moves or repeats scalars), `linear`, `mul`, `div`,
         `select`, `sum` (within an element), `dot`, `smooth` (times a derivative made of operand and
@@ -67,7 +67,7 @@ _CALLS = ("custom_jvp_call", "custom_vjp_call", "cond", "while", "scan", "jit", 
 
 
 def cost(op: Any, dtype: Any) -> OpCost:
-    """Of one equation. Raises UnknownOperation for a primitive that the table does not have."""
+    """The cost of an operation. Raises UnknownOperation for one that the table does not have."""
     name = op.name
     known = TABLE.get(name)
     if known is None:

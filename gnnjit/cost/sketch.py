@@ -92,7 +92,7 @@ def sketch(
     *,
     online: bool = False,
 ) -> Sketch:
-    """Of a program after `fuse-scatter-apply-gather`.
+    """Sketch a program after `fuse-scatter-apply-gather`.
 
     slots: which array each input is; differentiated: which arrays need gradients, None if none is
     taken. `online`: the platform's kernels do an `exp_sum` in one traversal.

@@ -40,7 +40,7 @@ class Key:
 
     @classmethod
     def here(cls, platform: str | None = None, dtype: str = "float32") -> Key:
-        """Of this process's first device, of `platform` where that is given. Raises RuntimeError
+        """The key of this process's first device, or the first of `platform`. Raises RuntimeError
         where there is none."""
         device = jax.devices(platform)[0]
         name = _cpu_name() if device.platform == "cpu" else device.device_kind

@@ -123,7 +123,7 @@ class _Counter:
             self.add("heads", count=1, flops=flops, bytes=moved)
 
     def product(self, rows: int, inner: int, columns: int, moved: float) -> None:
-        """Of `[rows, inner]` with a matrix `[inner, columns]`."""
+        """Add the product of `[rows, inner]` with a matrix `[inner, columns]`."""
         self.add("matmul", **product_features(rows, inner, columns, moved, self.machine))
 
     def tall(self, node: ArrayNode) -> None:
@@ -213,7 +213,7 @@ class _Counter:
 def product_features(
     rows: int, inner: int, columns: int, moved: float, machine: Machine
 ) -> dict[str, float]:
-    """Of `[rows, inner]` with a matrix `[inner, columns]`, which reads and writes `moved` bytes."""
+    """Features of `[rows, inner] @ [inner, columns]`, which reads and writes `moved` bytes."""
     groups = _column_groups(columns)
     return {
         "count": 1, "flops": 2.0 * rows * inner * columns, "passes": rows * inner * groups,
@@ -224,7 +224,7 @@ def product_features(
 def tall_features(
     rows: int, entries: int, each: int, moved: float, machine: Machine
 ) -> dict[str, float]:
-    """Of a product over `rows` rows with so many entries, each the sum of `each` numbers a row."""
+    """Features of a product over `rows` rows, whose entries each sum `each` numbers a row."""
     return {
         "count": 1, "flops": 2.0 * rows * entries * each, "entries": entries, "bytes": moved,
         "far": moved * _miss(moved, machine.cache),

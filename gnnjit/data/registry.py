@@ -114,7 +114,7 @@ def checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _BITS = 128
-"""Of whole numbers, seeds included."""
+"""Bits of the largest whole number that an option may be, seeds included."""
 _KINDS = {"int": "a whole number", "float": "a finite number", "bool": "True or False"}
 
 

@@ -13,7 +13,7 @@ from gnnjit.ir.space import Space
 from gnnjit.system.portable import PORTABLE, is_portable
 
 Reductions = tuple[Reduce | None, ...]
-"""Of each output of an aggregate, as in `gnnjit.ir.program.Aggregate`."""
+"""The reduction of each output of an aggregate, as in `gnnjit.ir.program.Aggregate`."""
 
 
 class Unsupported(Exception):

@@ -131,7 +131,7 @@ class _Planner:
         return self.seen[choices]
 
     def spread_bytes(self, program: Program) -> int:
-        """Of results brought to the edges or masked there, and of their cotangents."""
+        """Bytes of results brought to the edges or masked there, and of their cotangents."""
         call_shapes = self.problem.call_shapes
         if call_shapes is None:
             return 0

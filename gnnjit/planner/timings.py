@@ -38,7 +38,7 @@ CLOSE = 1.5
 """Alternatives whose predicted times are within this factor are timed, where autotuning is on."""
 
 MOST = 4
-"""Of one call, so many at most."""
+"""Alternatives of one call that are timed, at most."""
 
 NEAR = 1.2
 """Alternatives whose times are within this factor are timed in further stretches of time."""
@@ -105,7 +105,7 @@ def _time(
 
 
 def key_of(problem: Problem) -> str:
-    """Of a call on this process's first device, the same in every process."""
+    """The key of a call on this process's first device, the same in every process."""
     p = problem
     sizes = [
         n >> (less := max(n.bit_length() - DIGITS, 0)) << less for n in dataclasses.astuple(p.sizes)
@@ -122,7 +122,7 @@ def _lowering() -> str | None:
 
 
 def name_of(choices: Choices) -> str:
-    """Of choices, the same in every process."""
+    """The name of choices, the same in every process."""
     c = choices
     on_edges = sorted(space.value for space in c.on_edges)
     return json.dumps(

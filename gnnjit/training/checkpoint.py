@@ -241,7 +241,8 @@ class RunCheckpoint:
 
 
 def _manager(path: Path) -> ocp.CheckpointManager:
-    """Of several processes, process 0 alone has one: Orbax waits for no others."""
+    """Orbax's manager of a folder. Where there are several processes, process 0 alone has one, and
+    waits for no others."""
     given: dict[str, Any] = {}
     if jax.process_count() > 1:
         path.mkdir(parents=True, exist_ok=True)

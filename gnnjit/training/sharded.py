@@ -104,7 +104,7 @@ class ShardedTask:
 
     @classmethod
     def of(cls, dataset: Dataset, spread: Spread) -> ShardedTask:
-        """Of a dataset that every process has in memory. Raises TrainError."""
+        """Shard a dataset that every process has in memory. Raises TrainError."""
         mesh = spread.mesh()
         try:
             graph = shard(dataset.graph, mesh, partition=spread.partition, exchange=spread.exchange)
@@ -115,7 +115,7 @@ class ShardedTask:
 
     @property
     def everywhere(self) -> NamedSharding:
-        """Of what is the same on all devices."""
+        """The sharding of what is the same on all devices."""
         return NamedSharding(self.graph.mesh, PartitionSpec())
 
     def train_batches(self, seed: int, epoch: int) -> Iterator[Batch]:

@@ -240,7 +240,7 @@ def _relay(said: Mapping[str, Any], watch: Watch) -> None:
 
 
 def _ended(request: Request, code: int, printed: IO[str]) -> StoreError:
-    """Of a process that could not tell what went wrong."""
+    """The error of a process that could not tell what went wrong."""
     begin = f"{request.folder}: the process that prepared {request.name} "
     if code < 0:
         return StoreError(
