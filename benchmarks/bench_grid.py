@@ -276,7 +276,7 @@ def _ablated(task: Task, setting: Setting) -> Iterator[AblationRow]:
 def _fit(function: Any, args: Any) -> Any:
     """What the function runs with; `prepare` would fit it anew."""
     (ready,) = function._ready.values()
-    return ready.fit
+    return ready.layout
 
 
 def plans(setting: Setting) -> Iterator[Any]:
@@ -307,7 +307,7 @@ def order(setting: Setting) -> Iterator[Any]:
 
 
 def order_notes(rows: Rows) -> Iterator[str]:
-    yield "counted from the script, nothing cached, nothing run"
+    yield "counted from the steps, nothing cached, nothing run"
 
 
 def budget(setting: Setting) -> Iterator[Any]:
