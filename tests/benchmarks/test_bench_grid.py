@@ -52,9 +52,9 @@ def test_bytes_of_both_orders(plans: Any, training: Any) -> None:
     the sums travel. Once come the degrees, the scale of each vertex (twice stored), the rows."""
     n, parts = 300, 4
     task = training.power_law_task(n, 1200, features=8)
-    _, _, pieces = plans.pieces_of(task, "gcn", "predict")
-    columns, by_rows = plans.both_orders(pieces, task, parts)
-    kept = sum(x.row_bytes for s in pieces.sweeps for x in {*s.loads, *s.stores})
+    _, _, executables = plans.executables_of(task, "gcn", "predict")
+    columns, by_rows = plans.both_orders(executables, task, parts)
+    kept = sum(x.row_bytes for s in executables.sweeps for x in {*s.loads, *s.stores})
     edges = 4 * 1200 + 4 * parts * n
     scale, width = 4, 4 * 8  # both layers sum up 8 numbers: features, then classes
     source, own = scale + width, scale

@@ -73,7 +73,7 @@ def test_padding_is_that_of_the_graph() -> None:
     found = module("shard.partition_graphs").crawled(80, 400)
     partition = work.cut(found, "crawl", 4)
     known = work.shards(found, partition)
-    table = build._Halo(build.plan(found.src, found.dst, partition))
+    table = build._HaloParts(build.plan(found.src, found.dst, partition))
     assert table.blocks.blocks == known.halo.blocks.blocks
     assert table.blocks.at_once == known.halo.blocks.at_once
 

@@ -384,8 +384,10 @@ def test_other_errors_of_the_system_are_not_blamed_on_the_output(monkeypatch):
 
 
 SWALLOWED = """
-import threading
+import signal, threading
 from gnnjit.cli import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
 
 class Swallows:
     def __del__(self):
