@@ -61,8 +61,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     seen: collections.Counter[str] = collections.Counter()
     kept, left_out = [], []
+    long = config.getoption("long") or config.getoption("all_cases")
     for item in items:
-        if item.get_closest_marker("long") and not config.getoption("long"):
+        if item.get_closest_marker("long") and not long:
             left_out.append(item)
             continue
         module = item.nodeid.partition("::")[0]

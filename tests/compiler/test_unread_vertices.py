@@ -95,6 +95,7 @@ def safe_log(x):
 safe_log.defjvp(lambda xs, ts: (safe_log(*xs), ts[0] / xs[0]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SINGULAR)
 @pytest.mark.parametrize(("kind", "padding"), [("sum", 0), ("mean", 3), ("max", 0)])
 def test_zero_with_derivatives_of_zero(name, kind, padding):

@@ -184,6 +184,7 @@ def arguments(case: tuple[str, int, str, int, str]) -> tuple[Any, ...]:
     return jax.tree.map(lambda a: a.astype(dtype), params), GRAPHS[graph](), x
 
 
+@pytest.mark.long
 def test_as_the_reference(case: tuple[str, int, str, int, str]) -> None:
     """As near to float64 as rounding allows; half precision as near as the reference in it."""
     name, order, graph, width, dtype = case

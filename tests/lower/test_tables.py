@@ -86,6 +86,7 @@ def alike(got, want):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kernel", ["cpu", "segment"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_rows_in_each_lowering(name, kernel):

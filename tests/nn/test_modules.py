@@ -180,6 +180,7 @@ WITH_EDGES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[int, .
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", WITH_EDGES)
 def test_edge_features(case: str) -> None:
     """Value and gradient in the parameters, the vertices' features and the edges', on a graph with

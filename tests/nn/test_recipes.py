@@ -23,6 +23,7 @@ def finite(tree: object) -> bool:
     return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "layers"), [*((m, 2) for m in MODELS), ("gcn", 1), ("ggnn", 1)])
 def test_vertex_classifier(model: str, layers: int) -> None:
     net = build(model, layers=layers, rngs=nnx.Rngs(0), **SIZES)

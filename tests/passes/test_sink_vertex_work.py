@@ -237,6 +237,7 @@ def moved(fn: Any) -> Any:
     return planned(fn, pipeline.default_passes(Choices(on_edges=SRC)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("padded", [False, True], ids=["all edges", "padding"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_values_and_gradients(name, padded):

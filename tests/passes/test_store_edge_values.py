@@ -304,6 +304,7 @@ def close(have: Any, want: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("padded", [False, True], ids=["all edges", "padding is NaN"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_values_and_gradients(name, padded):

@@ -246,6 +246,7 @@ TRANSFORMED: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TRANSFORMED)
 def test_transformations(name):
     data = GRAPHS["hub"]

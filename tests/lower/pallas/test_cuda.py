@@ -196,6 +196,7 @@ def grid() -> list[Any]:
     return rows
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "order", "tasks", "dtype"), grid())
 def test_a_layer_is_kernels(name, order, tasks, dtype):
     check(CASES[name], order, tasks, jnp.dtype(dtype))

@@ -55,6 +55,7 @@ def test_layers_with_hubs_and_short_rows(name, monkeypatch):
     close(have, want)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["gat", "graph_net", "trees", "initials", "degrees"])
 @pytest.mark.parametrize("graph", ["isolated", "bipartite", "padding"])
 def test_graphs_without_tasks(name, graph, monkeypatch):
