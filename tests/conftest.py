@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import os
 import tempfile
 from collections.abc import Iterator
 
@@ -55,7 +54,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """All cores for all tests, and this process alone for a part of them that is named."""
     if config.args_source is pytest.Config.ArgsSource.ARGS:
         return 0
-    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, 8)
+    from gnnjit.config import cores
+
+    return min(cores(), 8)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

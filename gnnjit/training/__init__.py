@@ -4,16 +4,10 @@ In: a data set, by name or prepared on disk. Out: a `Result` with the history of
 runs on one device, over devices and processes, or streamed within a memory budget; `cli` calls it.
 """
 
-from gnnjit.training.train import (
-    CheckpointError,
-    Epoch,
-    Result,
-    Run,
-    Summary,
-    TrainConfig,
-    TrainError,
-    train,
-)
+from gnnjit.training.config import TrainConfig
+from gnnjit.training.errors import CheckpointError, TrainError
+from gnnjit.training.loop import Epoch, Run
+from gnnjit.training.train import Result, Summary, train
 
 __all__ = [
     "CheckpointError",

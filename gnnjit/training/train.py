@@ -1,7 +1,7 @@
 """Training as a function: `train(dataset, config)` for vertices, and for graphs with their folds.
 
     from gnnjit.data import open_dataset
-    from gnnjit.training.train import TrainConfig, train
+    from gnnjit.training import TrainConfig, train
 
     result = train(open_dataset("karate"), TrainConfig(model="gcn", epochs=50))
     print(result.accuracy["test"].mean, result.model)
@@ -37,9 +37,9 @@ from gnnjit.store.memory import HostStore
 from gnnjit.training import performance
 from gnnjit.training.checkpoint import Checkpoints, digest, named_arrays
 from gnnjit.training.config import TrainConfig, resolve
-from gnnjit.training.errors import CheckpointError, TrainError
+from gnnjit.training.errors import TrainError
 from gnnjit.training.identity import describe_dataset, identity_of
-from gnnjit.training.loop import Epoch, Run, Steps, Trainer, Watcher
+from gnnjit.training.loop import Run, Steps, Trainer, Watcher
 from gnnjit.training.processes import (
     known_to_main,
     open_checkpoints,
@@ -61,19 +61,6 @@ from gnnjit.training.streamed import (
     without_leftovers,
 )
 from gnnjit.training.tasks import SPLITS, FoldTask, Task, VertexTask
-
-__all__ = [
-    "CheckpointError",
-    "Epoch",
-    "Result",
-    "Run",
-    "Summary",
-    "TrainConfig",
-    "TrainError",
-    "describe_dataset",
-    "resolve",
-    "train",
-]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,9 +17,9 @@ from flax import nnx
 
 from gnnjit.cli import main
 from gnnjit.data import communities
+from gnnjit.training import CheckpointError, TrainConfig, train
 from gnnjit.training.checkpoint import Checkpoints
 from gnnjit.training.loop import Watcher
-from gnnjit.training.train import CheckpointError, TrainConfig, train
 from training.test_train import Tiny, without_times
 
 EPOCHS = 14

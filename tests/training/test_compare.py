@@ -10,9 +10,8 @@ import pytest
 import gnnjit
 from gnnjit.data import communities
 from gnnjit.lower import cpu
-from gnnjit.training import performance, steps
+from gnnjit.training import TrainConfig, performance, steps
 from gnnjit.training.tasks import VertexTask
-from gnnjit.training.train import TrainConfig
 
 
 def durations(f: Any) -> tuple[Any, list[float]]:

@@ -11,8 +11,9 @@ import pytest
 from flax import nnx
 
 from gnnjit.data import GraphDataset
+from gnnjit.training import TrainConfig, TrainError, train
+from gnnjit.training.config import resolve
 from gnnjit.training.tasks import FoldTask
-from gnnjit.training.train import TrainConfig, TrainError, resolve, train
 
 
 class Pooled(nnx.Module):

@@ -21,8 +21,8 @@ from gnnjit.data import communities, karate
 from gnnjit.data.stored.prepare import keep
 from gnnjit.data.stored.write import store_dataset
 from gnnjit.store.memory import HostStore
+from gnnjit.training import TrainConfig, TrainError, train
 from gnnjit.training.specification import Specification
-from gnnjit.training.train import TrainConfig, TrainError, train
 from training.test_train import without_times
 
 SIZES = {"num_nodes": 150, "num_classes": 3, "num_features": 8, "separation": 2.5}

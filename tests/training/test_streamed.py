@@ -23,11 +23,11 @@ from gnnjit.data.stored.write import contents_of, store_dataset
 from gnnjit.errors import PlanError, StoreError, StreamError
 from gnnjit.store.disk import DiskStore
 from gnnjit.store.memory import HostStore
+from gnnjit.training import CheckpointError, TrainConfig, TrainError, train
 from gnnjit.training.checkpoint import Checkpoints, named_arrays
 from gnnjit.training.loop import Watcher
 from gnnjit.training.progress import Bar, Lines
 from gnnjit.training.streamed import layout_of, note_of
-from gnnjit.training.train import CheckpointError, TrainConfig, TrainError, train
 
 SMALL = {"num_nodes": 400, "num_classes": 3, "num_features": 6, "avg_degree": 6}
 CONFIG = TrainConfig(model="gcn", epochs=5, lr=0.05, seed=1)

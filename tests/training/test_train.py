@@ -11,9 +11,10 @@ import pytest
 from flax import nnx
 
 from gnnjit.data import communities, karate
+from gnnjit.training import TrainConfig, TrainError, train
+from gnnjit.training.config import resolve
 from gnnjit.training.loop import Epoch, Stopping
 from gnnjit.training.optimizers import decayed, make_optimizer
-from gnnjit.training.train import TrainConfig, TrainError, resolve, train
 
 
 class Tiny(nnx.Module):
