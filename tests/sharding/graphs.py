@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from edge_lists import EdgeList
 from jax.sharding import Mesh
 
 import gnnjit
@@ -25,16 +26,8 @@ def mesh(shards: int) -> Mesh:
     return Mesh(np.asarray(jax.devices()[:shards]), ("shards",))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Edges:
-    """An edge list."""
-
-    src: np.ndarray
-    dst: np.ndarray
-    num_nodes: int
-
-    def graph(self) -> gnnjit.Graph:
-        return gnnjit.Graph.from_edges(self.src, self.dst, self.num_nodes)
+class Edges(EdgeList):
+    """An edge list that can be sharded."""
 
     def shard(self, shards: int, exchange: str, partition: Any = "vertices") -> ShardedGraph:
         if partition in PARTITIONS:
@@ -42,16 +35,7 @@ class Edges:
         return gnnjit.shard(self.graph(), mesh(shards), partition=partition, exchange=exchange)
 
 
-def edges(src: Any, dst: Any, num_nodes: int) -> Edges:
-    return Edges(np.asarray(src, np.int32), np.asarray(dst, np.int32), num_nodes)
-
-
-def random_edges(num_nodes: int, num_edges: int, seed: int = 0) -> Edges:
-    """Uniform ones, and a hub that a quarter of them enter."""
-    rng = np.random.default_rng(seed)
-    src, dst = rng.integers(0, num_nodes, (2, num_edges))
-    dst[::4] = num_nodes // 3
-    return edges(src, dst, num_nodes)
+edges, random_edges = Edges.of, Edges.random
 
 
 GRAPHS = {

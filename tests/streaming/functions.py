@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 import numpy as np
+from edge_lists import EdgeList
 
-import gnnjit
 from gnnjit.store.store import VertexStore
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 from gnnjit.streaming.stream import stream
@@ -18,16 +18,8 @@ from gnnjit.streaming.stream import stream
 _names = (f"array{k}" for k in itertools.count())
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Edges:
-    """An edge list."""
-
-    src: np.ndarray
-    dst: np.ndarray
-    num_nodes: int
-
-    def graph(self) -> gnnjit.Graph:
-        return gnnjit.Graph.from_edges(self.src, self.dst, self.num_nodes)
+class Edges(EdgeList):
+    """An edge list that can be streamed."""
 
     def streamed(self, store: VertexStore | None = None, order: Any = "given") -> StreamedGraph:
         return StreamedGraph.from_edges(
@@ -35,16 +27,7 @@ class Edges:
         )
 
 
-def edges(src: Any, dst: Any, num_nodes: int) -> Edges:
-    return Edges(np.asarray(src, np.int32), np.asarray(dst, np.int32), num_nodes)
-
-
-def random_edges(num_nodes: int, num_edges: int, seed: int = 0) -> Edges:
-    """Uniform ones, and a hub that a quarter of them enter."""
-    rng = np.random.default_rng(seed)
-    src, dst = rng.integers(0, num_nodes, (2, num_edges))
-    dst[::4] = num_nodes // 3
-    return edges(src, dst, num_nodes)
+edges, random_edges = Edges.of, Edges.random
 
 
 @dataclasses.dataclass(frozen=True)
