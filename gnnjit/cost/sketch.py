@@ -1,6 +1,6 @@
 """The operations that a layer runs, forward and backward, from its optimised program alone.
 
-The gradient of an aggregate is sketched as it is made (DESIGN section 3): the transposed edge
+The gradient of an aggregate is sketched as it is made (`lower.aggregate`): the transposed edge
 function, one traversal for each space whose elements own a result, factors of the row taken out of
 the sum, work on one endpoint moved to the vertices.
 """

@@ -1,4 +1,4 @@
-"""Index spaces: the set over which a value has one entry each (DESIGN section 2)."""
+"""Index spaces: the set over which a value has one entry each (design/0001)."""
 
 from __future__ import annotations
 

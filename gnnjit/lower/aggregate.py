@@ -1,4 +1,4 @@
-"""`aggregate`: the one JAX primitive of gnnjit, closed under differentiation (DESIGN section 3).
+"""`aggregate`: the one JAX primitive of gnnjit, closed under differentiation (design/0001).
 
     outputs = aggregate(graph, operands; body, reductions, limit)
 
