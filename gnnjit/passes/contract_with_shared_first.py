@@ -1,14 +1,14 @@
-"""`contract-with-shared-first`: of three factors, a vertex's and a shared one are multiplied first.
+"""`contract-with-shared-first`: a vertex's factor meets the shared one before the edge's.
 
 before:  g: f32[edge, 32, 8] = x[u] c^T              after:  t: f32[src, 8, 32] = x @ basis
          h: f32[edge, 32] = sum of basis * g                 h: f32[edge, 32] = c @ t[u]
 
-`einsum('b,bio,i->o', c, basis, e.src)` comes as two products of two factors each, in an order that
-knows nothing of edges: `c basis^T` would be a matrix for each edge. Each way is the same sum of
-products of three.
+JAX splits `einsum('b,bio,i->o', c, basis, e.src)` into two products of two factors each, in an
+order that knows nothing of edges: `c basis^T` would be a matrix for each edge. Both orders give the
+same sum of products of three factors.
 
-Legal: sums are re-associated. Refuses unless an edge multiplies, and reads, less than before, where
-the product in between is read by anything else, and for vertices in `keep`.
+Legal: sums are re-associated. Refuses unless each edge multiplies and reads less than before, where
+something else reads the product in between, and for vertices in `keep`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 before:  a = x @ w; b = x + 1; return b        after:  b = x + 1; return b
 
-An `aggregate` loses the outputs that nobody reads, and the operands only they needed; the maximum
-of a score stays with the sums that need it. Always legal: equations have no side effects.
+An `aggregate` loses the outputs that nobody reads, and the operands that only those needed; the
+maximum of a score stays with the sums that need it. Always legal: equations have no side effects.
 """
 
 from __future__ import annotations

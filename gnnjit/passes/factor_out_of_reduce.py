@@ -4,8 +4,8 @@ before:  y = sum over (u -> v) of a[v] * m[e]
 after:   y = (a * sum over (u -> v) of s[v] * m[e]) * n        with n the number of edges, s = 1 / n
 
 Factors are found through products, quotients, negations, broadcasts of smaller values and casts
-between float32 and half precision, so the division of softmax leaves the edges, and what is left is
-often linear, and its gradient with respect to the factor is not a traversal.
+between float32 and half precision. So the division of softmax leaves the edges. What is left is
+often linear, and the gradient of the factor then needs no traversal.
 
 Legal: products distribute over sums (re-associated rounding). What is left is taken as a mean,
 since its sum may be too large for a number where that of the products is not (features near 1e37
@@ -15,9 +15,9 @@ the vertex has no edges, so that `0 * inf` cannot arise there.
 Refuses sums into another space than the factor's, sums over all edges, maxima and minima, integers,
 denominators that live on the edges, and constants below 1 that are alone. With `keep_fixed`,
 refuses single numbers that no gradient reaches: they stay in the sum, so that its gradient
-multiplies by them in the traversal. Refuses what a matmul gave vertices in `keep` too: their work
-shall be done on the edges. Without `rows`, where nothing is differentiated any more, refuses all
-but constants: in a kernel, a factor of the row is at hand.
+multiplies by them in the traversal. Refuses results of matmuls of vertices in `keep`, whose work
+belongs on the edges. Without `rows` (nothing will be differentiated any more), refuses all but
+constants: a kernel holds a row's factor anyway.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`group-sums-by-space`: what a sum on the edges adds up for one endpoint is added once per vertex.
+"""`group-sums-by-space`: terms of a sum that belong to one endpoint are added once per vertex.
 
 before:  h: f32[edge, 8] = ((x[u] + b) + y[v]) + c        after:  h = (x + (b + c))[u] + y[v]
 
@@ -6,8 +6,8 @@ Such sums are what biases of several linear maps leave behind. Without the pass 
 would be summed over all edges, too.
 
 Legal: sums are re-associated, those of half precision in float32. Shared terms join those of one
-endpoint. Refuses sums with at most one term in each of source, destination and edge and none
-shared, integers (nothing to gain), and terms that are broadcast.
+endpoint. Refuses sums in which no space has two terms and none is shared,
+integers (nothing to gain), and terms that are broadcast.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ no edge reads. Nobody reads the result there; yet 0 times the slope of `log` at 
 reach the gradient of `y`. So the operands of primitives with poles or overflow are replaced where
 there are no edges, by a number at which the primitive is smooth.
 
-On padded graphs the features behind the padding may be NaN themselves, and even 0 times a matmul's
-operand is then NaN: there, the features that edges read are replaced first, if anything on the
-edges may move to the vertices.
+On padded graphs the features of padding may be NaN, and 0 times a matmul's operand is then NaN too.
+So there the features that edges read are replaced first, if any work on the edges may move to the
+vertices.
 
 Always legal: an edge reads no other value than before. Refuses primitives that are smooth
 everywhere (an attention or convolution layer stays as it is), divisors held away from 0 by a

@@ -9,8 +9,8 @@ edges read the same numbers from several places. Features that are summed per he
 matrix is applied are such values.
 
 Legal: nothing is computed. Refuses what something besides edges and their reductions reads, and
-broadcasts that repeat nothing; and those of single numbers (which belong to `sink-scaling`),
-but for `numbers`: generated kernels repeat them for nothing, where an array of them is read back.
+broadcasts that repeat nothing. Refuses single numbers, which belong to `sink-scaling`, unless
+`numbers`: generated kernels repeat them at no cost, while an array of them would be read back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`sink-row-arithmetic`: what a row's edges need of the row's own vertex is computed with them.
+"""`sink-row-arithmetic`: arithmetic on the vertex that owns a row moves into the row's traversal.
 
 before:  a: f32[dst, 8] = abs(x)                after:  a: f32[edge, 8] = abs(x[v])
          y = sum over (u -> v) of m[e] * a[v]           y = sum over (u -> v) of m[e] * a
@@ -7,9 +7,9 @@ A kernel that goes over the edges row by row computes what depends on the row al
 wherever the program has it. So this moves arithmetic of the vertices that own the rows into the
 traversal: the same work, without an array `[N, 8]` that is written and read once.
 
-Legal: nothing is computed otherwise. Refuses what something besides edges and their reductions
-reads, what is more than arithmetic (other kernels compute it for each edge), and traversals whose
-reductions have rows of both endpoints.
+Legal: the same operations run on the same values. Refuses what something besides edges and their
+reductions reads, functions that are more than arithmetic (other kernels compute them for each
+edge), and traversals whose reductions have rows of both endpoints.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ before:  a: f32[src, 8] = s * x; y = sum over (u -> v) of a[u]
 after:   a: f32[edge, 8] = s[u] * x[u]; y = sum over (u -> v) of a
 
 The opposite of `place-in-smallest-space`, for the one product that is cheaper on the edges: one
-multiplication more per edge, beside a gather, against an array `[N, 8]` that is written, read once
-and (large ones) asked of the system anew in every call. Moves the product and the broadcast of
-its number.
+multiplication more per edge, beside a gather, against an array `[N, 8]` that is written and read
+once, and that, if it is large, the system clears anew in every call. The product moves, and the
+broadcast of its number with it.
 
 Legal: the same numbers are multiplied. Refuses a product that something besides edges and their
 reductions reads, one of two arrays, one of single numbers and, unless `every`, numbers that a

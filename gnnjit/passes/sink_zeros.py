@@ -1,12 +1,12 @@
-"""`sink-zeros`: a table of zeros stands where the gradient of an edge's rows is written.
+"""`sink-zeros`: a table of zeros moves to the edges that write rows of a gradient into it.
 
 before:  z: f32[9, 4] = broadcast_in_dim(0.0)
          d: f32[edge, 9, 4] = dynamic_update_slice(z, m, i);  g = sum over all edges of d
 after:   z: f32[edge, 9, 4] = broadcast_in_dim(0.0);  ...
 
-Nobody writes the zeros, neither once nor for each edge: the lowerings see them, and add `m` to the
-rows `i` of the sum (`ir.tables`). Legal: the same values. Refuses tables that are not zeros, or not
-read or written by whole rows.
+The zeros are never written, neither once nor for each edge: the lowerings recognise them and add
+`m` to the rows `i` of the sum (`ir.tables`). Legal: the same values. Refuses tables that are not
+zeros, or not read or written by whole rows.
 """
 
 from __future__ import annotations
