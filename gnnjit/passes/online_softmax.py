@@ -15,9 +15,9 @@ normaliser, which is positive by construction, leaves the sum on the way, even f
 so does a last reshape, as of heads put side by side.
 
 Legal: products are re-associated. Half precision is summed and divided in float32; a sum that is
-divided afterwards is taken as a mean (see `factor-out-of-reduce`). A row
-with a score of +inf gives NaN before and after; dropout of that very edge hid the NaN before, and
-does so no longer.
+divided afterwards is taken as a mean (see `factor-out-of-reduce`). A row with a score of +inf is
+not finite, before and after; if dropout drops that very edge, the NaN was hidden before and is no
+longer.
 
 Refuses a shift that carries a gradient (no stop_gradient), lacks the guard against infinities, or
 is the maximum over other edges; a sum whose value needs a reduction that stands beside the score's
