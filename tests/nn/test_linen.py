@@ -36,6 +36,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("name", PAIRS)
 def test_twin(name: str, jit: bool) -> None:

@@ -40,6 +40,7 @@ def test_vertex_classifier(model: str, layers: int) -> None:
     assert loss != jnp.sum(plain**2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", MODELS)
 def test_graph_classifier_ignores_padding(model: str) -> None:
     net = build_graph(model, layers=2, rngs=nnx.Rngs(0), **{**SIZES, "dropout": 0.0})

@@ -23,6 +23,7 @@ def test_functions(name, exchange):
     assert_alike(FUNCTIONS[name], HUB, sharded, *arguments(HUB))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("name", MODULES)
 def test_modules(name, exchange):

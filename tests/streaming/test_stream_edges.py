@@ -71,6 +71,7 @@ def with_gradients(layer: Any) -> Any:
     return fn
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("name", LAYERS)
 def test_values_and_gradients(name, parts):
@@ -79,6 +80,7 @@ def test_values_and_gradients(name, parts):
     assert_same(in_parts(fn, data, *args, parts=parts), in_memory(fn, data, *args), atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.once
 @settings(max_examples=5, deadline=None)
 @given(st.integers(1, 9), st.integers(0, 30), st.integers(1, 4), st.integers(0, 3))
