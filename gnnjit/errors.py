@@ -55,6 +55,10 @@ class StreamError(GnnjitError, ValueError):
     """A function cannot be run block by block, or not within its memory budget."""
 
 
+class SampleError(GnnjitError, ValueError):
+    """A sampler, or a loader of batches, cannot do what it is asked to."""
+
+
 class GnnjitWarning(UserWarning):
     """A layer runs as it is written, but was probably meant otherwise."""
 

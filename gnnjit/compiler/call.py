@@ -257,6 +257,8 @@ def trace_call(
     _check_sizes(definition, graph, x, edges)
     if isinstance(graph, ShardedGraph):
         _check_mesh(definition)
+    else:
+        x = graph.at_both_ends(x)
     src, dst = (x.src, x.dst) if isinstance(x, Bipartite) else (x, x)
     static = {k: keywords[k] for k in definition.statics if k in keywords}
     shared = {k: v for k, v in keywords.items() if k not in static}
@@ -314,6 +316,8 @@ def _check_sizes(definition: Definition, graph: AnyGraph, x: Any, edges: Any) ->
     if isinstance(x, Bipartite):
         graph.check(x.src, Space.SRC, where + "x.src")
         graph.check(x.dst, Space.DST, where + "x.dst")
+    elif isinstance(graph, Graph) and graph.nested:
+        graph.check(x, Space.SRC, where + "x")
     elif graph.num_src != graph.num_dst:
         raise LayerError(
             f"{where}the graph has {graph.num_src} sources and {graph.num_dst} destinations, but x "

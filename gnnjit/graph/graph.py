@@ -31,8 +31,8 @@ class Bipartite:
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["src", "dst", "mask", "in_structure", "out_structure", "dropped"],
-    meta_fields=["num_src", "num_dst", "num_edges", "bipartite"],
+    data_fields=["src", "dst", "mask", "in_structure", "out_structure", "dropped", "whole_degree"],
+    meta_fields=["num_src", "num_dst", "num_edges", "bipartite", "nested"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Graph:
@@ -50,6 +50,10 @@ class Graph:
         num_src, num_dst: the numbers of vertices (static).
         num_edges: the number of edges, padding included (static).
         bipartite: whether sources and destinations are two vertex sets (static).
+        nested: whether destination `i` is source `i`, as in the blocks of a sampled batch (static).
+            Such a graph counts as bipartite, and layers take one array of the sources' features.
+        whole_degree: `int[num_src]`, the in-edges of each source in the graph that a block was
+            sampled from; None for other graphs.
     """
 
     src: EdgeIndex
@@ -62,6 +66,8 @@ class Graph:
     num_dst: int
     num_edges: int
     bipartite: bool
+    nested: bool = False
+    whole_degree: jax.Array | None = None
 
     @classmethod
     def from_edges(
@@ -142,7 +148,21 @@ class Graph:
             out_structure=self.in_structure,
             num_src=self.num_dst,
             num_dst=self.num_src,
+            nested=False,
+            whole_degree=None,
         )
+
+    def at_both_ends(self, x: PyTree) -> PyTree:
+        """Features for both vertex sets: of a nested graph a `Bipartite` of `x`, `[num_src, ...]`,
+        and its first `num_dst` rows; `x` itself where it is a `Bipartite`, or the graph another.
+
+        Raises:
+            GraphError: if the graph is nested and an array has not `num_src` rows.
+        """
+        if not self.nested or isinstance(x, Bipartite):
+            return x
+        self.check(x, "src", "x")
+        return Bipartite(x, jax.tree.map(lambda leaf: leaf[: self.num_dst], x))
 
     def degree(self, space: Any = "in") -> jax.Array:
         """`int[N]`: the number of edges of each vertex, padding not counted.
@@ -383,9 +403,11 @@ def _from_concrete(
     if num_dst is None:
         validate.plausible_count("dst", dst, mask)
     if not bipartite and num_src is None:
-        num_src = num_dst = max(_infer(src, mask), _infer(dst, mask))
-    num_src = _infer(src, mask) if num_src is None else num_src
-    num_dst = _infer(dst, mask) if num_dst is None else num_dst
+        num_src = num_dst = max(
+            validate.inferred_count(src, mask), validate.inferred_count(dst, mask)
+        )
+    num_src = validate.inferred_count(src, mask) if num_src is None else num_src
+    num_dst = validate.inferred_count(dst, mask) if num_dst is None else num_dst
     validate.in_range("src", src, mask, num_src, "num_src" if bipartite else "num_nodes")
     validate.in_range("dst", dst, mask, num_dst, "num_dst" if bipartite else "num_nodes")
     sizes = {"num_src": num_src, "num_dst": num_dst} if bipartite else {"num_nodes": num_dst}
@@ -408,12 +430,6 @@ def _from_concrete(
         bipartite=bipartite,
     )
     return hosting.to_device(graph)
-
-
-def _infer(index: np.ndarray, mask: np.ndarray | None) -> int:
-    """The largest real index plus one; 0 without real edges."""
-    real = index if mask is None else index[mask]
-    return max(int(real.max()) + 1, 0) if real.size else 0
 
 
 def _from_traced(
@@ -456,6 +472,7 @@ def _padded(graph: Graph, num_src: int, num_dst: int, num_edges: int) -> Graph:
     xp: Any = np if on_host else jnp
     new = num_edges - graph.num_edges
     mask = xp.ones(graph.num_edges, bool) if graph.mask is None else graph.mask
+    whole = graph.whole_degree
     padded = dataclasses.replace(
         graph,
         src=xp.pad(graph.src, (0, new)),
@@ -463,6 +480,7 @@ def _padded(graph: Graph, num_src: int, num_dst: int, num_edges: int) -> Graph:
         mask=xp.pad(mask, (0, new)),
         in_structure=append_padding(graph.in_structure, num_dst, num_edges),
         out_structure=append_padding(graph.out_structure, num_src, num_edges),
+        whole_degree=None if whole is None else xp.pad(whole, (0, num_src - graph.num_src)),
         num_src=num_src,
         num_dst=num_dst,
         num_edges=num_edges,

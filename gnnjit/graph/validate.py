@@ -165,6 +165,12 @@ def plausible_count(name: str, index: HostArray, mask: HostArray | None) -> None
     )
 
 
+def inferred_count(index: HostArray, mask: HostArray | None) -> int:
+    """The largest real index plus one; 0 without real edges."""
+    real = index if mask is None else index[mask]
+    return max(int(real.max()) + 1, 0) if real.size else 0
+
+
 def index_dtype(**counts: int) -> np.dtype:
     """int32 where every count fits, else int64.
 

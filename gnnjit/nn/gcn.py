@@ -88,6 +88,8 @@ class GCN(nnx.Module):
 
 def with_degree_factors(graph: Graph, x: Any, weights: jax.Array | None, own: int) -> Any:
     """`x` paired with `(degree + own) ** -0.5` (0 where that degree is not positive)."""
+    if isinstance(graph, Graph):
+        x = graph.at_both_ends(x)
     if not isinstance(x, Bipartite):
         x = float_features("GCN", x)
         return x, _inverse_root(_degree(graph, weights), own, x.dtype)

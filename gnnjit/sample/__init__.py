@@ -1,0 +1,12 @@
+"""Parts of a graph, drawn on the host: what mini-batches are made of.
+
+A sampler enters with a `Graph`; a `Sample` leaves it, and from that the graphs that layers run on.
+Every sample is a function of the graph, the seeds and a seed. Training calls this room; it knows
+graphs alone.
+"""
+
+from gnnjit.sample.neighbor import NeighborSampler
+from gnnjit.sample.sample import Sample
+from gnnjit.sample.workers import Workers
+
+__all__ = ["NeighborSampler", "Sample", "Workers"]

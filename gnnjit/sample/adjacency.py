@@ -1,0 +1,110 @@
+"""The in-edges of every vertex on the host: what all samplers walk over."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from gnnjit.errors import SampleError
+from gnnjit.graph import Graph
+from gnnjit.graph.reading import as_indices, read_on_host
+from gnnjit.graph.validate import is_traced, shown
+from gnnjit.shapes import HostArray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Adjacency:
+    """Edges by destination. Vertex `v` has the slots `indptr[v]` to `indptr[v + 1] - 1`.
+
+    Attributes:
+        indptr: `int[N + 1]`.
+        neighbor: `int[E]`, the source of the edge in each slot.
+        edge: `int[E]`, its number, in the order in which edges were given.
+    """
+
+    indptr: HostArray
+    neighbor: HostArray
+    edge: HostArray
+
+    @classmethod
+    def of(cls, where: str, graph: Any) -> Adjacency:
+        """That of a concrete graph of one vertex set; nothing is copied where JAX computes on the
+        CPU. Raises SampleError on anything else."""
+        if not isinstance(graph, Graph):
+            raise SampleError(f"{where}: got {shown(graph)}, expected a gnnjit.Graph")
+        if is_traced(graph):
+            raise SampleError(
+                f"{where}: the graph is traced, expected a concrete one: sample outside jit"
+            )
+        if graph.bipartite:
+            raise SampleError(
+                f"{where}: the graph has {graph.num_src} sources and {graph.num_dst} destinations, "
+                f"expected one vertex set: number both in one, destinations first"
+            )
+        rows = graph.in_structure
+        size = int(np.asarray(rows.indptr)[-1])
+        parts = rows.indptr, rows.neighbor[:size], rows.edge[:size]
+        return cls(*(read_only(np.asarray(part)) for part in parts))
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.neighbor)
+
+    def degree(self) -> HostArray:
+        """`int[N]`: in-edges of each vertex."""
+        return np.diff(self.indptr)
+
+    def by_slot(self, where: str, name: str, values: Any) -> HostArray:
+        """`float64[E]`: one number per edge, from the order in which edges were given to that of
+        slots. Raises SampleError unless there is one for each edge."""
+        values = read_on_host(f"{where}: {name}", values)
+        if values.ndim != 1 or len(values) < self.num_edges:
+            raise SampleError(
+                f"{where}: {name} has shape {values.shape}, expected ({self.num_edges},): one "
+                f"number per edge, in the order in which edges were given"
+            )
+        return values.astype(np.float64)[self.edge]
+
+    def checked(self, where: str, name: str, vertices: Any) -> HostArray:
+        """`int[n]`: vertices, as their numbers or as a mask `bool[N]`. Raises SampleError where one
+        is out of range."""
+        array = read_on_host(f"{where}: {name}", vertices)
+        if array.dtype == np.bool_ and array.shape == (self.num_nodes,):
+            array = np.flatnonzero(array)
+        elif array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise SampleError(
+                f"{where}: {name} is {array.dtype} of shape {array.shape}, expected vertex numbers "
+                f"of shape [n], or a mask bool[{self.num_nodes}]"
+            )
+        out = (array < 0) | (array >= self.num_nodes)
+        if out.any():
+            at = int(np.argmax(out))
+            raise SampleError(
+                f"{where}: {name}[{at}] is {array[at]}, expected a vertex from 0 to "
+                f"{self.num_nodes - 1}: number vertices as the graph does"
+            )
+        return as_indices(name, array).astype(self.indptr.dtype)
+
+
+def read_only(array: HostArray) -> HostArray:
+    """A view that numba compiles for once: arrays of JAX cannot be written to, NumPy's can."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def check_weights(where: str, name: str, weights: HostArray) -> None:
+    """Raises SampleError where a weight is negative or not finite."""
+    odd = ~np.isfinite(weights) | (weights < 0)
+    if odd.any():
+        at = int(np.argmax(odd))
+        raise SampleError(
+            f"{where}: {name} holds {weights[at]:g}, expected finite numbers >= 0: an edge of "
+            f"weight 0 is never drawn"
+        )

@@ -1,0 +1,122 @@
+"""Global vertex numbers to those of a batch: a hash table with open addressing.
+
+GraphTensor, section V-B: threads that update one table wait for each other, so the choice of
+neighbours runs in parallel and the updates of the table do not. A table of the size of the batch
+stays in a cache; an array with an entry for each vertex of the graph does not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from gnnjit.shapes import HostArray
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_EMPTY = -1
+
+
+class Numbering:
+    """The vertices of one batch, in the order in which they were found.
+
+    Attributes:
+        vertices: `int[capacity]`, global numbers, of which the first `count` are set.
+        tree: `int32[capacity]`, the seed whose tree a vertex is in, or None where trees share
+            vertices.
+    """
+
+    def __init__(self, num_nodes: int, dtype: np.dtype, disjoint: bool) -> None:
+        self._num_nodes = num_nodes
+        self.count = 0
+        self.vertices = np.empty(0, dtype)
+        self.tree = np.empty(0, np.int32) if disjoint else None
+        self._keys = np.empty(0, np.int64)
+        self._numbers = np.empty(0, np.int32)
+
+    def add_seeds(self, seeds: HostArray) -> HostArray:
+        """`int32[n]`, the number of each seed. Two that are equal get one number, unless each has a
+        tree of its own."""
+        offsets = np.arange(len(seeds) + 1)
+        if self.tree is None:
+            return self.add(seeds, offsets, 0)
+        self._reserve(len(seeds))
+        self.tree[: len(seeds)] = np.arange(len(seeds))
+        return self.add(seeds, offsets, 0)
+
+    def add(self, found: HostArray, offsets: HostArray, first_row: int) -> HostArray:
+        """`int32[n]`, the numbers of `found`, the neighbours of the rows from `first_row` on; row
+        `i` of them found those from `offsets[i]` to `offsets[i + 1] - 1`."""
+        self._reserve(len(found))
+        numbers = np.empty(len(found), np.int32)
+        tree = np.empty(0, np.int32) if self.tree is None else self.tree
+        self.count = _add(
+            self._keys, self._numbers, self.vertices, tree, self.count, found, offsets, first_row,
+            self._num_nodes, numbers,
+        )  # fmt: skip
+        return numbers
+
+    def _reserve(self, more: int) -> None:
+        """Room for `more` vertices, with half of the table empty."""
+        needed = self.count + more
+        if needed > len(self.vertices):
+            self.vertices = np.resize(self.vertices, needed) if needed else self.vertices
+            if self.tree is not None:
+                self.tree = np.resize(self.tree, needed)
+        if 2 * needed > len(self._keys):
+            size = 1 << max(4, (2 * needed - 1).bit_length())
+            self._keys = np.full(size, _EMPTY, np.int64)
+            self._numbers = np.empty(size, np.int32)
+            tree = np.empty(0, np.int32) if self.tree is None else self.tree
+            _insert_again(
+                self._keys, self._numbers, self.vertices, tree, self.count, self._num_nodes
+            )
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _slot(keys, key, shift):  # type: ignore[no-untyped-def]
+    """Where `key` is, or where it goes."""
+    at = np.int64((np.uint64(key) * _STEP) >> shift)
+    last = len(keys) - 1
+    while keys[at] != key and keys[at] != _EMPTY:
+        at = (at + 1) & last
+    return at
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _shift(size):  # type: ignore[no-untyped-def]
+    """64 less the bits of a table's size."""
+    bits = 0
+    while (1 << bits) < size:
+        bits += 1
+    return np.uint64(64 - bits)
+
+
+@njit(nogil=True, cache=True)
+def _add(keys, numbers, vertices, tree, count, found, offsets, first_row, num_nodes, out):  # type: ignore[no-untyped-def]
+    shift = _shift(len(keys))
+    disjoint = len(tree) > 0
+    for row in range(len(offsets) - 1):
+        own = np.int64(tree[first_row + row]) if disjoint else np.int64(0)
+        for i in range(offsets[row], offsets[row + 1]):
+            key = own * num_nodes + found[i]
+            at = _slot(keys, key, shift)
+            if keys[at] == _EMPTY:
+                keys[at] = key
+                numbers[at] = count
+                vertices[count] = found[i]
+                if disjoint:
+                    tree[count] = own
+                count += 1
+            out[i] = numbers[at]
+    return count
+
+
+@njit(nogil=True, cache=True)
+def _insert_again(keys, numbers, vertices, tree, count, num_nodes):  # type: ignore[no-untyped-def]
+    shift = _shift(len(keys))
+    for i in range(count):
+        own = np.int64(tree[i]) if len(tree) > 0 else np.int64(0)
+        key = own * num_nodes + vertices[i]
+        at = _slot(keys, key, shift)
+        keys[at] = key
+        numbers[at] = i

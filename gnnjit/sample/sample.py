@@ -1,0 +1,147 @@
+"""What a sampler draws, on the host, and the graphs that layers run on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from numba import njit
+
+from gnnjit.errors import SampleError
+from gnnjit.graph import Graph, Structure
+from gnnjit.shapes import HostArray
+
+Sizes = tuple[int, ...]
+"""Vertices, then edges, of a sample or of the shape that it is padded to: `(n_0, ..., n_L, e_1,
+..., e_L)` for L hops, `(n, e)` for a subgraph."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sample:
+    """A part of a graph, in NumPy: the neighbourhood of some seeds, hop by hop, or a subgraph.
+
+    Vertices and edges are numbered so that those of a hop come after those of the hops before it:
+    what a layer needs is the first of each.
+
+    Attributes:
+        vertices: `int[n]`, the number in the graph of each vertex of the sample.
+        vertex_counts: vertices up to and with hop 0, ..., L; of a subgraph its one count.
+        indptr: `int32[rows + 1]`: vertex `v` of the sample has the edges `indptr[v]` to
+            `indptr[v + 1] - 1`; the vertices of the last hop have none.
+        neighbor: `int32[e]`, the source of each edge, in numbers of the sample.
+        edge: `int[e]`, the number in the graph of each edge.
+        edge_counts: edges up to and with hop 1, ..., L; of a subgraph its one count.
+        degree: `int[n]`, in-edges of each vertex in the graph.
+        seeds: `int32[B]`, the vertex of the sample that each seed is, or None of a subgraph.
+        tree: `int32[n]`, the seed whose tree a vertex is in, where each has its own, or None.
+        weight: `float32[n]`, of each vertex in a loss that is to be that of the whole graph on
+            average; None where all have the same.
+        edge_weight: `float32[e]`, of each edge in a mean of neighbours that is to be that of the
+            whole graph on average; None where all have the same.
+    """
+
+    vertices: HostArray
+    vertex_counts: tuple[int, ...]
+    indptr: HostArray
+    neighbor: HostArray
+    edge: HostArray
+    edge_counts: tuple[int, ...]
+    degree: HostArray
+    seeds: HostArray | None = None
+    tree: HostArray | None = None
+    weight: HostArray | None = None
+    edge_weight: HostArray | None = None
+
+    @property
+    def is_subgraph(self) -> bool:
+        """Whether one square graph serves all layers."""
+        return len(self.vertex_counts) == len(self.edge_counts)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Vertices and edges of each hop, as a shape counts them."""
+        return self.vertex_counts + self.edge_counts
+
+    def graphs(self, shape: Sizes | None = None) -> tuple[Graph, ...]:
+        """The graph of each layer, in the order in which layers are applied, in NumPy arrays.
+
+        A subgraph has one graph, for all layers. In a block, vertex `i` of the destinations is
+        vertex `i` of the sources (`Graph.nested`).
+
+        Args:
+            shape: what `sizes` is to be padded to. The padded vertices have no edges; in a block
+                the first of them stand for vertices of later hops.
+
+        Raises:
+            SampleError: if the sample is larger than `shape`.
+        """
+        padded = shape is not None
+        shape = self.sizes if shape is None else tuple(shape)
+        if len(shape) != len(self.sizes) or any(
+            s > t for s, t in zip(self.sizes, shape, strict=True)
+        ):
+            raise SampleError(
+                f"Sample.graphs: shape is {shape}, expected at least {self.sizes}: nothing is cut "
+                f"off, so pass a larger one"
+            )
+        if self.is_subgraph:
+            (count,), (edges,) = self.vertex_counts, self.edge_counts
+            return (self._graph((count, count, edges), (shape[0], shape[0], shape[1]), padded),)
+        hops = len(self.edge_counts)
+        blocks = []
+        for hop in range(hops, 0, -1):
+            real = self.vertex_counts[hop], self.vertex_counts[hop - 1], self.edge_counts[hop - 1]
+            room = shape[hop], shape[hop - 1], shape[hops + hop]
+            blocks.append(self._graph(real, room, padded))
+        return tuple(blocks)
+
+    def _graph(self, real: Sequence[int], room: Sequence[int], padded: bool) -> Graph:
+        """The first `real` sources, destinations and edges, padded to `room`."""
+        (num_src, num_dst, edges), (src_room, dst_room, edge_room) = real, room
+        indptr, neighbor = self.indptr[: num_dst + 1], self.neighbor[:edges]
+        rows = np.empty(dst_room + 1, np.int32)
+        rows[: num_dst + 1], rows[num_dst + 1 :] = indptr, edges
+        src, dst = np.zeros(edge_room, np.int32), np.zeros(edge_room, np.int32)
+        src[:edges] = neighbor
+        columns, others = np.zeros(src_room + 1, np.int32), np.zeros(edge_room, np.int32)
+        order = np.arange(edge_room, dtype=np.int32)
+        permutation = order.copy()
+        _transpose(indptr, neighbor, dst, columns, others, permutation)
+        degree = np.zeros(src_room, np.int32)
+        degree[:num_src] = self.degree[:num_src]
+        square = self.is_subgraph
+        return Graph(
+            src=src,  # type: ignore[arg-type]
+            dst=dst,  # type: ignore[arg-type]
+            mask=order < edges if padded else None,  # type: ignore[arg-type]
+            in_structure=Structure(rows, src, order),  # type: ignore[arg-type]
+            out_structure=Structure(columns, others, permutation),  # type: ignore[arg-type]
+            dropped=None,
+            num_src=src_room,
+            num_dst=dst_room,
+            num_edges=edge_room,
+            bipartite=not square,
+            nested=not square,
+            whole_degree=None if square else degree,  # type: ignore[arg-type]
+        )
+
+
+@njit(nogil=True, cache=True)
+def _transpose(indptr, neighbor, dst, columns, others, permutation):  # type: ignore[no-untyped-def]
+    """Fill the destinations of edges that are sorted by them, and the structure by source: a
+    counting sort. `columns` (`int32[sources + 1]`) and the other outputs come as zeros."""
+    for i in range(len(neighbor)):
+        columns[neighbor[i] + 1] += 1
+    for v in range(1, len(columns)):
+        columns[v] += columns[v - 1]
+    for row in range(len(indptr) - 1):
+        for i in range(indptr[row], indptr[row + 1]):
+            dst[i] = row
+            at = columns[neighbor[i]]
+            others[at] = row
+            permutation[at] = i
+            columns[neighbor[i]] = at + 1
+    for v in range(len(columns) - 1, 0, -1):
+        columns[v] = columns[v - 1]
+    columns[0] = 0
