@@ -95,8 +95,8 @@ def test_methods_of_graph() -> None:
     public = {name for name in vars(gnnjit.Graph) if not name.startswith("_")}
     assert sorted(public - set(gnnjit.Graph.__dataclass_fields__)) == [
         "at_both_ends", "check", "degree", "from_edges", "gcn_factors", "gcn_norm", "in_degree",
-        "num_dropped", "num_nodes", "out_degree", "pad", "pad_edges", "pad_nodes", "reverse", "statistics",
-        "structure", "to_undirected", "with_self_loops",
+        "num_dropped", "num_nodes", "out_degree", "pad", "pad_edges", "pad_nodes", "reverse",
+        "statistics", "structure", "to_undirected", "with_self_loops",
     ]  # fmt: skip
 
 

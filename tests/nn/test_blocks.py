@@ -97,9 +97,11 @@ def test_features_of_a_block() -> None:
     assert both.dst.shape == (3, F)
     assert block.at_both_ends(both) is both
     assert make_graph().at_both_ends(x) is x
-    with pytest.raises(GraphError, match=rf"x has shape \(2, {F}\)"):
+    with pytest.raises(
+        GraphError, match=f"x has 2 rows, but the graph has {block.num_src} sources"
+    ):
         block.at_both_ends(x[:2])
-    with pytest.raises(GraphError, match=rf"x has shape \({block.num_src + 1}, {F}\)"):
+    with pytest.raises(GraphError, match=f"x has {block.num_src + 1} rows"):
         SAGE(F, 2, rngs=nnx.Rngs(0))(block, np.zeros((block.num_src + 1, F), np.float32))
 
 
