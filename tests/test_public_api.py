@@ -80,7 +80,7 @@ def test_names_of_modules() -> None:
 def test_names_of_data() -> None:
     assert names(gnnjit.data) == [
         "DATASETS", "Dataset", "Entry", "Fold", "GraphDataset", "cache_dir", "citation_full",
-        "communities", "karate", "open_dataset", "planetoid", "row_normalize", "tu",
+        "communities", "karate", "open_dataset", "planetoid", "ppi", "row_normalize", "tu",
     ]  # fmt: skip
 
 

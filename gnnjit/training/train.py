@@ -65,7 +65,7 @@ from gnnjit.training.tasks import SPLITS, FoldTask, Task, VertexTask
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """Accuracy over several runs.
+    """Accuracy, or micro-F1 where a vertex may have several labels, over several runs.
 
     Attributes:
         mean: from 0 to 1.
@@ -85,7 +85,9 @@ class Result:
         dataset: name and sizes of the dataset.
         protocol: "split" (each run's best epoch by validation) or "folds" (see `train`).
         runs: one per seed or fold.
-        accuracy: by split, over the runs; splits without labels are left out.
+        accuracy: by split, over the runs; splits without labels are left out. The micro-F1 of all
+            labels, where a vertex may have several.
+        metric: "accuracy" or "micro-F1".
         epoch: the one epoch that all folds are judged at; None for "split".
         performance: costs in seconds and bytes, and those of the reference if it was timed.
         sharding: over how many devices and processes, how the graph was dealt out to them, and how
@@ -98,6 +100,7 @@ class Result:
     protocol: str
     runs: list[Run]
     accuracy: dict[str, Summary]
+    metric: str
     epoch: int | None
     performance: dict[str, Any]
     sharding: dict[str, Any] | None
@@ -110,6 +113,7 @@ class Result:
             "dataset": self.dataset,
             "protocol": self.protocol,
             "accuracy": {split: dataclasses.asdict(s) for split, s in self.accuracy.items()},
+            "metric": self.metric,
             "epoch": self.epoch,
             "performance": self.performance,
             "sharding": self.sharding,
@@ -235,6 +239,7 @@ def run_training(
         protocol="folds" if spec.task == "graph" else "split",
         runs=runs,
         accuracy=_summaries(runs, epoch),
+        metric="micro-F1" if getattr(dataset, "has_several_labels", False) else "accuracy",
         epoch=epoch,
         performance=costs,
         sharding=sharded and sharded.figures(),
