@@ -143,6 +143,7 @@ class Classifier(nnx.Module):
         *,
         key: jax.Array | None = None,
         real: Sequence[jax.Array] | None = None,
+        edge_weight: jax.Array | None = None,
     ) -> jax.Array:
         """Logits `[N, C]`, of the destinations of the last layer.
 
@@ -150,8 +151,9 @@ class Classifier(nnx.Module):
             graph: a `Graph` or `ShardedGraph`, or one graph for each layer: the blocks of a batch.
             x: `[N, F]`, of the sources of the first layer.
             key: for training (dropout, batch statistics); None for evaluation.
-            real: for each layer how many of its destinations, the first ones, are no padding, for
-                batch statistics; by default all.
+            real: for each layer, or for all, how many of the destinations, the first ones, are no
+                padding, for batch statistics; by default all.
+            edge_weight: `[E]`, of each edge in the means of SAGE; 1 if left out.
         """
         spec = MODELS[self.model]
         graphs = self._graphs(graph)
@@ -160,9 +162,10 @@ class Classifier(nnx.Module):
             x = spec.activation(self.encode(drop(graphs[0], x, self.dropout, keys[-2])))
         for i, (layer, g) in enumerate(zip(self.layers, graphs, strict=True)):
             mask = g.vertex_mask if isinstance(g, ShardedGraph) else None
-            mask = mask if real is None else jnp.arange(g.num_dst) < real[i]
+            if real is not None:
+                mask = jnp.arange(g.num_dst) < real[i if len(real) > 1 else 0]
             h = drop(g, x, self.dropout, keys[2 * i])
-            h = apply(layer, g, h, keys[2 * i + 1], mask=mask)
+            h = apply(layer, g, h, keys[2 * i + 1], mask=mask, edge_weight=edge_weight)
             h = x[: len(h)] + h if spec.residual else h
             final = i == len(self.layers) - 1 and self.decode is None
             x = h if final else spec.activation(h)
@@ -294,10 +297,13 @@ def apply(
     x: jax.Array,
     key: Any,
     mask: jax.Array | None = None,
+    edge_weight: jax.Array | None = None,
 ) -> jax.Array:
     """Call a layer of `MODELS`, with what it takes for training."""
     if isinstance(layer, (GAT, GATv2)):
         return layer(graph, x, key=key)
     if isinstance(layer, GIN):
         return layer(graph, x, train=key is not None, mask=mask)
+    if isinstance(layer, SAGE) and edge_weight is not None:
+        return layer(graph, x, edges=edge_weight)
     return layer(graph, x)

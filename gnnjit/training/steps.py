@@ -118,7 +118,7 @@ class ModelFunctions:
         seconds = time.perf_counter() - started
         check_program(update, "the program of an update")
         check_program(evaluate, "the program of an evaluation")
-        return CompiledSteps(update, evaluate, seconds, _temp_bytes(update, evaluate))
+        return CompiledSteps(update, evaluate, seconds, temp_bytes(update, evaluate))
 
     def _make_update(self) -> Callable[..., tuple[TrainState, jax.Array]]:
         optimizer = self._optimizer
@@ -185,7 +185,8 @@ def _answers(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array
     return right, jnp.ones_like(right)
 
 
-def _temp_bytes(*compiled: Any) -> int | None:
+def temp_bytes(*compiled: Any) -> int | None:
+    """The largest of their temporary buffers; None if none is known."""
     sizes = [getattr(c.memory_analysis(), "temp_size_in_bytes", None) for c in compiled]
     known = [size for size in sizes if size is not None]
     return max(known) if known else None
