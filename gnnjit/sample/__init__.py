@@ -6,7 +6,16 @@ graphs alone.
 """
 
 from gnnjit.sample.neighbor import NeighborSampler
+from gnnjit.sample.padding import Padding, Shapes, plan_graph_shapes, plan_shapes
 from gnnjit.sample.sample import Sample
 from gnnjit.sample.workers import Workers
 
-__all__ = ["NeighborSampler", "Sample", "Workers"]
+__all__ = [
+    "NeighborSampler",
+    "Padding",
+    "Sample",
+    "Shapes",
+    "Workers",
+    "plan_graph_shapes",
+    "plan_shapes",
+]
