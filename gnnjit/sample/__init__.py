@@ -5,8 +5,24 @@ Every sample is a function of the graph, the seeds and a seed. Training calls th
 graphs alone.
 """
 
+from gnnjit.sample.batch import Batch
+from gnnjit.sample.features import Stored
+from gnnjit.sample.loader import Loader, Report
 from gnnjit.sample.neighbor import NeighborSampler
+from gnnjit.sample.padding import Padding, Shapes, plan_graph_shapes, plan_shapes
 from gnnjit.sample.sample import Sample
 from gnnjit.sample.workers import Workers
 
-__all__ = ["NeighborSampler", "Sample", "Workers"]
+__all__ = [
+    "Batch",
+    "Loader",
+    "NeighborSampler",
+    "Padding",
+    "Report",
+    "Sample",
+    "Shapes",
+    "Stored",
+    "Workers",
+    "plan_graph_shapes",
+    "plan_shapes",
+]
