@@ -5,8 +5,17 @@ Every sample is a function of the graph, the seeds and a seed. Training calls th
 graphs alone.
 """
 
+from gnnjit.sample.frontier import FrontierSampler
+from gnnjit.sample.induced import InducedSampler
 from gnnjit.sample.neighbor import NeighborSampler
-from gnnjit.sample.sample import Sample
+from gnnjit.sample.sample import Sample, Sampler
 from gnnjit.sample.workers import Workers
 
-__all__ = ["NeighborSampler", "Sample", "Workers"]
+__all__ = [
+    "FrontierSampler",
+    "InducedSampler",
+    "NeighborSampler",
+    "Sample",
+    "Sampler",
+    "Workers",
+]
