@@ -29,9 +29,9 @@ class Adjacency:
     edge: HostArray
 
     @classmethod
-    def of(cls, where: str, graph: Any) -> Adjacency:
-        """That of a concrete graph of one vertex set; nothing is copied where JAX computes on the
-        CPU. Raises SampleError on anything else."""
+    def of(cls, where: str, graph: Any, *, outward: bool = False) -> Adjacency:
+        """That of a concrete graph of one vertex set, or, `outward`, its edges by source; nothing
+        is copied where JAX computes on the CPU. Raises SampleError on anything else."""
         if not isinstance(graph, Graph):
             raise SampleError(f"{where}: got {shown(graph)}, expected a gnnjit.Graph")
         if is_traced(graph):
@@ -43,7 +43,7 @@ class Adjacency:
                 f"{where}: the graph has {graph.num_src} sources and {graph.num_dst} destinations, "
                 f"expected one vertex set: number both in one, destinations first"
             )
-        rows = graph.in_structure
+        rows = graph.out_structure if outward else graph.in_structure
         size = int(np.asarray(rows.indptr)[-1])
         parts = rows.indptr, rows.neighbor[:size], rows.edge[:size]
         return cls(*(read_only(np.asarray(part)) for part in parts))

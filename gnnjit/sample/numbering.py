@@ -33,6 +33,31 @@ class Numbering:
         self._keys = np.empty(0, np.int64)
         self._numbers = np.empty(0, np.int32)
 
+    @classmethod
+    def of(cls, vertices: HostArray, num_nodes: int) -> Numbering:
+        """That of `vertices`, `int[n]`, in which one may stand more than once."""
+        numbering = cls(num_nodes, vertices.dtype, disjoint=False)
+        numbering.add_seeds(vertices)
+        return numbering
+
+    @property
+    def found(self) -> HostArray:
+        """`int[count]`: the global number of each vertex."""
+        return self.vertices[: self.count]
+
+    @property
+    def table(self) -> tuple[HostArray, HostArray]:
+        """What `number_of` searches, where trees share vertices."""
+        return self._keys, self._numbers
+
+    def filter(self) -> HostArray:
+        """`uint64[words]`: a bit for each hash of a vertex, 16 times as many as vertices. A vertex
+        that is not there is mostly told by one look at it, which a cache nearer than the table's
+        holds (Bloom 1970, with one hash function)."""
+        words = np.zeros(1 << max(1, (16 * self.count).bit_length() - 6), np.uint64)
+        _mark(self.found, words)
+        return words
+
     def add_seeds(self, seeds: HostArray) -> HostArray:
         """`int32[n]`, the number of each seed. Two that are equal get one number, unless each has a
         tree of its own."""
@@ -83,7 +108,26 @@ def _slot(keys, key, shift):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _shift(size):  # type: ignore[no-untyped-def]
+def number_of(keys, numbers, vertex, shift):  # type: ignore[no-untyped-def]
+    """The number of a vertex, or -1 of one that is not there. `shift` is `shift_of(len(keys))`."""
+    at = np.int64((np.uint64(vertex) * _STEP) >> shift)
+    last = len(keys) - 1
+    while keys[at] != vertex:
+        if keys[at] == _EMPTY:
+            return np.int32(_EMPTY)
+        at = (at + 1) & last
+    return numbers[at]
+
+
+@njit(nogil=True, cache=True, inline="always")
+def bit_of(words, vertex, shift):  # type: ignore[no-untyped-def]
+    """The bit of a vertex in a filter: 1 if it may be there. `shift` is `shift_of(64 * words)`."""
+    at = (np.uint64(vertex) * _STEP) >> shift
+    return np.int64((words[at >> np.uint64(6)] >> (at & np.uint64(63))) & np.uint64(1))
+
+
+@njit(nogil=True, cache=True, inline="always")
+def shift_of(size):  # type: ignore[no-untyped-def]
     """64 less the bits of a table's size."""
     bits = 0
     while (1 << bits) < size:
@@ -93,7 +137,7 @@ def _shift(size):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _add(keys, numbers, vertices, tree, count, found, offsets, first_row, num_nodes, out):  # type: ignore[no-untyped-def]
-    shift = _shift(len(keys))
+    shift = shift_of(len(keys))
     disjoint = len(tree) > 0
     for row in range(len(offsets) - 1):
         own = np.int64(tree[first_row + row]) if disjoint else np.int64(0)
@@ -113,10 +157,18 @@ def _add(keys, numbers, vertices, tree, count, found, offsets, first_row, num_no
 
 @njit(nogil=True, cache=True)
 def _insert_again(keys, numbers, vertices, tree, count, num_nodes):  # type: ignore[no-untyped-def]
-    shift = _shift(len(keys))
+    shift = shift_of(len(keys))
     for i in range(count):
         own = np.int64(tree[i]) if len(tree) > 0 else np.int64(0)
         key = own * num_nodes + vertices[i]
         at = _slot(keys, key, shift)
         keys[at] = key
         numbers[at] = i
+
+
+@njit(nogil=True, cache=True)
+def _mark(vertices, words):  # type: ignore[no-untyped-def]
+    shift = shift_of(64 * len(words))
+    for vertex in vertices:
+        at = (np.uint64(vertex) * _STEP) >> shift
+        words[at >> np.uint64(6)] |= np.uint64(1) << (at & np.uint64(63))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numba import njit
 
 from gnnjit.errors import SampleError
 from gnnjit.graph import Graph, Structure
+from gnnjit.sample.workers import ALONE, Workers
 from gnnjit.shapes import HostArray
 
 Sizes = tuple[int, ...]
@@ -125,6 +127,25 @@ class Sample:
             nested=not square,
             whole_degree=None if square else degree,  # type: ignore[arg-type]
         )
+
+
+class Sampler(Protocol):
+    """What draws samples: each is a function of the graph, the seeds and the seed of the batch."""
+
+    @property
+    def num_seeds(self) -> int | None:
+        """Seeds are numbers from 0 to `num_seeds - 1`; None of a sampler that takes none."""
+        ...
+
+    @property
+    def num_layers(self) -> int | None:
+        """The layers that a sample has a graph for; None where one graph serves any number."""
+        ...
+
+    def sample(self, seeds: Any, seed: int = 0, *, workers: Workers = ALONE) -> Sample:
+        """The sample of `seeds` (`int[B]`, or None where `num_seeds` is None), of batch `seed`, to
+        the same bits with any `workers`."""
+        ...
 
 
 @njit(nogil=True, cache=True)
