@@ -9,13 +9,17 @@ from gnnjit.sample.frontier import FrontierSampler
 from gnnjit.sample.induced import InducedSampler
 from gnnjit.sample.neighbor import NeighborSampler
 from gnnjit.sample.sample import Sample, Sampler
+from gnnjit.sample.subgraph import EdgeSampler, VertexSampler, WalkSampler
 from gnnjit.sample.workers import Workers
 
 __all__ = [
+    "EdgeSampler",
     "FrontierSampler",
     "InducedSampler",
     "NeighborSampler",
     "Sample",
     "Sampler",
+    "VertexSampler",
+    "WalkSampler",
     "Workers",
 ]
