@@ -80,7 +80,7 @@ def test_names_of_modules() -> None:
 def test_names_of_data() -> None:
     assert names(gnnjit.data) == [
         "DATASETS", "Dataset", "Entry", "Fold", "GraphDataset", "cache_dir", "citation_full",
-        "communities", "karate", "open_dataset", "planetoid", "row_normalize", "tu",
+        "communities", "karate", "open_dataset", "planetoid", "ppi", "row_normalize", "tu",
     ]  # fmt: skip
 
 
@@ -94,9 +94,9 @@ def test_names_of_graph() -> None:
 def test_methods_of_graph() -> None:
     public = {name for name in vars(gnnjit.Graph) if not name.startswith("_")}
     assert sorted(public - set(gnnjit.Graph.__dataclass_fields__)) == [
-        "check", "degree", "from_edges", "gcn_factors", "gcn_norm", "in_degree", "num_dropped",
-        "num_nodes", "out_degree", "pad", "pad_edges", "pad_nodes", "reverse", "statistics",
-        "structure", "to_undirected", "with_self_loops",
+        "at_both_ends", "check", "degree", "from_edges", "gcn_factors", "gcn_norm", "in_degree",
+        "num_dropped", "num_nodes", "out_degree", "pad", "pad_edges", "pad_nodes", "reverse",
+        "statistics", "structure", "to_undirected", "with_self_loops",
     ]  # fmt: skip
 
 

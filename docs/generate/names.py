@@ -124,7 +124,7 @@ SECTIONS = (
         "Datasets",
         "Built in, generated, or read from the files of their papers.",
         "gnnjit.data",
-        "open_dataset DATASETS Entry Dataset GraphDataset Fold karate communities planetoid "
+        "open_dataset DATASETS Entry Dataset GraphDataset Fold karate communities planetoid ppi "
         "citation_full tu row_normalize cache_dir "
         "gnnjit.data.stored.prepare:prepare gnnjit.data.stored.prepare:keep "
         "gnnjit.data.stored.dataset:StoredDataset",

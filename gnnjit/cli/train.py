@@ -26,6 +26,7 @@ from gnnjit.training.loop import Watcher
 from gnnjit.training.processes import main_first, open_in_all, processes
 from gnnjit.training.progress import watcher
 from gnnjit.training.report import print_table
+from gnnjit.training.sampled import SAMPLERS, Sampling
 from gnnjit.training.sharded import provide
 from gnnjit.training.specification import Specification
 from gnnjit.training.train import run_training
@@ -42,6 +43,7 @@ EPILOG = """examples:
   gnnjit train cora --checkpoint run1 --resume     ... and continue after a kill
   gnnjit train communities --option num_nodes=1000 --json -
   gnnjit train --memory-budget 1GiB --store DIR    a graph on the disk, within 1 GiB of memory
+  gnnjit train ppi --model sage --sampler frontier batches of subgraphs, evaluated on all
   gnnjit train --devices 8                         over 8 GPUs, or 8 parts of the CPU
   gnnjit launch -n 4 -- train --checkpoint run1    in 4 processes, one GPU each
   gnnjit launch -n 4 -- train --store DIR          each of which reads its part of the dataset
@@ -65,6 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     _model_options(parser.add_argument_group("model"))
     _optimisation_options(parser.add_argument_group("optimisation"))
+    _sampling_options(parser.add_argument_group("sampling"))
     _run_options(parser.add_argument_group("runs and data"))
     _memory_options(parser.add_argument_group("memory"))
     _device_options(parser.add_argument_group("devices"))
@@ -124,13 +127,56 @@ def _optimisation_options(group: Any) -> None:
         "--batch-size",
         type=int,
         metavar="N",
-        help="graphs per step; 0 takes all (default: recipe)",
+        help="graphs per step; 0 takes all (default: recipe). With --sampler neighbor, labelled "
+        "vertices (default: 1024); with cluster, clusters (default: 20)",
     )
     group.add_argument(
         "--steps-per-epoch",
         type=int,
         metavar="N",
-        help="steps of an epoch, with --batch-size (default: recipe)",
+        help="steps of an epoch, with --batch-size (default: recipe); or of a sampler without "
+        "seeds (default: as many as hold the labelled vertices once)",
+    )
+
+
+def _sampling_options(group: Any) -> None:
+    group.add_argument(
+        "--sampler",
+        choices=SAMPLERS,
+        help="train on sampled batches instead of the whole graph; it is still evaluated on the "
+        "whole one. neighbor: labelled vertices and some neighbours of each; frontier, walk, "
+        "vertex, edge: subgraphs; cluster: parts of the graph (default: the whole graph)",
+    )
+    group.add_argument(
+        "--fanouts",
+        metavar="N,N",
+        help="neighbours that a vertex draws, for each layer, from the labelled vertices on; -1 "
+        "for all (default: 15,10)",
+    )
+    group.add_argument(
+        "--sampler-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an argument of the sampler, such as vertices=4000; may be repeated",
+    )
+    group.add_argument(
+        "--normalize",
+        action="store_true",
+        help="weigh losses and means by how often frontier, walk, vertex or edge draws a vertex or "
+        "edge",
+    )
+    group.add_argument(
+        "--shapes",
+        type=int,
+        metavar="K",
+        help="sizes that batches are padded to, and programs that are compiled (default: 4)",
+    )
+    group.add_argument(
+        "--sample-threads",
+        type=int,
+        metavar="N",
+        help="threads that make batches (default: 2)",
     )
 
 
@@ -258,7 +304,9 @@ def _run(args: argparse.Namespace) -> int:
     shown = watcher(people, quiet=args.quiet or not is_main(), every=args.log_every)
     with _dataset(spec, args, shown) as dataset:
         if not args.quiet and is_main():
-            for line in (repr(dataset), in_words(spec.config, spec.task)):
+            lines = [repr(dataset), in_words(spec.config, spec.task)]
+            lines += [spec.sampling.in_words()] if spec.sampling else []
+            for line in lines:
                 people.print(line, highlight=False, soft_wrap=True)
         result = run_training(spec, dataset, watcher=shown)
     if is_main():
@@ -271,7 +319,9 @@ def _specification(args: argparse.Namespace) -> Specification:
     """What the options say, checked."""
     name = args.dataset.lower()
     task = entry_of(name).task
-    config = resolve(name, task, {name: getattr(args, name, None) for name in FIELDS})
+    sampling = _sampling(args)
+    taken = ("batch_size", "steps_per_epoch") if sampling else ()
+    config = resolve(name, task, {f: getattr(args, f, None) for f in FIELDS if f not in taken})
     if args.folds is not None and task != "graph":
         raise TrainError(
             f"--folds is for datasets of many graphs, {name} is one graph with a fixed split: use "
@@ -279,11 +329,13 @@ def _specification(args: argparse.Namespace) -> Specification:
         )
     provide(args.devices)
     plain = args.memory_budget is None and args.devices is None and processes() == 1
+    plain = plain and sampling is None
     return Specification(
         name,
         task,
         config,
         args.store is not None,
+        sampling,
         seeds=args.seeds,
         folds=10 if args.folds is None else args.folds,
         checkpoint=args.checkpoint,
@@ -295,6 +347,37 @@ def _specification(args: argparse.Namespace) -> Specification:
         partition=args.partition,
         exchange=args.exchange,
     )
+
+
+def _sampling(args: argparse.Namespace) -> Sampling | None:
+    """What the options say of batches. Raises TrainError where they say it without a sampler."""
+    values = {
+        "fanouts": args.fanouts and _fanouts(args.fanouts),
+        "batch_size": args.batch_size,
+        "steps": args.steps_per_epoch,
+        "normalize": args.normalize or None,
+        "shapes": args.shapes,
+        "threads": args.sample_threads,
+        "options": _named("--sampler-option", args.sampler_option) or None,
+    }
+    values = {name: value for name, value in values.items() if value is not None}
+    if args.sampler is None:
+        for name in sorted(set(values) - {"batch_size", "steps"}):
+            option = {"threads": "sample-threads", "options": "sampler-option"}.get(name, name)
+            raise TrainError(f"--{option} is for sampled batches: say by which --sampler")
+        return None
+    if args.sampler == "cluster":
+        values.setdefault("batch_size", 20)
+    return Sampling(args.sampler, **values)
+
+
+def _fanouts(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise TrainError(
+            f"--fanouts {text}: expected whole numbers with commas between them, as in 15,10"
+        ) from error
 
 
 def _dataset(
@@ -334,11 +417,16 @@ def _prepare(spec: Specification, args: argparse.Namespace, shown: Watcher) -> S
 
 
 def _options(name: str, options: list[str]) -> dict[str, Any]:
-    chosen = dict(_DATA_OPTIONS.get(name, {}))
+    return {**_DATA_OPTIONS.get(name, {}), **_named("--option", options)}
+
+
+def _named(what: str, options: list[str]) -> dict[str, Any]:
+    """The values of a repeated option NAME=VALUE."""
+    chosen = {}
     for option in options:
         key, equals, value = option.partition("=")
         if not equals or not key.isidentifier():
-            raise TrainError(f"--option {option}: expected NAME=VALUE, as in num_nodes=1000")
+            raise TrainError(f"{what} {option}: expected NAME=VALUE, as in num_nodes=1000")
         chosen[key] = _literal(value)
     return chosen
 

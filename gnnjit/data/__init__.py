@@ -5,6 +5,7 @@ from gnnjit.data.citation import citation_full
 from gnnjit.data.communities import communities
 from gnnjit.data.karate import karate
 from gnnjit.data.planetoid import planetoid
+from gnnjit.data.ppi import ppi
 from gnnjit.data.registry import DATASETS, Entry, open_dataset
 from gnnjit.data.splits import row_normalize
 from gnnjit.data.tu import tu
@@ -22,6 +23,7 @@ __all__ = [
     "karate",
     "open_dataset",
     "planetoid",
+    "ppi",
     "row_normalize",
     "tu",
 ]

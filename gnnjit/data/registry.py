@@ -17,6 +17,7 @@ from gnnjit.data.citation import citation_full
 from gnnjit.data.communities import communities
 from gnnjit.data.karate import karate
 from gnnjit.data.planetoid import planetoid
+from gnnjit.data.ppi import ppi
 from gnnjit.data.tu import tu
 from gnnjit.data.types import Dataset, GraphDataset
 from gnnjit.errors import DataError
@@ -55,6 +56,7 @@ DATASETS: dict[str, Entry] = {
     "pubmed": Entry(partial(planetoid, "pubmed"), "vertex", "19,717 papers in 3 classes"),
     "nell": Entry(partial(planetoid, "nell"), "vertex", "65,755 entities in 210 classes"),
     "dblp": Entry(partial(citation_full, "dblp"), "vertex", "17,716 papers in 4 classes"),
+    "ppi": Entry(ppi, "vertex", "14,755 proteins, each with some of 121 labels"),
     "mutag": Entry(partial(tu, "MUTAG"), "graph", "188 molecules in 2 classes"),
     "proteins": Entry(partial(tu, "PROTEINS"), "graph", "1,113 proteins in 2 classes"),
     "enzymes": Entry(partial(tu, "ENZYMES"), "graph", "600 proteins in 6 classes"),
@@ -68,8 +70,8 @@ def open_dataset(
     """Open a dataset by its name, one of `DATASETS` in any case.
 
     Args:
-      name: "karate", "communities", "cora", "citeseer", "pubmed", "nell", "dblp", "mutag",
-        "proteins" or "enzymes".
+      name: "karate", "communities", "cora", "citeseer", "pubmed", "nell", "dblp", "ppi",
+        "mutag", "proteins" or "enzymes".
       data_dir: a directory with the dataset's files; default GNNJIT_DATA_DIR, else a download
         into the cache. Unused by "karate" and "communities".
       options: what the loader takes, such as normalize=True or num_nodes=1000.

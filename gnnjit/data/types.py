@@ -16,13 +16,14 @@ _BLOCK = 1 << 22
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """One graph whose vertices carry a class each.
+    """One graph whose vertices carry a class each, or several.
 
     Attributes:
       name: what `open_dataset` calls it.
       graph: both directions of every undirected edge, no self loops, no duplicates.
       x: float32 [N, F], features of the vertices.
-      y: int32 [N], classes in [0, num_classes).
+      y: int32 [N], classes in [0, num_classes); or bool [N, C], which classes a vertex has, where
+        it may have several.
       train_mask, val_mask, test_mask: bool [N], disjoint; vertices may be in none of them.
       num_classes: C.
       source: the paper that the dataset comes from.
@@ -45,8 +46,11 @@ class Dataset:
         n = self.graph.num_nodes
         _expect(self.name, "x", self.x, (n, None), np.float32)
         _expect_finite(self.name, self.x)
-        _expect(self.name, "y", self.y, (n,), np.int32)
-        _expect_labels(self.name, self.y, self.num_classes)
+        if self.has_several_labels:
+            _expect(self.name, "y", self.y, (n, self.num_classes), np.bool_)
+        else:
+            _expect(self.name, "y", self.y, (n,), np.int32)
+            _expect_labels(self.name, self.y, self.num_classes)
         taken = np.zeros(n, np.int8)
         for part in ("train_mask", "val_mask", "test_mask"):
             mask = getattr(self, part)
@@ -58,6 +62,11 @@ class Dataset:
                 f"{self.name}: vertex {vertex} is in two of train_mask, val_mask and test_mask, "
                 "expected disjoint masks. Take it out of one of them."
             )
+
+    @property
+    def has_several_labels(self) -> bool:
+        """Whether `y` tells for each class if a vertex has it."""
+        return np.ndim(self.y) == 2
 
     @property
     def num_nodes(self) -> int:

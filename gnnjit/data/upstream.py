@@ -7,6 +7,7 @@ from gnnjit.data.files import RemoteFile
 _RAW = "https://raw.githubusercontent.com"
 _PLANETOID = f"{_RAW}/kimiyoung/planetoid/af6abf468a772cc055bec88c52e4d6f51b7c37e3/data"
 _GRAPHDATA = f"{_RAW}/EdisonLeeeee/GraphData/f8022c26b917346f2a461ffec0ec5ae24b36de68/datasets"
+_CLUSTER_GCN = f"{_RAW}/benedekrozemberczki/ClusterGCN/629c5e74a49d9900c440930eab9507fb486dc978"
 _TU = f"{_RAW}/bknyaz/graph_nn/72eaa1c6bd70a90fde772ad4a21049ccd6bc97a2/data"
 
 # Suffix of ind.<prefix>.<suffix> -> size, SHA-256.
@@ -76,6 +77,15 @@ CITATION_FULL: dict[str, RemoteFile] = {
         727093,
         "e1c460c864735b88158e230e715715b08a8f7bb7c94f7f6c3b5efc412558877d",
     ),
+}
+# Part -> file.
+PPI: dict[str, RemoteFile] = {
+    part: RemoteFile(f"{part}.csv", f"{_CLUSTER_GCN}/input/{part}.csv", size, sha256)
+    for part, size, sha256 in (
+        ("edges", 2392868, "0ce4aa35b4125796282e5d9d40a269b9977288a3f02d73c1ac7ff84574bc131b"),
+        ("features", 2951240, "a736f4f194ed1ea5b27df07862e06dec88ea607fb82f675b9bf86dca802a1499"),
+        ("target", 3571326, "71a30bdf04a068e1a167314f7f88236636744c1dfd568830d5555dfeccd77ee5"),
+    )
 }
 TU: dict[str, RemoteFile] = {
     "MUTAG": RemoteFile(

@@ -199,8 +199,8 @@ class Graph:
 
         Kipf & Welling 2017 (equation 2, "renormalization trick"), for the graph as it is: add the
         self loops first. An edge u -> v gets `1 / sqrt(d(u) * d(v))` with in-degrees `d`, as in
-        PyG; in a bipartite graph `d(u)` is the out-degree. Where a degree is 0 (a directed graph)
-        the weight is 0.
+        PyG; in a bipartite graph `d(u)` is the out-degree, in a block of a sampled batch degrees
+        are those of the whole graph. Where a degree is 0 (a directed graph) the weight is 0.
 
         Args:
             weights: `float[E]`, edge weights to be normalised (degrees are then their sums); 1 if
@@ -209,7 +209,7 @@ class Graph:
         Raises:
             GraphError: if `weights` has not one entry per edge.
         """
-        return normalize.gcn_norm(*self._ends(), weights)
+        return normalize.gcn_norm(*normalize.parts(self, weights))
 
     def gcn_factors(self, weights: ArrayLike | None = None) -> tuple[VertexWeight, VertexWeight]:
         """`(float32[num_src], float32[num_dst])`: the vertex factors whose product is `gcn_norm`.
@@ -217,13 +217,7 @@ class Graph:
         `gcn_norm()[i] == at_src[src[i]] * at_dst[dst[i]]`: a layer that multiplies by one before
         and by the other after the sum needs no edge weights.
         """
-        return normalize.gcn_factors(*self._ends(), weights)
-
-    def _ends(self) -> tuple[Any, Any, Any]:
-        """What a normalisation by degrees needs: the ends of edges, their mask, and who has which
-        edges (the sources, where they are vertices of their own, and the destinations)."""
-        by_source = self.out_structure if self.bipartite else None
-        return (self.src, self.dst), self.mask, (by_source, self.in_structure)
+        return normalize.gcn_factors(*normalize.parts(self, weights))
 
     def with_self_loops(
         self, edges: PyTree | None = None, *, fill: Any = 1.0, missing_only: bool = True

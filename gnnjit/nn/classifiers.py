@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 import gnnjit
+from gnnjit.errors import LayerError
 from gnnjit.graph import Graph
 from gnnjit.nn.commnet import CommNet
 from gnnjit.nn.edge_conv import EdgeConv
@@ -91,7 +93,11 @@ def drop(
 
     A layer without edges, since its hash costs a tenth of `jax.random` on wide input features.
     """
-    return x if key is None or rate == 0 else _dropout(graph, x, key, rate=rate)
+    if key is None or rate == 0:
+        return x
+    if graph.num_src != graph.num_dst:  # a layer gives values at destinations, and `x` is of all
+        graph = Graph.from_edges(np.zeros((2, 0), np.int32), num_nodes=graph.num_src)
+    return _dropout(graph, x, key, rate=rate)
 
 
 class Classifier(nnx.Module):
@@ -131,27 +137,57 @@ class Classifier(nnx.Module):
         )
 
     def __call__(
-        self, graph: Graph | ShardedGraph, x: jax.Array, *, key: jax.Array | None = None
+        self,
+        graph: Graph | ShardedGraph | Sequence[Graph],
+        x: jax.Array,
+        *,
+        key: jax.Array | None = None,
+        real: Sequence[jax.Array] | None = None,
+        edge_weight: jax.Array | None = None,
     ) -> jax.Array:
-        """Logits `[N, C]`.
+        """Logits `[N, C]`, of the destinations of the last layer.
 
         Args:
-            graph: a `Graph` or `ShardedGraph`.
-            x: `[N, F]`.
+            graph: a `Graph` or `ShardedGraph`, or one graph for each layer: the blocks of a batch.
+            x: `[N, F]`, of the sources of the first layer.
             key: for training (dropout, batch statistics); None for evaluation.
+            real: for each layer, or for all, how many of the destinations, the first ones, are no
+                padding, for batch statistics; by default all.
+            edge_weight: `[E]`, of each edge in the means of SAGE; 1 if left out.
         """
         spec = MODELS[self.model]
+        graphs = self._graphs(graph)
         keys = _keys(key, 2 * len(self.layers) + 2)
-        real = graph.vertex_mask if isinstance(graph, ShardedGraph) else None
         if self.encode is not None:
-            x = spec.activation(self.encode(drop(graph, x, self.dropout, keys[-2])))
-        for i, layer in enumerate(self.layers):
-            h = drop(graph, x, self.dropout, keys[2 * i])
-            h = apply(layer, graph, h, keys[2 * i + 1], mask=real)
-            h = x + h if spec.residual else h
+            x = spec.activation(self.encode(drop(graphs[0], x, self.dropout, keys[-2])))
+        for i, (layer, g) in enumerate(zip(self.layers, graphs, strict=True)):
+            mask = g.vertex_mask if isinstance(g, ShardedGraph) else None
+            if real is not None:
+                mask = jnp.arange(g.num_dst) < real[i if len(real) > 1 else 0]
+            h = drop(g, x, self.dropout, keys[2 * i])
+            h = apply(layer, g, h, keys[2 * i + 1], mask=mask, edge_weight=edge_weight)
+            h = x[: len(h)] + h if spec.residual else h
             final = i == len(self.layers) - 1 and self.decode is None
             x = h if final else spec.activation(h)
-        return x if self.decode is None else self.decode(drop(graph, x, self.dropout, keys[-1]))
+        if self.decode is None:
+            return x
+        last = graphs[-1]
+        if isinstance(last, Graph) and last.nested:
+            last = last.reverse()  # its sources are the vertices that are left
+        return self.decode(drop(last, x, self.dropout, keys[-1]))
+
+    def _graphs(self, graph: Any) -> Sequence[Any]:
+        """One for each layer. Raises LayerError on another number of them."""
+        if not isinstance(graph, Sequence):
+            return [graph] * len(self.layers)
+        if len(graph) == 1 and not graph[0].nested:
+            return [graph[0]] * len(self.layers)
+        if len(graph) != len(self.layers):
+            raise LayerError(
+                f"{self.model}: got {len(graph)} graphs for {len(self.layers)} layers, expected "
+                f"one for each: sample as many hops (fanouts) as the model has layers"
+            )
+        return graph
 
 
 class GraphClassifier(nnx.Module):
@@ -261,10 +297,13 @@ def apply(
     x: jax.Array,
     key: Any,
     mask: jax.Array | None = None,
+    edge_weight: jax.Array | None = None,
 ) -> jax.Array:
     """Call a layer of `MODELS`, with what it takes for training."""
     if isinstance(layer, (GAT, GATv2)):
         return layer(graph, x, key=key)
     if isinstance(layer, GIN):
         return layer(graph, x, train=key is not None, mask=mask)
+    if isinstance(layer, SAGE) and edge_weight is not None:
+        return layer(graph, x, edges=edge_weight)
     return layer(graph, x)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 import gnnjit
+from gnnjit.errors import LayerError
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.nn.arguments import check_flags, check_rngs, check_sizes, float_features
 from gnnjit.nn.edge_features import check_weights
@@ -26,7 +27,9 @@ class GCN(nnx.Module):
     `self_loops=False` the graph is taken as it is: `D^-1/2 A D^-1/2 H W`.
 
     Where we differ: a bias (zero at first); edge weights; directed graphs, with the in-degree at
-    both ends; two vertex sets, with the out-degree at the sources.
+    both ends; two vertex sets, with the out-degree at the sources; blocks of sampled batches, with
+    the degrees of the whole graph, and the sum over sampled edges scaled to be that over all on
+    average.
 
     Args:
         in_features, out_features: F and F'.
@@ -69,7 +72,10 @@ class GCN(nnx.Module):
             LayerError: features are no numbers.
         """
         check_weights(edges, "GCN")
-        scaled = with_degree_factors(graph, x, edges, own=1 if self.self_loops else 0)
+        if isinstance(graph, Graph) and graph.nested:
+            edges = _scale_of_block(graph, edges)
+        own = 1 if self.self_loops else 0
+        scaled = with_degree_factors(graph, x, edges, own)
         return self.propagate(graph, scaled, edges=edges, weighted=edges is not None)
 
     @gnnjit.layer(static_argnames="weighted")
@@ -94,9 +100,27 @@ def with_degree_factors(graph: Graph, x: Any, weights: jax.Array | None, own: in
         x = float_features("GCN", x)
         return x, _inverse_root(_degree(graph, weights), own, x.dtype)
     x = Bipartite(float_features("GCN", x.src), float_features("GCN", x.dst))
-    at_src = _inverse_root(_degree(graph.reverse(), weights), own, x.src.dtype)
-    at_dst = _inverse_root(_degree(graph, weights), own, x.dst.dtype)
+    if isinstance(graph, Graph) and graph.whole_degree is not None:
+        of_src, of_dst = graph.whole_degree, graph.whole_degree[: graph.num_dst]
+    else:
+        of_src, of_dst = _degree(graph.reverse(), weights), _degree(graph, weights)
+    at_src = _inverse_root(of_src, own, x.src.dtype)
+    at_dst = _inverse_root(of_dst, own, x.dst.dtype)
     return Bipartite((x.src, at_src), (x.dst, at_dst))
+
+
+def _scale_of_block(graph: Graph, weights: Any) -> jax.Array:
+    """`float32[E]`, degree over sampled edges of the edge's destination: so the sum over a sample
+    is that over all edges on average."""
+    if weights is not None:
+        raise LayerError(
+            "GCN was given weights of the edges of a block of a sampled batch, expected none: the "
+            "degrees that they add up to are those of the whole graph. Multiply by "
+            "graph.gcn_norm(weights) of the whole graph in a layer of your own"
+        )
+    degree = graph.in_degree if graph.whole_degree is None else graph.whole_degree[: graph.num_dst]
+    share = degree / jnp.maximum(graph.in_degree, 1).astype(jnp.float32)
+    return share[graph.dst]
 
 
 def _degree(graph: Graph, weights: jax.Array | None) -> jax.Array:

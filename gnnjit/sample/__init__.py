@@ -1,25 +1,37 @@
 """Parts of a graph, drawn on the host: what mini-batches are made of.
 
 A sampler enters with a `Graph`; a `Sample` leaves it, and from that the graphs that layers run on.
-Every sample is a function of the graph, the seeds and a seed. Training calls this room; it knows
-graphs alone.
+Every sample is a function of the graph, the seeds and a seed. A `Loader` makes padded batches of
+samples, some ahead of the one who computes. Training calls this room.
 """
 
+from gnnjit.sample.batch import Batch
+from gnnjit.sample.features import Stored
 from gnnjit.sample.frontier import FrontierSampler
 from gnnjit.sample.induced import InducedSampler
+from gnnjit.sample.loader import Loader, Report
 from gnnjit.sample.neighbor import NeighborSampler
+from gnnjit.sample.padding import Padding, Shapes, plan_graph_shapes, plan_shapes
 from gnnjit.sample.sample import Sample, Sampler
 from gnnjit.sample.subgraph import EdgeSampler, VertexSampler, WalkSampler
 from gnnjit.sample.workers import Workers
 
 __all__ = [
+    "Batch",
     "EdgeSampler",
     "FrontierSampler",
     "InducedSampler",
+    "Loader",
     "NeighborSampler",
+    "Padding",
+    "Report",
     "Sample",
     "Sampler",
+    "Shapes",
+    "Stored",
     "VertexSampler",
     "WalkSampler",
     "Workers",
+    "plan_graph_shapes",
+    "plan_shapes",
 ]

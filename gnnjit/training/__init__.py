@@ -7,6 +7,7 @@ runs on one device, over devices and processes, or streamed within a memory budg
 from gnnjit.training.config import TrainConfig
 from gnnjit.training.errors import CheckpointError, TrainError
 from gnnjit.training.loop import Epoch, Run
+from gnnjit.training.sampled import Sampling
 from gnnjit.training.train import Result, Summary, train
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Epoch",
     "Result",
     "Run",
+    "Sampling",
     "Summary",
     "TrainConfig",
     "TrainError",

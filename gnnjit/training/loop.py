@@ -245,8 +245,9 @@ class Trainer:
                 f"the training loss is {loss} at epoch {number}, expected a finite number: lower "
                 f"the learning rate (--lr, now {self._config.lr})"
             )
-        record = Epoch(number, loss, _per_label(sums.correct, sums), _per_label(sums.loss, sums),
-                       seconds)  # fmt: skip
+        scores = _quotients(sums.right, sums.answers, sums.count)
+        losses = _quotients(sums.loss, sums.count, sums.count)
+        record = Epoch(number, loss, scores, losses, seconds)
         progress.history.append(record)
         if progress.stopping.update(record):
             progress.best = _copy(progress.state)
@@ -276,9 +277,10 @@ def _agreed(loss: float, sums: Sums) -> tuple[float, Sums]:
     return float(numbers[0, 0]), Sums(*numbers[1:])
 
 
-def _per_label(total: np.ndarray, sums: Sums) -> dict[str, float | None]:
+def _quotients(total: np.ndarray, by: np.ndarray, count: np.ndarray) -> dict[str, float | None]:
+    """Of each split; None where it has no labels."""
     return {
-        split: float(total[i] / sums.count[i]) if sums.count[i] else None
+        split: float(total[i] / max(by[i], 1)) if count[i] else None
         for i, split in enumerate(SPLITS)
     }
 

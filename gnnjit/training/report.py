@@ -29,7 +29,7 @@ def _title(result: Result) -> str:
 
 def _accuracy_table(result: Result) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("accuracy, %")
+    table.add_column(f"{result.metric}, %")
     for split in result.accuracy:
         table.add_column(_split_name(split, result), justify="right")
     table.add_column("epochs", justify="right")

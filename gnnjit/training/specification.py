@@ -12,6 +12,7 @@ from gnnjit.system.memory_budget import parse_size
 from gnnjit.training.config import TrainConfig
 from gnnjit.training.errors import CheckpointError, TrainError
 from gnnjit.training.processes import processes
+from gnnjit.training.sampled import Sampling
 from gnnjit.training.sharded import Spread
 
 
@@ -24,6 +25,7 @@ class Specification:
         task: what carries the labels: "vertex" of one graph, or each "graph" of many.
         config: hyperparameters, of the first run.
         stored: whether the dataset is a `StoredDataset`.
+        sampling: what batches it runs on; None for the whole graph in every step.
         seeds, folds, checkpoint, resume, checkpoint_every, compare, memory_budget, store, devices,
             partition, exchange: as in `gnnjit.training.train`.
         budget: bytes of `memory_budget`.
@@ -38,6 +40,7 @@ class Specification:
     task: Literal["vertex", "graph"]
     config: TrainConfig
     stored: bool = False
+    sampling: Sampling | None = None
     seeds: int = 1
     folds: int = 10
     checkpoint: str | os.PathLike[str] | None = None
@@ -58,6 +61,7 @@ class Specification:
         budget = None if self.memory_budget is None else parse_size(self.memory_budget)
         object.__setattr__(self, "budget", budget)
         self._check_store()
+        self._check_sampling()
         self._check_runs()
 
     def _spread(self) -> Spread | None:
@@ -141,6 +145,26 @@ class Specification:
                 f"{self.name} is in memory, and store is {os.fspath(self.store)!r}: to have each "
                 "process read its part, pass what gnnjit.data.stored.prepare.prepare gives"
             )
+
+    def _check_sampling(self) -> None:
+        if self.sampling is None:
+            return
+        if self.task == "graph":
+            raise TrainError(
+                f"{self.name} is many graphs, whose batches are of whole graphs, and samplers are "
+                "for datasets of one graph: leave out --sampler, and choose --batch-size"
+            )
+        for what, used in (
+            ("a memory budget", self.memory_budget is not None),
+            ("a store", self.stored or self.store is not None),
+            ("several devices or processes", self.spread is not None),
+            ("a comparison with plain segment operations", self.compare),
+        ):
+            if used:
+                raise TrainError(
+                    f"{self.name} is trained on sampled batches, on one device, with the graph in "
+                    f"memory, which {what} does not go with: leave out either"
+                )
 
     def _check_runs(self) -> None:
         first = self.config.seed

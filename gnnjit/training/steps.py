@@ -33,11 +33,19 @@ class TrainState(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Over the labels of each split, float32[3]: summed loss, correct answers, labels."""
+    """Over each split, float32[3].
+
+    Attributes:
+        loss: of all labelled vertices (or graphs).
+        count: how many they are.
+        right, answers: their quotient is the score. With one label each: correct answers, labels.
+            With several: twice the true positives, and what was answered plus what is true.
+    """
 
     loss: Any
-    correct: Any
     count: Any
+    right: Any
+    answers: Any
 
 
 class CompiledSteps(NamedTuple):
@@ -110,7 +118,7 @@ class ModelFunctions:
         seconds = time.perf_counter() - started
         check_program(update, "the program of an update")
         check_program(evaluate, "the program of an evaluation")
-        return CompiledSteps(update, evaluate, seconds, _temp_bytes(update, evaluate))
+        return CompiledSteps(update, evaluate, seconds, temp_bytes(update, evaluate))
 
     def _make_update(self) -> Callable[..., tuple[TrainState, jax.Array]]:
         optimizer = self._optimizer
@@ -127,7 +135,8 @@ class ModelFunctions:
                 logits = batch.logits(model, key)
                 buffers = _split(model, training=True)[2]
                 weights = batch.weights[:, 0]
-                total = jnp.sum(weights * _cross_entropy(logits, batch.labels))
+                losses = cross_entropy(logits, batch.labels)
+                total = jnp.sum(jnp.where(weights > 0, weights * losses, 0))
                 return total / jnp.maximum(jnp.sum(weights), 1), buffers
 
             (loss, buffers), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
@@ -139,10 +148,11 @@ class ModelFunctions:
     def _make_evaluate(self) -> Callable[..., Sums]:
         def evaluate(params: Any, buffers: Any, batch: Batch) -> Sums:
             logits = batch.logits(nnx.merge(self._evaluating, params, buffers), None)
-            loss = _cross_entropy(logits, batch.labels)
-            correct = (jnp.argmax(logits, axis=-1) == batch.labels).astype(jnp.float32)
+            loss = cross_entropy(logits, batch.labels)
+            right, answers = _answers(logits, batch.labels)
             weights = batch.weights
-            return Sums(loss @ weights, correct @ weights, jnp.sum(weights, axis=0))
+            of_all = right @ weights, answers @ weights
+            return Sums(loss @ weights, jnp.sum(weights, axis=0), *of_all)
 
         return evaluate
 
@@ -157,12 +167,26 @@ def _split(model: nnx.Module, *, training: bool) -> tuple[Any, Any, Any]:
     return definition, params, buffers
 
 
-def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """`float[L]`, of classes `int[L]`; of several labels `bool[L, C]` the mean over the classes."""
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    if labels.ndim == 2:
+        return jnp.mean(optax.sigmoid_binary_cross_entropy(logits, labels), axis=-1)
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
 
 
-def _temp_bytes(*compiled: Any) -> int | None:
+def _answers(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`float32[L]` twice, as in `Sums`: with several labels their quotient is the micro-F1."""
+    if labels.ndim == 2:
+        said = logits > 0
+        both = jnp.sum(said & labels, axis=-1, dtype=jnp.float32)
+        return 2 * both, jnp.sum(said, -1, jnp.float32) + jnp.sum(labels, -1, jnp.float32)
+    right = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
+    return right, jnp.ones_like(right)
+
+
+def temp_bytes(*compiled: Any) -> int | None:
+    """The largest of their temporary buffers; None if none is known."""
     sizes = [getattr(c.memory_analysis(), "temp_size_in_bytes", None) for c in compiled]
     known = [size for size in sizes if size is not None]
     return max(known) if known else None

@@ -13,13 +13,23 @@ import numpy as np
 
 from gnnjit.data import Dataset, Fold, GraphDataset
 from gnnjit.graph import Graph
+from gnnjit.nn.classifiers import Classifier
 
 SPLITS = ("train", "val", "test")
 
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["graph", "x", "labels", "weights", "graph_index"],
+    data_fields=[
+        "graph",
+        "x",
+        "labels",
+        "weights",
+        "graph_index",
+        "rows",
+        "real",
+        "edge_weight",
+    ],
     meta_fields=["num_graphs"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,11 +38,14 @@ class Batch:
 
     Attributes:
         graph: a `Graph`, a `ShardedGraph`, or a `StreamedGraph`; the arrays of the last are in its
-            store.
+            store. Of a sampled batch a tuple: one graph for each layer, or one for all.
         x: float32[N, F].
         labels: int32[L], of vertices or of graphs.
         weights: float32[L, 3], 1 where a label belongs to train, validation, test.
         graph_index: int32[N], the graph of each vertex (`num_graphs` on padding), or None.
+        rows: int32[L], the row of the model's output that each label is of, or None for all rows.
+        real: for each layer how many of its destinations are no padding, or None.
+        edge_weight: float32[E], of each edge in a mean of neighbours, or None.
         num_graphs: L for graph labels, or None (static).
     """
 
@@ -41,12 +54,20 @@ class Batch:
     labels: Any
     weights: Any
     graph_index: Any = None
+    rows: Any = None
+    real: Any = None
+    edge_weight: Any = None
     num_graphs: int | None = None
 
     def logits(self, model: Any, key: Any) -> jax.Array:
         """float[L, C]: what `model` says of this batch."""
         if self.num_graphs is None:
-            return model(self.graph, self.x, key=key)
+            options = {"real": self.real, "edge_weight": self.edge_weight}
+            options = {name: value for name, value in options.items() if value is not None}
+            if not isinstance(model, Classifier):
+                options.pop("real", None)
+            logits = model(self.graph, self.x, key=key, **options)
+            return logits if self.rows is None else logits[self.rows]
         return model(self.graph, self.x, self.graph_index, self.num_graphs, key=key)
 
 

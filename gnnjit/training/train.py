@@ -47,6 +47,7 @@ from gnnjit.training.processes import (
     processes,
     shared,
 )
+from gnnjit.training.sampled import SampledSteps, SampledTask, Sampling
 from gnnjit.training.sharded import ShardedTask
 from gnnjit.training.sharded_stored import shard_stored
 from gnnjit.training.specification import Specification
@@ -65,7 +66,7 @@ from gnnjit.training.tasks import SPLITS, FoldTask, Task, VertexTask
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """Accuracy over several runs.
+    """Accuracy, or micro-F1 where a vertex may have several labels, over several runs.
 
     Attributes:
         mean: from 0 to 1.
@@ -85,7 +86,9 @@ class Result:
         dataset: name and sizes of the dataset.
         protocol: "split" (each run's best epoch by validation) or "folds" (see `train`).
         runs: one per seed or fold.
-        accuracy: by split, over the runs; splits without labels are left out.
+        accuracy: by split, over the runs; splits without labels are left out. The micro-F1 of all
+            labels, where a vertex may have several.
+        metric: "accuracy" or "micro-F1".
         epoch: the one epoch that all folds are judged at; None for "split".
         performance: costs in seconds and bytes, and those of the reference if it was timed.
         sharding: over how many devices and processes, how the graph was dealt out to them, and how
@@ -98,6 +101,7 @@ class Result:
     protocol: str
     runs: list[Run]
     accuracy: dict[str, Summary]
+    metric: str
     epoch: int | None
     performance: dict[str, Any]
     sharding: dict[str, Any] | None
@@ -110,6 +114,7 @@ class Result:
             "dataset": self.dataset,
             "protocol": self.protocol,
             "accuracy": {split: dataclasses.asdict(s) for split, s in self.accuracy.items()},
+            "metric": self.metric,
             "epoch": self.epoch,
             "performance": self.performance,
             "sharding": self.sharding,
@@ -123,6 +128,7 @@ def train(
     dataset: Dataset | GraphDataset | StoredDataset,
     config: TrainConfig | None = None,
     *,
+    sampling: Sampling | None = None,
     seeds: int = 1,
     folds: int = 10,
     build: Build | None = None,
@@ -147,6 +153,8 @@ def train(
     Args:
         dataset: what `gnnjit.data.open_dataset` or `gnnjit.data.stored.prepare.prepare` gives.
         config: hyperparameters; by default those of the dataset's recipe.
+        sampling: train on sampled batches instead of the whole graph; it is still evaluated on the
+            whole one. For one graph in memory, on one device.
         seeds: runs with the seeds `config.seed`, `config.seed + 1`, ... (vertices only).
         folds: of cross-validation (graphs only).
         build: makes the model, called as `model(graph, x, *, key)` (for graphs
@@ -181,6 +189,7 @@ def train(
         task,
         config or resolve(dataset.name.lower(), task, {}),
         isinstance(dataset, StoredDataset),
+        sampling,
         seeds=seeds,
         folds=folds,
         checkpoint=checkpoint,
@@ -213,11 +222,14 @@ def run_training(
         sharded = first if isinstance(first, ShardedTask) else None
         build = build or _builder(dataset, config, spec.task)
         functions = ModelFunctions(build, config, sharded and sharded.everywhere)
-        steps: Steps = (
-            functions.compile(first)
-            if spec.budget is None
-            else _streamed(functions, first, spec.budget, counts_process(dataset), saved, watcher)
-        )
+        steps: Steps
+        if isinstance(first, SampledTask):
+            steps = SampledSteps(functions, first)
+        elif spec.budget is None:
+            steps = functions.compile(first)
+        else:
+            process = counts_process(dataset)
+            steps = _streamed(functions, first, spec.budget, process, saved, watcher)
         trainer = Trainer(functions, steps, config, watcher, spec.checkpoint_every)
         check_same({"the untrained model": digest(named_arrays(functions.initial(config.seed)))})
         runs = [
@@ -235,6 +247,7 @@ def run_training(
         protocol="folds" if spec.task == "graph" else "split",
         runs=runs,
         accuracy=_summaries(runs, epoch),
+        metric="micro-F1" if getattr(dataset, "has_several_labels", False) else "accuracy",
         epoch=epoch,
         performance=costs,
         sharding=sharded and sharded.figures(),
@@ -267,6 +280,8 @@ def _checkpoints(spec: Specification, dataset: Any) -> Checkpoints | None:
     if spec.checkpoint is None and processes() == 1:
         return None
     identity = identity_of(dataset, spec.config, spec.folds)
+    if spec.sampling is not None:
+        identity["sampling"] = spec.sampling.to_dict()
     rest = ("seeds", "resume", "checkpoint_every", "spread")
     same = {name: getattr(spec, name) for name in rest} | {"epochs": spec.config.epochs}
     check_same({**identity, **same})
@@ -352,6 +367,8 @@ def _tasks(spec: Specification, dataset: Any) -> Iterator[tuple[str, int, Task]]
     if spec.spread is not None:
         of_shards = shard_stored if stored else ShardedTask.of
         task = of_shards(dataset, spec.spread)
+    elif spec.sampling is not None:
+        task = SampledTask(dataset, spec.sampling, config.layers, config.seed)
     else:
         task = StoredTask(dataset) if stored else VertexTask(dataset)
     for seed in range(config.seed, config.seed + spec.seeds):

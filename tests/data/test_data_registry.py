@@ -3,7 +3,7 @@ import pytest
 from gnnjit.data import DATASETS, Dataset, GraphDataset, open_dataset
 from gnnjit.errors import DataError
 
-_NAMES = "karate, communities, cora, citeseer, pubmed, nell, dblp, mutag, proteins, enzymes"
+_NAMES = "karate, communities, cora, citeseer, pubmed, nell, dblp, ppi, mutag, proteins, enzymes"
 
 
 def test_names():

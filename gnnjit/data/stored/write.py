@@ -13,7 +13,7 @@ import numpy as np
 
 from gnnjit.data import Dataset
 from gnnjit.data.stored.dataset import EDGES, Counts, StoredDataset, arrays_of, write_description
-from gnnjit.errors import StoreError
+from gnnjit.errors import DataError, StoreError
 from gnnjit.partition.locality import Ordering, order_vertices
 from gnnjit.shapes import ArrayLike
 from gnnjit.store.disk import DiskStore
@@ -88,8 +88,14 @@ def store_dataset(
 
     Raises:
         GraphError: the order is unknown, or does not fit.
+        DataError: a vertex may have several labels.
         StoreError: the store has arrays of these names already, or no room.
     """
+    if dataset.has_several_labels:
+        raise DataError(
+            f"{dataset.name}: a vertex may have several labels, expected one: such datasets are "
+            "trained on in memory, without a memory budget"
+        )
     source = Source.of(dataset)
     named = order if isinstance(order, str) else _hash([np.asarray(order)])
     made_from = {

@@ -1,0 +1,341 @@
+"""Batches for training: sampled, looked up, padded and moved, some ahead of who computes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from gnnjit.errors import SampleError
+from gnnjit.graph.reading import read_on_host
+from gnnjit.graph.validate import as_count, shown
+from gnnjit.sample.batch import Batch
+from gnnjit.sample.features import Features
+from gnnjit.sample.making import Made, Maker, Source
+from gnnjit.sample.order import Order, numbers_of, plan
+from gnnjit.sample.padding import Padding, Shapes
+from gnnjit.sample.pipeline import Tasks, in_order
+from gnnjit.sample.random import key_of
+from gnnjit.sample.timeline import Event, Log
+from gnnjit.shapes import ArrayLike, HostArray, PyTree
+
+SAMPLES = 128
+"""Batches that are sampled to plan shapes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a loader has yielded.
+
+    Attributes:
+        batches: how many.
+        per_shape: of them, for each shape; one that fits none, however it is drawn, is not in it.
+        padding: in percent of what was yielded; None without shapes.
+        splits: how often a batch fit no shape and was split.
+        resamples: how often a sample fit no shape and was drawn anew.
+        programs: kinds of batches that were yielded, which differ in a shape or dtype: what a
+            function of a batch is compiled for under `jax.jit`.
+    """
+
+    batches: int
+    per_shape: tuple[int, ...]
+    padding: Padding | None
+    splits: int
+    resamples: int
+    programs: int
+
+
+class Loader:
+    """Yields the batches of one epoch when it is iterated over, from where it stands.
+
+    A batch is a function of the arguments, its epoch and its number: any can be made alone
+    (`batches`), and the stream is the same with any number of threads. Threads make the next
+    batches while the caller computes. What one of them raises is raised where its batch is due.
+    Threads end with the iteration, however it ends.
+
+    Args:
+        sampler: has `num_seeds` and `sample(seeds, seed)`, as `NeighborSampler`.
+        x: pytree of `[N, ...]`, features: arrays of NumPy (also mapped files), of JAX, or `Stored`.
+        y: pytree of `[num_seeds, ...]`, labels of the seeds; of `[N, ...]` where samples have none.
+        seeds: `int[S]` or a mask `bool[num_seeds]`, those of an epoch; all if left out.
+        batch_size: seeds of a batch.
+        steps: batches of an epoch, for a sampler that takes no seeds.
+        labelled: `int[n]` or `bool[N]`, vertices whose labels count, where samples have no seeds.
+        times: `[num_seeds]`, the time of each seed, for a sampler by time.
+        edges: pytree of `[E, ...]`, data of edges, in the order in which edges were given.
+        shuffle: whether each epoch has an order of its own.
+        drop_last: whether a last batch that is smaller is left out.
+        seed: of orders and samples.
+        shapes: how many to plan, or `Shapes`, or None for batches as large as their samples.
+        oversize: what becomes of a batch that fits no shape: "split" in two, or "resample", draw it
+            again. One that cannot be split is drawn again.
+        threads: that make batches; with 0, the one that iterates does.
+        prefetch: batches at most that are made, or being made, ahead.
+        device: where batches go, a device or sharding; where JAX puts arrays if left out.
+        state: from `state()`, to go on from there.
+        timeline: whether `events` are kept.
+
+    Raises:
+        SampleError: an argument does not fit the sampler, or is out of range.
+    """
+
+    def __init__(
+        self,
+        sampler: Any,
+        x: PyTree = None,
+        y: PyTree = None,
+        *,
+        seeds: ArrayLike | None = None,
+        batch_size: int = 1024,
+        steps: int | None = None,
+        labelled: ArrayLike | None = None,
+        times: ArrayLike | None = None,
+        edges: PyTree = None,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        seed: int = 0,
+        shapes: int | Shapes | None = 4,
+        oversize: str = "split",
+        threads: int = 2,
+        prefetch: int = 2,
+        device: Any = None,
+        state: Mapping[str, Any] | None = None,
+        timeline: bool = False,
+    ) -> None:
+        where = "Loader"
+        if oversize not in ("split", "resample"):
+            raise SampleError(
+                f"{where}: oversize is {shown(oversize)}, expected 'split' or 'resample'"
+            )
+        for name, value in (("threads", threads), ("prefetch", prefetch)):
+            as_count(f"{where}: {name}", value)
+        key_of(where, seed)
+        self._order = Order.of(
+            where, sampler, seeds, batch_size, steps, bool(shuffle), bool(drop_last), seed
+        )
+        num_nodes, num_edges = sampler.adjacency.num_nodes, sampler.adjacency.num_edges
+        labels = num_nodes if self._order.seeds is None else sampler.num_seeds
+        self._source = Source(
+            where=where,
+            sampler=sampler,
+            num_nodes=num_nodes,
+            x=_features(f"{where}: x", x, num_nodes),
+            y=_features(f"{where}: y", y, labels),
+            edges=_features(f"{where}: edges", edges, num_edges),
+            labelled=_mask(where, "labelled", labelled, num_nodes),
+            times=None if times is None else _one_each(where, "times", times, labels),
+            room=batch_size,
+            seed=seed,
+            split=oversize == "split",
+            device=device,
+        )
+        self._log = Log(timeline)
+        self._threads, self._prefetch = threads, prefetch
+        self._epoch = self._index = self._part = self._turn = 0
+        self._counts = _Counts()
+        self._shapes = self._planned(shapes, state)
+        self._maker = Maker(self._source, self._shapes, self._log)
+        if state is not None:
+            self.set_state(state)
+
+    def __len__(self) -> int:
+        """Batches of an epoch, one that is split counted once."""
+        return len(self._order)
+
+    @property
+    def shapes(self) -> Shapes | None:
+        """What batches are padded to."""
+        return self._shapes
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration is of, or goes on with."""
+        return self._epoch
+
+    def __iter__(self) -> Iterator[Batch]:
+        self._turn += 1
+        return self._rest_of_epoch(self._turn)
+
+    def _rest_of_epoch(self, turn: int) -> Iterator[Batch]:
+        epoch, begin = self._epoch, self._index
+        make = functools.partial(_make, self._maker, self._order, epoch)
+        made = in_order(make, begin, len(self), self._threads, self._prefetch)
+        try:
+            for index in range(begin, len(self)):
+                with self._log.stage("wait", (epoch, index, 0)):
+                    some = next(made)
+                while some[self._part :]:
+                    self._part += 1
+                    yield self._counts.add(some[self._part - 1], self._shapes)
+                    if turn != self._turn:
+                        raise SampleError(
+                            "Loader: the loader was set or iterated over anew meanwhile, expected "
+                            "one iteration at a time: make a Loader for each"
+                        )
+                self._index, self._part = index + 1, 0
+            self._epoch, self._index = epoch + 1, 0
+        finally:
+            made.close()  # type: ignore[attr-defined]
+
+    def batches(self, epoch: int, index: int) -> list[Batch]:
+        """Batch `index` of an epoch, made alone: one, or several where it was split.
+
+        Raises:
+            SampleError: `index` is out of range.
+        """
+        return [made.batch for made in self._alone(self._maker, epoch, index)]
+
+    def batch(self, epoch: int, index: int) -> Batch:
+        """Batch `index` of an epoch, made alone.
+
+        Raises:
+            SampleError: `index` is out of range, or the batch was split.
+        """
+        found = self.batches(epoch, index)
+        if len(found) > 1:
+            raise SampleError(
+                f"Loader.batch: batch {index} of epoch {epoch} fit no shape and was split in "
+                f"{len(found)}, expected one: call batches(), or pass oversize='resample'"
+            )
+        return found[0]
+
+    def _alone(self, maker: Maker, epoch: int, index: int) -> list[Made]:
+        epoch = as_count("Loader: epoch", epoch)
+        if not 0 <= as_count("Loader: index", index) < len(self):
+            raise SampleError(
+                f"Loader: index is {index}, expected a batch from 0 to {len(self) - 1}"
+            )
+        return _make(maker, self._order, epoch, index, Tasks())
+
+    def state(self) -> dict[str, Any]:
+        """Where the loader stands: after the last batch that it yielded. For JSON."""
+        shapes = self._shapes
+        return {
+            "epoch": self._epoch,
+            "index": self._index,
+            "part": self._part,
+            "seed": int(self._source.seed),
+            "order": self._order.fingerprint,
+            "shapes": None if shapes is None else [list(shape) for shape in shapes.shapes],
+            "cost": None if shapes is None else list(shapes.cost),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from where a loader of the same arguments stood.
+
+        Raises:
+            SampleError: it is no such state, or that of other arguments.
+        """
+        own = self.state()
+        if not isinstance(state, Mapping) or state.keys() != own.keys():
+            raise SampleError(
+                f"Loader: state is {shown(state)}, expected what state() returned, with "
+                f"{', '.join(own)}"
+            )
+        other = [k for k in ("seed", "order", "shapes", "cost") if state[k] != own[k]]
+        if other:
+            raise SampleError(
+                f"Loader: state has {other[0]} {shown(state[other[0]])}, expected "
+                f"{shown(own[other[0]])}: make the loader with the arguments of the one that the "
+                f"state is of"
+            )
+        self._epoch, self._index, self._part = state["epoch"], state["index"], state["part"]
+        self._turn += 1
+
+    def report(self) -> Report:
+        """What was yielded so far."""
+        return self._counts.report(self._shapes)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What was done when, with `timeline`."""
+        return tuple(self._log.events)
+
+    def _planned(
+        self, shapes: int | Shapes | None, state: Mapping[str, Any] | None
+    ) -> Shapes | None:
+        """The shapes that were given or planned, here or before the state was taken."""
+        if shapes is None or isinstance(shapes, Shapes):
+            return shapes
+        if as_count("Loader: shapes", shapes) < 1:
+            raise SampleError(
+                f"Loader: shapes is {shapes}, expected at least 1, Shapes, or None for no padding"
+            )
+        if isinstance(state, Mapping) and state.get("shapes") and state.get("cost"):
+            given = tuple(tuple(shape) for shape in state["shapes"])
+            return Shapes(given, tuple(state["cost"]))
+        return plan(self._source, self._order, shapes, SAMPLES, self._threads)
+
+
+def _make(maker: Maker, order: Order, epoch: int, index: int, tasks: Tasks) -> list[Made]:
+    return maker.make(order.batch(epoch, index), epoch, index, tasks)
+
+
+class _Counts:
+    """What a report is made of."""
+
+    def __init__(self) -> None:
+        self._batches = self._splits = self._resamples = 0
+        self._per_shape: dict[int, int] = {}
+        self._real: Any = 0
+        self._padded: Any = 0
+        self._kinds: set[Any] = set()
+
+    def add(self, made: Made, shapes: Shapes | None) -> Batch:
+        """Count a batch that is yielded."""
+        batch = made.batch
+        self._batches += 1
+        self._splits += made.splits
+        self._resamples += made.resamples
+        leaves, structure = jax.tree.flatten(batch)
+        self._kinds.add((structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)))
+        if shapes is not None and batch.shape is not None:
+            self._per_shape[batch.shape] = self._per_shape.get(batch.shape, 0) + 1
+            self._real = self._real + np.array(made.sizes, np.int64)
+            self._padded = self._padded + np.array(made.room, np.int64)
+        return batch
+
+    def report(self, shapes: Shapes | None) -> Report:
+        padding = None
+        if shapes is not None and self._batches:
+            padding = Padding.of(self._real, self._padded, shapes.cost)
+        count = 0 if shapes is None else len(shapes)
+        return Report(
+            batches=self._batches,
+            per_shape=tuple(self._per_shape.get(i, 0) for i in range(count)),
+            padding=padding,
+            splits=self._splits,
+            resamples=self._resamples,
+            programs=len(self._kinds),
+        )
+
+
+def _features(name: str, tree: PyTree, rows: int) -> Features | None:
+    return None if tree is None else Features(name, tree, rows)
+
+
+def _mask(where: str, name: str, chosen: Any, count: int) -> HostArray | None:
+    """`bool[count]`, from numbers or a mask; None where nothing is given."""
+    if chosen is None:
+        return None
+    array = read_on_host(f"{where}: {name}", chosen)
+    if array.dtype == np.bool_ and array.shape == (count,):
+        return array
+    numbers = numbers_of(where, name, array, count)
+    mask = np.zeros(count, bool)
+    mask[numbers] = True
+    return mask
+
+
+def _one_each(where: str, name: str, values: Any, count: int) -> HostArray:
+    array = read_on_host(f"{where}: {name}", values)
+    if array.shape != (count,):
+        raise SampleError(
+            f"{where}: {name} has shape {array.shape}, expected ({count},): one for each seed that "
+            f"the sampler knows"
+        )
+    return array

@@ -1,0 +1,343 @@
+"""One batch: sampled, looked up, padded and moved to the device.
+
+A batch is a function of what it is made of, the loader's seed, the epoch and its number in the
+epoch; it is made alone, in any order and in any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+
+from gnnjit.errors import GnnjitWarning
+from gnnjit.sample.adjacency import read_only
+from gnnjit.sample.batch import Batch
+from gnnjit.sample.features import Features
+from gnnjit.sample.padding import Shapes, rounded_up
+from gnnjit.sample.pipeline import Tasks
+from gnnjit.sample.random import key_of
+from gnnjit.sample.sample import Sample, Sizes
+from gnnjit.sample.timeline import Log
+from gnnjit.shapes import HostArray, PyTree
+
+PIECE = 4096
+"""Rows that one task looks up."""
+TRIES = 16
+"""Samples that are drawn for a batch that fits no shape and cannot be split."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source:
+    """What batches are made of.
+
+    Attributes:
+        where: the beginning of messages.
+        sampler: draws the samples.
+        num_nodes: N, the vertices of the graph.
+        x, y, edges: features of vertices, labels of seeds or vertices, and data of edges, or None.
+        labelled: `bool[N]`, vertices whose labels count in a subgraph, or None for all.
+        times: `[num_seeds]`, when each seed is, or None.
+        room: label rows of a batch with seeds.
+        seed: of all batches.
+        split: whether a batch that fits no shape is split; otherwise it is drawn again.
+        device: where batches go; None for where JAX puts arrays.
+    """
+
+    where: str
+    sampler: Any
+    num_nodes: int
+    x: Features | None
+    y: Features | None
+    edges: Features | None
+    labelled: HostArray | None
+    times: HostArray | None
+    room: int
+    seed: int
+    split: bool
+    device: Any = None
+
+    @functools.cached_property
+    def tells(self) -> bool:
+        """Whether the sampler tells the vertices of a hop before it draws the next."""
+        return "found" in inspect.signature(self.sampler.sample).parameters
+
+    def draw(
+        self, seeds: HostArray | None, epoch: int, number: int, part: int, found: Any = None
+    ) -> Sample:
+        """The sample of one part of a batch."""
+        seed = int(key_of(self.where, self.seed, epoch, number, part))
+        options: dict[str, Any] = {}
+        if found is not None and self.tells:
+            options["found"] = found
+        if self.times is not None and seeds is not None:
+            options["times"] = self.times[seeds]
+        return self.sampler.sample(seeds, seed, **options)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Made:
+    """A batch and what is counted about it.
+
+    Attributes:
+        batch: it.
+        sizes: of its sample.
+        room: what they were padded to.
+        splits, resamples: how often the batch before its split, or an earlier draw, fit no shape.
+    """
+
+    batch: Batch
+    sizes: Sizes
+    room: Sizes
+    splits: int = 0
+    resamples: int = 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Draw:
+    """A sample, the shape that it is padded to, its number, and the rows that are being looked up.
+    Of all shapes it has the number behind the last if it fits none, and None without any."""
+
+    sample: Sample
+    room: Sizes
+    shape: int | None
+    rows: _Rows
+
+
+class Maker:
+    """Makes batches of `source`, padded to `shapes`, on the device or (`on_host`) in NumPy."""
+
+    def __init__(
+        self, source: Source, shapes: Shapes | None, log: Log, on_host: bool = False
+    ) -> None:
+        self._source, self._shapes, self._log = source, shapes, log
+        self._on_host = on_host
+        # What `jax.default_device` says holds in the thread that says it alone.
+        self._default = jax.config.jax_default_device  # type: ignore[attr-defined]
+
+    def make(self, seeds: HostArray | None, epoch: int, number: int, tasks: Tasks) -> list[Made]:
+        """Batch `number` of an epoch: one, or several where it was split."""
+        with jax.default_device(self._default):
+            return self._make(seeds, (epoch, number, 0), tasks)
+
+    def _make(
+        self, seeds: HostArray | None, place: tuple[int, int, int], tasks: Tasks
+    ) -> list[Made]:
+        draw = self._draw(seeds, place, 0, tasks)
+        if draw is not None:
+            return [self._finish(draw, seeds, place, tasks)]
+        if self._source.split and seeds is not None and len(seeds) > 1:
+            half, (epoch, number, part) = len(seeds) // 2, place
+            # Parts of a part are numbered as in a heap, so no two are the same.
+            first = self._make(seeds[:half], (epoch, number, 2 * part + 1), tasks)
+            rest = self._make(seeds[half:], (epoch, number, 2 * part + 2), tasks)
+            return [dataclasses.replace(first[0], splits=first[0].splits + 1), *first[1:], *rest]
+        for again in range(1, TRIES):
+            draw = self._draw(seeds, place, again, tasks)
+            if draw is not None:
+                break
+        else:
+            again, draw = 0, self._draw(seeds, place, 0, tasks, fits=True)
+            assert draw is not None
+            self._warn(draw, place)
+        return [dataclasses.replace(self._finish(draw, seeds, place, tasks), resamples=again)]
+
+    def _warn(self, draw: _Draw, place: tuple[int, int, int]) -> None:
+        assert self._shapes is not None
+        warnings.warn(
+            f"{self._source.where}: batch {place[1]} of epoch {place[0]} has the sizes "
+            f"{draw.sample.sizes} and fits no shape, however it is drawn; the largest is "
+            f"{self._shapes[-1]}. A program is compiled for it alone: plan for these seeds, or "
+            f"pass larger Shapes",
+            GnnjitWarning,
+            stacklevel=2,
+        )
+
+    def _draw(
+        self,
+        seeds: HostArray | None,
+        place: tuple[int, int, int],
+        again: int,
+        tasks: Tasks,
+        fits: bool = False,
+    ) -> _Draw | None:
+        """A sample whose rows are looked up while it grows; None where it fits no shape, unless
+        it is to have a shape of its own (`fits`)."""
+        epoch, number, part = place
+        rows = _Rows(self._source.x, self._shapes, tasks, self._log, place)
+        stage = self._log.hops("sample", place)
+        sample = self._source.draw(
+            seeds, epoch, number, part + (again << 32), lambda v: (next(stage), rows.add(v))
+        )
+        stage.close()
+        room, shape = sample.sizes, None
+        if self._shapes is not None:
+            shape = self._shapes.choose(sample.sizes)
+            if shape is None:
+                tasks.drop()
+                if not fits:
+                    return None
+            room = rounded_up(room) if shape is None else self._shapes[shape]
+        last = len(sample.vertex_counts) - 1
+        if not self._source.tells or self._shapes is None or shape is None:
+            rows.make_room(room[last])
+            rows.add(sample.vertices)
+        if self._shapes is not None and shape is None:
+            shape = len(self._shapes)
+        return _Draw(sample, room, shape, rows)
+
+    def _finish(
+        self, draw: _Draw, seeds: HostArray | None, place: tuple[int, int, int], tasks: Tasks
+    ) -> Made:
+        """Everything but the sampling."""
+        sample, room, shape = draw.sample, draw.room, draw.shape
+        sizes, padded, hops = sample.sizes, shape is not None, len(sample.vertex_counts)
+        vertex_room, edge_room = room[hops - 1], room[-1]
+        done: dict[str, Any] = {}
+
+        def graphs() -> None:
+            with self._log.stage("reindex", place):
+                made = sample.graphs(room if padded else None)
+            done["graphs"] = self._moved(made, place)
+
+        def others() -> None:
+            done["others"] = self._moved(self._others(draw, seeds, vertex_room, edge_room), place)
+
+        for work in (graphs, others):
+            tasks.add(self._here(work))
+        tasks.finish()
+        others_, moved = done["others"], functools.partial(self._moved, place=place)
+        x = draw.rows.tree(sizes[hops - 1], vertex_room, others_["vertices"], moved)
+        batch = Batch(
+            graphs=done["graphs"],
+            x=x,
+            number=np.array(place, np.int32),  # type: ignore[arg-type]
+            shape=shape,
+            **others_,
+        )
+        return Made(self._moved(batch, place, log=False), sizes, room)
+
+    def _others(
+        self, draw: _Draw, seeds: HostArray | None, vertex_room: int, edge_room: int
+    ) -> dict[str, Any]:
+        """What a batch holds beside graphs and features."""
+        source, sample = self._source, draw.sample
+        n = len(sample.vertices)
+        if sample.seeds is None:
+            mask = np.arange(vertex_room) < n
+            if source.labelled is not None:
+                mask[:n] &= source.labelled[sample.vertices]
+            label_rows, room, rows = sample.vertices, vertex_room, None
+        else:
+            assert seeds is not None
+            room = source.room if draw.shape is not None else len(seeds)
+            mask = np.arange(room) < len(seeds)
+            label_rows, rows = seeds, _padded(sample.seeds.astype(np.int32), room)
+        edges = sample.edge
+        return {
+            "y": _looked_up(source.y, label_rows, room),
+            "mask": mask,
+            "seeds": rows,
+            "vertices": _padded(sample.vertices, vertex_room, source.num_nodes),
+            "num_real": np.array(sample.vertex_counts, np.int32),
+            "edges": _looked_up(source.edges, edges, edge_room),
+            "weight": _padded(sample.weight, vertex_room),
+            "edge_weight": _padded(sample.edge_weight, edge_room),
+        }
+
+    def _here(self, work: Any) -> Any:
+        """`work`, to be done in any thread as in this one."""
+
+        def done() -> None:
+            with jax.default_device(self._default):
+                work()
+
+        return done
+
+    def _moved(self, tree: PyTree, place: tuple[int, int, int], log: bool = True) -> PyTree:
+        """`tree` on its way to the device."""
+        if self._on_host:
+            return tree
+        with self._log.stage("transfer", place) if log else contextlib.nullcontext():
+            return jax.device_put(tree, self._source.device)
+
+
+class _Rows:
+    """The features of one sample, looked up hop by hop as it grows."""
+
+    def __init__(
+        self,
+        features: Features | None,
+        shapes: Shapes | None,
+        tasks: Tasks,
+        log: Log,
+        place: tuple[int, int, int],
+    ) -> None:
+        self._features, self._tasks, self._log, self._place = features, tasks, log, place
+        self._count = self._hop = 0
+        self._room: int | None = None
+        self._out: list[HostArray | None] = []
+        if shapes is not None:
+            # Vertices of the last hop; of memory, what nothing is written to is not taken.
+            vertices = shapes[0][: len(shapes[0]) // 2 + len(shapes[0]) % 2]
+            self.make_room(max(shape[len(vertices) - 1] for shape in shapes.shapes))
+
+    def make_room(self, rows: int) -> None:
+        """Room for so many rows, and no row in it."""
+        self._count = self._hop = 0
+        if self._features is not None:
+            self._room, self._out = rows, self._features.room(rows)
+
+    def add(self, vertices: HostArray) -> None:
+        """The vertices of a hop, or of all."""
+        begin, hop = self._count, self._hop
+        self._count, self._hop = begin + len(vertices), hop + 1
+        if self._features is None or self._room is None or not self._features.on_host:
+            return
+        if self._count > self._room:  # it will fit no shape
+            return
+        for at in range(0, len(vertices), PIECE):
+            piece = vertices[at : at + PIECE]
+            self._tasks.add(functools.partial(self._look_up, piece, begin + at, hop))
+
+    def _look_up(self, vertices: HostArray, begin: int, hop: int) -> None:
+        assert self._features is not None
+        with self._log.stage("look up", self._place, hop):
+            self._features.look_up(vertices, self._out, begin)
+
+    def tree(self, count: int, room: int, vertices: Any, put: Any) -> PyTree:
+        """All features, padded with zeros from row `count` to `room`."""
+        if self._features is None:
+            return None
+        out = [None if array is None else array[:room] for array in self._out]
+        for array in out:
+            if array is not None:
+                array[count:] = 0
+        return self._features.joined(out, vertices, put)
+
+
+def _looked_up(features: Features | None, index: HostArray, room: int) -> PyTree:
+    """Rows `index`, padded with zeros."""
+    if features is None:
+        return None
+    out = features.room(room)
+    features.look_up(read_only(index), out, 0)
+    for array in out:
+        if array is not None:
+            array[len(index) :] = 0
+    return features.joined(out, _padded(index, room, features.rows), lambda array: array)
+
+
+def _padded(array: HostArray | None, room: int, fill: int = 0) -> Any:
+    """`array` with rows of `fill` up to `room`."""
+    if array is None:
+        return None
+    out = np.full((room, *array.shape[1:]), fill, array.dtype)
+    out[: len(array)] = array
+    return out

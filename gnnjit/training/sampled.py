@@ -1,0 +1,268 @@
+"""Training on sampled batches; evaluation stays exact, of the whole graph."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from gnnjit.data import Dataset
+from gnnjit.graph.validate import shown
+from gnnjit.sample import (
+    ClusterSampler,
+    EdgeSampler,
+    FrontierSampler,
+    Loader,
+    NeighborSampler,
+    Normalized,
+    Shapes,
+    VertexSampler,
+    WalkSampler,
+)
+from gnnjit.sample.batch import Batch as Sampled
+from gnnjit.training.errors import TrainError
+from gnnjit.training.processes import one_cost_model
+from gnnjit.training.steps import ModelFunctions, Sums, TrainState, temp_bytes
+from gnnjit.training.tasks import Batch, VertexTask, split_weights
+
+SAMPLERS: dict[str, type] = {
+    "neighbor": NeighborSampler,
+    "frontier": FrontierSampler,
+    "walk": WalkSampler,
+    "vertex": VertexSampler,
+    "edge": EdgeSampler,
+    "cluster": ClusterSampler,
+}
+"""What batches can be made by, by name."""
+
+SEEDED = ("neighbor", "cluster")
+"""Samplers whose batches are made of seeds: an epoch is each seed once."""
+
+_GIVEN = ("graph", "fanouts", "roots")
+"""Arguments of samplers that are no options: a training has its own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """What batches a training runs on.
+
+    Attributes:
+        sampler: a name in `SAMPLERS`.
+        fanouts: of "neighbor", for each layer how many neighbours, from the labelled vertices on.
+        batch_size: labelled vertices of a batch of "neighbor", clusters of one of "cluster".
+        steps: batches of an epoch of the other samplers; None for as many as together have about
+            as many labelled vertices as there are.
+        normalize: whether losses and means of "frontier", "walk", "vertex" and "edge" are weighted
+            to be those of the whole graph on average (GraphSAINT, section 3.2).
+        shapes: sizes that batches are padded to, and programs that are compiled.
+        threads: that make batches.
+        options: what the sampler takes beside these, by name.
+
+    Raises:
+        TrainError: a value is out of range, or the sampler has no such option.
+    """
+
+    sampler: str = "neighbor"
+    fanouts: tuple[int, ...] = (15, 10)
+    batch_size: int = 1024
+    steps: int | None = None
+    normalize: bool = False
+    shapes: int = 4
+    threads: int = 2
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.sampler not in SAMPLERS:
+            raise TrainError(
+                f"sampler is {shown(self.sampler)}, expected one of {', '.join(SAMPLERS)}"
+            )
+        for name in ("batch_size", "steps", "shapes", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise TrainError(f"{name} is {value}, expected at least 1")
+        if self.sampler in SEEDED:
+            for name, set_ in (("steps", self.steps is not None), ("normalize", self.normalize)):
+                if set_:
+                    raise TrainError(
+                        f"{name} is for samplers without seeds, and an epoch of the sampler "
+                        f"{self.sampler} is each seed once: leave it out"
+                    )
+        known = [n for n in inspect.signature(SAMPLERS[self.sampler]).parameters if n not in _GIVEN]
+        for name in self.options:
+            if name not in known:
+                raise TrainError(
+                    f"the sampler {self.sampler} got the option {name!r}, expected some of "
+                    f"{', '.join(known)}"
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that decides numbers, for JSON."""
+        found = {**dataclasses.asdict(self), "fanouts": list(self.fanouts)}
+        del found["threads"]
+        return found
+
+    def in_words(self) -> str:
+        """On a line."""
+        if self.sampler == "neighbor":
+            what = f"{self.batch_size} vertices, {', '.join(map(str, self.fanouts))} neighbours"
+        elif self.sampler == "cluster":
+            what = f"{self.batch_size} clusters"
+        else:
+            what = "normalised" if self.normalize else ""
+        parts = [what, *(f"{k} {v}" for k, v in self.options.items()), f"{self.shapes} shapes"]
+        return f"batches by {self.sampler}: {', '.join(p for p in parts if p)}"
+
+
+class SampledTask(VertexTask):
+    """A graph whose vertices are labelled, in batches that a sampler draws.
+
+    Attributes:
+        sampling: how.
+        shapes: what batches are padded to, the same for all seeds.
+    """
+
+    def __init__(self, dataset: Dataset, sampling: Sampling, layers: int, seed: int) -> None:
+        """`seed`: of the clusters, of the normalisation, and of the batches that shapes are planned
+        from."""
+        super().__init__(dataset)
+        if sampling.sampler == "neighbor" and len(sampling.fanouts) != layers:
+            raise TrainError(
+                f"fanouts has {len(sampling.fanouts)} numbers and the model {layers} layers, "
+                f"expected one for each layer: pass --fanouts or --layers (fanouts=)"
+            )
+        self.sampling = sampling
+        self._dataset = dataset
+        self._weights = split_weights(dataset)
+        self._sampler = _make(dataset, sampling, seed)
+        self._steps = sampling.steps or self._usual_steps(seed)
+        self._loaders: dict[int, Loader] = {}
+        self.shapes: Shapes | None = None
+        self.shapes = self._loader(seed).shapes
+
+    def _usual_steps(self, seed: int) -> int | None:
+        if self.sampling.sampler in SEEDED:
+            return None
+        labelled = np.asarray(self._dataset.train_mask)
+        held = int(labelled[self._sampler.sample(None, seed).vertices].sum())
+        return max(1, round(int(labelled.sum()) / max(held, 1)))
+
+    def _loader(self, seed: int) -> Loader:
+        if seed in self._loaders:
+            return self._loaders[seed]
+        sampling, train = self.sampling, np.asarray(self._dataset.train_mask)
+        by_vertex = sampling.sampler == "neighbor"
+        loader = Loader(
+            self._sampler,
+            np.asarray(self._dataset.x),
+            {"labels": np.asarray(self._dataset.y), "weights": self._weights},
+            seeds=train if by_vertex else None,
+            labelled=None if by_vertex else train,
+            batch_size=sampling.batch_size,
+            steps=self._steps,
+            seed=seed,
+            shapes=self.shapes or sampling.shapes,
+            threads=sampling.threads,
+        )
+        self._loaders[seed] = loader
+        return loader
+
+    def train_batches(self, seed: int, epoch: int) -> Iterator[Batch]:
+        loader = self._loader(seed)
+        loader.set_state({**loader.state(), "epoch": epoch, "index": 0, "part": 0})
+        return map(batch_of, loader)
+
+    def figures(self) -> dict[str, Any]:
+        """What is reported of the batches."""
+        reports = [loader.report() for loader in self._loaders.values()]
+        per_shape = np.sum([report.per_shape for report in reports], axis=0)
+        padding = [r.padding.work for r in reports if r.padding is not None]
+        return {
+            **self.sampling.to_dict(),
+            "batches_per_shape": [int(n) for n in per_shape],
+            "padding_percent": float(np.mean(padding)) if padding else None,
+            "splits": sum(r.splits for r in reports),
+            "resamples": sum(r.resamples for r in reports),
+            "normalization_seconds": getattr(self._sampler, "seconds", None),
+        }
+
+
+class SampledSteps:
+    """The two functions of a run on sampled batches; what `steps.CompiledSteps` is without them.
+
+    The update is compiled once for each shape of batches, when the first of that shape comes.
+    """
+
+    def __init__(self, functions: ModelFunctions, task: SampledTask) -> None:
+        self._task = task
+        self._update = jax.jit(functions.update, donate_argnums=0)
+        self._compiled: dict[Any, Any] = {}
+        self._seconds = 0.0
+        state, whole = functions.initial(0), task.eval_batches()[0]
+        evaluate = jax.jit(functions.evaluate)
+        self._evaluate = self._timed(evaluate, state.params, state.buffers, whole)
+
+    def update(self, state: TrainState, batch: Batch, *counts: Any) -> tuple[TrainState, jax.Array]:
+        """(state, batch, seed, epoch, index) -> (state, loss); donates the state."""
+        leaves, structure = jax.tree.flatten(batch)
+        kind = structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        if kind not in self._compiled:
+            self._compiled[kind] = self._timed(self._update, state, batch, *counts)
+        return self._compiled[kind](state, batch, *counts)
+
+    def evaluate(self, params: Any, buffers: Any, batch: Batch) -> Sums:
+        """(params, buffers, batch) -> `Sums`, of the whole graph."""
+        return self._evaluate(params, buffers, batch)
+
+    def _timed(self, function: Any, *args: Any) -> Any:
+        started = time.perf_counter()
+        with one_cost_model():
+            compiled = function.lower(*args).compile()
+        self._seconds += time.perf_counter() - started
+        return compiled
+
+    def figures(self) -> dict[str, Any]:
+        """What is reported of them."""
+        programs = list(self._compiled.values())
+        return {
+            "compile_seconds": self._seconds,
+            "temp_bytes": temp_bytes(*programs, self._evaluate),
+            "programs": len(programs),
+            "sampling": self._task.figures(),
+        }
+
+
+def batch_of(sampled: Sampled) -> Batch:
+    """A loader's batch, whose labels are those of vertices and of which split they are in, as one
+    that a model is trained on."""
+    weights = sampled.y["weights"] * sampled.mask[:, None]
+    if sampled.weight is not None:
+        weights = weights * sampled.weight[:, None]
+    last = max(len(sampled.num_real) - 2, 0)
+    return Batch(
+        graph=sampled.graphs,
+        x=sampled.x,
+        labels=sampled.y["labels"],
+        weights=weights,
+        rows=sampled.seeds,
+        real=tuple(sampled.num_real[i] for i in range(last, -1, -1)),
+        edge_weight=sampled.edge_weight,
+    )
+
+
+def _make(dataset: Dataset, sampling: Sampling, seed: int) -> Any:
+    """The sampler. Raises TrainError where an option has a wrong value, in the sampler's words."""
+    kind, options = SAMPLERS[sampling.sampler], dict(sampling.options)
+    if sampling.sampler == "neighbor":
+        return kind(dataset.graph, sampling.fanouts, **options)
+    parameters = inspect.signature(kind).parameters
+    if "roots" in parameters:
+        options["roots"] = np.asarray(dataset.train_mask)
+    if "seed" in parameters:
+        options.setdefault("seed", seed)
+    sampler = kind(dataset.graph, **options)
+    return Normalized(sampler, seed=seed) if sampling.normalize else sampler
