@@ -117,17 +117,17 @@ def induced(
             f"a subgraph of {len(vertices)} vertices has {size} edges, expected fewer than 2**31: "
             f"draw fewer vertices"
         )
-    neighbor, edge = np.empty(size, np.int32), np.empty(size, adjacency.edge.dtype)
+    neighbor, chosen = np.empty(size, np.int32), np.empty(size, np.int64)
     workers.run(
-        lambda b, e: _fill(*where, adjacency.edge, slots, numbers, indptr, b, e, neighbor, edge),
-        len(vertices),
+        lambda b, e: _fill(*where, slots, numbers, indptr, b, e, neighbor, chosen), len(vertices)
     )
     return Sample(
         vertices=vertices,
         vertex_counts=(len(vertices),),
         indptr=indptr.astype(np.int32),
         neighbor=neighbor,
-        edge=edge,
+        slots=chosen,
+        edge_of_slot=adjacency.edge,
         edge_counts=(size,),
         degree=degree.astype(np.int32),
         seeds=seeds,
@@ -144,10 +144,10 @@ def _offsets(counts: HostArray) -> HostArray:
 
 @njit(nogil=True, cache=True)
 def _look_up(  # type: ignore[no-untyped-def]
-    indptr, rows, begin, neighbor, keys, table, words, first, end, slots, numbers, counts
+    indptr, rows, begin, neighbor, table, known, words, first, end, slots, numbers, counts
 ):
     """The in-edges of each row from vertices of the table: their slots, sources, and how many."""
-    shift, filter_shift = shift_of(len(keys)), shift_of(64 * len(words))
+    shift, filter_shift = shift_of(len(table)), shift_of(64 * len(words))
     for i in range(first, end):
         low, at = np.int64(indptr[rows[i]]), begin[i]
         for j in range(begin[i + 1] - begin[i]):
@@ -156,7 +156,7 @@ def _look_up(  # type: ignore[no-untyped-def]
             at += bit_of(words, neighbor[low + j], filter_shift)
         held = begin[i]
         for k in range(begin[i], at):
-            number = number_of(keys, table, neighbor[low + slots[k]], shift)
+            number = number_of(table, known, neighbor[low + slots[k]], shift)
             slots[held], numbers[held] = slots[k], number
             held += number >= 0
         counts[i] = held - begin[i]
@@ -164,10 +164,10 @@ def _look_up(  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _fill(  # type: ignore[no-untyped-def]
-    indptr, rows, begin, edge, slots, numbers, offsets, first, end, out_neighbor, out_edge
+    indptr, rows, begin, slots, numbers, offsets, first, end, neighbor, chosen
 ):
     for i in range(first, end):
         low = np.int64(indptr[rows[i]])
         for j in range(offsets[i + 1] - offsets[i]):
-            out_neighbor[offsets[i] + j] = numbers[begin[i] + j]
-            out_edge[offsets[i] + j] = edge[low + slots[begin[i] + j]]
+            neighbor[offsets[i] + j] = numbers[begin[i] + j]
+            chosen[offsets[i] + j] = low + slots[begin[i] + j]

@@ -239,7 +239,7 @@ class Maker:
             room = source.room if draw.shape is not None else len(seeds)
             mask = np.arange(room) < len(seeds)
             label_rows, rows = seeds, _padded(sample.seeds.astype(np.int32), room)
-        edges = sample.edge
+        edges = None if source.edges is None else sample.edge
         return {
             "y": _looked_up(source.y, label_rows, room),
             "mask": mask,
@@ -322,7 +322,7 @@ class _Rows:
         return self._features.joined(out, vertices, put)
 
 
-def _looked_up(features: Features | None, index: HostArray, room: int) -> PyTree:
+def _looked_up(features: Features | None, index: Any, room: int) -> PyTree:
     """Rows `index`, padded with zeros."""
     if features is None:
         return None

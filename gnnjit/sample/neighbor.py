@@ -158,7 +158,8 @@ class NeighborSampler:
             vertex_counts=tuple(counts),
             indptr=indptr.astype(np.int32),
             neighbor=np.concatenate(neighbors),
-            edge=picking.taken(self.adjacency.edge, np.concatenate(slots), workers),
+            slots=np.concatenate(slots),
+            edge_of_slot=self.adjacency.edge,
             edge_counts=tuple(int(indptr[n]) for n in counts[:-1]),
             seeds=seed_numbers,
             tree=None if numbering.tree is None else numbering.tree[: numbering.count],
@@ -189,7 +190,7 @@ class NeighborSampler:
             return begin, picking.by_sums(*args, sums, workers)
         if weights is not None:
             return begin, picking.by_weight(*args, weights, workers)
-        return begin, picking.uniformly(*args, self.replace, workers)
+        return begin, picking.uniformly(*args, self.replace, self.adjacency.neighbor, workers)
 
     def _seed_times(self, where: str, seeds: HostArray, times: Any) -> HostArray | None:
         if self._times is None:

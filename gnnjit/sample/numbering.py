@@ -2,7 +2,8 @@
 
 GraphTensor, section V-B: threads that update one table wait for each other, so the choice of
 neighbours runs in parallel and the updates of the table do not. A table of the size of the batch
-stays in a cache; an array with an entry for each vertex of the graph does not.
+stays in a cache; an array with an entry for each vertex of the graph does not. For the same reason
+the table holds numbers alone: the vertex of a number is looked up beside it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from numba import njit
 from gnnjit.shapes import HostArray
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
+_TREE = np.uint64(0xD1B54A32D192ED03)
 _EMPTY = -1
 
 
@@ -30,8 +32,7 @@ class Numbering:
         self.count = 0
         self.vertices = np.empty(0, dtype)
         self.tree = np.empty(0, np.int32) if disjoint else None
-        self._keys = np.empty(0, np.int64)
-        self._numbers = np.empty(0, np.int32)
+        self._table = np.empty(0, np.int32)
 
     @classmethod
     def of(cls, vertices: HostArray, num_nodes: int) -> Numbering:
@@ -48,7 +49,7 @@ class Numbering:
     @property
     def table(self) -> tuple[HostArray, HostArray]:
         """What `number_of` searches, where trees share vertices."""
-        return self._keys, self._numbers
+        return self._table, self.vertices
 
     def filter(self) -> HostArray:
         """`uint64[words]`: a bit for each hash of a vertex, 16 times as many as vertices. A vertex
@@ -75,48 +76,45 @@ class Numbering:
         numbers = np.empty(len(found), np.int32)
         tree = np.empty(0, np.int32) if self.tree is None else self.tree
         self.count = _add(
-            self._keys, self._numbers, self.vertices, tree, self.count, found, offsets, first_row,
-            self._num_nodes, numbers,
-        )  # fmt: skip
+            self._table, self.vertices, tree, self.count, found, offsets, first_row, numbers
+        )
         return numbers
 
     def _reserve(self, more: int) -> None:
         """Room for `more` vertices, with half of the table empty."""
         needed = self.count + more
         if needed > len(self.vertices):
-            self.vertices = np.resize(self.vertices, needed) if needed else self.vertices
+            self.vertices = _grown(self.vertices, self.count, needed)
             if self.tree is not None:
-                self.tree = np.resize(self.tree, needed)
-        if 2 * needed > len(self._keys):
+                self.tree = _grown(self.tree, self.count, needed)
+        if 2 * needed > len(self._table):
             size = 1 << max(4, (2 * needed - 1).bit_length())
-            self._keys = np.full(size, _EMPTY, np.int64)
-            self._numbers = np.empty(size, np.int32)
+            self._table = np.full(size, _EMPTY, np.int32)
             tree = np.empty(0, np.int32) if self.tree is None else self.tree
-            _insert_again(
-                self._keys, self._numbers, self.vertices, tree, self.count, self._num_nodes
-            )
+            _insert_again(self._table, self.vertices, tree, self.count)
+
+
+def _grown(array: HostArray, count: int, size: int) -> HostArray:
+    """An array of `size`, with the first `count` of `array`."""
+    grown = np.empty(size, array.dtype)
+    grown[:count] = array[:count]
+    return grown
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _slot(keys, key, shift):  # type: ignore[no-untyped-def]
-    """Where `key` is, or where it goes."""
-    at = np.int64((np.uint64(key) * _STEP) >> shift)
-    last = len(keys) - 1
-    while keys[at] != key and keys[at] != _EMPTY:
-        at = (at + 1) & last
-    return at
+def _hash(vertex, own):  # type: ignore[no-untyped-def]
+    """`uint64`, of a vertex and the tree that it is in, 0 where trees share vertices."""
+    return (np.uint64(vertex) + np.uint64(own) * _TREE) * _STEP
 
 
 @njit(nogil=True, cache=True, inline="always")
-def number_of(keys, numbers, vertex, shift):  # type: ignore[no-untyped-def]
-    """The number of a vertex, or -1 of one that is not there. `shift` is `shift_of(len(keys))`."""
-    at = np.int64((np.uint64(vertex) * _STEP) >> shift)
-    last = len(keys) - 1
-    while keys[at] != vertex:
-        if keys[at] == _EMPTY:
-            return np.int32(_EMPTY)
+def number_of(table, vertices, vertex, shift):  # type: ignore[no-untyped-def]
+    """The number of a vertex, or -1 of one that is not there. `shift` is `shift_of(len(table))`."""
+    at = np.int64(_hash(vertex, 0) >> shift)
+    last = len(table) - 1
+    while table[at] != _EMPTY and vertices[table[at]] != vertex:
         at = (at + 1) & last
-    return numbers[at]
+    return table[at]
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -136,34 +134,38 @@ def shift_of(size):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _add(keys, numbers, vertices, tree, count, found, offsets, first_row, num_nodes, out):  # type: ignore[no-untyped-def]
-    shift = shift_of(len(keys))
-    disjoint = len(tree) > 0
+def _add(table, vertices, tree, count, found, offsets, first_row, out):  # type: ignore[no-untyped-def]
+    shift, last, disjoint = shift_of(len(table)), len(table) - 1, len(tree) > 0
     for row in range(len(offsets) - 1):
-        own = np.int64(tree[first_row + row]) if disjoint else np.int64(0)
+        own = tree[first_row + row] if disjoint else np.int32(0)
         for i in range(offsets[row], offsets[row + 1]):
-            key = own * num_nodes + found[i]
-            at = _slot(keys, key, shift)
-            if keys[at] == _EMPTY:
-                keys[at] = key
-                numbers[at] = count
-                vertices[count] = found[i]
-                if disjoint:
-                    tree[count] = own
-                count += 1
-            out[i] = numbers[at]
+            vertex = found[i]
+            at = np.int64(_hash(vertex, own) >> shift)
+            while True:
+                number = table[at]
+                if number == _EMPTY:
+                    number = np.int32(count)
+                    table[at] = number
+                    vertices[count] = vertex
+                    if disjoint:
+                        tree[count] = own
+                    count += 1
+                    break
+                if vertices[number] == vertex and (not disjoint or tree[number] == own):
+                    break
+                at = (at + 1) & last
+            out[i] = number
     return count
 
 
 @njit(nogil=True, cache=True)
-def _insert_again(keys, numbers, vertices, tree, count, num_nodes):  # type: ignore[no-untyped-def]
-    shift = shift_of(len(keys))
+def _insert_again(table, vertices, tree, count):  # type: ignore[no-untyped-def]
+    shift, last = shift_of(len(table)), len(table) - 1
     for i in range(count):
-        own = np.int64(tree[i]) if len(tree) > 0 else np.int64(0)
-        key = own * num_nodes + vertices[i]
-        at = _slot(keys, key, shift)
-        keys[at] = key
-        numbers[at] = i
+        at = np.int64(_hash(vertices[i], tree[i] if len(tree) > 0 else 0) >> shift)
+        while table[at] != _EMPTY:
+            at = (at + 1) & last
+        table[at] = i
 
 
 @njit(nogil=True, cache=True)

@@ -12,9 +12,13 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from gnnjit.sample.prefetching import prefetch
 from gnnjit.sample.random import below, stream, uniform
 from gnnjit.sample.workers import Workers
 from gnnjit.shapes import HostArray
+
+AHEAD = 16
+"""Rows that memory is asked for before it is read."""
 
 _NOTHING = np.empty(0, np.float64)
 _NOTHING.flags.writeable = False
@@ -74,12 +78,14 @@ def all_slots(
 
 def uniformly(
     indptr: HostArray, stop: HostArray, rows: HostArray, begin: HostArray, first: int,
-    key: np.uint64, replace: bool, workers: Workers,
+    key: np.uint64, replace: bool, neighbor: HostArray, workers: Workers,
 ) -> HostArray:  # fmt: skip
-    """`int64[picks]`: slots that all have the same chance."""
+    """`int64[picks]`: slots that all have the same chance. What is in them is asked for."""
     slots = np.empty(begin[-1], np.int64)
     draw = _uniform_again if replace else _uniform
-    workers.run(lambda b, e: draw(indptr, stop, rows, begin, first, key, b, e, slots), len(rows))
+    workers.run(
+        lambda b, e: draw(indptr, stop, rows, begin, first, key, neighbor, b, e, slots), len(rows)
+    )
     return slots
 
 
@@ -113,6 +119,8 @@ def degrees(indptr, vertices):  # type: ignore[no-untyped-def]
     """`int32[n]`: the in-edges of some vertices."""
     out = np.empty(len(vertices), np.int32)
     for i in range(len(vertices)):
+        if i + AHEAD < len(vertices):
+            prefetch(indptr, vertices[i + AHEAD])
         out[i] = indptr[vertices[i] + 1] - indptr[vertices[i]]
     return out
 
@@ -132,6 +140,8 @@ def sums_by_row(indptr, weights):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _row_ends(indptr, rows, begin, end, out):  # type: ignore[no-untyped-def]
     for i in range(begin, end):
+        if i + AHEAD < end:
+            prefetch(indptr, rows[i + AHEAD])
         out[i] = indptr[rows[i] + 1]
 
 
@@ -180,16 +190,18 @@ def _all(indptr, stop, rows, begin, first_row, end, slots):  # type: ignore[no-u
 
 
 @njit(nogil=True, cache=True)
-def _uniform_again(indptr, stop, rows, begin, first, key, first_row, end, slots):  # type: ignore[no-untyped-def]
+def _uniform_again(indptr, stop, rows, begin, first, key, neighbor, first_row, end, slots):  # type: ignore[no-untyped-def]
     for i in range(first_row, end):
         low = np.int64(indptr[rows[i]])
         own = stream(key, first + i)
         for j in range(begin[i + 1] - begin[i]):
-            slots[begin[i] + j] = low + below(own, j, stop[i] - low)
+            slot = low + below(own, j, stop[i] - low)
+            prefetch(neighbor, slot)
+            slots[begin[i] + j] = slot
 
 
 @njit(nogil=True, cache=True)
-def _uniform(indptr, stop, rows, begin, first, key, first_row, end, slots):  # type: ignore[no-untyped-def]
+def _uniform(indptr, stop, rows, begin, first, key, neighbor, first_row, end, slots):  # type: ignore[no-untyped-def]
     for i in range(first_row, end):
         low = np.int64(indptr[rows[i]])
         count, own = stop[i] - low, slots[begin[i] : begin[i + 1]]
@@ -200,6 +212,8 @@ def _uniform(indptr, stop, rows, begin, first, key, first_row, end, slots):  # t
             _floyd(stream(key, first + i), low, count, own)
         else:
             _in_one_pass(stream(key, first + i), low, count, own)
+        for j in range(len(own)):
+            prefetch(neighbor, own[j])
 
 
 @njit(nogil=True, cache=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ from numba import njit
 
 from gnnjit.errors import SampleError
 from gnnjit.graph import Graph, Structure
+from gnnjit.sample.picking import taken
 from gnnjit.sample.workers import ALONE, Workers
 from gnnjit.shapes import HostArray
 
@@ -32,7 +34,8 @@ class Sample:
         indptr: `int32[rows + 1]`: vertex `v` of the sample has the edges `indptr[v]` to
             `indptr[v + 1] - 1`; the vertices of the last hop have none.
         neighbor: `int32[e]`, the source of each edge, in numbers of the sample.
-        edge: `int[e]`, the number in the graph of each edge.
+        slots: `int[e]`, where each edge stands among the graph's by destination.
+        edge_of_slot: `int[E]`, the number in the graph of the edge there.
         edge_counts: edges up to and with hop 1, ..., L; of a subgraph its one count.
         degree: `int[n]`, in-edges of each vertex in the graph.
         seeds: `int32[B]`, the vertex of the sample that each seed is, or None of a subgraph.
@@ -47,7 +50,8 @@ class Sample:
     vertex_counts: tuple[int, ...]
     indptr: HostArray
     neighbor: HostArray
-    edge: HostArray
+    slots: HostArray
+    edge_of_slot: HostArray
     edge_counts: tuple[int, ...]
     degree: HostArray
     seeds: HostArray | None = None
@@ -59,6 +63,12 @@ class Sample:
     def is_subgraph(self) -> bool:
         """Whether one square graph serves all layers."""
         return len(self.vertex_counts) == len(self.edge_counts)
+
+    @functools.cached_property
+    def edge(self) -> HostArray:
+        """`int[e]`: the number in the graph of each edge. Looked up when it is asked for, since
+        that is a read of the whole graph's memory for each edge."""
+        return taken(self.edge_of_slot, self.slots, ALONE)
 
     @property
     def sizes(self) -> Sizes:

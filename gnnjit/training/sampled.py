@@ -14,15 +14,10 @@ import numpy as np
 from gnnjit.data import Dataset
 from gnnjit.graph.validate import shown
 from gnnjit.sample import (
-    ClusterSampler,
-    EdgeSampler,
     FrontierSampler,
     Loader,
     NeighborSampler,
-    Normalized,
     Shapes,
-    VertexSampler,
-    WalkSampler,
 )
 from gnnjit.sample.batch import Batch as Sampled
 from gnnjit.training.errors import TrainError
@@ -33,10 +28,6 @@ from gnnjit.training.tasks import Batch, VertexTask, split_weights
 SAMPLERS: dict[str, type] = {
     "neighbor": NeighborSampler,
     "frontier": FrontierSampler,
-    "walk": WalkSampler,
-    "vertex": VertexSampler,
-    "edge": EdgeSampler,
-    "cluster": ClusterSampler,
 }
 """What batches can be made by, by name."""
 
@@ -265,4 +256,4 @@ def _make(dataset: Dataset, sampling: Sampling, seed: int) -> Any:
     if "seed" in parameters:
         options.setdefault("seed", seed)
     sampler = kind(dataset.graph, **options)
-    return Normalized(sampler, seed=seed) if sampling.normalize else sampler
+    return sampler
