@@ -13,10 +13,12 @@ from gnnjit.sample.loader import Loader, Report
 from gnnjit.sample.neighbor import NeighborSampler
 from gnnjit.sample.padding import Padding, Shapes, plan_graph_shapes, plan_shapes
 from gnnjit.sample.sample import Sample, Sampler
+from gnnjit.sample.subgraph import EdgeSampler, VertexSampler, WalkSampler
 from gnnjit.sample.workers import Workers
 
 __all__ = [
     "Batch",
+    "EdgeSampler",
     "FrontierSampler",
     "InducedSampler",
     "Loader",
@@ -27,6 +29,8 @@ __all__ = [
     "Sampler",
     "Shapes",
     "Stored",
+    "VertexSampler",
+    "WalkSampler",
     "Workers",
     "plan_graph_shapes",
     "plan_shapes",

@@ -105,6 +105,6 @@ def check_weights(where: str, name: str, weights: HostArray) -> None:
     if odd.any():
         at = int(np.argmax(odd))
         raise SampleError(
-            f"{where}: {name} holds {weights[at]:g}, expected finite numbers >= 0: an edge of "
+            f"{where}: {name} holds {weights[at]:g}, expected finite numbers >= 0: what has "
             f"weight 0 is never drawn"
         )
