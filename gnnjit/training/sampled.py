@@ -14,10 +14,13 @@ import numpy as np
 from gnnjit.data import Dataset
 from gnnjit.graph.validate import shown
 from gnnjit.sample import (
+    EdgeSampler,
     FrontierSampler,
     Loader,
     NeighborSampler,
     Shapes,
+    VertexSampler,
+    WalkSampler,
 )
 from gnnjit.sample.batch import Batch as Sampled
 from gnnjit.training.errors import TrainError
@@ -28,6 +31,9 @@ from gnnjit.training.tasks import Batch, VertexTask, split_weights
 SAMPLERS: dict[str, type] = {
     "neighbor": NeighborSampler,
     "frontier": FrontierSampler,
+    "walk": WalkSampler,
+    "vertex": VertexSampler,
+    "edge": EdgeSampler,
 }
 """What batches can be made by, by name."""
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from gnnjit.cli.main import main
+from gnnjit.cli import main as command_line
 from gnnjit.data import Dataset, open_dataset
 from gnnjit.nn import recipes
-from gnnjit.training import Sampling, TrainConfig, TrainError, train
+from gnnjit.training import CheckpointError, Sampling, TrainConfig, TrainError, train
 from gnnjit.training.checkpoint import named_arrays
 
 CONFIG = TrainConfig(model="sage", hidden=8, dropout=0.2, lr=0.02, epochs=6)
 KINDS: dict[str, dict[str, Any]] = {
     "neighbor": {"fanouts": (5, 3), "batch_size": 40},
     "frontier": {"options": {"frontier": 20, "vertices": 150}},
-    "walk": {"options": {"roots": 30, "length": 3}},
+    "walk": {"options": {"walks": 30, "length": 3}},
     "vertex": {"options": {"vertices": 150}},
     "edge": {"options": {"edges": 100}},
     "cluster": {"batch_size": 3, "options": {"clusters": 12}},
@@ -38,22 +39,33 @@ def weights(result: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_learns_and_is_the_same_with_any_number_of_threads(kind: str, data: Dataset) -> None:
-    config = CONFIG if kind == "neighbor" else CONFIG.replace(epochs=15)
+def test_the_same_numbers_with_any_number_of_threads(kind: str, data: Dataset) -> None:
     one, three = (
-        train(data, config, sampling=Sampling(kind, threads=threads, **KINDS[kind]))
+        train(data, CONFIG, sampling=Sampling(kind, threads=threads, shapes=1, **KINDS[kind]))
         for threads in (1, 3)
     )
-    assert one.accuracy["test"].mean > 0.5
     jax.tree.map(np.testing.assert_array_equal, weights(one), weights(three))
+    losses = [record.loss for record in one.runs[0].history]
+    assert losses[-1] < losses[0]
     figures = one.performance["sampling"]
-    assert one.performance["programs"] <= 4
+    assert one.performance["programs"] == 1
     assert figures["sampler"] == kind
-    assert sum(figures["batches_per_shape"]) >= config.epochs
+    assert figures["batches_per_shape"][0] >= CONFIG.epochs
     assert 0 <= figures["padding_percent"] < 60
 
 
-@pytest.mark.parametrize("model", ["gcn", "gat", "gin", "gatedgcn", "edgeconv"])
+def test_it_learns_in_few_programs(data: Dataset) -> None:
+    config = CONFIG.replace(dropout=0.0, epochs=20)
+    result = train(data, config, sampling=Sampling("neighbor", (5, 3), 20, shapes=3))
+    assert result.accuracy["train"].mean > 0.9
+    assert 1 <= result.performance["programs"] <= 3
+    assert sum(result.performance["sampling"]["batches_per_shape"]) >= 20 * 3
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["gin", "gatedgcn", *(pytest.param(m, marks=pytest.mark.long) for m in ("gcn", "gat"))],
+)
 def test_models(model: str, data: Dataset) -> None:
     sampling = Sampling("neighbor", (4, 4), batch_size=64, shapes=1)
     result = train(data, CONFIG.replace(model=model, epochs=2), sampling=sampling)
@@ -75,20 +87,20 @@ def test_all_neighbours_in_one_batch_train_as_the_whole_graph(data: Dataset) -> 
 
 
 def test_normalised_losses_and_means(data: Dataset) -> None:
-    sampling = Sampling("walk", normalize=True, options={"roots": 30, "length": 3})
+    sampling = Sampling("walk", normalize=True, options={"walks": 30, "length": 3})
     result = train(data, CONFIG, sampling=sampling)
     assert np.isfinite(result.runs[0].history[-1].loss)
     assert result.performance["sampling"]["normalization_seconds"] > 0
 
 
 def test_a_run_that_was_ended_goes_on(data: Dataset, tmp_path: Any) -> None:
-    sampling = Sampling("neighbor", (5, 3), batch_size=40)
+    sampling = Sampling("neighbor", (5, 3), batch_size=40, shapes=1)
     whole = train(data, CONFIG, sampling=sampling)
     train(data, CONFIG.replace(epochs=3), sampling=sampling, checkpoint=tmp_path / "run")
     resumed = train(data, CONFIG, sampling=sampling, checkpoint=tmp_path / "run", resume=True)
     jax.tree.map(np.testing.assert_array_equal, weights(whole), weights(resumed))
     other = Sampling("neighbor", (5, 3), batch_size=41)
-    with pytest.raises(TrainError, match="sampling"):
+    with pytest.raises(CheckpointError, match="sampling"):
         train(data, CONFIG, sampling=other, checkpoint=tmp_path / "run", resume=True)
 
 
@@ -104,9 +116,9 @@ def test_a_model_of_ones_own(data: Dataset) -> None:
         seen.append(model)
         return model
 
-    result = train(data, CONFIG, sampling=Sampling("neighbor", (5, 3), 64), build=build)
-    assert seen
-    assert result.accuracy["test"].mean > 0.5
+    sampling = Sampling("neighbor", (5, 3), 64, shapes=1)
+    result = train(data, CONFIG.replace(epochs=1), sampling=sampling, build=build)
+    assert type(result.model) is type(seen[0])
 
 
 @pytest.mark.parametrize(
@@ -140,11 +152,11 @@ def test_what_does_not_go_together(data: Dataset) -> None:
 def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     command = "train communities --option num_nodes=300 --model sage --epochs 2 --json - --quiet"
     options = "--sampler neighbor --fanouts 4,3 --batch-size 16 --shapes 2 --sample-threads 1"
-    assert main([*command.split(), *options.split()]) == 0
+    assert command_line.main([*command.split(), *options.split()]) == 0
     told = json.loads(capsys.readouterr().out)["performance"]["sampling"]
     assert (told["fanouts"], told["batch_size"], told["shapes"]) == ([4, 3], 16, 2)
     options = "--sampler frontier --sampler-option frontier=10 --sampler-option vertices=60"
-    assert main([*command.split(), *options.split(), "--steps-per-epoch", "2"]) == 0
+    assert command_line.main([*command.split(), *options.split(), "--steps-per-epoch", "2"]) == 0
     told = json.loads(capsys.readouterr().out)["performance"]["sampling"]
     assert told["options"] == {"frontier": 10, "vertices": 60}
     assert sum(told["batches_per_shape"]) == 4
@@ -162,12 +174,10 @@ def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_command_line_errors(options: str, message: str, capsys: Any) -> None:
-    import re
-
-    assert main(["train", "karate", "--model", "sage", *options.split()]) != 0
+    assert command_line.main(["train", "karate", "--model", "sage", *options.split()]) != 0
     assert re.search(message, capsys.readouterr().err)
 
 
 def test_many_graphs_have_batches_of_their_own(capsys: Any) -> None:
-    assert main(["train", "mutag", "--sampler", "walk"]) != 0
+    assert command_line.main(["train", "mutag", "--sampler", "walk"]) != 0
     assert "is many graphs, whose batches are of whole graphs" in capsys.readouterr().err
