@@ -12,6 +12,7 @@ from gnnjit.sample.induced import InducedSampler
 from gnnjit.sample.loader import Loader, Report
 from gnnjit.sample.neighbor import NeighborSampler
 from gnnjit.sample.padding import Padding, Shapes, plan_graph_shapes, plan_shapes
+from gnnjit.sample.saint import Normalized
 from gnnjit.sample.sample import Sample, Sampler
 from gnnjit.sample.subgraph import EdgeSampler, VertexSampler, WalkSampler
 from gnnjit.sample.workers import Workers
@@ -23,6 +24,7 @@ __all__ = [
     "InducedSampler",
     "Loader",
     "NeighborSampler",
+    "Normalized",
     "Padding",
     "Report",
     "Sample",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from gnnjit.errors import SampleError
 from gnnjit.graph.validate import as_count
+
+T = TypeVar("T")
 
 SMALLEST = 2048
 """Elements that are worth a thread."""
@@ -39,6 +41,19 @@ class Workers:
         finally:
             for future in rest:
                 future.result()
+
+    def map(self, work: Callable[[int], T], size: int) -> list[T]:
+        """`work(i)` for each of `range(size)`, which is worth a thread each; what it raises is
+        raised."""
+        pool = self._pool
+        if pool is None:
+            return [work(i) for i in range(size)]
+        rest = {i: pool.submit(work, i) for i in range(size) if i % self.count}
+        try:
+            own = {i: work(i) for i in range(0, size, self.count)}
+        finally:
+            others = {i: future.result() for i, future in rest.items()}
+        return [own[i] if i in own else others[i] for i in range(size)]
 
     def close(self) -> None:
         """End the threads; those at work finish first."""
