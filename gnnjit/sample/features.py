@@ -75,7 +75,7 @@ class Features:
             if array is not None:
                 leaf.take(index, array[begin : begin + len(index)], workers)
 
-    def joined(self, host: list[HostArray | None], vertices: Any, put: Any) -> PyTree:
+    def joined(self, host: list[Any], vertices: Any, put: Any) -> PyTree:
         """The pytree of what was looked up on the host, moved by `put`, and of rows `vertices`
         (padding is `rows`) of what lies on the device."""
         leaves = [
