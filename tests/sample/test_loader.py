@@ -24,6 +24,7 @@ from gnnjit import nn
 from gnnjit.errors import GnnjitWarning, SampleError
 from gnnjit.graph import Graph
 from gnnjit.sample import Batch, Loader, NeighborSampler, Sample, Shapes, Stored
+from gnnjit.sample.features import Features
 from gnnjit.store import DiskStore, HostStore
 
 N, F = 600, 4
@@ -293,6 +294,7 @@ def test_features_from_files_and_stores(tmp_path):
             store.write("x", 0, X)
             store.seal("x")
         features = {
+            "narrow": jnp.asarray(X, jnp.bfloat16),
             "mapped": mapped,
             "jax": jnp.asarray(X),
             "disk": Stored(disk, "x"),
@@ -304,8 +306,21 @@ def test_features_from_files_and_stores(tmp_path):
         batch = Loader(SAMPLER, features, Y, batch_size=64, shapes=3, seed=7).batch(0, 3)
     for name in ("mapped", "jax", "disk", "memory", "columns"):
         np.testing.assert_array_equal(batch.x[name], expected)
+    np.testing.assert_array_equal(batch.x["narrow"], expected.astype(jnp.bfloat16))
     np.testing.assert_array_equal(batch.x["half"], expected.astype(np.float16))
     np.testing.assert_array_equal(batch.x["flag"], expected[:, 0] > 0)
+
+
+def test_buffers_are_used_again_once_nothing_refers_to_them():
+    features = Features("x", X, N)
+    (first,) = features.room(20)
+    view, address = first[3:5].reshape(-1), first.ctypes.data
+    assert address % 64 == 0
+    del first
+    (other,) = features.room(20)
+    assert other.ctypes.data != address
+    del view
+    assert features.room(10)[0].ctypes.data == address
 
 
 @pytest.mark.parametrize("threads", [0, 2])
