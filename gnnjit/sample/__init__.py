@@ -8,6 +8,7 @@ samples, some ahead of the one who computes. Training calls this room.
 from gnnjit.sample.batch import Batch
 from gnnjit.sample.features import Stored
 from gnnjit.sample.frontier import FrontierSampler
+from gnnjit.sample.grain import BatchSource, iter_dataset
 from gnnjit.sample.induced import InducedSampler
 from gnnjit.sample.loader import Loader, Report
 from gnnjit.sample.neighbor import NeighborSampler
@@ -15,11 +16,14 @@ from gnnjit.sample.padding import Padding, Shapes, plan_graph_shapes, plan_shape
 from gnnjit.sample.saint import Normalized
 from gnnjit.sample.sample import Sample, Sampler
 from gnnjit.sample.subgraph import EdgeSampler, VertexSampler, WalkSampler
+from gnnjit.sample.timeline import Event, plot_timeline
 from gnnjit.sample.workers import Workers
 
 __all__ = [
     "Batch",
+    "BatchSource",
     "EdgeSampler",
+    "Event",
     "FrontierSampler",
     "InducedSampler",
     "Loader",
@@ -34,6 +38,8 @@ __all__ = [
     "VertexSampler",
     "WalkSampler",
     "Workers",
+    "iter_dataset",
     "plan_graph_shapes",
     "plan_shapes",
+    "plot_timeline",
 ]

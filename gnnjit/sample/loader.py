@@ -15,6 +15,7 @@ from gnnjit.graph.reading import read_on_host
 from gnnjit.graph.validate import as_count, shown
 from gnnjit.sample.batch import Batch
 from gnnjit.sample.features import Features
+from gnnjit.sample.hot import Hot, by_degree
 from gnnjit.sample.making import Made, Maker, Source
 from gnnjit.sample.order import Order, numbers_of, plan
 from gnnjit.sample.padding import Padding, Shapes
@@ -37,6 +38,8 @@ class Report:
         padding: in percent of what was yielded; None without shapes.
         splits: how often a batch fit no shape and was split.
         resamples: how often a sample fit no shape and was drawn anew.
+        hits: of the rows that batches have features of, how many were on the device, in percent;
+            None without `hot_rows`.
         programs: kinds of batches that were yielded, which differ in a shape or dtype: what a
             function of a batch is compiled for under `jax.jit`.
     """
@@ -46,6 +49,7 @@ class Report:
     padding: Padding | None
     splits: int
     resamples: int
+    hits: float | None
     programs: int
 
 
@@ -76,6 +80,9 @@ class Loader:
         threads: that make batches; with 0, the one that iterates does.
         prefetch: batches at most that are made, or being made, ahead.
         device: where batches go, a device or sharding; where JAX puts arrays if left out.
+        hot_rows: of `x`, how many are kept on the device, those of the vertices that are
+            neighbours most often; or `int[n]` or `bool[N]`, which. Only the others are looked up
+            and moved, and how many of them is one more dimension of the shapes, the last.
         state: from `state()`, to go on from there.
         timeline: whether `events` are kept.
 
@@ -103,6 +110,7 @@ class Loader:
         threads: int = 2,
         prefetch: int = 2,
         device: Any = None,
+        hot_rows: int | ArrayLike = 0,
         state: Mapping[str, Any] | None = None,
         timeline: bool = False,
     ) -> None:
@@ -118,20 +126,29 @@ class Loader:
             where, sampler, seeds, batch_size, steps, bool(shuffle), bool(drop_last), seed
         )
         num_nodes, num_edges = sampler.adjacency.num_nodes, sampler.adjacency.num_edges
-        labels = num_nodes if self._order.seeds is None else sampler.num_seeds
+        times = None if times is None else _one_each(where, "times", times, sampler.num_seeds)
+        by_vertex = _labels_are_of_vertices(sampler, self._order, times)
+        labels = num_nodes if by_vertex else sampler.num_seeds
+        if labelled is not None and not by_vertex:
+            raise SampleError(
+                f"{where}: got labelled with samples that have seeds, expected seeds: their labels "
+                f"are those that count"
+            )
+        features = _features(f"{where}: x", x, num_nodes)
         self._source = Source(
             where=where,
             sampler=sampler,
             num_nodes=num_nodes,
-            x=_features(f"{where}: x", x, num_nodes),
+            x=features,
             y=_features(f"{where}: y", y, labels),
             edges=_features(f"{where}: edges", edges, num_edges),
             labelled=_mask(where, "labelled", labelled, num_nodes),
-            times=None if times is None else _one_each(where, "times", times, labels),
+            times=times,
             room=batch_size,
             seed=seed,
             split=oversize == "split",
             device=device,
+            hot=_hot(where, features, sampler, hot_rows, device),
         )
         self._log = Log(timeline)
         self._threads, self._prefetch = threads, prefetch
@@ -203,6 +220,21 @@ class Loader:
             )
         return found[0]
 
+    def on_host(self, epoch: int, index: int) -> Batch:
+        """Batch `index` of an epoch, made alone, in NumPy: one that fits no shape is drawn again,
+        never split.
+
+        Raises:
+            SampleError: `index` is out of range.
+        """
+        (made,) = self._alone(self._host_maker, epoch, index)
+        return made.batch
+
+    @functools.cached_property
+    def _host_maker(self) -> Maker:
+        source = dataclasses.replace(self._source, split=False)
+        return Maker(source, self._shapes, self._log, on_host=True)
+
     def _alone(self, maker: Maker, epoch: int, index: int) -> list[Made]:
         epoch = as_count("Loader: epoch", epoch)
         if not 0 <= as_count("Loader: index", index) < len(self):
@@ -248,7 +280,7 @@ class Loader:
 
     def report(self) -> Report:
         """What was yielded so far."""
-        return self._counts.report(self._shapes)
+        return self._counts.report(self._shapes, self._source.hot is not None)
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -280,6 +312,7 @@ class _Counts:
 
     def __init__(self) -> None:
         self._batches = self._splits = self._resamples = 0
+        self._rows = self._hits = 0
         self._per_shape: dict[int, int] = {}
         self._real: Any = 0
         self._padded: Any = 0
@@ -291,6 +324,8 @@ class _Counts:
         self._batches += 1
         self._splits += made.splits
         self._resamples += made.resamples
+        self._rows += made.rows
+        self._hits += made.hits
         leaves, structure = jax.tree.flatten(batch)
         self._kinds.add((structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)))
         if shapes is not None and batch.shape is not None:
@@ -299,7 +334,7 @@ class _Counts:
             self._padded = self._padded + np.array(made.room, np.int64)
         return batch
 
-    def report(self, shapes: Shapes | None) -> Report:
+    def report(self, shapes: Shapes | None, hot: bool) -> Report:
         padding = None
         if shapes is not None and self._batches:
             padding = Padding.of(self._real, self._padded, shapes.cost)
@@ -310,12 +345,40 @@ class _Counts:
             padding=padding,
             splits=self._splits,
             resamples=self._resamples,
+            hits=100 * self._hits / self._rows if hot and self._rows else None,
             programs=len(self._kinds),
         )
 
 
 def _features(name: str, tree: PyTree, rows: int) -> Features | None:
     return None if tree is None else Features(name, tree, rows)
+
+
+def _labels_are_of_vertices(sampler: Any, order: Order, times: HostArray | None) -> bool:
+    """Whether samples are subgraphs without seeds. A sample of one seed tells."""
+    if order.seeds is None:
+        return True
+    some = order.seeds[:1]
+    options = {} if times is None else {"times": times[some]}
+    return sampler.sample(some, 0, **options).seeds is None
+
+
+def _hot(where: str, features: Features | None, sampler: Any, rows: Any, device: Any) -> Hot | None:
+    """The rows that are kept on the device; None of none."""
+    count = sampler.adjacency.num_nodes
+    if np.ndim(rows) == 0:
+        wanted = as_count(f"{where}: hot_rows", rows)
+        numbers = by_degree(sampler.adjacency, wanted) if wanted else np.zeros(0, np.int64)
+    else:
+        numbers = np.unique(numbers_of(where, "hot_rows", rows, count))
+    if not len(numbers):
+        return None
+    if features is None or not features.on_host:
+        raise SampleError(
+            f"{where}: got hot_rows without features on the host, expected x in memory or a file: "
+            f"leave hot_rows out"
+        )
+    return Hot(features, numbers, device)
 
 
 def _mask(where: str, name: str, chosen: Any, count: int) -> HostArray | None:

@@ -18,6 +18,7 @@ from gnnjit.sample import (
     FrontierSampler,
     Loader,
     NeighborSampler,
+    Normalized,
     Shapes,
     VertexSampler,
     WalkSampler,
@@ -262,4 +263,4 @@ def _make(dataset: Dataset, sampling: Sampling, seed: int) -> Any:
     if "seed" in parameters:
         options.setdefault("seed", seed)
     sampler = kind(dataset.graph, **options)
-    return sampler
+    return Normalized(sampler, seed=seed) if sampling.normalize else sampler
