@@ -73,10 +73,13 @@ class Loader:
         edges: pytree of `[E, ...]`, data of edges, in the order in which edges were given.
         shuffle: whether each epoch has an order of its own.
         drop_last: whether a last batch that is smaller is left out.
+        share: `(i, n)`: one of n loaders of equal arguments, which yields every n-th batch from
+            batch i on. All yield equally many: where batches do not go round, the last of some has
+            a mask without a label. For devices that train together, with one shape.
         seed: of orders and samples.
         shapes: how many to plan, or `Shapes`, or None for batches as large as their samples.
         oversize: what becomes of a batch that fits no shape: "split" in two, or "resample", draw it
-            again. One that cannot be split is drawn again.
+            again. One that cannot be split is drawn again, and with `share` each.
         threads: that make batches; with 0, the one that iterates does.
         prefetch: batches at most that are made, or being made, ahead.
         device: where batches go, a device or sharding; where JAX puts arrays if left out.
@@ -104,6 +107,7 @@ class Loader:
         edges: PyTree = None,
         shuffle: bool = True,
         drop_last: bool = False,
+        share: tuple[int, int] = (0, 1),
         seed: int = 0,
         shapes: int | Shapes | None = 4,
         oversize: str = "split",
@@ -122,6 +126,7 @@ class Loader:
         for name, value in (("threads", threads), ("prefetch", prefetch)):
             as_count(f"{where}: {name}", value)
         key_of(where, seed)
+        self._share = _checked_share(where, share)
         self._order = Order.of(
             where, sampler, seeds, batch_size, steps, bool(shuffle), bool(drop_last), seed
         )
@@ -146,7 +151,7 @@ class Loader:
             times=times,
             room=batch_size,
             seed=seed,
-            split=oversize == "split",
+            split=oversize == "split" and self._share[1] == 1,
             device=device,
             hot=_hot(where, features, sampler, hot_rows, device),
         )
@@ -161,7 +166,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches of an epoch, one that is split counted once."""
-        return len(self._order)
+        return -(-len(self._order) // self._share[1])
 
     @property
     def shapes(self) -> Shapes | None:
@@ -179,7 +184,7 @@ class Loader:
 
     def _rest_of_epoch(self, turn: int) -> Iterator[Batch]:
         epoch, begin = self._epoch, self._index
-        make = functools.partial(_make, self._maker, self._order, epoch)
+        make = functools.partial(self._make, self._maker, epoch)
         made = in_order(make, begin, len(self), self._threads, self._prefetch)
         try:
             for index in range(begin, len(self)):
@@ -241,7 +246,13 @@ class Loader:
             raise SampleError(
                 f"Loader: index is {index}, expected a batch from 0 to {len(self) - 1}"
             )
-        return _make(maker, self._order, epoch, index, Tasks())
+        return self._make(maker, epoch, index, Tasks())
+
+    def _make(self, maker: Maker, epoch: int, index: int, tasks: Tasks) -> list[Made]:
+        first, step = self._share
+        number, count = first + index * step, len(self._order)
+        made = maker.make(self._order.batch(epoch, number % count), epoch, number % count, tasks)
+        return made if number < count else [_unlabelled(part) for part in made]
 
     def state(self) -> dict[str, Any]:
         """Where the loader stands: after the last batch that it yielded. For JSON."""
@@ -252,6 +263,7 @@ class Loader:
             "part": self._part,
             "seed": int(self._source.seed),
             "order": self._order.fingerprint,
+            "share": list(self._share),
             "shapes": None if shapes is None else [list(shape) for shape in shapes.shapes],
             "cost": None if shapes is None else list(shapes.cost),
         }
@@ -268,7 +280,7 @@ class Loader:
                 f"Loader: state is {shown(state)}, expected what state() returned, with "
                 f"{', '.join(own)}"
             )
-        other = [k for k in ("seed", "order", "shapes", "cost") if state[k] != own[k]]
+        other = [k for k in ("seed", "order", "share", "shapes", "cost") if state[k] != own[k]]
         if other:
             raise SampleError(
                 f"Loader: state has {other[0]} {shown(state[other[0]])}, expected "
@@ -303,8 +315,22 @@ class Loader:
         return plan(self._source, self._order, shapes, SAMPLES, self._threads)
 
 
-def _make(maker: Maker, order: Order, epoch: int, index: int, tasks: Tasks) -> list[Made]:
-    return maker.make(order.batch(epoch, index), epoch, index, tasks)
+def _unlabelled(made: Made) -> Made:
+    """The same, with no label that counts."""
+    mask = made.batch.mask * False
+    return dataclasses.replace(made, batch=dataclasses.replace(made.batch, mask=mask))
+
+
+def _checked_share(where: str, share: Any) -> tuple[int, int]:
+    try:
+        first, step = (as_count(f"{where}: share", part) for part in share)
+    except TypeError as error:
+        raise SampleError(
+            f"{where}: share is {shown(share)}, expected two numbers (i, n)"
+        ) from error
+    if not first < step:
+        raise SampleError(f"{where}: share is {(first, step)}, expected (i, n) with i below n")
+    return first, step
 
 
 class _Counts:
