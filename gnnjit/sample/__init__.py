@@ -6,8 +6,10 @@ samples, some ahead of the one who computes. Training calls this room.
 """
 
 from gnnjit.sample.batch import Batch
+from gnnjit.sample.clusters import ClusterSampler, GraphSampler
 from gnnjit.sample.features import Stored
 from gnnjit.sample.frontier import FrontierSampler
+from gnnjit.sample.hops import HopSampler
 from gnnjit.sample.induced import InducedSampler
 from gnnjit.sample.loader import Loader, Report
 from gnnjit.sample.neighbor import NeighborSampler
@@ -19,8 +21,11 @@ from gnnjit.sample.workers import Workers
 
 __all__ = [
     "Batch",
+    "ClusterSampler",
     "EdgeSampler",
     "FrontierSampler",
+    "GraphSampler",
+    "HopSampler",
     "InducedSampler",
     "Loader",
     "NeighborSampler",
