@@ -6,9 +6,11 @@ samples, some ahead of the one who computes. Training calls this room.
 """
 
 from gnnjit.sample.batch import Batch
+from gnnjit.sample.clusters import ClusterSampler, GraphSampler
 from gnnjit.sample.features import Stored
 from gnnjit.sample.frontier import FrontierSampler
 from gnnjit.sample.grain import BatchSource, iter_dataset
+from gnnjit.sample.hops import HopSampler
 from gnnjit.sample.induced import InducedSampler
 from gnnjit.sample.loader import Loader, Report
 from gnnjit.sample.neighbor import NeighborSampler
@@ -22,9 +24,12 @@ from gnnjit.sample.workers import Workers
 __all__ = [
     "Batch",
     "BatchSource",
+    "ClusterSampler",
     "EdgeSampler",
     "Event",
     "FrontierSampler",
+    "GraphSampler",
+    "HopSampler",
     "InducedSampler",
     "Loader",
     "NeighborSampler",

@@ -98,7 +98,7 @@ def induced(
     """
     vertices = numbering.found
     degree = np.asarray(adjacency.indptr[vertices + 1] - adjacency.indptr[vertices])
-    begin = _offsets(degree)
+    begin = offsets_of(degree)
     # Their slots, counted from the first of their row, and the numbers of their sources. A row's
     # edges stand at the beginning of its part; memory that is not touched costs nothing.
     slots, numbers = np.empty(begin[-1], np.int32), np.empty(begin[-1], np.int32)
@@ -110,7 +110,7 @@ def induced(
         ),
         len(vertices),
     )
-    indptr = _offsets(counts)
+    indptr = offsets_of(counts)
     size = int(indptr[-1])
     if size >= 2**31:
         raise SampleError(
@@ -135,7 +135,7 @@ def induced(
     )
 
 
-def _offsets(counts: HostArray) -> HostArray:
+def offsets_of(counts: HostArray) -> HostArray:
     """`int64[n + 1]`: the sums of the counts before each, and of all."""
     sums = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=sums[1:])

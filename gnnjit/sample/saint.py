@@ -14,8 +14,8 @@ from numba import njit
 
 from gnnjit.errors import SampleError
 from gnnjit.graph.validate import shown
-from gnnjit.sample.frontier import at_least_one
 from gnnjit.sample.adjacency import Adjacency
+from gnnjit.sample.frontier import at_least_one
 from gnnjit.sample.induced import InducedSampler
 from gnnjit.sample.random import key_of
 from gnnjit.sample.sample import Sample

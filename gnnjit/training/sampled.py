@@ -14,6 +14,7 @@ import numpy as np
 from gnnjit.data import Dataset
 from gnnjit.graph.validate import shown
 from gnnjit.sample import (
+    ClusterSampler,
     EdgeSampler,
     FrontierSampler,
     Loader,
@@ -35,6 +36,7 @@ SAMPLERS: dict[str, type] = {
     "walk": WalkSampler,
     "vertex": VertexSampler,
     "edge": EdgeSampler,
+    "cluster": ClusterSampler,
 }
 """What batches can be made by, by name."""
 
