@@ -185,15 +185,16 @@ class Loader:
             for index in range(begin, len(self)):
                 with self._log.stage("wait", (epoch, index, 0)):
                     some = next(made)
-                while some[self._part :]:
-                    self._part += 1
-                    yield self._counts.add(some[self._part - 1], self._shapes)
+                for batch in some[self._part :]:
+                    last = batch is some[-1]
+                    self._index, self._part = index + last, 0 if last else self._part + 1
+                    yield self._counts.add(batch, self._shapes)
                     if turn != self._turn:
                         raise SampleError(
                             "Loader: the loader was set or iterated over anew meanwhile, expected "
                             "one iteration at a time: make a Loader for each"
                         )
-                self._index, self._part = index + 1, 0
+                some = batch = None  # while the next is awaited, nobody needs these
             self._epoch, self._index = epoch + 1, 0
         finally:
             made.close()  # type: ignore[attr-defined]
@@ -244,7 +245,9 @@ class Loader:
         return _make(maker, self._order, epoch, index, Tasks())
 
     def state(self) -> dict[str, Any]:
-        """Where the loader stands: after the last batch that it yielded. For JSON."""
+        """Where the loader stands: after the last batch that it yielded. For JSON. After the last
+        batch of an epoch, an iteration yields no more of it, and the one after that is of the next.
+        """
         shapes = self._shapes
         return {
             "epoch": self._epoch,
