@@ -78,7 +78,7 @@ class Loader:
         oversize: what becomes of a batch that fits no shape: "split" in two, or "resample", draw it
             again. One that cannot be split is drawn again.
         threads: that make batches; with 0, the one that iterates does.
-        prefetch: batches at most that are made, or being made, ahead.
+        prefetch: batches at most that are made, or being made, ahead; with 0, as without threads.
         device: where batches go, a device or sharding; where JAX puts arrays if left out.
         hot_rows: of `x`, how many are kept on the device, those of the vertices that are
             neighbours most often; or `int[n]` or `bool[N]`, which. Only the others are looked up
@@ -125,31 +125,10 @@ class Loader:
         self._order = Order.of(
             where, sampler, seeds, batch_size, steps, bool(shuffle), bool(drop_last), seed
         )
-        num_nodes, num_edges = sampler.adjacency.num_nodes, sampler.adjacency.num_edges
-        times = None if times is None else _one_each(where, "times", times, sampler.num_seeds)
-        by_vertex = _labels_are_of_vertices(sampler, self._order, times)
-        labels = num_nodes if by_vertex else sampler.num_seeds
-        if labelled is not None and not by_vertex:
-            raise SampleError(
-                f"{where}: got labelled with samples that have seeds, expected seeds: their labels "
-                f"are those that count"
-            )
-        features = _features(f"{where}: x", x, num_nodes)
-        self._source = Source(
-            where=where,
-            sampler=sampler,
-            num_nodes=num_nodes,
-            x=features,
-            y=_features(f"{where}: y", y, labels),
-            edges=_features(f"{where}: edges", edges, num_edges),
-            labelled=_mask(where, "labelled", labelled, num_nodes),
-            times=times,
-            room=batch_size,
-            seed=seed,
-            split=oversize == "split",
-            device=device,
-            hot=_hot(where, features, sampler, hot_rows, device),
-        )
+        self._source = _source(
+            where, sampler, self._order, (x, y, edges), labelled, times, hot_rows,
+            room=batch_size, seed=seed, split=oversize == "split", device=device,
+        )  # fmt: skip
         self._log = Log(timeline)
         self._threads, self._prefetch = threads, prefetch
         self._epoch = self._index = self._part = self._turn = 0
@@ -304,6 +283,35 @@ class Loader:
             given = tuple(tuple(shape) for shape in state["shapes"])
             return Shapes(given, tuple(state["cost"]))
         return plan(self._source, self._order, shapes, SAMPLES, self._threads)
+
+
+def _source(
+    where: str, sampler: Any, order: Order, trees: tuple[PyTree, PyTree, PyTree], labelled: Any,
+    times: Any, hot_rows: Any, **options: Any,
+) -> Source:  # fmt: skip
+    """What batches are made of, checked: `trees` are features, labels and data of edges."""
+    x, y, edges = trees
+    num_nodes, num_edges = sampler.adjacency.num_nodes, sampler.adjacency.num_edges
+    times = None if times is None else _one_each(where, "times", times, sampler.num_seeds)
+    by_vertex = _labels_are_of_vertices(sampler, order, times)
+    if labelled is not None and not by_vertex:
+        raise SampleError(
+            f"{where}: got labelled with samples that have seeds, expected seeds: their labels are "
+            f"those that count"
+        )
+    features = _features(f"{where}: x", x, num_nodes)
+    return Source(
+        where=where,
+        sampler=sampler,
+        num_nodes=num_nodes,
+        x=features,
+        y=_features(f"{where}: y", y, num_nodes if by_vertex else sampler.num_seeds),
+        edges=_features(f"{where}: edges", edges, num_edges),
+        labelled=_mask(where, "labelled", labelled, num_nodes),
+        times=times,
+        hot=_hot(where, features, sampler, hot_rows, options["device"]),
+        **options,
+    )
 
 
 def _make(maker: Maker, order: Order, epoch: int, index: int, tasks: Tasks) -> list[Made]:

@@ -474,3 +474,18 @@ def test_bad_features_states_and_numbers():
         loader().batch(0, 10)
     with pytest.raises(SampleError, match=r"fit no shape and was split in \d+, expected one"):
         loader(shapes=Shapes(((40, 150, 300, 150, 300),), (1.0,) * 5)).batch(0, 0)
+
+
+def test_seeds_of_different_times_see_different_neighbours():
+    edge_times = np.random.default_rng(2).integers(0, 100, 4000)
+    sampler = NeighborSampler(GRAPH, (5, 3), edge_times=edge_times)
+    times = np.arange(N) % 100
+    some = Loader(sampler, X, Y, batch_size=64, shapes=3, times=times, edges=edge_times)
+    for batch in some:
+        seeds = np.asarray(batch.vertices)[np.asarray(batch.seeds)][np.asarray(batch.mask)]
+        latest, graph = times[seeds].max(), batch.graphs[0]
+        assert np.asarray(batch.edges_of(0))[np.asarray(graph.mask)].max() <= latest
+        last = batch.graphs[1]
+        real = np.asarray(last.mask)
+        when = np.asarray(batch.edges_of(1))[real]
+        assert (when <= times[seeds[np.asarray(last.dst)[real]]]).all()
