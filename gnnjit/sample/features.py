@@ -171,7 +171,7 @@ def _read(name: str, leaf: Any, rows: int) -> Any:
     array = read_array(name, leaf)
     _check_rows(name, array.shape, rows)
     if isinstance(array, jax.Array):
-        if any(device.platform != "cpu" for device in array.sharding.device_set):
+        if _on_accelerator(array):
             return array
         if not on_host(array):
             raise SampleError(
@@ -181,6 +181,10 @@ def _read(name: str, leaf: Any, rows: int) -> Any:
     if np.asarray(array).dtype.hasobject:
         raise SampleError(f"{name} has dtype {array.dtype}, expected numbers")
     return _InMemory(np.asarray(array))
+
+
+def _on_accelerator(array: jax.Array) -> bool:
+    return any(device.platform != "cpu" for device in array.sharding.device_set)
 
 
 def _check_rows(name: str, shape: tuple[int, ...], rows: int) -> None:

@@ -81,7 +81,7 @@ class Loader:
         oversize: what becomes of a batch that fits no shape: "split" in two, or "resample", draw it
             again. One that cannot be split is drawn again, and with `share` each.
         threads: that make batches; with 0, the one that iterates does.
-        prefetch: batches at most that are made, or being made, ahead.
+        prefetch: batches at most that are made, or being made, ahead; with 0, as without threads.
         device: where batches go, a device or sharding; where JAX puts arrays if left out.
         hot_rows: of `x`, how many are kept on the device, those of the vertices that are
             neighbours most often; or `int[n]` or `bool[N]`, which. Only the others are looked up
@@ -130,31 +130,11 @@ class Loader:
         self._order = Order.of(
             where, sampler, seeds, batch_size, steps, bool(shuffle), bool(drop_last), seed
         )
-        num_nodes, num_edges = sampler.adjacency.num_nodes, sampler.adjacency.num_edges
-        times = None if times is None else _one_each(where, "times", times, sampler.num_seeds)
-        by_vertex = _labels_are_of_vertices(sampler, self._order, times)
-        labels = num_nodes if by_vertex else sampler.num_seeds
-        if labelled is not None and not by_vertex:
-            raise SampleError(
-                f"{where}: got labelled with samples that have seeds, expected seeds: their labels "
-                f"are those that count"
-            )
-        features = _features(f"{where}: x", x, num_nodes)
-        self._source = Source(
-            where=where,
-            sampler=sampler,
-            num_nodes=num_nodes,
-            x=features,
-            y=_features(f"{where}: y", y, labels),
-            edges=_features(f"{where}: edges", edges, num_edges),
-            labelled=_mask(where, "labelled", labelled, num_nodes),
-            times=times,
-            room=batch_size,
-            seed=seed,
+        self._source = _source(
+            where, sampler, self._order, (x, y, edges), labelled, times, hot_rows,
+            room=batch_size, seed=seed, device=device,
             split=oversize == "split" and self._share[1] == 1,
-            device=device,
-            hot=_hot(where, features, sampler, hot_rows, device),
-        )
+        )  # fmt: skip
         self._log = Log(timeline)
         self._threads, self._prefetch = threads, prefetch
         self._epoch = self._index = self._part = self._turn = 0
@@ -190,15 +170,16 @@ class Loader:
             for index in range(begin, len(self)):
                 with self._log.stage("wait", (epoch, index, 0)):
                     some = next(made)
-                while some[self._part :]:
-                    self._part += 1
-                    yield self._counts.add(some[self._part - 1], self._shapes)
+                for batch in some[self._part :]:
+                    last = batch is some[-1]
+                    self._index, self._part = index + last, 0 if last else self._part + 1
+                    yield self._counts.add(batch, self._shapes)
                     if turn != self._turn:
                         raise SampleError(
                             "Loader: the loader was set or iterated over anew meanwhile, expected "
                             "one iteration at a time: make a Loader for each"
                         )
-                self._index, self._part = index + 1, 0
+                some = batch = None  # while the next is awaited, nobody needs these
             self._epoch, self._index = epoch + 1, 0
         finally:
             made.close()  # type: ignore[attr-defined]
@@ -255,7 +236,9 @@ class Loader:
         return made if number < count else [_unlabelled(part) for part in made]
 
     def state(self) -> dict[str, Any]:
-        """Where the loader stands: after the last batch that it yielded. For JSON."""
+        """Where the loader stands: after the last batch that it yielded. For JSON. After the last
+        batch of an epoch, an iteration yields no more of it, and the one after that is of the next.
+        """
         shapes = self._shapes
         return {
             "epoch": self._epoch,
@@ -331,6 +314,35 @@ def _checked_share(where: str, share: Any) -> tuple[int, int]:
     if not first < step:
         raise SampleError(f"{where}: share is {(first, step)}, expected (i, n) with i below n")
     return first, step
+
+
+def _source(
+    where: str, sampler: Any, order: Order, trees: tuple[PyTree, PyTree, PyTree], labelled: Any,
+    times: Any, hot_rows: Any, **options: Any,
+) -> Source:  # fmt: skip
+    """What batches are made of, checked: `trees` are features, labels and data of edges."""
+    x, y, edges = trees
+    num_nodes, num_edges = sampler.adjacency.num_nodes, sampler.adjacency.num_edges
+    times = None if times is None else _one_each(where, "times", times, sampler.num_seeds)
+    by_vertex = _labels_are_of_vertices(sampler, order, times)
+    if labelled is not None and not by_vertex:
+        raise SampleError(
+            f"{where}: got labelled with samples that have seeds, expected seeds: their labels are "
+            f"those that count"
+        )
+    features = _features(f"{where}: x", x, num_nodes)
+    return Source(
+        where=where,
+        sampler=sampler,
+        num_nodes=num_nodes,
+        x=features,
+        y=_features(f"{where}: y", y, num_nodes if by_vertex else sampler.num_seeds),
+        edges=_features(f"{where}: edges", edges, num_edges),
+        labelled=_mask(where, "labelled", labelled, num_nodes),
+        times=times,
+        hot=_hot(where, features, sampler, hot_rows, options["device"]),
+        **options,
+    )
 
 
 class _Counts:
