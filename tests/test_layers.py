@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "__init__", "compiler", "cost", "lower", "passes", "planner", "system",
     },
     "training": {
-        "compiler", "cost", "data", "distributed", "graph", "nn", "partition", "sharding",
+        "compiler", "cost", "data", "distributed", "graph", "nn", "partition", "sample", "sharding",
         "store", "streaming", "system",
     },
     "cli": {

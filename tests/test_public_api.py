@@ -166,7 +166,7 @@ FUNCTIONS = {
     ),
     "data.karate": "(labels='community')",
     "training.train": (
-        "(dataset, config=None, *, seeds=1, folds=10, build=None, checkpoint=None, "
+        "(dataset, config=None, *, sampling=None, seeds=1, folds=10, build=None, checkpoint=None, "
         "resume=False, checkpoint_every=10, compare=False, memory_budget=None, store=None, "
         "devices=None, partition='auto', exchange='auto', watcher=None)"
     ),

@@ -165,7 +165,7 @@ SECTIONS = (
         "Errors and warnings",
         "Each message says where, what came, what was expected, and what to do.",
         "gnnjit.errors",
-        "GnnjitError LayerError GraphError DataError PlanError CostError StoreError StreamError "
+        "GnnjitError LayerError GraphError DataError PlanError CostError StoreError StreamError SampleError "
         "OutputError VerifyError CheckError gnnjit.ir.lines:ParseError "
         "gnnjit.distributed.launch:LaunchError gnnjit.training:TrainError "
         "gnnjit.training:CheckpointError "

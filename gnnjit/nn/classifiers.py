@@ -304,6 +304,7 @@ def apply(
         return layer(graph, x, key=key)
     if isinstance(layer, GIN):
         return layer(graph, x, train=key is not None, mask=mask)
+    called: Any = layer
     if isinstance(layer, SAGE) and edge_weight is not None:
-        return layer(graph, x, edges=edge_weight)
-    return layer(graph, x)
+        return called(graph, x, edges=edge_weight)
+    return called(graph, x)

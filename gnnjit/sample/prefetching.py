@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 
 
 @intrinsic
-def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
+def _prefetch(typingctx: Any, array: Any, index: Any) -> Any:
     """Ask for `array[index]`, which need not be there, without waiting for it.
 
     Samplers read a graph at random, and a processor that does not know the next places waits for
@@ -34,3 +34,7 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, types.intp), emit
+
+
+prefetch: Any = _prefetch
+"""`prefetch(array, index)`, in compiled functions; the type checker sees what makes the code."""
