@@ -165,8 +165,8 @@ SECTIONS = (
         "Errors and warnings",
         "Each message says where, what came, what was expected, and what to do.",
         "gnnjit.errors",
-        "GnnjitError LayerError GraphError DataError PlanError CostError StoreError StreamError SampleError "
-        "OutputError VerifyError CheckError gnnjit.ir.lines:ParseError "
+        "GnnjitError LayerError GraphError DataError PlanError CostError StoreError StreamError "
+        "SampleError OutputError VerifyError CheckError gnnjit.ir.lines:ParseError "
         "gnnjit.distributed.launch:LaunchError gnnjit.training:TrainError "
         "gnnjit.training:CheckpointError "
         "gnnjit.distributed:DistributedError GnnjitWarning",
