@@ -58,8 +58,8 @@ def test_names_of_distributed() -> None:
 
 def test_names_of_training() -> None:
     assert names(gnnjit.training) == [
-        "CheckpointError", "Epoch", "Result", "Run", "Summary", "TrainConfig", "TrainError",
-        "train",
+        "CheckpointError", "Epoch", "Result", "Run", "Sampling", "Summary", "TrainConfig",
+        "TrainError", "train",
     ]  # fmt: skip
 
 

@@ -68,6 +68,16 @@ SECTIONS = (
         "memory_budget autotuning keep_memory",
     ),
     Section(
+        "sample",
+        "Mini-batches",
+        "Samplers, what they draw, and the loader that makes padded batches of it.",
+        "gnnjit.sample",
+        "Loader Batch Report NeighborSampler FrontierSampler WalkSampler VertexSampler EdgeSampler "
+        "Normalized ClusterSampler HopSampler GraphSampler Sampler InducedSampler Sample Workers "
+        "Shapes Padding plan_shapes plan_graph_shapes Stored Event plot_timeline BatchSource "
+        "iter_dataset",
+    ),
+    Section(
         "streaming",
         "Larger than memory",
         "Functions of a graph whose rows lie in a store, run block by block.",
@@ -134,7 +144,7 @@ SECTIONS = (
         "Training",
         "The training loop of `gnnjit train`, as a function.",
         "gnnjit.training",
-        "train TrainConfig Result Run Epoch Summary",
+        "train TrainConfig Sampling Result Run Epoch Summary",
     ),
     Section(
         "jraph",

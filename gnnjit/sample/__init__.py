@@ -9,6 +9,7 @@ from gnnjit.sample.batch import Batch
 from gnnjit.sample.clusters import ClusterSampler, GraphSampler
 from gnnjit.sample.features import Stored
 from gnnjit.sample.frontier import FrontierSampler
+from gnnjit.sample.grain import BatchSource, iter_dataset
 from gnnjit.sample.hops import HopSampler
 from gnnjit.sample.induced import InducedSampler
 from gnnjit.sample.links import LinkSample, LinkSampler
@@ -19,12 +20,15 @@ from gnnjit.sample.padding import Padding, Shapes, plan_graph_shapes, plan_shape
 from gnnjit.sample.saint import Normalized
 from gnnjit.sample.sample import Sample, Sampler
 from gnnjit.sample.subgraph import EdgeSampler, VertexSampler, WalkSampler
+from gnnjit.sample.timeline import Event, plot_timeline
 from gnnjit.sample.workers import Workers
 
 __all__ = [
     "Batch",
+    "BatchSource",
     "ClusterSampler",
     "EdgeSampler",
+    "Event",
     "FrontierSampler",
     "GraphSampler",
     "HopSampler",
@@ -45,6 +49,8 @@ __all__ = [
     "VertexSampler",
     "WalkSampler",
     "Workers",
+    "iter_dataset",
     "plan_graph_shapes",
     "plan_shapes",
+    "plot_timeline",
 ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -17,6 +19,9 @@ from gnnjit.sample.workers import ALONE, Workers
 from gnnjit.shapes import HostArray, PyTree
 from gnnjit.store.array_info import aligned
 from gnnjit.store.store import VertexStore
+
+KEPT = 4
+"""Buffers of an array that are kept for the next batches."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,6 +48,7 @@ class Features:
             _read(where + jax.tree_util.keystr(path), leaf, rows) for path, leaf in found
         ]
         self.rows = rows
+        self._buffers = [_Buffers(leaf) for leaf in self._leaves]
         self._on_device = [isinstance(leaf, jax.Array) for leaf in self._leaves]
 
     @property
@@ -59,8 +65,8 @@ class Features:
         """An array of `rows` rows for each one that is read on the host. They begin where JAX on a
         CPU takes an array without a copy."""
         return [
-            None if isinstance(leaf, jax.Array) else aligned((rows, *leaf.shape), leaf.dtype)
-            for leaf in self._leaves
+            None if on_device else buffers.lend(rows)
+            for buffers, on_device in zip(self._buffers, self._on_device, strict=True)
         ]
 
     def look_up(
@@ -75,7 +81,7 @@ class Features:
             if array is not None:
                 leaf.take(index, array[begin : begin + len(index)], workers)
 
-    def joined(self, host: list[HostArray | None], vertices: Any, put: Any) -> PyTree:
+    def joined(self, host: list[Any], vertices: Any, put: Any) -> PyTree:
         """The pytree of what was looked up on the host, moved by `put`, and of rows `vertices`
         (padding is `rows`) of what lies on the device."""
         leaves = [
@@ -89,6 +95,39 @@ class Features:
 def _on_device(leaf: jax.Array, vertices: jax.Array) -> jax.Array:
     """Rows of an array, and zeros for numbers past the last."""
     return leaf.at[vertices].get(mode="fill", fill_value=0)
+
+
+class _Buffers:
+    """Arrays for rows of one leaf. What is lent comes back when nothing refers to it any more, JAX
+    included: memory that the system has yet to give costs as much time as the rows."""
+
+    def __init__(self, leaf: Any) -> None:
+        self._shape, self._dtype = tuple(leaf.shape), np.dtype(leaf.dtype)
+        self._row_bytes = math.prod(self._shape) * self._dtype.itemsize
+        self._free: collections.deque[HostArray] = collections.deque(maxlen=KEPT)
+
+    def lend(self, rows: int) -> HostArray:
+        """`[rows, ...]`, which holds anything."""
+        size = rows * self._row_bytes
+        try:
+            raw = self._free.pop()
+        except IndexError:
+            raw = None
+        if raw is None or len(raw) < size:
+            raw = aligned((size,), np.uint8)
+        lent = np.asarray(_Loan(raw, self._free))
+        return lent[:size].view(self._dtype).reshape(rows, *self._shape)
+
+
+class _Loan:
+    """What all views of a buffer refer to: it gives the buffer back when the last is gone."""
+
+    def __init__(self, raw: HostArray, free: collections.deque[HostArray]) -> None:
+        self.__array_interface__ = raw.__array_interface__
+        self._raw, self._free = raw, free
+
+    def __del__(self) -> None:
+        self._free.append(self._raw)
 
 
 class _InMemory:
@@ -132,7 +171,7 @@ def _read(name: str, leaf: Any, rows: int) -> Any:
     array = read_array(name, leaf)
     _check_rows(name, array.shape, rows)
     if isinstance(array, jax.Array):
-        if any(device.platform != "cpu" for device in array.sharding.device_set):
+        if _on_accelerator(array):
             return array
         if not on_host(array):
             raise SampleError(
@@ -142,6 +181,10 @@ def _read(name: str, leaf: Any, rows: int) -> Any:
     if np.asarray(array).dtype.hasobject:
         raise SampleError(f"{name} has dtype {array.dtype}, expected numbers")
     return _InMemory(np.asarray(array))
+
+
+def _on_accelerator(array: jax.Array) -> bool:
+    return any(device.platform != "cpu" for device in array.sharding.device_set)
 
 
 def _check_rows(name: str, shape: tuple[int, ...], rows: int) -> None:

@@ -15,6 +15,7 @@ from gnnjit.graph.reading import read_on_host
 from gnnjit.graph.validate import as_count, shown
 from gnnjit.sample.batch import Batch
 from gnnjit.sample.features import Features
+from gnnjit.sample.hot import Hot, by_degree
 from gnnjit.sample.making import Made, Maker, Source
 from gnnjit.sample.order import Order, numbers_of, plan
 from gnnjit.sample.padding import Padding, Shapes
@@ -37,6 +38,8 @@ class Report:
         padding: in percent of what was yielded; None without shapes.
         splits: how often a batch fit no shape and was split.
         resamples: how often a sample fit no shape and was drawn anew.
+        hits: of the rows that batches have features of, how many were on the device, in percent;
+            None without `hot_rows`.
         programs: kinds of batches that were yielded, which differ in a shape or dtype: what a
             function of a batch is compiled for under `jax.jit`.
     """
@@ -46,6 +49,7 @@ class Report:
     padding: Padding | None
     splits: int
     resamples: int
+    hits: float | None
     programs: int
 
 
@@ -69,13 +73,19 @@ class Loader:
         edges: pytree of `[E, ...]`, data of edges, in the order in which edges were given.
         shuffle: whether each epoch has an order of its own.
         drop_last: whether a last batch that is smaller is left out.
+        share: `(i, n)`: one of n loaders of equal arguments, which yields every n-th batch from
+            batch i on. All yield equally many: where batches do not go round, the last of some has
+            a mask without a label. For devices that train together, with one shape.
         seed: of orders and samples.
         shapes: how many to plan, or `Shapes`, or None for batches as large as their samples.
         oversize: what becomes of a batch that fits no shape: "split" in two, or "resample", draw it
-            again. One that cannot be split is drawn again.
+            again. One that cannot be split is drawn again, and with `share` each.
         threads: that make batches; with 0, the one that iterates does.
-        prefetch: batches at most that are made, or being made, ahead.
+        prefetch: batches at most that are made, or being made, ahead; with 0, as without threads.
         device: where batches go, a device or sharding; where JAX puts arrays if left out.
+        hot_rows: of `x`, how many are kept on the device, those of the vertices that are
+            neighbours most often; or `int[n]` or `bool[N]`, which. Only the others are looked up
+            and moved, and how many of them is one more dimension of the shapes, the last.
         state: from `state()`, to go on from there.
         timeline: whether `events` are kept.
 
@@ -97,12 +107,14 @@ class Loader:
         edges: PyTree = None,
         shuffle: bool = True,
         drop_last: bool = False,
+        share: tuple[int, int] = (0, 1),
         seed: int = 0,
         shapes: int | Shapes | None = 4,
         oversize: str = "split",
         threads: int = 2,
         prefetch: int = 2,
         device: Any = None,
+        hot_rows: int | ArrayLike = 0,
         state: Mapping[str, Any] | None = None,
         timeline: bool = False,
     ) -> None:
@@ -114,25 +126,15 @@ class Loader:
         for name, value in (("threads", threads), ("prefetch", prefetch)):
             as_count(f"{where}: {name}", value)
         key_of(where, seed)
+        self._share = _checked_share(where, share)
         self._order = Order.of(
             where, sampler, seeds, batch_size, steps, bool(shuffle), bool(drop_last), seed
         )
-        num_nodes, num_edges = sampler.adjacency.num_nodes, sampler.adjacency.num_edges
-        labels = num_nodes if self._order.seeds is None else sampler.num_seeds
-        self._source = Source(
-            where=where,
-            sampler=sampler,
-            num_nodes=num_nodes,
-            x=_features(f"{where}: x", x, num_nodes),
-            y=_features(f"{where}: y", y, labels),
-            edges=_features(f"{where}: edges", edges, num_edges),
-            labelled=_mask(where, "labelled", labelled, num_nodes),
-            times=None if times is None else _one_each(where, "times", times, labels),
-            room=batch_size,
-            seed=seed,
-            split=oversize == "split",
-            device=device,
-        )
+        self._source = _source(
+            where, sampler, self._order, (x, y, edges), labelled, times, hot_rows,
+            room=batch_size, seed=seed, device=device,
+            split=oversize == "split" and self._share[1] == 1,
+        )  # fmt: skip
         self._log = Log(timeline)
         self._threads, self._prefetch = threads, prefetch
         self._epoch = self._index = self._part = self._turn = 0
@@ -144,7 +146,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches of an epoch, one that is split counted once."""
-        return len(self._order)
+        return -(-len(self._order) // self._share[1])
 
     @property
     def shapes(self) -> Shapes | None:
@@ -162,21 +164,22 @@ class Loader:
 
     def _rest_of_epoch(self, turn: int) -> Iterator[Batch]:
         epoch, begin = self._epoch, self._index
-        make = functools.partial(_make, self._maker, self._order, epoch)
+        make = functools.partial(self._make, self._maker, epoch)
         made = in_order(make, begin, len(self), self._threads, self._prefetch)
         try:
             for index in range(begin, len(self)):
                 with self._log.stage("wait", (epoch, index, 0)):
                     some = next(made)
-                while some[self._part :]:
-                    self._part += 1
-                    yield self._counts.add(some[self._part - 1], self._shapes)
+                for batch in some[self._part :]:
+                    last = batch is some[-1]
+                    self._index, self._part = index + last, 0 if last else self._part + 1
+                    yield self._counts.add(batch, self._shapes)
                     if turn != self._turn:
                         raise SampleError(
                             "Loader: the loader was set or iterated over anew meanwhile, expected "
                             "one iteration at a time: make a Loader for each"
                         )
-                self._index, self._part = index + 1, 0
+                some = batch = None  # while the next is awaited, nobody needs these
             self._epoch, self._index = epoch + 1, 0
         finally:
             made.close()  # type: ignore[attr-defined]
@@ -203,16 +206,39 @@ class Loader:
             )
         return found[0]
 
+    def on_host(self, epoch: int, index: int) -> Batch:
+        """Batch `index` of an epoch, made alone, in NumPy: one that fits no shape is drawn again,
+        never split.
+
+        Raises:
+            SampleError: `index` is out of range.
+        """
+        (made,) = self._alone(self._host_maker, epoch, index)
+        return made.batch
+
+    @functools.cached_property
+    def _host_maker(self) -> Maker:
+        source = dataclasses.replace(self._source, split=False)
+        return Maker(source, self._shapes, self._log, on_host=True)
+
     def _alone(self, maker: Maker, epoch: int, index: int) -> list[Made]:
         epoch = as_count("Loader: epoch", epoch)
         if not 0 <= as_count("Loader: index", index) < len(self):
             raise SampleError(
                 f"Loader: index is {index}, expected a batch from 0 to {len(self) - 1}"
             )
-        return _make(maker, self._order, epoch, index, Tasks())
+        return self._make(maker, epoch, index, Tasks())
+
+    def _make(self, maker: Maker, epoch: int, index: int, tasks: Tasks) -> list[Made]:
+        first, step = self._share
+        number, count = first + index * step, len(self._order)
+        made = maker.make(self._order.batch(epoch, number % count), epoch, number % count, tasks)
+        return made if number < count else [_unlabelled(part) for part in made]
 
     def state(self) -> dict[str, Any]:
-        """Where the loader stands: after the last batch that it yielded. For JSON."""
+        """Where the loader stands: after the last batch that it yielded. For JSON. After the last
+        batch of an epoch, an iteration yields no more of it, and the one after that is of the next.
+        """
         shapes = self._shapes
         return {
             "epoch": self._epoch,
@@ -220,6 +246,7 @@ class Loader:
             "part": self._part,
             "seed": int(self._source.seed),
             "order": self._order.fingerprint,
+            "share": list(self._share),
             "shapes": None if shapes is None else [list(shape) for shape in shapes.shapes],
             "cost": None if shapes is None else list(shapes.cost),
         }
@@ -236,7 +263,7 @@ class Loader:
                 f"Loader: state is {shown(state)}, expected what state() returned, with "
                 f"{', '.join(own)}"
             )
-        other = [k for k in ("seed", "order", "shapes", "cost") if state[k] != own[k]]
+        other = [k for k in ("seed", "order", "share", "shapes", "cost") if state[k] != own[k]]
         if other:
             raise SampleError(
                 f"Loader: state has {other[0]} {shown(state[other[0]])}, expected "
@@ -248,7 +275,7 @@ class Loader:
 
     def report(self) -> Report:
         """What was yielded so far."""
-        return self._counts.report(self._shapes)
+        return self._counts.report(self._shapes, self._source.hot is not None)
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -271,8 +298,51 @@ class Loader:
         return plan(self._source, self._order, shapes, SAMPLES, self._threads)
 
 
-def _make(maker: Maker, order: Order, epoch: int, index: int, tasks: Tasks) -> list[Made]:
-    return maker.make(order.batch(epoch, index), epoch, index, tasks)
+def _unlabelled(made: Made) -> Made:
+    """The same, with no label that counts."""
+    mask = made.batch.mask * False
+    return dataclasses.replace(made, batch=dataclasses.replace(made.batch, mask=mask))
+
+
+def _checked_share(where: str, share: Any) -> tuple[int, int]:
+    try:
+        first, step = (as_count(f"{where}: share", part) for part in share)
+    except TypeError as error:
+        raise SampleError(
+            f"{where}: share is {shown(share)}, expected two numbers (i, n)"
+        ) from error
+    if not first < step:
+        raise SampleError(f"{where}: share is {(first, step)}, expected (i, n) with i below n")
+    return first, step
+
+
+def _source(
+    where: str, sampler: Any, order: Order, trees: tuple[PyTree, PyTree, PyTree], labelled: Any,
+    times: Any, hot_rows: Any, **options: Any,
+) -> Source:  # fmt: skip
+    """What batches are made of, checked: `trees` are features, labels and data of edges."""
+    x, y, edges = trees
+    num_nodes, num_edges = sampler.adjacency.num_nodes, sampler.adjacency.num_edges
+    times = None if times is None else _one_each(where, "times", times, sampler.num_seeds)
+    by_vertex = _labels_are_of_vertices(sampler, order, times)
+    if labelled is not None and not by_vertex:
+        raise SampleError(
+            f"{where}: got labelled with samples that have seeds, expected seeds: their labels are "
+            f"those that count"
+        )
+    features = _features(f"{where}: x", x, num_nodes)
+    return Source(
+        where=where,
+        sampler=sampler,
+        num_nodes=num_nodes,
+        x=features,
+        y=_features(f"{where}: y", y, num_nodes if by_vertex else sampler.num_seeds),
+        edges=_features(f"{where}: edges", edges, num_edges),
+        labelled=_mask(where, "labelled", labelled, num_nodes),
+        times=times,
+        hot=_hot(where, features, sampler, hot_rows, options["device"]),
+        **options,
+    )
 
 
 class _Counts:
@@ -280,6 +350,7 @@ class _Counts:
 
     def __init__(self) -> None:
         self._batches = self._splits = self._resamples = 0
+        self._rows = self._hits = 0
         self._per_shape: dict[int, int] = {}
         self._real: Any = 0
         self._padded: Any = 0
@@ -291,6 +362,8 @@ class _Counts:
         self._batches += 1
         self._splits += made.splits
         self._resamples += made.resamples
+        self._rows += made.rows
+        self._hits += made.hits
         leaves, structure = jax.tree.flatten(batch)
         self._kinds.add((structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)))
         if shapes is not None and batch.shape is not None:
@@ -299,7 +372,7 @@ class _Counts:
             self._padded = self._padded + np.array(made.room, np.int64)
         return batch
 
-    def report(self, shapes: Shapes | None) -> Report:
+    def report(self, shapes: Shapes | None, hot: bool) -> Report:
         padding = None
         if shapes is not None and self._batches:
             padding = Padding.of(self._real, self._padded, shapes.cost)
@@ -310,12 +383,40 @@ class _Counts:
             padding=padding,
             splits=self._splits,
             resamples=self._resamples,
+            hits=100 * self._hits / self._rows if hot and self._rows else None,
             programs=len(self._kinds),
         )
 
 
 def _features(name: str, tree: PyTree, rows: int) -> Features | None:
     return None if tree is None else Features(name, tree, rows)
+
+
+def _labels_are_of_vertices(sampler: Any, order: Order, times: HostArray | None) -> bool:
+    """Whether samples are subgraphs without seeds. A sample of one seed tells."""
+    if order.seeds is None:
+        return True
+    some = order.seeds[:1]
+    options = {} if times is None else {"times": times[some]}
+    return sampler.sample(some, 0, **options).seeds is None
+
+
+def _hot(where: str, features: Features | None, sampler: Any, rows: Any, device: Any) -> Hot | None:
+    """The rows that are kept on the device; None of none."""
+    count = sampler.adjacency.num_nodes
+    if np.ndim(rows) == 0:
+        wanted = as_count(f"{where}: hot_rows", rows)
+        numbers = by_degree(sampler.adjacency, wanted) if wanted else np.zeros(0, np.int64)
+    else:
+        numbers = np.unique(numbers_of(where, "hot_rows", rows, count))
+    if not len(numbers):
+        return None
+    if features is None or not features.on_host:
+        raise SampleError(
+            f"{where}: got hot_rows without features on the host, expected x in memory or a file: "
+            f"leave hot_rows out"
+        )
+    return Hot(features, numbers, device)
 
 
 def _mask(where: str, name: str, chosen: Any, count: int) -> HostArray | None:

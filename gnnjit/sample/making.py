@@ -20,6 +20,7 @@ from gnnjit.errors import GnnjitWarning
 from gnnjit.sample.adjacency import read_only
 from gnnjit.sample.batch import Batch
 from gnnjit.sample.features import Features
+from gnnjit.sample.hot import Hot
 from gnnjit.sample.padding import Shapes, rounded_up
 from gnnjit.sample.pipeline import Tasks
 from gnnjit.sample.random import key_of
@@ -48,6 +49,8 @@ class Source:
         seed: of all batches.
         split: whether a batch that fits no shape is split; otherwise it is drawn again.
         device: where batches go; None for where JAX puts arrays.
+        hot: rows of `x` that are kept there, or None. The rows that travel are then the last
+            dimension of shapes.
     """
 
     where: str
@@ -62,6 +65,13 @@ class Source:
     seed: int
     split: bool
     device: Any = None
+    hot: Hot | None = None
+
+    def sizes(self, sample: Sample) -> Sizes:
+        """Of a sample, as the loader's shapes count them."""
+        if self.hot is None:
+            return sample.sizes
+        return (*sample.sizes, len(self.hot.missed(sample.vertices)))
 
     @functools.cached_property
     def tells(self) -> bool:
@@ -89,12 +99,16 @@ class Made:
         batch: it.
         sizes: of its sample.
         room: what they were padded to.
+        rows: that it has features of.
+        hits: those that were on the device.
         splits, resamples: how often the batch before its split, or an earlier draw, fit no shape.
     """
 
     batch: Batch
     sizes: Sizes
     room: Sizes
+    rows: int = 0
+    hits: int = 0
     splits: int = 0
     resamples: int = 0
 
@@ -105,6 +119,7 @@ class _Draw:
     Of all shapes it has the number behind the last if it fits none, and None without any."""
 
     sample: Sample
+    sizes: Sizes
     room: Sizes
     shape: int | None
     rows: _Rows
@@ -170,35 +185,36 @@ class Maker:
         """A sample whose rows are looked up while it grows; None where it fits no shape, unless
         it is to have a shape of its own (`fits`)."""
         epoch, number, part = place
-        rows = _Rows(self._source.x, self._shapes, tasks, self._log, place)
+        rows = _Rows(self._source, self._shapes, tasks, self._log, place)
         stage = self._log.hops("sample", place)
         sample = self._source.draw(
             seeds, epoch, number, part + (again << 32), lambda v: (next(stage), rows.add(v))
         )
         stage.close()
-        room, shape = sample.sizes, None
+        sizes, shape = self._source.sizes(sample), None
+        room = sizes
         if self._shapes is not None:
-            shape = self._shapes.choose(sample.sizes)
+            shape = self._shapes.choose(sizes)
             if shape is None:
                 tasks.drop()
                 if not fits:
                     return None
-            room = rounded_up(room) if shape is None else self._shapes[shape]
-        last = len(sample.vertex_counts) - 1
+            room = rounded_up(sizes) if shape is None else self._shapes[shape]
         if not self._source.tells or self._shapes is None or shape is None:
-            rows.make_room(room[last])
+            last = len(sample.vertex_counts) - 1
+            rows.make_room(room[last] if self._source.hot is None else room[-1])
             rows.add(sample.vertices)
         if self._shapes is not None and shape is None:
             shape = len(self._shapes)
-        return _Draw(sample, room, shape, rows)
+        return _Draw(sample, sizes, room, shape, rows)
 
     def _finish(
         self, draw: _Draw, seeds: HostArray | None, place: tuple[int, int, int], tasks: Tasks
     ) -> Made:
         """Everything but the sampling."""
-        sample, room, shape = draw.sample, draw.room, draw.shape
-        sizes, padded, hops = sample.sizes, shape is not None, len(sample.vertex_counts)
-        vertex_room, edge_room = room[hops - 1], room[-1]
+        sample, shape = draw.sample, draw.shape
+        room, padded = draw.room[: len(sample.sizes)], shape is not None
+        vertex_room, edge_room = room[len(sample.vertex_counts) - 1], room[-1]
         done: dict[str, Any] = {}
 
         def graphs() -> None:
@@ -213,7 +229,7 @@ class Maker:
             tasks.add(self._here(work))
         tasks.finish()
         others_, moved = done["others"], functools.partial(self._moved, place=place)
-        x = draw.rows.tree(sizes[hops - 1], vertex_room, others_["vertices"], moved)
+        x = draw.rows.tree(draw, vertex_room, others_["vertices"], moved)
         batch = Batch(
             graphs=done["graphs"],
             x=x,
@@ -221,7 +237,9 @@ class Maker:
             shape=shape,
             **others_,
         )
-        return Made(self._moved(batch, place, log=False), sizes, room)
+        rows = len(sample.vertices)
+        hits = 0 if self._source.hot is None else rows - draw.sizes[-1]
+        return Made(self._moved(batch, place, log=False), draw.sizes, draw.room, rows, hits)
 
     def _others(
         self, draw: _Draw, seeds: HostArray | None, vertex_room: int, edge_room: int
@@ -273,20 +291,22 @@ class _Rows:
 
     def __init__(
         self,
-        features: Features | None,
+        source: Source,
         shapes: Shapes | None,
         tasks: Tasks,
         log: Log,
         place: tuple[int, int, int],
     ) -> None:
-        self._features, self._tasks, self._log, self._place = features, tasks, log, place
+        self._features, self._hot = source.x, source.hot
+        self._tasks, self._log, self._place = tasks, log, place
         self._count = self._hop = 0
         self._room: int | None = None
         self._out: list[HostArray | None] = []
         if shapes is not None:
-            # Vertices of the last hop; of memory, what nothing is written to is not taken.
-            vertices = shapes[0][: len(shapes[0]) // 2 + len(shapes[0]) % 2]
-            self.make_room(max(shape[len(vertices) - 1] for shape in shapes.shapes))
+            # Of memory, what nothing is written to is not taken.
+            dimensions = len(shapes[0])
+            last = dimensions // 2 + dimensions % 2 - 1 if self._hot is None else dimensions - 1
+            self.make_room(max(shape[last] for shape in shapes.shapes))
 
     def make_room(self, rows: int) -> None:
         """Room for so many rows, and no row in it."""
@@ -296,10 +316,12 @@ class _Rows:
 
     def add(self, vertices: HostArray) -> None:
         """The vertices of a hop, or of all."""
-        begin, hop = self._count, self._hop
-        self._count, self._hop = begin + len(vertices), hop + 1
         if self._features is None or self._room is None or not self._features.on_host:
             return
+        if self._hot is not None:
+            vertices = self._hot.missed(vertices)
+        begin, hop = self._count, self._hop
+        self._count, self._hop = begin + len(vertices), hop + 1
         if self._count > self._room:  # it will fit no shape
             return
         for at in range(0, len(vertices), PIECE):
@@ -311,15 +333,18 @@ class _Rows:
         with self._log.stage("look up", self._place, hop):
             self._features.look_up(vertices, self._out, begin)
 
-    def tree(self, count: int, room: int, vertices: Any, put: Any) -> PyTree:
-        """All features, padded with zeros from row `count` to `room`."""
+    def tree(self, draw: _Draw, room: int, vertices: Any, put: Any) -> PyTree:
+        """All features, padded with zeros to `room` rows."""
         if self._features is None:
             return None
-        out = [None if array is None else array[:room] for array in self._out]
+        own = room if self._hot is None else draw.room[-1]
+        out = [None if array is None else array[:own] for array in self._out]
         for array in out:
             if array is not None:
-                array[count:] = 0
-        return self._features.joined(out, vertices, put)
+                array[self._count :] = 0
+        if self._hot is None:
+            return self._features.joined(out, vertices, put)
+        return self._hot.joined(out, draw.sample.vertices, room, vertices, put)
 
 
 def _looked_up(features: Features | None, index: Any, room: int) -> PyTree:

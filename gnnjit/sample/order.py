@@ -15,7 +15,7 @@ from gnnjit.errors import SampleError
 from gnnjit.graph.reading import read_on_host
 from gnnjit.graph.validate import as_count, shown
 from gnnjit.sample.making import Source
-from gnnjit.sample.padding import Shapes, plan_shapes
+from gnnjit.sample.padding import VERTEX_COST, Shapes, default_cost, plan_shapes
 from gnnjit.sample.random import bits, key_of
 from gnnjit.shapes import HostArray
 
@@ -133,21 +133,25 @@ def plan(source: Source, order: Order, count: int, samples: int, threads: int) -
         weights += [1 / few] * few
 
     def sizes(place: tuple[int, int]) -> tuple[int, ...]:
-        return source.draw(order.batch(*place), *place, 0).sizes
+        return source.sizes(source.draw(order.batch(*place), *place, 0))
 
     with ThreadPoolExecutor(max(1, threads), "gnnjit-plan") as pool:
         histogram = list(pool.map(sizes, drawn))
-    return plan_shapes(histogram, count, weights=weights, limits=_limits(source, histogram[0]))
+    dimensions = len(histogram[0]) - (source.hot is not None)
+    cost, limits = default_cost(dimensions), _limits(source, dimensions)
+    if source.hot is not None:
+        cost, limits = (*cost, VERTEX_COST), (*limits, source.num_nodes)
+    return plan_shapes(histogram, count, cost, weights=weights, limits=limits)
 
 
-def _limits(source: Source, sizes: tuple[int, ...]) -> tuple[int, ...]:
+def _limits(source: Source, dimensions: int) -> tuple[int, ...]:
     """What no sample can exceed: the graph, where a vertex or edge comes once in a sample."""
-    vertices = len(sizes) // 2 + len(sizes) % 2
+    vertices = dimensions // 2 + dimensions % 2
     once = not getattr(source.sampler, "disjoint", False)
     edge_once = once and not getattr(source.sampler, "replace", False)
     most = source.num_nodes if once else LARGE
     edges = source.sampler.adjacency.num_edges if edge_once else LARGE
-    return (most,) * vertices + (edges,) * (len(sizes) - vertices)
+    return (most,) * vertices + (edges,) * (dimensions - vertices)
 
 
 def _permutation(seed: int, epoch: int, count: int) -> HostArray:

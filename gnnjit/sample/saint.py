@@ -14,6 +14,7 @@ from numba import njit
 
 from gnnjit.errors import SampleError
 from gnnjit.graph.validate import shown
+from gnnjit.sample.adjacency import Adjacency
 from gnnjit.sample.frontier import at_least_one
 from gnnjit.sample.induced import InducedSampler
 from gnnjit.sample.random import key_of
@@ -90,6 +91,11 @@ class Normalized:
                 self.vertex_count[sample.vertices] += 1
                 _count(sample.slots, self.edge_count)
         self.seconds = time.perf_counter() - started
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """The in-edges of the graph that samples are of."""
+        return self.sampler.adjacency
 
     def sample(self, seeds: None = None, seed: int = 0, *, workers: Workers = ALONE) -> Sample:
         """The sampler's sample, with `weight` and `edge_weight`.

@@ -1,15 +1,30 @@
-"""When the parts of each batch were made, and in which thread."""
+"""When the parts of each batch were made, and in which thread; matplotlib is for pictures only.
+
+GraphTensor's figure 14 is such a picture.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
+
+from gnnjit.errors import SampleError
 
 Place = tuple[int, int, int]
 """Epoch, number in the epoch, part."""
+
+COLOURS = {
+    "sample": "#4c72b0",
+    "reindex": "#dd8452",
+    "look up": "#55a868",
+    "transfer": "#c44e52",
+    "wait": "#8c8c8c",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,3 +77,49 @@ class Log:
         if self.wanted:
             end, thread = time.perf_counter(), threading.current_thread().name
             self.events.append(Event(batch, name, hop, start, end, thread))
+
+
+def plot_timeline(events: Sequence[Event], axes: Any = None) -> Any:
+    """A lane for each thread, a bar for each event, with the number of its batch; the figure.
+
+    Args:
+        events: of a `Loader` with `timeline=True`.
+        axes: of matplotlib, to draw into.
+
+    Raises:
+        SampleError: there are no events.
+        ImportError: matplotlib is not installed.
+    """
+    if not events:
+        raise SampleError(
+            "plot_timeline: got no events, expected some: make the Loader with timeline=True and "
+            "take a few batches"
+        )
+    if axes is None:
+        _, axes = _pyplot().subplots(figsize=(11, 4), layout="constrained")
+    lanes = sorted({event.thread for event in events})
+    first = min(event.start for event in events)
+    named = set()
+    for event in events:
+        lane, width = lanes.index(event.thread), event.end - event.start
+        label = None if event.stage in named else event.stage
+        named.add(event.stage)
+        axes.barh(lane, 1e3 * width, left=1e3 * (event.start - first), label=label,
+                  color=COLOURS[event.stage], edgecolor="white", linewidth=0.5)  # fmt: skip
+        if event.stage == "sample" and event.hop == 0:
+            axes.text(1e3 * (event.start - first), lane - 0.42, str(event.batch[1]), fontsize=7)
+    axes.set(yticks=range(len(lanes)), yticklabels=lanes, xlabel="ms", title="work on batches")
+    axes.invert_yaxis()
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=5, fontsize=7, frameon=False)
+    return axes.figure
+
+
+def _pyplot() -> Any:
+    """Matplotlib, which is optional."""
+    try:
+        return importlib.import_module("matplotlib.pyplot")
+    except ImportError as error:
+        raise ImportError(
+            "plot_timeline() needs matplotlib: pip install 'gnnjit[notebooks]', or read "
+            "Loader.events"
+        ) from error

@@ -5,29 +5,41 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit.data import Dataset
 from gnnjit.graph.validate import shown
 from gnnjit.sample import (
+    ClusterSampler,
+    EdgeSampler,
     FrontierSampler,
     Loader,
     NeighborSampler,
+    Normalized,
     Shapes,
+    VertexSampler,
+    WalkSampler,
 )
 from gnnjit.sample.batch import Batch as Sampled
 from gnnjit.training.errors import TrainError
 from gnnjit.training.processes import one_cost_model
+from gnnjit.training.sharded import on_one_device
 from gnnjit.training.steps import ModelFunctions, Sums, TrainState, temp_bytes
 from gnnjit.training.tasks import Batch, VertexTask, split_weights
 
 SAMPLERS: dict[str, type] = {
     "neighbor": NeighborSampler,
     "frontier": FrontierSampler,
+    "walk": WalkSampler,
+    "vertex": VertexSampler,
+    "edge": EdgeSampler,
+    "cluster": ClusterSampler,
 }
 """What batches can be made by, by name."""
 
@@ -112,12 +124,17 @@ class Sampling:
 class SampledTask(VertexTask):
     """A graph whose vertices are labelled, in batches that a sampler draws.
 
+    Over several devices each has batches of its own, and a step is that of their union.
+
     Attributes:
         sampling: how.
-        shapes: what batches are padded to, the same for all seeds.
+        shapes: what batches are padded to, the same for all seeds; one over several devices.
+        mesh: of the devices; None of one.
     """
 
-    def __init__(self, dataset: Dataset, sampling: Sampling, layers: int, seed: int) -> None:
+    def __init__(
+        self, dataset: Dataset, sampling: Sampling, layers: int, seed: int, mesh: Mesh | None = None
+    ) -> None:
         """`seed`: of the clusters, of the normalisation, and of the batches that shapes are planned
         from."""
         super().__init__(dataset)
@@ -126,14 +143,19 @@ class SampledTask(VertexTask):
                 f"fanouts has {len(sampling.fanouts)} numbers and the model {layers} layers, "
                 f"expected one for each layer: pass --fanouts or --layers (fanouts=)"
             )
-        self.sampling = sampling
+        self.sampling, self.mesh = sampling, mesh
         self._dataset = dataset
         self._weights = split_weights(dataset)
         self._sampler = _make(dataset, sampling, seed)
         self._steps = sampling.steps or self._usual_steps(seed)
-        self._loaders: dict[int, Loader] = {}
+        self._loaders: dict[int, list[Loader]] = {}
         self.shapes: Shapes | None = None
-        self.shapes = self._loader(seed).shapes
+        self.shapes = self._loaders_of(seed)[0].shapes
+
+    @property
+    def everywhere(self) -> NamedSharding | None:
+        """The sharding of what is the same on all devices, if there are several."""
+        return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
 
     def _usual_steps(self, seed: int) -> int | None:
         if self.sampling.sampler in SEEDED:
@@ -142,12 +164,24 @@ class SampledTask(VertexTask):
         held = int(labelled[self._sampler.sample(None, seed).vertices].sum())
         return max(1, round(int(labelled.sum()) / max(held, 1)))
 
-    def _loader(self, seed: int) -> Loader:
+    def _loaders_of(self, seed: int) -> list[Loader]:
+        """One for each device of this process; they are kept for the next epoch."""
         if seed in self._loaders:
             return self._loaders[seed]
+        if self.mesh is None:
+            loaders = [self._loader(seed, (0, 1), None)]
+        else:
+            devices = list(self.mesh.devices.flat)
+            here = [i for i, d in enumerate(devices) if d.process_index == jax.process_index()]
+            loaders = [self._loader(seed, (i, len(devices)), devices[i]) for i in here]
+        self._loaders[seed] = loaders
+        return loaders
+
+    def _loader(self, seed: int, share: tuple[int, int], device: Any) -> Loader:
         sampling, train = self.sampling, np.asarray(self._dataset.train_mask)
         by_vertex = sampling.sampler == "neighbor"
-        loader = Loader(
+        shapes = sampling.shapes if self.mesh is None else 1
+        return Loader(
             self._sampler,
             np.asarray(self._dataset.x),
             {"labels": np.asarray(self._dataset.y), "weights": self._weights},
@@ -156,20 +190,35 @@ class SampledTask(VertexTask):
             batch_size=sampling.batch_size,
             steps=self._steps,
             seed=seed,
-            shapes=self.shapes or sampling.shapes,
+            shapes=self.shapes or shapes,
             threads=sampling.threads,
+            share=share,
+            device=device,
         )
-        self._loaders[seed] = loader
-        return loader
 
-    def train_batches(self, seed: int, epoch: int) -> Iterator[Batch]:
-        loader = self._loader(seed)
-        loader.set_state({**loader.state(), "epoch": epoch, "index": 0, "part": 0})
-        return map(batch_of, loader)
+    def train_batches(self, seed: int, epoch: int) -> Iterator[Any]:
+        loaders = self._loaders_of(seed)
+        for loader in loaders:
+            loader.set_state({**loader.state(), "epoch": epoch, "index": 0, "part": 0})
+        if self.mesh is None:
+            return iter(loaders[0])
+        return (self._side_by_side(parts) for parts in zip(*loaders, strict=True))
+
+    def _side_by_side(self, parts: Sequence[Sampled]) -> Sampled:
+        """The batches of all devices as one, whose arrays are theirs one after the other."""
+        assert self.mesh is not None
+        along = NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names[0]))
+        devices = self.mesh.devices.size
+
+        def join(*leaves: jax.Array) -> jax.Array:
+            shape = devices * leaves[0].shape[0], *leaves[0].shape[1:]
+            return jax.make_array_from_single_device_arrays(shape, along, list(leaves))
+
+        return jax.tree.map(join, *parts)
 
     def figures(self) -> dict[str, Any]:
-        """What is reported of the batches."""
-        reports = [loader.report() for loader in self._loaders.values()]
+        """What is reported of the batches that this process made."""
+        reports = [loader.report() for some in self._loaders.values() for loader in some]
         per_shape = np.sum([report.per_shape for report in reports], axis=0)
         padding = [r.padding.work for r in reports if r.padding is not None]
         return {
@@ -185,19 +234,35 @@ class SampledTask(VertexTask):
 class SampledSteps:
     """The two functions of a run on sampled batches; what `steps.CompiledSteps` is without them.
 
-    The update is compiled once for each shape of batches, when the first of that shape comes.
+    The update is compiled once for each shape of batches, when the first of that shape comes. The
+    whole graph is evaluated on one device, in each process by itself.
     """
 
     def __init__(self, functions: ModelFunctions, task: SampledTask) -> None:
         self._task = task
-        self._update = jax.jit(functions.update, donate_argnums=0)
         self._compiled: dict[Any, Any] = {}
         self._seconds = 0.0
-        state, whole = functions.initial(0), task.eval_batches()[0]
+        self._update = self._jitted(functions, task.mesh)
+        state, whole = self._alone(functions.initial(0)), task.eval_batches()[0]
         evaluate = jax.jit(functions.evaluate)
         self._evaluate = self._timed(evaluate, state.params, state.buffers, whole)
 
-    def update(self, state: TrainState, batch: Batch, *counts: Any) -> tuple[TrainState, jax.Array]:
+    @staticmethod
+    def _jitted(functions: ModelFunctions, mesh: Mesh | None) -> Any:
+        def update(state: TrainState, sampled: Sampled, *counts: Any) -> Any:
+            return functions.update(state, batch_of(sampled), *counts)
+
+        if mesh is None:
+            return jax.jit(update, donate_argnums=0)
+        same, along = PartitionSpec(), PartitionSpec(mesh.axis_names[0])
+        spread = jax.shard_map(
+            update, mesh=mesh, in_specs=(same, along, same, same, same), out_specs=(same, same)
+        )
+        return jax.jit(spread, donate_argnums=0)
+
+    def update(
+        self, state: TrainState, batch: Sampled, *counts: Any
+    ) -> tuple[TrainState, jax.Array]:
         """(state, batch, seed, epoch, index) -> (state, loss); donates the state."""
         leaves, structure = jax.tree.flatten(batch)
         kind = structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
@@ -207,7 +272,10 @@ class SampledSteps:
 
     def evaluate(self, params: Any, buffers: Any, batch: Batch) -> Sums:
         """(params, buffers, batch) -> `Sums`, of the whole graph."""
-        return self._evaluate(params, buffers, batch)
+        return self._evaluate(*self._alone((params, buffers)), batch)
+
+    def _alone(self, tree: Any) -> Any:
+        return tree if self._task.mesh is None else on_one_device(tree)
 
     def _timed(self, function: Any, *args: Any) -> Any:
         started = time.perf_counter()
@@ -230,23 +298,22 @@ class SampledSteps:
 def batch_of(sampled: Sampled) -> Batch:
     """A loader's batch, whose labels are those of vertices and of which split they are in, as one
     that a model is trained on."""
-    weights = sampled.y["weights"] * sampled.mask[:, None]
+    weights = jnp.where(sampled.mask[:, None], sampled.y["weights"], 0)
     if sampled.weight is not None:
         weights = weights * sampled.weight[:, None]
-    last = max(len(sampled.num_real) - 2, 0)
     return Batch(
         graph=sampled.graphs,
         x=sampled.x,
         labels=sampled.y["labels"],
         weights=weights,
         rows=sampled.seeds,
-        real=tuple(sampled.num_real[i] for i in range(last, -1, -1)),
+        real=sampled.num_real,
         edge_weight=sampled.edge_weight,
     )
 
 
 def _make(dataset: Dataset, sampling: Sampling, seed: int) -> Any:
-    """The sampler. Raises TrainError where an option has a wrong value, in the sampler's words."""
+    """The sampler, which starts from the labelled vertices where it starts from some."""
     kind, options = SAMPLERS[sampling.sampler], dict(sampling.options)
     if sampling.sampler == "neighbor":
         return kind(dataset.graph, sampling.fanouts, **options)
@@ -256,4 +323,4 @@ def _make(dataset: Dataset, sampling: Sampling, seed: int) -> Any:
     if "seed" in parameters:
         options.setdefault("seed", seed)
     sampler = kind(dataset.graph, **options)
-    return sampler
+    return Normalized(sampler, seed=seed) if sampling.normalize else sampler

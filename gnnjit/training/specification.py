@@ -157,13 +157,13 @@ class Specification:
         for what, used in (
             ("a memory budget", self.memory_budget is not None),
             ("a store", self.stored or self.store is not None),
-            ("several devices or processes", self.spread is not None),
+            ("a partition", self.partition != "auto" or self.exchange != "auto"),
             ("a comparison with plain segment operations", self.compare),
         ):
             if used:
                 raise TrainError(
-                    f"{self.name} is trained on sampled batches, on one device, with the graph in "
-                    f"memory, which {what} does not go with: leave out either"
+                    f"{self.name} is trained on sampled batches, with the graph in the memory of "
+                    f"each process, which {what} does not go with: leave out either"
                 )
 
     def _check_runs(self) -> None:

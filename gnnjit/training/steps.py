@@ -76,10 +76,16 @@ class ModelFunctions:
     """
 
     def __init__(
-        self, build: Build, config: TrainConfig, everywhere: NamedSharding | None = None
+        self,
+        build: Build,
+        config: TrainConfig,
+        everywhere: NamedSharding | None = None,
+        axis: str | None = None,
     ) -> None:
-        """`everywhere`: over which devices the state is to be replicated, if over several."""
-        self._build, self._everywhere = build, everywhere
+        """`everywhere`: over which devices the state is to be replicated, if over several.
+        `axis`: of a mesh, along which each device has a batch of its own; an update is then called
+        within `jax.shard_map`, and is that of the union of the batches."""
+        self._build, self._everywhere, self._axis = build, everywhere, axis
         self._optimizer = make_optimizer(config)
         self._training, *_ = _split(build(nnx.Rngs(0)), training=True)
         self._evaluating, *_ = _split(build(nnx.Rngs(0)), training=False)
@@ -121,12 +127,17 @@ class ModelFunctions:
         return CompiledSteps(update, evaluate, seconds, temp_bytes(update, evaluate))
 
     def _make_update(self) -> Callable[..., tuple[TrainState, jax.Array]]:
-        optimizer = self._optimizer
+        optimizer, axis = self._optimizer, self._axis
+
+        def together(x: jax.Array) -> jax.Array:
+            return x if axis is None else jax.lax.psum(x, axis)
 
         def update(
             state: TrainState, batch: Batch, seed: jax.Array, epoch: jax.Array, index: jax.Array
         ) -> tuple[TrainState, jax.Array]:
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), epoch), index)
+            if axis is not None:
+                key = jax.random.fold_in(key, jax.lax.axis_index(axis))
 
             def loss_of(params: Any) -> tuple[jax.Array, Any]:
                 # Mapped, so that its variables belong to this trace and may be assigned to.
@@ -137,9 +148,12 @@ class ModelFunctions:
                 weights = batch.weights[:, 0]
                 losses = cross_entropy(logits, batch.labels)
                 total = jnp.sum(jnp.where(weights > 0, weights * losses, 0))
-                return total / jnp.maximum(jnp.sum(weights), 1), buffers
+                count = together(jnp.sum(weights))
+                return together(total) / jnp.where(count > 0, count, 1), buffers
 
             (loss, buffers), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
+            if axis is not None:
+                buffers = jax.tree.map(lambda leaf: jax.lax.pmean(leaf, axis), buffers)
             updates, opt = optimizer.update(grads, state.opt, state.params)
             return TrainState(optax.apply_updates(state.params, updates), buffers, opt), loss
 

@@ -44,7 +44,8 @@ class Batch:
         weights: float32[L, 3], 1 where a label belongs to train, validation, test.
         graph_index: int32[N], the graph of each vertex (`num_graphs` on padding), or None.
         rows: int32[L], the row of the model's output that each label is of, or None for all rows.
-        real: for each layer how many of its destinations are no padding, or None.
+        real: int32[L + 1], how many vertices up to and with each hop are no padding, int32[1] of a
+            subgraph, or None.
         edge_weight: float32[E], of each edge in a mean of neighbours, or None.
         num_graphs: L for graph labels, or None (static).
     """
@@ -62,10 +63,12 @@ class Batch:
     def logits(self, model: Any, key: Any) -> jax.Array:
         """float[L, C]: what `model` says of this batch."""
         if self.num_graphs is None:
-            options = {"real": self.real, "edge_weight": self.edge_weight}
-            options = {name: value for name, value in options.items() if value is not None}
-            if not isinstance(model, Classifier):
-                options.pop("real", None)
+            options: dict[str, Any] = {}
+            if self.real is not None and isinstance(model, Classifier):
+                last = max(self.real.shape[0] - 2, 0)
+                options["real"] = [self.real[hop] for hop in range(last, -1, -1)]
+            if self.edge_weight is not None:
+                options["edge_weight"] = self.edge_weight
             logits = model(self.graph, self.x, key=key, **options)
             return logits if self.rows is None else logits[self.rows]
         return model(self.graph, self.x, self.graph_index, self.num_graphs, key=key)

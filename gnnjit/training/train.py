@@ -48,7 +48,7 @@ from gnnjit.training.processes import (
     shared,
 )
 from gnnjit.training.sampled import SampledSteps, SampledTask, Sampling
-from gnnjit.training.sharded import ShardedTask
+from gnnjit.training.sharded import AXIS, ShardedTask
 from gnnjit.training.sharded_stored import shard_stored
 from gnnjit.training.specification import Specification
 from gnnjit.training.steps import Build, ModelFunctions
@@ -154,7 +154,7 @@ def train(
         dataset: what `gnnjit.data.open_dataset` or `gnnjit.data.stored.prepare.prepare` gives.
         config: hyperparameters; by default those of the dataset's recipe.
         sampling: train on sampled batches instead of the whole graph; it is still evaluated on the
-            whole one. For one graph in memory, on one device.
+            whole one. For one graph in memory; over several devices each has batches of its own.
         seeds: runs with the seeds `config.seed`, `config.seed + 1`, ... (vertices only).
         folds: of cross-validation (graphs only).
         build: makes the model, called as `model(graph, x, *, key)` (for graphs
@@ -221,7 +221,9 @@ def run_training(
         first = tasks[0][2]
         sharded = first if isinstance(first, ShardedTask) else None
         build = build or _builder(dataset, config, spec.task)
-        functions = ModelFunctions(build, config, sharded and sharded.everywhere)
+        everywhere = getattr(first, "everywhere", None)
+        several = isinstance(first, SampledTask) and first.mesh is not None
+        functions = ModelFunctions(build, config, everywhere, AXIS if several else None)
         steps: Steps
         if isinstance(first, SampledTask):
             steps = SampledSteps(functions, first)
@@ -364,11 +366,12 @@ def _tasks(spec: Specification, dataset: Any) -> Iterator[tuple[str, int, Task]]
             yield f"fold-{i}", config.seed, task
         return
     stored = isinstance(dataset, StoredDataset)
-    if spec.spread is not None:
+    if spec.sampling is not None:
+        mesh = None if spec.spread is None else spec.spread.mesh()
+        task = SampledTask(dataset, spec.sampling, config.layers, config.seed, mesh)
+    elif spec.spread is not None:
         of_shards = shard_stored if stored else ShardedTask.of
         task = of_shards(dataset, spec.spread)
-    elif spec.sampling is not None:
-        task = SampledTask(dataset, spec.sampling, config.layers, config.seed)
     else:
         task = StoredTask(dataset) if stored else VertexTask(dataset)
     for seed in range(config.seed, config.seed + spec.seeds):

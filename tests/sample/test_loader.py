@@ -7,8 +7,13 @@ import gc
 import itertools
 import json
 import re
+import signal
+import subprocess
+import sys
 import threading
 import traceback
+import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +24,12 @@ from flax import nnx
 from gnnjit import nn
 from gnnjit.errors import GnnjitWarning, SampleError
 from gnnjit.graph import Graph
-from gnnjit.sample import Batch, Loader, NeighborSampler, Shapes, Stored
+from gnnjit.sample import Batch, Loader, NeighborSampler, Sample, Shapes, Stored
+from gnnjit.sample.features import Features
 from gnnjit.store import DiskStore, HostStore
 
 N, F = 600, 4
+ROOT = Path(__file__).parents[2]
 
 
 def power_law_graph(seed: int = 0) -> Graph:
@@ -105,11 +112,12 @@ def test_resuming_gives_the_rest_of_the_stream(stop):
     whole = loader()
     expected = [*whole, *whole]
     some = loader()
-    for _, _batch in zip(range(stop), some, strict=False):
-        pass
+    stream = iter(some)
+    for _ in range(stop):
+        next(stream)
     state = json.loads(json.dumps(some.state()))
     again = loader(state=state)
-    for one, other in zip([*again, *again][: 20 - stop], expected[stop:], strict=False):
+    for one, other in zip([*again, *again], expected[stop:], strict=True):
         assert_same(one, other)
 
 
@@ -220,6 +228,24 @@ def interrupted(batches) -> None:
         raise KeyboardInterrupt
 
 
+class Interrupted:
+    """A sampler during which the user presses Ctrl-C."""
+
+    num_seeds, adjacency = N, SAMPLER.adjacency
+
+    def sample(self, seeds, seed=0):
+        if threading.current_thread() is not threading.main_thread():
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        return SAMPLER.sample(seeds, seed)
+
+
+def test_a_keyboard_interrupt_ends_the_threads():
+    stream = iter(Loader(Interrupted(), X, batch_size=N, shapes=None, threads=1))
+    with pytest.raises(KeyboardInterrupt):
+        next(stream)
+    assert not own_threads()
+
+
 def test_ending_an_iteration_ends_its_threads():
     some = loader(threads=3)
     stream = iter(some)
@@ -238,6 +264,16 @@ def test_ending_an_iteration_ends_its_threads():
     del stream
     gc.collect()
     assert not own_threads()
+
+
+def test_an_interpreter_ends_in_the_middle_of_an_epoch():
+    code = (
+        "from tests.sample.test_loader import loader\n"
+        "stream = iter(loader(threads=3))\n"
+        "print(next(stream).number.tolist())\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (ended.returncode, ended.stdout) == (0, "[0, 0, 0]\n"), ended.stderr
 
 
 def test_one_iteration_at_a_time():
@@ -278,6 +314,7 @@ def test_features_from_files_and_stores(tmp_path):
             store.write("x", 0, X)
             store.seal("x")
         features = {
+            "narrow": jnp.asarray(X, jnp.bfloat16),
             "mapped": mapped,
             "jax": jnp.asarray(X),
             "disk": Stored(disk, "x"),
@@ -289,8 +326,111 @@ def test_features_from_files_and_stores(tmp_path):
         batch = Loader(SAMPLER, features, Y, batch_size=64, shapes=3, seed=7).batch(0, 3)
     for name in ("mapped", "jax", "disk", "memory", "columns"):
         np.testing.assert_array_equal(batch.x[name], expected)
+    np.testing.assert_array_equal(batch.x["narrow"], expected.astype(jnp.bfloat16))
     np.testing.assert_array_equal(batch.x["half"], expected.astype(np.float16))
     np.testing.assert_array_equal(batch.x["flag"], expected[:, 0] > 0)
+
+
+def test_features_on_the_device_are_read_there(monkeypatch):
+    expected = loader().batch(0, 2).x
+    monkeypatch.setattr("gnnjit.sample.features._on_accelerator", lambda array: True)
+    features = {"device": jnp.asarray(X), "host": X}
+    some = Loader(SAMPLER, features, jnp.asarray(Y), batch_size=64, shapes=3, seed=7)
+    batch = some.batch(0, 2)
+    for rows in batch.x.values():
+        np.testing.assert_array_equal(rows, expected)
+    assert len(list(some)) == 10
+    assert some.report().programs <= 3
+
+
+def test_buffers_are_used_again_once_nothing_refers_to_them():
+    features = Features("x", X, N)
+    (first,) = features.room(20)
+    view, address = first[3:5].reshape(-1), first.ctypes.data
+    assert address % 64 == 0
+    del first
+    (other,) = features.room(20)
+    assert other.ctypes.data != address
+    del view
+    assert features.room(10)[0].ctypes.data == address
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_hot_rows_change_no_batch(threads):
+    features = {"x": X, "label": Y}
+    plain = Loader(SAMPLER, features, batch_size=64, shapes=None, threads=threads)
+    some = Loader(SAMPLER, features, batch_size=64, shapes=3, threads=threads, hot_rows=100)
+    for one, other in zip(plain, some, strict=True):
+        rows = len(one.vertices)
+        for name in features:
+            np.testing.assert_array_equal(other.x[name][:rows], one.x[name])
+            assert not np.asarray(other.x[name])[rows:].any()
+    report = some.report()
+    assert 100 / 6 < report.hits < 100
+    assert report.programs <= 3
+    assert len(some.shapes[0]) == len(report.padding.dimensions) == 6
+
+
+class Parts:
+    """A sampler of subgraphs, whose seeds are parts of 50 vertices."""
+
+    adjacency = SAMPLER.adjacency
+
+    def __init__(self, seeded: bool) -> None:
+        self.num_seeds = 12 if seeded else None
+
+    def sample(self, seeds, seed=0):
+        if self.num_seeds is None:
+            seeds = np.array([seed % 12, (seed + 1) % 12])
+        vertices = np.concatenate([np.arange(50 * s, 50 * s + 50 + s % 3) % N for s in seeds])
+        vertices = np.unique(vertices)
+        count = len(vertices)
+        ring = np.arange(count, dtype=np.int32)
+        return Sample(
+            vertices=vertices,
+            vertex_counts=(count,),
+            indptr=np.arange(count + 1, dtype=np.int32),
+            neighbor=np.roll(ring, 1),
+            edge=ring,
+            edge_counts=(count,),
+            degree=np.ones(count, np.int32),
+            weight=1 / (1 + vertices).astype(np.float32),
+            edge_weight=np.ones(count, np.float32),
+        )
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_subgraphs_have_labels_for_their_vertices(seeded):
+    some = Loader(
+        Parts(seeded), X, Y, batch_size=2, steps=None if seeded else 6, shapes=2,
+        labelled=np.arange(N) % 2 == 0,
+    )  # fmt: skip
+    batches = list(some)
+    assert len(batches) == 6
+    for batch in batches:
+        (graph,), real = batch.graphs, int(batch.num_real[0])
+        vertices = np.asarray(batch.vertices)
+        assert batch.seeds is None
+        assert len(batch.y) == len(batch.mask) == len(batch.weight) == graph.num_nodes
+        np.testing.assert_array_equal(batch.y[:real], Y[vertices[:real]])
+        np.testing.assert_array_equal(batch.mask, (vertices < N) & (vertices % 2 == 0))
+        np.testing.assert_allclose(batch.weight[:real], 1 / (1 + vertices[:real]))
+        assert not np.asarray(batch.weight)[real:].any()
+        assert int(np.sum(batch.edge_weight)) == real
+    if seeded:
+        seen = np.concatenate([np.asarray(b.vertices)[: int(b.num_real[0])] for b in batches])
+        assert set(seen) == set(range(N))
+    assert_same(some.batch(0, 3), batches[3])
+
+
+def test_subgraphs_that_fit_no_shape_are_drawn_again():
+    some = Loader(Parts(False), X, steps=40, shapes=Shapes(((101, 101),), (1.0, 1.0)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for batch in some:
+            assert int(batch.num_real[0]) <= 101
+    assert some.report().batches == 40
+    assert some.report().resamples > 0
 
 
 @pytest.mark.parametrize(
@@ -307,6 +447,8 @@ def test_features_from_files_and_stores(tmp_path):
         ({"edges": np.zeros(3)}, "Loader: edges has shape (3,), expected (4000, ...)"),
         ({"times": np.zeros(3)}, f"Loader: times has shape (3,), expected ({N},)"),
         ({"seed": -1}, "Loader: seed is -1, expected a whole number from 0"),
+        ({"labelled": [1]}, "Loader: got labelled with samples that have seeds, expected seeds"),
+        ({"hot_rows": [-1]}, f"Loader: hot_rows[0] is -1, expected a number from 0 to {N - 1}"),
         ({"state": {}}, "Loader: state is {}, expected what state() returned"),
     ],
 )
@@ -318,6 +460,12 @@ def test_bad_input(options, message):
 def test_bad_features_states_and_numbers():
     with pytest.raises(SampleError, match=re.escape("Loader: x['a'] has shape (3, 2), expected")):
         Loader(SAMPLER, {"a": np.zeros((3, 2))})
+    with pytest.raises(SampleError, match="got hot_rows without features on the host"):
+        Loader(SAMPLER, hot_rows=3)
+    with pytest.raises(SampleError, match="got steps=None with a Parts, whose samples need no"):
+        Loader(Parts(False), X)
+    with pytest.raises(SampleError, match="got seeds with a Parts, whose samples need no seeds"):
+        Loader(Parts(False), X, seeds=[1], steps=3)
     with pytest.raises(SampleError, match="Loader: state has seed 7, expected 8"):
         loader(seed=8, shapes=None, state=loader(shapes=None).state())
     with pytest.raises(SampleError, match="Loader: state has order"):
@@ -326,3 +474,18 @@ def test_bad_features_states_and_numbers():
         loader().batch(0, 10)
     with pytest.raises(SampleError, match=r"fit no shape and was split in \d+, expected one"):
         loader(shapes=Shapes(((40, 150, 300, 150, 300),), (1.0,) * 5)).batch(0, 0)
+
+
+def test_seeds_of_different_times_see_different_neighbours():
+    edge_times = np.random.default_rng(2).integers(0, 100, 4000)
+    sampler = NeighborSampler(GRAPH, (5, 3), edge_times=edge_times)
+    times = np.arange(N) % 100
+    some = Loader(sampler, X, Y, batch_size=64, shapes=3, times=times, edges=edge_times)
+    for batch in some:
+        seeds = np.asarray(batch.vertices)[np.asarray(batch.seeds)][np.asarray(batch.mask)]
+        latest, graph = times[seeds].max(), batch.graphs[0]
+        assert np.asarray(batch.edges_of(0))[np.asarray(graph.mask)].max() <= latest
+        last = batch.graphs[1]
+        real = np.asarray(last.mask)
+        when = np.asarray(batch.edges_of(1))[real]
+        assert (when <= times[seeds[np.asarray(last.dst)[real]]]).all()

@@ -1,0 +1,116 @@
+"""Accuracy of sampled training on PPI, over the seconds that training took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from gnnjit.data import Dataset
+from gnnjit.nn import SAGE
+from gnnjit.sample import FrontierSampler, Loader, NeighborSampler
+from gnnjit.training.steps import cross_entropy
+
+FANOUTS = {1: (25,), 2: (25, 10), 3: (25, 10, 5)}
+"""Of layer sampling, after GraphSAGE (section 4.4)."""
+
+
+class Net(nnx.Module):
+    """SAGE layers, each with layer normalisation, and a linear layer, after GraphSAINT."""
+
+    def __init__(self, features: int, hidden: int, classes: int, layers: int, rngs: nnx.Rngs):
+        widths = [features] + [hidden] * layers
+        self.layers = nnx.List(SAGE(a, hidden, rngs=rngs) for a in widths[:-1])
+        self.norms = nnx.List(nnx.LayerNorm(hidden, rngs=rngs) for _ in range(layers))
+        self.last = nnx.Linear(hidden, classes, rngs=rngs)
+
+    def __call__(self, graphs: Any, x: Any, key: Any = None, rate: float = 0.0) -> Any:
+        graphs = graphs if len(graphs) > 1 else graphs * len(self.layers)
+        for i, (layer, norm, graph) in enumerate(zip(self.layers, self.norms, graphs, strict=True)):
+            if key is not None and rate > 0:
+                keep = jax.random.bernoulli(jax.random.fold_in(key, i), 1 - rate, x.shape)
+                x = jnp.where(keep, x / (1 - rate), 0)
+            x = jax.nn.relu(norm(layer(graph, x)))
+        return self.last(x)
+
+
+def batches(data: Dataset, kind: str, layers: int, threads: int) -> Iterator[Any]:
+    """(graphs, x, labels, rows, mask), without end."""
+    train = np.asarray(data.train_mask)
+    if kind == "full":
+        whole = (data.graph,), jnp.asarray(data.x), jnp.asarray(data.y), None, jnp.asarray(train)
+        while True:
+            yield whole
+    if kind == "frontier":
+        sampler: Any = FrontierSampler(data.graph, frontier=1000, vertices=6000, roots=train)
+        options: dict[str, Any] = {"labelled": train, "steps": 4}
+    else:
+        sampler = NeighborSampler(data.graph, FANOUTS[layers])
+        options = {"seeds": train, "batch_size": 512}
+    loader = Loader(sampler, data.x, data.y, threads=threads, shapes=2, prefetch=3, **options)
+    while True:
+        for part in loader:
+            yield part.graphs, part.x, part.y, part.seeds, part.mask
+
+
+def curve(
+    data: Dataset, kind: str, layers: int, seconds: float, every: int, *, hidden: int = 512,
+    rate: float = 0.1, lr: float = 0.005, threads: int = 1,
+) -> list[dict[str, float]]:  # fmt: skip
+    """Micro-F1 after every so many steps; seconds are those of steps and batches, without compiling
+    and evaluating."""
+    rngs = nnx.Rngs(0)
+    net = Net(data.num_features, hidden, data.num_classes, layers, rngs)
+    definition, params = nnx.split(net)
+    optimizer = optax.adam(lr)
+    state = optimizer.init(params)
+
+    def update(params: Any, state: Any, part: Any, key: Any) -> Any:
+        graphs, x, labels, rows, mask = part
+
+        def loss_of(params: Any) -> Any:
+            logits = nnx.merge(definition, params)(graphs, x, key, rate)
+            logits = logits if rows is None else logits[rows]
+            return jnp.sum(jnp.where(mask, cross_entropy(logits, labels), 0)) / jnp.sum(mask)
+
+        loss, grads = jax.value_and_grad(loss_of)(params)
+        updates, state = optimizer.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, loss
+
+    step = jax.jit(update, donate_argnums=(0, 1))
+    said = jax.jit(lambda params, x: nnx.merge(definition, params)((data.graph,), x) > 0)
+    x, spent, points = jnp.asarray(data.x), 0.0, []
+    stream, compiled = batches(data, kind, layers, threads), {}
+    number = 0
+    while spent < seconds:
+        started = time.perf_counter()
+        for _ in range(every):
+            part = next(stream)
+            shape = tuple(leaf.shape for leaf in jax.tree.leaves(part))
+            key = jax.random.key(number)
+            if shape not in compiled:
+                paused = time.perf_counter()
+                compiled[shape] = step.lower(params, state, part, key).compile()
+                started += time.perf_counter() - paused
+            params, state, loss = compiled[shape](params, state, part, key)
+            number += 1
+        jax.block_until_ready(params)
+        spent += time.perf_counter() - started
+        answers = np.asarray(said(params, x))
+        point = {"seconds": spent, "steps": number, "loss": float(loss)}
+        for split in ("train", "val", "test"):
+            mask = np.asarray(getattr(data, f"{split}_mask"))
+            point[split] = f1(answers[mask], np.asarray(data.y)[mask])
+        points.append(point)
+    return points
+
+
+def f1(said: np.ndarray, true: np.ndarray) -> float:
+    """The micro-F1 of all labels."""
+    return float(2 * (said & true).sum() / (said.sum() + true.sum()))
