@@ -12,7 +12,9 @@ from gnnjit.sample.frontier import FrontierSampler
 from gnnjit.sample.grain import BatchSource, iter_dataset
 from gnnjit.sample.hops import HopSampler
 from gnnjit.sample.induced import InducedSampler
+from gnnjit.sample.links import LinkSample, LinkSampler
 from gnnjit.sample.loader import Loader, Report
+from gnnjit.sample.negative import Negatives, NegativeSampler
 from gnnjit.sample.neighbor import NeighborSampler
 from gnnjit.sample.padding import Padding, Shapes, plan_graph_shapes, plan_shapes
 from gnnjit.sample.saint import Normalized
@@ -31,7 +33,11 @@ __all__ = [
     "GraphSampler",
     "HopSampler",
     "InducedSampler",
+    "LinkSample",
+    "LinkSampler",
     "Loader",
+    "NegativeSampler",
+    "Negatives",
     "NeighborSampler",
     "Normalized",
     "Padding",

@@ -99,17 +99,7 @@ def induced(
     vertices = numbering.found
     degree = np.asarray(adjacency.indptr[vertices + 1] - adjacency.indptr[vertices])
     begin = offsets_of(degree)
-    # Their slots, counted from the first of their row, and the numbers of their sources. A row's
-    # edges stand at the beginning of its part; memory that is not touched costs nothing.
-    slots, numbers = np.empty(begin[-1], np.int32), np.empty(begin[-1], np.int32)
-    counts, words = np.empty(len(vertices), np.int64), numbering.filter()
-    where = adjacency.indptr, vertices, begin
-    workers.run(
-        lambda b, e: _look_up(
-            *where, adjacency.neighbor, *numbering.table, words, b, e, slots, numbers, counts
-        ),
-        len(vertices),
-    )
+    slots, numbers, counts = _inside(adjacency, numbering, begin, workers)
     indptr = offsets_of(counts)
     size = int(indptr[-1])
     if size >= 2**31:
@@ -118,6 +108,7 @@ def induced(
             f"draw fewer vertices"
         )
     neighbor, chosen = np.empty(size, np.int32), np.empty(size, np.int64)
+    where = adjacency.indptr, vertices, begin
     workers.run(
         lambda b, e: _fill(*where, slots, numbers, indptr, b, e, neighbor, chosen), len(vertices)
     )
@@ -133,6 +124,24 @@ def induced(
         seeds=seeds,
         tree=tree,
     )
+
+
+def _inside(
+    adjacency: Adjacency, numbering: Numbering, begin: HostArray, workers: Workers
+) -> tuple[HostArray, HostArray, HostArray]:
+    """Of the in-edges of each vertex that come from another: their slots, counted from the first of
+    its row, the numbers of their sources, and how many there are. Vertex `i` has the part from
+    `begin[i]` on, and they stand at its beginning; memory that is not touched costs nothing."""
+    slots, numbers = np.empty(begin[-1], np.int32), np.empty(begin[-1], np.int32)
+    counts, words = np.empty(numbering.count, np.int64), numbering.filter()
+    where = adjacency.indptr, numbering.found, begin
+    workers.run(
+        lambda b, e: _look_up(
+            *where, adjacency.neighbor, *numbering.table, words, b, e, slots, numbers, counts
+        ),
+        numbering.count,
+    )
+    return slots, numbers, counts
 
 
 def offsets_of(counts: HostArray) -> HostArray:
