@@ -69,6 +69,7 @@ class Setting:
     features: int = 128
     repeats: int = 3
     passes: int = 2
+    fill: float = 0.02
     parts: tuple[int, ...] = (2, 3, 4, 8)
     points: int = 5
     small: int = 100_000
@@ -79,7 +80,7 @@ class Setting:
 
 
 SMOKE = Setting(
-    models=("gcn",), heavy=(), sizes=(300,), features=8, repeats=1, passes=1, parts=(2,),
+    models=("gcn",), heavy=(), sizes=(300,), features=8, repeats=1, passes=1, fill=0.0, parts=(2,),
     points=2, small=300, graphs=("power law",), shares_memory=(2,),
 )  # fmt: skip
 
@@ -149,7 +150,7 @@ def growth(setting: Setting) -> Iterator[Any]:
             for name in names[size]:
                 points += _points(task, name, copied, stack)
             groups = [[run for run, _ in found] for found in points]
-            times = measure.in_passes(groups, setting.repeats, setting.passes)
+            times = measure.in_passes(groups, setting.repeats, setting.passes, fill=setting.fill)
             for found, seconds in zip(points, times, strict=True):
                 for (_, row), took in zip(found, seconds, strict=True):
                     yield row(took, took / seconds[0])
@@ -263,7 +264,7 @@ def _ablated(task: Task, setting: Setting) -> Iterator[AblationRow]:
         functions[name] = function
         layouts[name] = _fit(function, args)
         runs.append(run)
-    times = measure.in_passes([runs], setting.repeats, setting.passes)[0]
+    times = measure.in_passes([runs], setting.repeats, setting.passes, fill=setting.fill)[0]
     for (name, function), seconds in zip(functions.items(), times, strict=True):
         fit = layouts[name]
         chunks = sum(s.kind == "chunk" for s in fit.steps)

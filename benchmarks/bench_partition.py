@@ -66,11 +66,12 @@ class Setting:
     rounds: int = 2
     repeats: int = 5
     passes: int = 2
+    fill: float = 0.02
 
 
 SMOKE = Setting(
     models=("gcn",), widths=(8,), graphs=("crawled",), shards=2, vertices=200,
-    edges=800, rounds=1, repeats=1, passes=1,
+    edges=800, rounds=1, repeats=1, passes=1, fill=0.0,
 )  # fmt: skip
 
 
@@ -193,7 +194,7 @@ def study(lesson: Lesson, setting: Setting) -> tuple[PartitionModel, Points]:
     cuts = list(lesson.baselines().values())[:2]
     for turn in range(len(cuts) + setting.rounds):
         cut = cuts[turn] if turn < len(cuts) else lesson.learned(model)
-        seconds = measure.in_turn(lesson.steps(cut), setting.repeats)
+        seconds = measure.in_turn(lesson.steps(cut), setting.repeats, fill=setting.fill)
         lesson.teach(model, cut, seconds)
         points.append((cut, seconds))
     return model, points
@@ -224,7 +225,7 @@ def _rows(
     cuts["rebalanced"] = rebalance(network.src, network.dst, cuts["vertices"], cost)
     steps = [lesson.steps(cut) for cut in cuts.values()]
     runs = [run for some in steps for run in some]
-    times = measure.in_passes([runs], setting.repeats, setting.passes)[0]
+    times = measure.in_passes([runs], setting.repeats, setting.passes, fill=setting.fill)[0]
     shards = np.reshape(times, (len(cuts), lesson.shards))
     step = dict(zip(cuts, shards.max(1), strict=True))
     return [

@@ -163,7 +163,7 @@ def _collectives(setting: work.Setting, count: int) -> Iterator[dict[str, Any]]:
             f = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec))
             x = jax.device_put(jnp.ones((count * size // 256, 64)), NamedSharding(mesh, spec))
             runs.append(functools.partial(f, x))
-        times = measure.in_passes([runs], setting.repeats, setting.passes)[0]
+        times = measure.in_passes([runs], setting.repeats, setting.passes, fill=setting.fill)[0]
         for (name, (_, share)), seconds in zip(bodies.items(), times, strict=True):
             total = int(size * share) * count
             yield dataclasses.asdict(Point(name, count, size, total, seconds))
@@ -180,7 +180,7 @@ def _computed(setting: work.Setting) -> Iterator[dict[str, Any]]:
 
     add = jax.jit(lambda x: x + 1)
     x = jnp.zeros(max(setting.vertices * setting.features, 1 << 16), jnp.float32)
-    copies = 8 * x.size / measure.in_turn([lambda: add(x)], setting.repeats)[0]
+    copies = 8 * x.size / measure.in_turn([lambda: add(x)], setting.repeats, fill=setting.fill)[0]
     n = setting.vertices
     sizes = [(n, 4), (n // 2, 16), (n // 2, 32), (n // 4, 8), (n // 4, 64), (n // 16, 16)]
     for layer in setting.models:
@@ -189,7 +189,7 @@ def _computed(setting: work.Setting) -> Iterator[dict[str, Any]]:
         for g in graphs:
             args = programs.one_device(g), g.num_nodes, setting.features
             runs.append(layer_time._run(programs.layer(layer, "both", *args)))
-        times = measure.in_passes([runs], setting.repeats, setting.passes)[0]
+        times = measure.in_passes([runs], setting.repeats, setting.passes, fill=setting.fill)[0]
         for g, seconds in zip(graphs, times, strict=True):
             sizes_ = {"edges": len(g.src), "rows": g.num_nodes}
             yield {"layer": layer, **sizes_, "seconds": seconds, "copies": copies}

@@ -75,7 +75,7 @@ def _measured(
     locals_ = [local_graph(found, partition, p) for p in range(count)] if count > 1 else []
     alone = [_run(programs.local_layer(layer, g, features)) for g in locals_]
     groups = [list(runs.values()), alone]
-    times, own = measure.in_passes(groups, setting.repeats, setting.passes)
+    times, own = measure.in_passes(groups, setting.repeats, setting.passes, fill=setting.fill)
     by_exchange = dict(zip(runs, times, strict=True))
     return by_exchange, own or [by_exchange["one device"]]
 

@@ -66,6 +66,7 @@ class Setting:
     families: tuple[str, ...] = ("crawled", "web-NotreDame", "mesh")
     repeats: int = 3
     passes: int = 2
+    fill: float = 0.02
     data: str | None = None
 
 
@@ -73,6 +74,7 @@ SMOKE = Setting(
     graphs=("mesh",), cuts=("crawl",), counts=(2,), all_layers=(), memory_counts=(1, 2),
     memory_graphs=("mesh",), time_counts=(2,), time_graphs=("mesh",), models=("gcn",), features=32,
     vertices=400, targets=(2, 4, 8), grown=(100, 200, 400), families=("mesh",), repeats=1, passes=1,
+    fill=0.0,
 )  # fmt: skip
 
 

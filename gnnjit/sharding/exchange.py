@@ -18,7 +18,7 @@ EXCHANGES = ("all_gather", "halo", "cover", "ring")
 """The names that `gnnjit.shard` takes."""
 
 
-class RowBlock(NamedTuple):
+class SendBlock(NamedTuple):
     """Rows that shards receive from the shard `distance` after them, around the ring of shards.
 
     height: rows, padding included.
@@ -61,7 +61,7 @@ class Halo:
     returned: Structure
     places: Any
     origins: Any
-    blocks: tuple[RowBlock, ...]
+    blocks: tuple[SendBlock, ...]
     at_once: bool
     rows: int
 
@@ -71,7 +71,7 @@ class Halo:
         return moved_rows(self.blocks, self.at_once)
 
 
-def moved_rows(blocks: Sequence[RowBlock], at_once: bool) -> int:
+def moved_rows(blocks: Sequence[SendBlock], at_once: bool) -> int:
     """Rows that all shards together send in these blocks, padding included."""
     rows = sum(block.height * len(block.readers) for block in blocks)
     return rows - sum(block.height for block in blocks) if at_once else rows

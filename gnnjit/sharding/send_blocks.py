@@ -9,7 +9,7 @@ import numpy as np
 
 from gnnjit.graph.structure import Structure, counting_sort
 from gnnjit.shapes import HostArray
-from gnnjit.sharding.exchange import Halo, RowBlock, moved_rows
+from gnnjit.sharding.exchange import Halo, SendBlock, moved_rows
 
 AT_ONCE = 1.25
 """One `all_to_all` is taken where it moves at most so many times what `ppermute`s would."""
@@ -83,16 +83,16 @@ class HaloLayout:
         shard = np.arange(num_shards)
         # For each block, the rows of a pair that come before it.
         self.before: list[int] = []
-        self.blocks: tuple[RowBlock, ...] = ()
+        self.blocks: tuple[SendBlock, ...] = ()
         for distance in range(1, num_shards):
             each = counts[(shard + distance) % num_shards, shard]
             ends = _levels(each).tolist()
             for start, end in zip([0, *ends], ends, strict=False):
                 readers = tuple(np.flatnonzero(each > start).tolist())
-                self.blocks += (RowBlock(distance, end - start, readers),)
+                self.blocks += (SendBlock(distance, end - start, readers),)
                 self.before.append(start)
         tallest, everyone = int(counts.max(initial=0)), tuple(range(num_shards))
-        alike = tuple(RowBlock(q, tallest, everyone) for q in everyone)
+        alike = tuple(SendBlock(q, tallest, everyone) for q in everyone)
         moved = moved_rows(self.blocks, at_once=False)
         several = len(self.blocks) > 1
         self.at_once = several and moved_rows(alike, at_once=True) <= AT_ONCE * moved

@@ -29,7 +29,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from gnnjit.config import path_of
-from gnnjit.system.cache import write_atomically
+from gnnjit.system import cache
 from gnnjit.training.errors import CheckpointError
 
 _IDENTITY = "identity.json"
@@ -133,7 +133,7 @@ def _write_json(path: Path, data: dict[str, Any]) -> None:
     text = json.dumps({**data, _DIGEST: _digest_of_json(data)}, indent=2) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text.encode())
+        cache.write_atomically(path, text.encode())
     except OSError as error:
         raise CheckpointError(
             f"{path.parent} cannot be written ({error.strerror}): choose another --checkpoint "
@@ -145,8 +145,8 @@ def _read_json(path: Path, do: str) -> dict[str, Any]:
     """What `_write_json` wrote. Raises CheckpointError, which says what to `do`, for anything
     else."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        data = cache.read(path, finite=False)
+    except (OSError, cache.Unusable) as error:
         raise CheckpointError(f"{path} cannot be read ({_first_line(error)}): {do}") from error
     if not isinstance(data, dict) or data.pop(_DIGEST, None) != _digest_of_json(data):
         raise CheckpointError(f"{path} is not as it was written, its digest is another: {do}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -167,23 +167,15 @@ def sort_by_destination(cells: Cells, progress: Progress) -> HostArray:
 
     Returns `int32[P, P]`, the distinct destinations of cell (i, j).
     """
-    used = np.zeros_like(cells.counts, np.int32)
-    for j, size in enumerate(cells.sizes):
-        degree = np.zeros(size, np.int32)
-        for i in np.flatnonzero(cells.counts[:, j]).tolist():
-            dst, src, number = (cells.read(part, i, j) for part in IN)
-            # Two stable sorts by one key each; both take time in proportion to the edges.
-            _, dst, order = counting_sort(src, dst, cells.sizes[i])
-            indptr, order, _ = counting_sort(dst, order, size)
-            here = np.diff(indptr)
-            for part, rows in zip(IN, (_rows(here), src[order], number[order]), strict=True):
-                cells.write(part, i, j, rows)
-            cells.write_indptr(IN_ENDS, i, j, indptr)
-            degree += here
-            used[i, j] = np.count_nonzero(here)
-            progress.add(len(src))
-        cells.store.write(cells.array("in_degree"), int(cells.bounds[j]), degree)
-    return used
+
+    def sort(i: int, j: int) -> Sorted:
+        dst, src, number = (cells.read(part, i, j) for part in IN)
+        # Two stable sorts by one key each; both take time in proportion to the edges.
+        _, dst, order = counting_sort(src, dst, cells.sizes[i])
+        indptr, order, _ = counting_sort(dst, order, cells.sizes[j])
+        return indptr, src[order], number[order]
+
+    return _write_sorted(cells, progress, sort, IN, IN_ENDS, "in_degree", by_source=False)
 
 
 def sort_by_source(cells: Cells, progress: Progress) -> HostArray:
@@ -191,22 +183,44 @@ def sort_by_source(cells: Cells, progress: Progress) -> HostArray:
 
     Returns `int32[P, P]`, the distinct sources of cell (i, j).
     """
+
+    def sort(i: int, j: int) -> Sorted:
+        dst, src, _ = IN
+        return counting_sort(cells.read(src, i, j), cells.read(dst, i, j), cells.sizes[i])
+
+    return _write_sorted(cells, progress, sort, OUT, OUT_ENDS, "out_degree", by_source=True)
+
+
+Sorted = tuple[HostArray, HostArray, HostArray]
+"""Where the edges of each row of a cell begin, and two numbers of each edge."""
+
+
+def _write_sorted(
+    cells: Cells,
+    progress: Progress,
+    sort: Callable[[int, int], Sorted],
+    parts: Sequence[str],
+    ends: str,
+    degrees: str,
+    *,
+    by_source: bool,
+) -> HostArray:
+    """Write what `sort` makes of each cell, and the degrees; the distinct rows of each cell."""
     used = np.zeros_like(cells.counts, np.int32)
-    for i, size in enumerate(cells.sizes):
+    for own, size in enumerate(cells.sizes):
         degree = np.zeros(size, np.int32)
-        for j in np.flatnonzero(cells.counts[i]).tolist():
-            dst, src, _ = IN
-            indptr, neighbor, position = counting_sort(
-                cells.read(src, i, j), cells.read(dst, i, j), size
-            )
+        counts = cells.counts[own] if by_source else cells.counts[:, own]
+        for other in np.flatnonzero(counts).tolist():
+            i, j = (own, other) if by_source else (other, own)
+            indptr, *rest = sort(i, j)
             here = np.diff(indptr)
-            for part, rows in zip(OUT, (_rows(here), neighbor, position), strict=True):
+            for part, rows in zip(parts, (_rows(here), *rest), strict=True):
                 cells.write(part, i, j, rows)
-            cells.write_indptr(OUT_ENDS, i, j, indptr)
+            cells.write_indptr(ends, i, j, indptr)
             degree += here
             used[i, j] = np.count_nonzero(here)
-            progress.add(len(position))
-        cells.store.write(cells.array("out_degree"), int(cells.bounds[i]), degree)
+            progress.add(len(rest[0]))
+        cells.store.write(cells.array(degrees), int(cells.bounds[own]), degree)
     return used
 
 

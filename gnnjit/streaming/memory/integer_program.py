@@ -14,7 +14,7 @@ import dataclasses
 import numpy as np
 from scipy import optimize, sparse
 
-from gnnjit.streaming.memory.problem import Problem, bits
+from gnnjit.streaming.memory.problem import MemoryProblem, bits
 
 MAX_NODES = 1
 """Nodes of the solver's tree: what the first one leaves open is not worth the time."""
@@ -29,7 +29,7 @@ class _Stay:
     until: int
 
 
-def fewest_bytes(problem: Problem) -> tuple[list[tuple[int, int]], bool] | None:
+def fewest_bytes(problem: MemoryProblem) -> tuple[list[tuple[int, int]], bool] | None:
     """The operations in the given order, each with the tensors evicted before it, and whether it is
     proven that no other evictions in this order move fewer bytes. None where the solver finds
     nothing."""
@@ -47,7 +47,7 @@ def fewest_bytes(problem: Problem) -> tuple[list[tuple[int, int]], bool] | None:
     return list(zip(problem.order, leaves, strict=True)), proven
 
 
-def _stays(problem: Problem) -> list[_Stay]:
+def _stays(problem: MemoryProblem) -> list[_Stay]:
     """Where a tensor is not used by an operation, but by one before and one after."""
     last: dict[int, int] = {}
     found = []
@@ -60,7 +60,7 @@ def _stays(problem: Problem) -> list[_Stay]:
     return found
 
 
-def _solve(problem: Problem, stays: list[_Stay]) -> tuple[np.ndarray, bool] | None:
+def _solve(problem: MemoryProblem, stays: list[_Stay]) -> tuple[np.ndarray, bool] | None:
     """Which of them stay. Unknowns: one for each, then one for each tensor that may have to be
     stored, 1 where it is not."""
     made = 0
@@ -92,7 +92,7 @@ def _solve(problem: Problem, stays: list[_Stay]) -> tuple[np.ndarray, bool] | No
 
 
 def _idle_bytes(
-    problem: Problem, stays: list[_Stay], sizes: np.ndarray, unknowns: int
+    problem: MemoryProblem, stays: list[_Stay], sizes: np.ndarray, unknowns: int
 ) -> sparse.csr_array:
     """`[operations, unknowns]`: the bytes that a tensor takes from an operation if it stays."""
     lengths = [s.until - s.since - 1 for s in stays]

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from gnnjit.streaming.memory.integer_program import fewest_bytes
-from gnnjit.streaming.memory.problem import START, Operation, Problem, bits
+from gnnjit.streaming.memory.problem import START, MemoryProblem, Operation, bits
 from gnnjit.system.memory_budget import human
 
 __all__ = [
@@ -143,7 +143,7 @@ def plan_memory(
             twice; two operations have one name; they need one another in a cycle; a result is no
             tensor of theirs; a size is no number of bytes.
     """
-    problem = Problem(operations, sizes, capacity, tuple(results))
+    problem = MemoryProblem(operations, sizes, capacity, tuple(results))
     plans = [
         _greedy(problem, problem.next_use, "farthest next use"),
         _greedy(problem, problem.last_use, "least recently used"),
@@ -164,7 +164,7 @@ def lru(
 ) -> MemoryPlan:
     """The given order, evicting what was least recently used: ROC 7.7 compares with it. Arguments
     and errors as in `plan_memory`."""
-    problem = Problem(operations, sizes, capacity, results)
+    problem = MemoryProblem(operations, sizes, capacity, results)
     return _greedy(problem, problem.last_use, "least recently used")
 
 
@@ -177,7 +177,7 @@ def streaming(
     """The given order with nothing cached: every input is loaded, every output that is a result or
     is read later is stored. So does NeuGraph, in the comparison of ROC 7.7. Arguments and errors as
     in `plan_memory`."""
-    problem = Problem(operations, sizes, capacity, results)
+    problem = MemoryProblem(operations, sizes, capacity, results)
     steps, done = [], 0
     for op in problem.order:
         done |= 1 << op
@@ -191,7 +191,7 @@ _Moves = Sequence[tuple[int, int]]
 """Operations in the order in which they run, each with the tensors evicted before it."""
 
 
-def _greedy(problem: Problem, key: Callable[[int, int], int], method: Method) -> MemoryPlan:
+def _greedy(problem: MemoryProblem, key: Callable[[int, int], int], method: Method) -> MemoryPlan:
     """The given order; what has the least `key` of tensor and position leaves, until there is
     room."""
     moves: list[tuple[int, int]] = []
@@ -210,7 +210,7 @@ def _greedy(problem: Problem, key: Callable[[int, int], int], method: Method) ->
     return _replay(problem, moves, method)
 
 
-def _replay(problem: Problem, moves: _Moves, method: Method) -> MemoryPlan:
+def _replay(problem: MemoryProblem, moves: _Moves, method: Method) -> MemoryPlan:
     steps, state = [], START
     for op, evicted in moves:
         _, cached, fresh = state
@@ -222,11 +222,13 @@ def _replay(problem: Problem, moves: _Moves, method: Method) -> MemoryPlan:
     return _plan(problem, steps, method)
 
 
-def _step(problem: Problem, op: int, masks: tuple[int, int, int, int], peak: int) -> PlannedStep:
+def _step(
+    problem: MemoryProblem, op: int, masks: tuple[int, int, int, int], peak: int
+) -> PlannedStep:
     loads, stores, evictions, cached = map(problem.names, masks)
     return PlannedStep(problem.ops[op].name, loads, stores, evictions, cached, peak)
 
 
-def _plan(problem: Problem, steps: Sequence[PlannedStep], method: Method) -> MemoryPlan:
+def _plan(problem: MemoryProblem, steps: Sequence[PlannedStep], method: Method) -> MemoryPlan:
     moved = sum(problem.size(problem.mask((*s.loads, *s.stores))) for s in steps)
     return MemoryPlan(tuple(steps), moved, problem.capacity, method)

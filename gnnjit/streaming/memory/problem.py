@@ -44,7 +44,7 @@ CacheState = tuple[int, int, int]
 START: CacheState = (0, 0, 0)
 
 
-class Problem:
+class MemoryProblem:
     """Checked operations; sets of operations and of tensors are bits of integers.
 
     Attributes:

@@ -18,7 +18,7 @@ from gnnjit.streaming.memory.plan import (
     _replay,
     plan_memory,
 )
-from gnnjit.streaming.memory.problem import START, CacheState, Problem, bits, whole
+from gnnjit.streaming.memory.problem import START, CacheState, MemoryProblem, bits, whole
 
 MAX_STATES = 50_000
 """Ways into a state of the dynamic program that are looked at; then the order is taken as given."""
@@ -36,7 +36,7 @@ def plan_in_any_order(
     """The plan that moves the fewest bytes in any order, where no more than `max_states` ways into
     states are looked at; else as `plan_memory`. Its method says which."""
     results = tuple(results)
-    problem = Problem(operations, sizes, capacity, results)
+    problem = MemoryProblem(operations, sizes, capacity, results)
     moves = _search(problem, max_states)
     if moves is None:
         return plan_memory(operations, sizes, capacity, results, max_operations=max_operations)
@@ -44,7 +44,7 @@ def plan_in_any_order(
     return dataclasses.replace(_replay(problem, moves, method))
 
 
-def _search(problem: Problem, limit: int) -> _Moves | None:
+def _search(problem: MemoryProblem, limit: int) -> _Moves | None:
     """The moves with the cheapest evictions; None where more than `limit` states are looked at.
 
     ROC's program, whose memo is filled from the start, the cheapest state first (Dijkstra): dear
@@ -83,7 +83,7 @@ def _path(
     return moves[::-1]
 
 
-def ready(problem: Problem, done: int) -> Iterator[int]:
+def ready(problem: MemoryProblem, done: int) -> Iterator[int]:
     """Operations that may be done next, in the given order."""
     makers = {t: i for i, o in enumerate(problem.ops) for t in o.outputs}
     needs = [sum(1 << i for i in {makers[t] for t in o.inputs if t in makers}) for o in problem.ops]
@@ -92,13 +92,13 @@ def ready(problem: Problem, done: int) -> Iterator[int]:
             yield op
 
 
-def price_of(problem: Problem, state: CacheState, evicted: int) -> int:
+def price_of(problem: MemoryProblem, state: CacheState, evicted: int) -> int:
     """Bytes that evictions cost beside what every plan moves: what is evicted is loaded again,
     and stored first where the host has no copy."""
     return problem.size(evicted) + problem.size(evicted & state[2])
 
 
-def evictions(problem: Problem, state: CacheState, op: int) -> Iterator[int]:
+def evictions(problem: MemoryProblem, state: CacheState, op: int) -> Iterator[int]:
     """What may leave before `op`: no more than it must, as evicting later costs the same."""
     idle = state[1] & ~problem.ins[op]
     room = problem.capacity - problem.alone[op]
@@ -138,7 +138,7 @@ def valid_states(operations: Sequence[Operation]) -> dict[frozenset[str], frozen
     the paper has only those that they made; its Table 3 has the inputs g, w_1 and w_2 too.)
     """
     named = {t: 0 for o in operations for t in (*o.inputs, *o.outputs)}
-    problem = Problem(operations, named, sum(o.workspace for o in operations), ())
+    problem = MemoryProblem(operations, named, sum(o.workspace for o in operations), ())
     touched = {0: 0}
     queue = [0]
     for done in queue:
