@@ -14,7 +14,7 @@ from gnnjit.shapes import PyTree
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["graphs", "x", "y", "mask", "seeds", "vertices", "num_real", "edges", "weight",
-                 "edge_weight", "number"],
+                 "edge_weight", "label", "tree", "number"],
     meta_fields=["shape"],
 )  # fmt: skip
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,8 +31,9 @@ class Batch:
         x: pytree of `[n, ...]`, features of the vertices; zeros on padding.
         y: pytree of `[R, ...]`, labels; zeros on padding.
         mask: `bool[R]`, the label rows that count.
-        seeds: `int32[R, ...]`, the vertex that each seed is, which is also its row in what the
-            last layer returns; 0 on padding. None where a subgraph has no seeds.
+        seeds: `int32[R]`, the vertex that each seed is, which is also its row in what the last
+            layer returns; `int32[R, 2]`, both ends of each pair, of links; 0 on padding. None where
+            seeds are no vertices.
         vertices: `int[n]`, global numbers; on padding N, one past the last, so that JAX drops what
             is scattered there.
         num_real: `int32[L + 1]`, vertices up to and with each hop, `int32[1]` of a subgraph: after
@@ -41,6 +42,10 @@ class Batch:
             see `edges_of`.
         weight: `float32[n]`, of each vertex in the loss; 0 on padding. None where all are alike.
         edge_weight: `float32[e]`, of each edge in a mean; 0 on padding. None where all are alike.
+        label: `float32[R]`, 1 of a link and 0 of a negative; None but for links. Negatives that are
+            edges after all do not count in `mask`, and `y` is that of the link.
+        tree: `int32[n]`, the seed whose tree, or the graph, that a vertex is in; on padding R. None
+            where seeds share vertices.
         number: `int32[3]`, epoch, number in the epoch, and part (0 unless a batch was split).
         shape: number of the shape that it is padded to (static); None without padding.
     """
@@ -55,6 +60,8 @@ class Batch:
     edges: PyTree
     weight: jax.Array | None
     edge_weight: jax.Array | None
+    label: jax.Array | None
+    tree: jax.Array | None
     number: jax.Array
     shape: int | None
 

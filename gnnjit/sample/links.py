@@ -11,6 +11,7 @@ from numba import njit
 from gnnjit.errors import SampleError
 from gnnjit.graph.reading import as_indices, read_on_host
 from gnnjit.graph.validate import shown
+from gnnjit.sample.adjacency import Adjacency
 from gnnjit.sample.hops import HopSampler
 from gnnjit.sample.induced import offsets_of
 from gnnjit.sample.negative import NegativeSampler, checked_links
@@ -31,11 +32,13 @@ class LinkSample(Sample):
     """A sample around P pairs of vertices: B links, then k negatives of the first, the second, ...
 
     Attributes:
+        link: `int[P]`, the link that each pair is, or is a negative of.
         link_src, link_dst: `int32[P]`, the vertices of the sample that a pair is of.
         label: `float32[P]`, 1 of a link and 0 of a negative.
         false: `bool[P]`, which negatives are edges after all (`Negatives.false`).
     """
 
+    link: HostArray
     link_src: HostArray
     link_dst: HostArray
     label: HostArray
@@ -102,6 +105,11 @@ class LinkSampler:
             )
 
     @property
+    def adjacency(self) -> Adjacency:
+        """The in-edges of the graph that samples are of."""
+        return self.sampler.adjacency
+
+    @property
     def num_seeds(self) -> int:
         """Seeds are links: their number."""
         return len(self.src)
@@ -142,6 +150,7 @@ class LinkSampler:
         fields = {f.name: getattr(sample, f.name) for f in dataclasses.fields(Sample)}
         return LinkSample(
             **fields,
+            link=np.concatenate([links, np.repeat(links, count)]),
             link_src=np.concatenate([first, np.repeat(first, count)]),
             link_dst=rest,
             label=np.repeat(np.array([1, 0], np.float32), [len(src), others.size]),

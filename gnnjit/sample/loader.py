@@ -62,7 +62,8 @@ class Loader:
     Threads end with the iteration, however it ends.
 
     Args:
-        sampler: has `num_seeds` and `sample(seeds, seed)`, as `NeighborSampler`.
+        sampler: has `num_seeds`, `adjacency` and `sample(seeds, seed)`, as `NeighborSampler`; its
+            seeds may be vertices, links, clusters or graphs.
         x: pytree of `[N, ...]`, features: arrays of NumPy (also mapped files), of JAX, or `Stored`.
         y: pytree of `[num_seeds, ...]`, labels of the seeds; of `[N, ...]` where samples have none.
         seeds: `int[S]` or a mask `bool[num_seeds]`, those of an epoch; all if left out.
@@ -393,12 +394,13 @@ def _features(name: str, tree: PyTree, rows: int) -> Features | None:
 
 
 def _labels_are_of_vertices(sampler: Any, order: Order, times: HostArray | None) -> bool:
-    """Whether samples are subgraphs without seeds. A sample of one seed tells."""
+    """Whether samples are subgraphs whose seeds are no part of them. A sample of one seed tells."""
     if order.seeds is None:
         return True
     some = order.seeds[:1]
     options = {} if times is None else {"times": times[some]}
-    return sampler.sample(some, 0, **options).seeds is None
+    sample = sampler.sample(some, 0, **options)
+    return sample.seeds is None and sample.tree is None
 
 
 def _hot(where: str, features: Features | None, sampler: Any, rows: Any, device: Any) -> Hot | None:

@@ -21,6 +21,7 @@ from gnnjit.sample.adjacency import read_only
 from gnnjit.sample.batch import Batch
 from gnnjit.sample.features import Features
 from gnnjit.sample.hot import Hot
+from gnnjit.sample.links import LinkSample
 from gnnjit.sample.padding import Shapes, rounded_up
 from gnnjit.sample.pipeline import Tasks
 from gnnjit.sample.random import key_of
@@ -247,26 +248,42 @@ class Maker:
         """What a batch holds beside graphs and features."""
         source, sample = self._source, draw.sample
         n = len(sample.vertices)
-        if sample.seeds is None:
+        if sample.seeds is None and sample.tree is None:
             mask = np.arange(vertex_room) < n
             if source.labelled is not None:
                 mask[:n] &= source.labelled[sample.vertices]
-            label_rows, room, rows = sample.vertices, vertex_room, None
+            labels = {"y": _looked_up(source.y, sample.vertices, vertex_room), "mask": mask}
+            labels |= dict.fromkeys(("seeds", "label", "tree"))
         else:
             assert seeds is not None
-            room = source.room if draw.shape is not None else len(seeds)
-            mask = np.arange(room) < len(seeds)
-            label_rows, rows = seeds, _padded(sample.seeds.astype(np.int32), room)
+            labels = self._of_seeds(sample, seeds, vertex_room, draw.shape is not None)
         edges = None if source.edges is None else sample.edge
         return {
-            "y": _looked_up(source.y, label_rows, room),
-            "mask": mask,
-            "seeds": rows,
+            **labels,
             "vertices": _padded(sample.vertices, vertex_room, source.num_nodes),
             "num_real": np.array(sample.vertex_counts, np.int32),
             "edges": _looked_up(source.edges, edges, edge_room),
             "weight": _padded(sample.weight, vertex_room),
             "edge_weight": _padded(sample.edge_weight, edge_room),
+        }
+
+    def _of_seeds(
+        self, sample: Sample, seeds: HostArray, vertex_room: int, padded: bool
+    ) -> dict[str, Any]:
+        """What a batch holds of its seeds: vertices, links and their negatives, or graphs."""
+        source = self._source
+        room = source.room if padded else len(seeds)
+        rows, label_rows, label, counts = sample.seeds, seeds, None, np.ones(len(seeds), np.bool_)
+        if isinstance(sample, LinkSample):
+            room *= len(sample.label) // len(seeds)
+            rows = np.stack([sample.link_src, sample.link_dst], axis=1)
+            label_rows, label, counts = sample.link, _padded(sample.label, room), ~sample.false
+        return {
+            "y": _looked_up(source.y, label_rows, room),
+            "mask": _padded(counts, room),
+            "seeds": None if rows is None else _padded(rows.astype(np.int32), room),
+            "label": label,
+            "tree": _padded(sample.tree, vertex_room, room),
         }
 
     def _here(self, work: Any) -> Any:
