@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -143,12 +144,35 @@ def epoch(
 
 
 def pipeline(graph: Labelled, batch: int, hidden: int, epochs: int) -> Any:
-    """The same epochs with batches made between the steps, and beside them."""
+    """The same epochs with batches made between the steps, and beside them; and an epoch of batches
+    without steps. JAX has one core, as a device that is not the host leaves the others alone."""
+    _give_jax_one_core()
     sides = {"serial": (0, 0), "pipelined": (1, 3)}
-    return {
+    found = {
         name: epoch(graph, (15, 10), batch, hidden, workers, epochs, prefetch)
         for name, (workers, prefetch) in sides.items()
     }
+    sampler = NeighborSampler(_graph(graph), (15, 10))
+    loader = Loader(
+        sampler, np.array(graph.x), np.array(graph.y), seeds=graph.train, batch_size=batch,
+        threads=0, prefetch=0,
+    )  # fmt: skip
+    seconds = []
+    for _ in range(epochs + 1):
+        started = time.perf_counter()
+        for part in loader:
+            jax.block_until_ready(part)
+        seconds.append(time.perf_counter() - started)
+    return {**found, "batches alone": {"seconds": seconds[1:]}}
+
+
+def _give_jax_one_core() -> None:
+    """Its threads start with the affinity of the thread that first asks for a device."""
+    if hasattr(os, "sched_setaffinity"):
+        usable = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {min(usable)})
+        (jnp.ones((512, 512)) @ jnp.ones((512, 512))).block_until_ready()
+        os.sched_setaffinity(0, usable)
 
 
 def shapes(graph: Labelled, batches: int, count: int) -> Any:

@@ -27,4 +27,4 @@ def test_smoke(tmp_path: pathlib.Path) -> None:
     assert all(row["edges_per_s"] > 0 for row in of["rate"])
     assert all(1 <= row["programs"] <= row["shapes"] for row in of["shapes"])
     assert all(0 < row["loss"] < 5 for row in of["epoch"])
-    assert [row["batches"] for row in of["pipeline"]] == ["serial", "pipelined"]
+    assert [row["batches"] for row in of["pipeline"]] == ["serial", "pipelined", "batches alone"]
