@@ -133,6 +133,8 @@ class _Pool:
 
     def close(self) -> None:
         """End the threads, each after the task that it is at."""
+        if self._closed:  # at exit, before the modules that the rest needs were taken down
+            return
         with self._work_to_do:
             self._closed = True
             self._made.clear()
