@@ -149,7 +149,7 @@ class NeighborSampler:
                 found(numbering.vertices[counts[-1] : numbering.count])
             first = counts[-1]
             counts.append(numbering.count)
-            offsets.append(offsets[-1][-1] + begin[1:])
+            offsets.append(sum(map(len, slots)) + begin[1:])
             neighbors.append(numbers)
             slots.append(chosen)
         indptr = np.concatenate(offsets)
