@@ -145,10 +145,10 @@ def epoch(runs: Runs, s: Setting) -> Iterator[Row]:
     if has_pyg():
         cpus = measure.usable_cpus()
         cases += [
-            ("pyg", {"workers": w, "threads": t, "trim": trim})
+            ("pyg", {"workers": w, "threads": t, "form": form})
             for w in s.workers
             for t in sorted({1, cpus})
-            for trim in (True, False)
+            for form in ("whole", "blocks")
         ]
     for side, options in cases:
         row = runs(side, "epoch", s.vertices, **shared, **options)
