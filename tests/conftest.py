@@ -14,7 +14,7 @@ import pytest
 hypothesis.settings.register_profile(
     "gnnjit", derandomize=True, deadline=None, max_examples=20, print_blob=False
 )
-# Of `.ci/run`, on the newest JAX: what does not depend on its version was drawn before.
+# For `.ci/run` on the newest JAX: what does not depend on its version was drawn before.
 hypothesis.settings.register_profile(
     "few", hypothesis.settings.get_profile("gnnjit"), max_examples=6
 )

@@ -48,8 +48,8 @@ def training(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_bytes_of_both_orders(plans: Any, training: Any) -> None:
-    """Of GCN, 8 features, 32 hidden, 8 classes: by columns each block reads all sources; by rows
-    the sums travel. Once come the degrees, the scale of each vertex (twice stored), the rows."""
+    """GCN with 8 features, 32 hidden, 8 classes: by columns each block reads all sources, by rows
+    the sums travel. The degrees, the scale of each vertex (stored twice) and the rows come once."""
     n, parts = 300, 4
     task = training.power_law_task(n, 1200, features=8)
     _, _, executables = plans.executables_of(task, "gcn", "predict")
@@ -73,8 +73,8 @@ def test_plans_over_capacities(plans: Any, training: Any) -> None:
 
 
 def test_a_cache_that_writes_back(plans: Any) -> None:
-    """Of two tensors at a time: x comes, y leaves written though nobody reads it again, x has left
-    when it is wanted; z stays."""
+    """The cache holds two tensors: x comes; y is written back though nobody reads it again; x has
+    left when it is wanted; z stays."""
     from gnnjit.streaming.memory.problem import Operation
 
     ops = [Operation("a", ["x"], ["y"]), Operation("b", ["y"], ["z"]), Operation("c", ["x"], ["z"])]

@@ -58,7 +58,7 @@ def dataset():
 
 @pytest.fixture
 def folder(dataset, tmp_path) -> Path:
-    """Of a closed store with the dataset."""
+    """The folder of a closed store that holds the dataset."""
     with DiskStore.create(tmp_path / "store") as store:
         store_dataset(dataset, store)
     return tmp_path / "store"
@@ -112,7 +112,7 @@ def watched():
 
 @pytest.fixture(scope="module")
 def staged():
-    """Of what stages it was told."""
+    """The stages that the watcher was told of."""
     return []
 
 
