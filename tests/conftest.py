@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import os
 import tempfile
 from collections.abc import Iterator
 
@@ -13,7 +14,7 @@ import pytest
 hypothesis.settings.register_profile(
     "gnnjit", derandomize=True, deadline=None, max_examples=20, print_blob=False
 )
-# Of `.ci/run`, on the newest JAX: what does not depend on its version was drawn before.
+# For `.ci/run` on the newest JAX: what does not depend on its version was drawn before.
 hypothesis.settings.register_profile(
     "few", hypothesis.settings.get_profile("gnnjit"), max_examples=6
 )
@@ -25,17 +26,21 @@ jax.config.update("jax_num_cpu_devices", 8)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What one test has compiled is not compiled again for another (8 % of all tests' time).
+    """What a test or a process of one has compiled is not compiled again for another.
 
-    Only in this process: those that tests start would gain as much, but some are killed, and JAX
-    writes its cache in place.
+    JAX writes its cache in place: a reader in that moment, or after a kill in it, finds half an
+    entry, says so on stderr, and compiles.
     """
     # Before JAX compiles anything: it looks once whether there is a cache.
     compiled = tempfile.TemporaryDirectory(prefix="gnnjit-compiled-", ignore_cleanup_errors=True)
     config.add_cleanup(compiled.cleanup)
-    jax.config.update("jax_compilation_cache_dir", compiled.name)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    for name, value in {
+        "jax_compilation_cache_dir": compiled.name,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -190,7 +190,7 @@ def _check_call(call: TracedCall, rtol: float | None, seed: int) -> CheckReport:
 
 
 def _results(call: TracedCall, outs: Sequence[Any]) -> list[Any]:
-    """Without what stands in the padding of a sharded graph."""
+    """The results, without what stands in the padding of a sharded graph."""
     graph = call.graph
     if not isinstance(graph, ShardedGraph):
         return list(outs)

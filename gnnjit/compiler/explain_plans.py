@@ -70,8 +70,8 @@ class Asked:
         )
 
     def both_ways(self, graph: Graph, arrays: list[Any]) -> Any:
-        """The results are their own cotangents: with others, forward and backward overlap, as they
-        cannot in training."""
+        """The results serve as their own cotangents: with others, forward and backward would
+        overlap, as they cannot in training."""
         assert self.differentiated is not None
         at = [i for i, wanted in enumerate(self.differentiated) if wanted]
 

@@ -23,10 +23,10 @@ from gnnjit.system.memory_budget import human
 Wrt = Literal["all", "params"]
 
 SHOWN = 16
-"""Alternatives that a table has and that are measured, at most: the fastest as predicted."""
+"""A table shows, and measures, at most so many alternatives: those predicted to be the fastest."""
 
 FAULTS = 0.1
-"""Share of a call that new memory may take without a word about it."""
+"""The table mentions new memory where it takes more than this share of a call."""
 
 _PLURAL = {Space.SRC: "sources", Space.DST: "destinations"}
 

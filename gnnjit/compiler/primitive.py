@@ -57,7 +57,7 @@ _sizes: Context[GraphSizes | None] = Context(None)
 
 @contextlib.contextmanager
 def planned_as(sizes: GraphSizes) -> Iterator[None]:
-    """Within it, layers are planned for a graph of these sizes, whatever those of the arrays."""
+    """A context in which layers are planned for a graph of these sizes, not those of the arrays."""
     with _sizes(sizes):
         yield
 

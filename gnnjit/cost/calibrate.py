@@ -24,10 +24,10 @@ class Effort:
     """How much a calibration measures.
 
     Attributes:
-        layers: random ones.
-        most_bytes: of one array of a layer.
-        every: all alternatives of a layer, not a random one of them.
-        passes: over all points, so apart in time: other programs slow a machine for minutes.
+        layers: how many random layers.
+        most_bytes: the size of the largest array of a layer.
+        every: measure all alternatives of a layer, not one at random.
+        passes: over all points. They lie apart in time: other programs slow a machine for minutes.
         fill: seconds that the readings of a function fill at least, in each pass.
     """
 
@@ -50,7 +50,7 @@ class Prepared:
     Attributes:
         works: what each function does.
         compiled: gives the functions.
-        arrays: that all of them are called with.
+        arrays: the arguments of all of them.
     """
 
     works: Sequence[Work]

@@ -10,7 +10,7 @@ import hashlib
 import json
 
 CACHES = (1, 4, 16, 64)
-"""MiB of memory that random reads stay within, or not: whichever caches there are lie between."""
+"""Limits in MiB: random reads stay within them, or not. The caches of any machine lie between."""
 
 KINDS: dict[str, tuple[str, ...]] = {
     "call": ("calls",),

@@ -1,8 +1,8 @@
 """Learning from measured runs: the stored model goes on from where it is.
 
 A running program keeps the model that it has read (`gnnjit.cost.current`), so that its plans do not
-change; the next process uses what was learned. Of two processes that learn at the same time, what
-the later one writes stays, whole.
+change; the next process uses what was learned. Where two processes learn at the same
+time, the file that is written last stays, whole.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from gnnjit.cost.model import CostModel, Work
 from gnnjit.errors import CostError
 
 RIDGE = 1e-11
-"""Pull towards the prior, as a share of what the points say of a feature: it decides between
+"""Pull towards the prior, as a share of what the points say about a feature. It decides between
 weights that fit equally well, and no more. Well above the rounding of the moments, some 1e-15."""
 
 ROUNDS = 15
@@ -120,7 +120,7 @@ class Learner:
 
 def fitted(points: Sequence[tuple[Work, float]], prior: CostModel) -> Learner:
     """A learner whose weights have about the least mean absolute relative error on these points,
-    each a work with its seconds; of few points, the least mean squared one.
+    each a work with its seconds; with few points, the least mean squared one.
 
     Least squares alone follow the worst points, and predict too little where times scatter. So the
     points are weighted anew some times, each by the inverse of its error (iteratively reweighted

@@ -45,9 +45,9 @@ class Links:
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Rows that a device gets, block by block; `at_once`: by one `all_to_all`. `moved`: that the
-    average device gets, which has no part in some blocks. `held`: that a device holds of what it
-    gets and sends."""
+    """Rows that a device gets, block by block; `at_once`: by one `all_to_all`. `moved`: rows
+    that the average device gets, which has no part in some blocks. `held`: rows that a device
+    holds, of those that it gets and sends."""
 
     heights: tuple[int, ...]
     at_once: bool
@@ -71,10 +71,10 @@ class Way:
     """An exchange that could be taken.
 
     Attributes:
-        name: as of `gnnjit.shard`.
+        name: the name that `gnnjit.shard` takes.
         seconds: that rows of one array take, there (or back: about the same); infinite where rates
             are not known.
-        rows: of other shards that a device holds meanwhile, what it sends included.
+        rows: rows of other shards that a device holds meanwhile, what it sends included.
         moved: rows that the average device gets.
     """
 

@@ -15,15 +15,15 @@ from gnnjit.system.cpu_features import vector_bytes
 class Machine:
     """A device, as far as work depends on it.
 
-    line: bytes of a cache line. vector: bytes of a vector register. registers: of them, those that
-        hold the sums of a row.
+    line: bytes of a cache line. vector: bytes of a vector register. registers: how many vector
+        registers hold the sums of a row.
     fresh: blocks above this many bytes are asked of the system anew in every call, unless
         `gnnjit.keep_memory()` was called.
     cache: bytes that a product finds again in a cache.
     parallel: loops that write more bytes are divided among threads.
-    heads: of a product with a matrix for each head, those that are products of their own.
-    product: multiplications of a product on an edge that a traversal kernel takes at most; larger
-        ones are done in chunks of edges.
+    heads: up to so many heads, the matrix of each is a product of its own.
+    product: a traversal kernel takes products of at most so many multiplications on an edge;
+        larger ones are done in chunks of edges.
     """
 
     platform: str

@@ -10,12 +10,12 @@ from gnnjit.cost.work import bytes_of
 from gnnjit.ir.space import Space
 
 CHUNK_SCALARS = 1 << 20
-"""As the lowering in chunks takes them where nothing limits it."""
+"""Scalars of a chunk of edges, where nothing limits the lowering in chunks."""
 
 _KERNELS = ("cpu", "cuda", "gpu")
 _LARGER = 1.02
 _SMALL = 1 << 16
-"""Padding between buffers, small constants, values of one row: a share, and so many bytes."""
+"""What padding between buffers, small constants and values of one row add: a share, and bytes."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from gnnjit.cost.operations import TABLE, OpCost
 
 P = TypeVar("P")
-"""A place: a space in an edge function, the number of elements among whole arrays."""
+"""A place: a space in an edge function; among whole arrays, the number of elements."""
 
 
 class Node(Generic[P]):

@@ -17,7 +17,7 @@ from gnnjit.errors import CostError
 from gnnjit.system import cache
 
 FEATURES = ("vertex", "neighbors", "runs", "neighbor accesses", "activation accesses")
-"""As of `gnnjit.partition.vertex_features.VERTEX_FEATURES`."""
+"""The names in `gnnjit.partition.vertex_features.VERTEX_FEATURES`."""
 
 PRIOR = (2e-7, 2e-9, 0.0, 0.0, 5e-9)
 """Seconds per unit of each feature before anything is learned: a step of GCN with 64 features on

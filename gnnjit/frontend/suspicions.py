@@ -95,7 +95,7 @@ def _collapse(program: Program, v: Value) -> Equation | None:
         return readers[0] if 0 in op["axes"] else None
     if v.shape[0] < 2 or any(e.op.name not in _CUTS for e in readers):
         return None
-    # Of each value, what was cut out and added.
+    # What was cut out of each value, and added to it.
     parts = {o: {o} for e in readers for o in e.outputs}
     for eqn in program.equations:
         if eqn.op.name in ("squeeze", "add"):

@@ -28,7 +28,7 @@ def symmetric_pattern(src: HostArray, dst: HostArray, num_nodes: int) -> scipy.s
     row, without self loops (METIS allows none)."""
     proper = src != dst
     src, dst = src[proper], dst[proper]
-    # Of bool, whose sum is "or": a count of duplicates could overflow to 0 and drop the entry.
+    # Bool, whose sum is "or": a count of duplicates could overflow to 0 and drop the entry.
     ones = np.ones(len(src), bool)
     one_way = scipy.sparse.csr_array((ones, (dst, src)), shape=(num_nodes, num_nodes))
     return scipy.sparse.csr_array(one_way + one_way.T)

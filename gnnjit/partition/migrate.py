@@ -139,7 +139,7 @@ class _OverloadedShard:
         at = np.empty(partition.num_nodes, np.int64)
         at[vertex] = np.arange(len(vertex))
         a, b = at[src[within]], at[dst[within]]
-        # Of bool, whose sum is "or": a count of duplicates could overflow to 0.
+        # Bool, whose sum is "or": a count of duplicates could overflow to 0.
         ones = np.ones(2 * len(a), bool)
         ends = (np.concatenate([a, b]), np.concatenate([b, a]))
         neighbors = scipy.sparse.csr_array((ones, ends), shape=(len(vertex),) * 2)

@@ -231,7 +231,7 @@ def halo_rows(src: ArrayLike, dst: ArrayLike, partition: Partition) -> HostArray
     to = shard[dst]
     crosses = shard[src] != to
     pairs = (src[crosses], to[crosses])
-    # Of bool, whose sum is "or": each source once for each shard that needs it.
+    # Bool, whose sum is "or": each source once for each shard that needs it.
     once = scipy.sparse.csr_array(
         (np.ones(len(pairs[0]), bool), pairs), shape=(partition.num_nodes, parts)
     )

@@ -40,8 +40,8 @@ _DIGEST = "sha256"
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Within it, Orbax tells of nothing by itself: neither in its log, nor by the exceptions of its
-    threads and of TensorStore's callbacks, which it raises in the thread that asked as well."""
+    """A context in which Orbax prints nothing: no log, and no exceptions of its threads and of
+    TensorStore's callbacks; it raises those in the thread that asked as well."""
     logger, unraisable, threads = (
         logging.getLogger("absl"),
         sys.unraisablehook,
@@ -90,8 +90,8 @@ class Checkpoints:
 
     @classmethod
     def claim(cls, root: str | os.PathLike[str], resume: bool) -> None:
-        """Before the identity is known, raise what `open` would of the directory, and make it: a
-        run that is killed from now on can be resumed.
+        """Check and make the directory as `open` does, before the identity is known: a run that is
+        killed from now on can be resumed.
 
         Raises:
             CheckpointError: as `open`.
@@ -255,7 +255,7 @@ def _manager(path: Path) -> ocp.CheckpointManager:
 
 
 def _raise_interrupt(error: BaseException) -> None:
-    """Raises KeyboardInterrupt if the user's began what ended in `error`."""
+    """Raises KeyboardInterrupt where one of the user led to `error`."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, KeyboardInterrupt):
@@ -297,7 +297,7 @@ def named_arrays(tree: Any) -> dict[str, np.ndarray]:
 
 
 def fill(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """`tree` with its leaves replaced by those that `named_arrays` made from its like."""
+    """`tree` with its leaves replaced by `arrays`, made by `named_arrays` from a tree like it."""
     flat, structure = jax.tree_util.tree_flatten_with_path(tree)
     leaves = []
     for i, (path, leaf) in enumerate(flat):

@@ -29,7 +29,7 @@ from gnnjit.training.checkpoint import Checkpoints, RunCheckpoint
 from gnnjit.training.errors import TrainError
 
 _SAME = 2.0
-"""Seconds in which process 0 says what all processes have found wrong."""
+"""Seconds that the others leave process 0 to report an error that all have found."""
 
 
 def processes() -> int:
@@ -79,8 +79,8 @@ def open_checkpoints(
 
 @contextlib.contextmanager
 def one_cost_model() -> Iterator[None]:
-    """Within it, layers are planned by process 0's cost model: what is calibrated differs from
-    computer to computer, and other programs wait for each other in other collectives."""
+    """A context in which process 0's cost model plans the layers of all processes: calibrations
+    differ from computer to computer, and different programs wait for each other for ever."""
     if processes() == 1:
         yield
         return
@@ -157,8 +157,8 @@ def _unpacked(
 
 @contextlib.contextmanager
 def main_first() -> Iterator[None]:
-    """What is wrong with the command is found by all processes: process 0 tells, and its end ends
-    the others. They tell where it has found nothing."""
+    """All processes find what is wrong with the command; process 0 reports it, and its end ends
+    the others. They report what process 0 has not found."""
     try:
         yield
     except GnnjitError:

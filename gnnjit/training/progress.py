@@ -17,7 +17,7 @@ from rich.progress import (
 from gnnjit.training.loop import Epoch, Watcher
 
 _REMEMBERED = 300
-"""Seconds from which the speed is estimated: parts of an epoch differ in it."""
+"""The speed is estimated over so many seconds: parts of an epoch differ in it."""
 
 
 class Lines(Watcher):

@@ -104,7 +104,7 @@ def _add_streaming(table: Table, mine: dict[str, Any]) -> None:
 
 
 def _add_sharding(table: Table, found: dict[str, Any]) -> None:
-    """Over what the graph is spread, and how evenly."""
+    """The devices and processes over which the graph is spread, and how evenly."""
     processes = f" in {found['processes']} processes" if found["processes"] > 1 else ""
     table.add_row("devices", f"{found['devices']}{processes}")
     table.add_row("    exchange of rows", found["exchange"])

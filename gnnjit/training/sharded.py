@@ -60,8 +60,8 @@ class Spread:
 
 
 def provide(devices: int | None) -> None:
-    """Where this process computes on the CPU, let JAX take that for as many devices as make so many
-    in all processes. Nothing where JAX has used its devices, or was told how many to take."""
+    """Let JAX take the CPU of this process for several devices, so that all processes together have
+    so many. It does nothing where JAX has used its devices, or was told how many to take."""
     if devices is None or devices < 1:
         return  # what is wrong is told later
     if devices > MOST * processes():

@@ -31,8 +31,8 @@ LINE = 16
 
 
 def shard_stored(stored: StoredDataset, spread: Spread) -> ShardedTask:
-    """The task, of whose arrays each process has its own shards alone; vertex arrays of O(N) that
-    say where each vertex is are in all of them.
+    """The task; each process has only its own shards of the arrays. All have the O(N) arrays that
+    say where each vertex is.
 
     Raises:
         TrainError: "metis", or "cover", which need all edges in one process.

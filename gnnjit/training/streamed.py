@@ -42,8 +42,8 @@ def check_store(dataset: Any) -> None:
 
 
 def layout_of(noted: Any, budget: int) -> Layout | None:
-    """The layout in a note that `Checkpoints.remember` made (`note_of`) for the same budget; None
-    where it is of another one, or of another version."""
+    """The layout in a note of `note_of`, for the same budget; None where the note is for another
+    budget, or of another version."""
     match noted:
         case {"budget": int(known), "layout": [int(parts), int(slices)]}:
             return (parts, slices) if known == budget and min(parts, slices) > 0 else None
@@ -185,9 +185,9 @@ class Streamed:
 
 @contextlib.contextmanager
 def without_leftovers(stored: StoredDataset) -> Iterator[None]:
-    """Drops what is added to a store meanwhile and not sealed: temporary arrays, which may be
-    larger than the dataset. Where several processes have it open and one fails, whoever opens it
-    next does so: the others do not come to help."""
+    """A context that drops what it adds to a store without sealing it: temporary arrays, which may
+    be larger than the dataset. Where several processes have the store open and one fails, whoever
+    opens it next drops them: the others do not come to help."""
     store, before = stored.store, set(stored.store.names())
 
     def work() -> None:
@@ -207,5 +207,6 @@ def without_leftovers(stored: StoredDataset) -> Iterator[None]:
 
 
 def counts_process(dataset: Any) -> bool:
-    """Whether a budget counts the memory of this process: where that does not hold the dataset."""
+    """Whether a budget counts the memory of this process: it does where the process does not hold
+    the dataset."""
     return isinstance(dataset, StoredDataset) and isinstance(dataset.store, DiskStore)

@@ -19,6 +19,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
 
 
+@pytest.mark.long
 def test_smoke(folder, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     bench = importlib.import_module("bench_compile")
     lines = tmp_path / "compile.jsonl"

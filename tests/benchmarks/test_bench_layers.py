@@ -28,6 +28,7 @@ def workloads(monkeypatch: pytest.MonkeyPatch):
     return workloads
 
 
+@pytest.mark.long
 def test_smoke(tmp_path: pathlib.Path) -> None:
     lines = tmp_path / "layers.jsonl"
     done = run("--smoke", "--no-pyg", "--json", str(lines))

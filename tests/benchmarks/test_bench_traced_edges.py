@@ -22,6 +22,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("bench_traced_edges")
 
 
+@pytest.mark.long
 @pytest.mark.once
 def test_smoke(tmp_path: pathlib.Path) -> None:
     lines = tmp_path / "lines.jsonl"

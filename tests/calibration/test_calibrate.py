@@ -218,6 +218,7 @@ def test_quick_and_thorough_exclude_each_other(gnnjit):
     assert "--thorough: not allowed with argument --quick" in err
 
 
+@pytest.mark.long
 @pytest.mark.once
 def test_the_grid_measures_every_kind():
     found = {kind for p in calibration_points() for work in p.prepare().works for kind in work}

@@ -208,6 +208,7 @@ PLANS = {
 }
 
 
+@pytest.mark.long
 @settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(
     st.sampled_from(list(MESSAGES)),

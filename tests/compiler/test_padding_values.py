@@ -60,6 +60,7 @@ def clean():
     return step(layer, 0.0, 0.0)
 
 
+@pytest.mark.long
 def test_the_oracle_is_as_indifferent_as_the_layer(clean):
     with gnnjit.reference():
         same(step(layer, np.inf, np.nan), clean)

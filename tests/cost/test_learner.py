@@ -49,7 +49,7 @@ def rms(model: CostModel, found: list[tuple[Work, float]]) -> float:
 
 
 def batch(found: list[tuple[Work, float]]) -> CostModel:
-    """Of all points at once; columns of equal size, as in the units that suit the solver."""
+    """The model that fits all points at once; columns are scaled to equal size for the solver."""
     rows = np.array([w.vector / t for w, t in found])
     size = np.linalg.norm(rows, axis=0)
     size[size == 0] = 1
@@ -119,7 +119,7 @@ def test_without_points_the_model_is_the_prior():
 
 
 def test_strength_counts_as_points():
-    """Of n points of one feature at twice the prior's time, and `strength` of the prior's."""
+    """Three points at twice the prior's time count beside `strength` points of the prior."""
     work, seconds = Work(np.eye(K)[0]), 2 * PRIOR.weights[0]
     learner = learn([(work, seconds)] * 3, Learner.from_prior(PRIOR, 5.0))
     p = PRIOR.weights[0]

@@ -29,7 +29,7 @@ GRAPH = gnnjit.Graph.from_edges(*RNG.integers(0, N, (2, E)), num_nodes=N)
 def work(
     layer: Callable[..., Any], shapes: list[tuple[int, ...]], vertices: int = N, edges: int = E
 ) -> Work:
-    """Of inference, with the widths of `shapes`, as if the graph had so many vertices and edges."""
+    """The work of inference on arrays of `shapes`, on a graph of so many vertices and edges."""
     call = traced_call(lambda *a: layer(GRAPH, *a), *(jnp.zeros(s, jnp.float32) for s in shapes))
     program = weighed(call.program, call.padded, Choices(), online=False)
     sizes = GraphSizes(vertices, vertices, edges)

@@ -113,7 +113,7 @@ def test_features_have_the_separation_asked_for():
 
 
 def _test_accuracy(data, x):
-    """Of ridge regression onto the classes, fitted to the training vertices."""
+    """The accuracy of ridge regression onto the classes, fitted to the training vertices."""
     x = np.concatenate([x, np.ones((x.shape[0], 1))], axis=1)
     target = np.eye(data.num_classes)[data.y]
     train = data.train_mask

@@ -174,7 +174,7 @@ def test_any_bytes_are_read_or_refused(raw):
     ],
 )
 def test_opcodes_are_checked_before_they_run(raw, why):
-    """Of these, the first made the C unpickler write gigabytes of its memo."""
+    """The first of these made the C unpickler write gigabytes of its memo."""
     with pytest.raises(DataError) as error:
         load_pickle(raw, "f")
     assert f"Error: {why}), expected a pickle of arrays" in str(error.value)

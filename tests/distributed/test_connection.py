@@ -262,6 +262,7 @@ def test_processes_add_up(script, capfd):
     assert err == ""
 
 
+@pytest.mark.long
 def test_values_that_differ_are_named(script, capfd):
     outcome = supervise([[*script, "differ"]] * 2)
     assert outcome.exit_code == 1

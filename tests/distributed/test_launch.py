@@ -151,7 +151,8 @@ def test_absent_program():
 
 
 SUPERVISOR = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
 from gnnjit.distributed.launch import supervise
 outcome = supervise([[sys.executable, "-c", code] for code in sys.argv[1:]])
 print(outcome, flush=True)

@@ -57,6 +57,7 @@ def test_together_as_alone(tmp_path, processes, cases):
                 np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.long
 def test_a_killed_process_stops_the_others_and_leaves_a_whole_store(tmp_path):
     said = job(2, tmp_path, "gcn", victim=1)
     assert said == "process 1 of 2 was killed by signal 9 (SIGKILL); the other was stopped"

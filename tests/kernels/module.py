@@ -81,7 +81,7 @@ _TYPES = {
 
 @functools.cache
 def _type(text: str) -> Type:
-    """Of a value, or of what it points to."""
+    """The type of a value, or of what a pointer points to."""
     sizes, element = re.fullmatch(r"(?:tensor<((?:\d+x)*))?(?:!tt\.ptr<)?(\w+)>*", text).groups()
     shape = tuple(int(n) for n in (sizes or "").split("x") if n)
     return Type(shape, np.dtype(_TYPES[element]))

@@ -123,7 +123,7 @@ def test_many_edges(count, dtype):
 
 
 def test_offsets_that_overflow_are_noticed():
-    """Of one byte, Pallas counts up to 2**32 elements in 32 bits, with a sign: such graphs get no
-    kernel (`gnnjit/lower/pallas/limits.py`)."""
+    """Pallas counts elements of one byte up to 2**32 in signed 32 bits: such graphs get no kernel
+    (`gnnjit/lower/pallas/limits.py`)."""
     with pytest.raises(Fault, match=r"operand 2: program \d+ loads outside its 3000000000: .* -"):
         on_edges(3_000_000_000, jnp.dtype(np.int8))

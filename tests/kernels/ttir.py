@@ -26,7 +26,7 @@ from .memory import SEVERAL, Buffer, Fault, poison
 from .module import Module, Op
 
 SCALARS = 1 << 20
-"""Of the widest value, in the programs that are run at once."""
+"""Entries of the widest value, over the programs that run at once."""
 
 
 # ------------------------------------------------------------------------------------- execution
@@ -346,7 +346,7 @@ def rounded_to_tf32(x: np.ndarray) -> np.ndarray:
 
 
 TF32 = 0
-"""Of Triton's input precisions."""
+"""The number of this precision among Triton's input precisions."""
 
 
 @rule("tt.dot")

@@ -134,7 +134,13 @@ ORDERS = {
 }
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param(order, marks=[pytest.mark.long] if order.startswith("reverse over") else [])
+        for order in ORDERS
+    ],
+)
 def test_derivatives(order):
     close(ORDERS[order](loss_of(attention))(X, S), by_hand(ORDERS[order](loss_of(attention)), X, S))
 
@@ -234,6 +240,7 @@ def test_the_tangent_of_the_maximum_costs_nothing(monkeypatch):
     assert asked
 
 
+@pytest.mark.long
 @given(expressions(), expressions(), edge_lists(N, E))
 @settings(max_examples=6, deadline=None)
 def test_generated_layers(one, two, edges):

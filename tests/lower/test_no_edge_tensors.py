@@ -72,7 +72,7 @@ GRAPH = with_buckets(gnnjit.Graph.from_edges(SRC, DST, N))
 @pytest.mark.parametrize(
     ("name", "kernel"),
     [*((name, kernel) for name in MODULES for kernel in ("cpu", "segment")),
-     *((name, "bucketed") for name in ("gcn", "gat"))],
+     ("gcn", "bucketed"), pytest.param("gat", "bucketed", marks=pytest.mark.long)],
 )  # fmt: skip
 def test_modules(name, kernel, monkeypatch):
     monkeypatch.setattr(segment, "CHUNK_SCALARS", 1 << 14)

@@ -25,7 +25,7 @@ ROWS = len(set(DST.tolist()))
 
 
 def network(v: Any, e: Any, p: Any) -> Any:
-    """Of all edges of a row, `shift` gets one share for each feature."""
+    """`shift` gets one share for each feature, from all edges of a row together."""
     hidden = jax.nn.relu(jnp.concatenate([v, e.src - v]) @ p["a"])
     return gnnjit.max(hidden @ p["b"] + p["shift"])
 

@@ -45,6 +45,10 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
+SHORT = [pytest.param(case, marks=[pytest.mark.long] if "-" in case else []) for case in CASES]
+"""Each module once; its other forms are long cases."""
+
+
 @pytest.fixture(autouse=True)
 def _float64() -> Iterator[None]:
     with jax.enable_x64(True):
@@ -94,7 +98,7 @@ def test_value(case: str, seed: int) -> None:
     close(module(graph, x), on(CASES[case][1], src, dst)(module, x))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", SHORT)
 def test_gradient(case: str) -> None:
     src, dst = formulas.random_edges(2)
     graph, x, module = Graph.from_edges(src, dst, formulas.NUM_NODES), features(2), make(case)
@@ -107,7 +111,7 @@ def test_gradient(case: str) -> None:
     )
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", SHORT)
 def test_no_edges(case: str) -> None:
     none = np.zeros(0, int)
     graph, x, module = Graph.from_edges(none, none, formulas.NUM_NODES), features(3), make(case)
@@ -116,7 +120,7 @@ def test_no_edges(case: str) -> None:
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", SHORT)
 def test_jit_and_padding(case: str) -> None:
     src, dst = formulas.random_edges(4)
     graph, x, module = Graph.from_edges(src, dst, formulas.NUM_NODES), features(4), make(case)

@@ -69,7 +69,7 @@ def test_balanced_with_any_costs(cost, parts):
 @given(st.lists(st.floats(0.5, 1), min_size=50, max_size=200), st.integers(1, 9))
 @settings(max_examples=10)
 def test_no_shard_is_left_short(cost, parts):
-    """Of the cuts of the least maximum, the one where every bound is near k/P of all."""
+    """Among the cuts of the least maximum, bound k is near k/P of the total cost."""
     shares = np.array(loads(cost, balanced(cost, parts))) / (sum(cost) / parts)
     assert shares.min() >= 1 - 2 * parts / sum(cost)
 

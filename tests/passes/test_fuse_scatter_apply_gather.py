@@ -125,6 +125,7 @@ def test_split_refuses_one_reduction_and_its_edge_value(kind):
     assert FuseScatterApplyGather(split=True)(before) == FuseScatterApplyGather()(before)
 
 
+@pytest.mark.long
 @given(expressions())
 @settings(max_examples=10)
 def test_split_keeps_the_meaning_of_generated_functions(fn):

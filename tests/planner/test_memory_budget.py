@@ -142,6 +142,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[search.Problem, search.
     return found
 
 
+@pytest.mark.long
 def test_less_memory_means_smaller_chunks_or_fewer_stored_values(plans):
     case = Case.of("edge mlp")
     limit = peak(case.compile(True)) + candidate.SPARE

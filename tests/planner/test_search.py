@@ -56,7 +56,8 @@ def draw(*shape: int) -> jax.Array:
 def problem(
     fn: Callable[..., Any], *args: Any, moving: Any = None, platform: str = "cpu", **keywords: Any
 ) -> Problem:
-    """Of the last layer that is called; `moving`: "all" arrays need gradients, or "parameters"."""
+    """What the plan of the last layer called is made for; `moving`: "all" arrays need gradients, or
+    the "parameters"."""
     with recorded_calls() as calls:
         jax.eval_shape(lambda *some: fn(*some, **keywords), *args)
     call = calls[-1]

@@ -20,7 +20,7 @@ from gnnjit.sharding.sharded_graph import ShardedGraph
 
 
 def mesh(shards: int) -> Mesh:
-    """Of the first so many devices; `tests/conftest.py` makes 8 of the processor."""
+    """A mesh of the first `shards` devices; `tests/conftest.py` makes 8 of the processor."""
     if len(jax.devices()) < shards:
         pytest.skip(f"needs {shards} devices")
     return Mesh(np.asarray(jax.devices()[:shards]), ("shards",))
@@ -117,7 +117,7 @@ def put(graph: Any, x: Any, d: Any, p: Any) -> Any:
 
 
 def weights(e: Edges) -> tuple[np.ndarray, np.ndarray]:
-    """Of the rows in a loss."""
+    """What the rows of vertices, and those of edges, weigh in a loss."""
     rng = np.random.default_rng(7)
     return tuple(rng.uniform(0.5, 1, n).astype(np.float32) for n in (e.num_nodes, len(e.src)))
 

@@ -17,7 +17,7 @@ def blocks(src, dst, size):
 
 
 def streamed(whole: ShardPlan, src, dst, mine, size: int = 7) -> ShardPlan:
-    """Of a process that makes these shards; others have counted the rest of `traffic`."""
+    """The plan of the process that makes the shards `mine`; others counted the rest."""
     theirs = whole.traffic().copy()
     theirs[mine] = 0
     return streamed_plan(

@@ -115,8 +115,8 @@ def test_memory_falls_with_the_number_of_devices(exchange):
 
 
 def test_rows_come_once_and_sums_go_back_together():
-    """Of attention: features and scores come for the forward pass, and stay for the backward; their
-    gradients go back as one array."""
+    """Attention receives features and scores for the forward pass and keeps them for the backward;
+    their gradients go back as one array."""
     fn, params = of_module("gat")
     sharded = CIRCLE.shard(SHARDS, "halo")
 

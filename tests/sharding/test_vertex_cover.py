@@ -17,7 +17,7 @@ pairs = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=14)
 
 
 def smallest(edges: Sequence[tuple[int, int]]) -> int:
-    """Of all covers, tried one by one."""
+    """The size of the smallest cover, found by trying all."""
     some = [
         (rows, sums)
         for n in range(7)

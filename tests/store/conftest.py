@@ -20,7 +20,7 @@ def store(request, tmp_path):
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """Of a closed store with the sealed array x, ROWS."""
+    """The folder of a closed store with the sealed array x, ROWS."""
     with DiskStore.create(tmp_path / "store") as made:
         put(made, "x", ROWS)
     return tmp_path / "store"

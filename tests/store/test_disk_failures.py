@@ -260,6 +260,7 @@ with DiskStore.create(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_does_not_grow_with_the_array(tmp_path):
     command = [sys.executable, "-c", MEMORY, str(tmp_path / "store")]

@@ -134,6 +134,7 @@ def graphs(draw: st.DrawFn) -> Edges:
     return edges(found[:, 0], found[:, 1], n)
 
 
+@pytest.mark.long
 @pytest.mark.once
 @settings(max_examples=8)
 @given(graphs(), st.integers(1, 10), st.sampled_from(["mean", "max", "gat", "nested"]))
@@ -254,6 +255,7 @@ def test_transformations(name):
     assert_streams(TRANSFORMED[name], data, vertex_rows(data, F), w, parts=3)
 
 
+@pytest.mark.long
 def test_edge_values_between_layers():
     data = GRAPHS["hub"]
     first = gnnjit.layer(lambda v, e, w: (jnp.tanh(jnp.concatenate([e.src, e.dst]) @ w),

@@ -111,6 +111,7 @@ def test_training_keeping_nothing_on_the_device():
     assert_trains_alike("gcn", 2, 2, EDGES, cached=False, overlapped=False)
 
 
+@pytest.mark.long
 @pytest.mark.once
 def test_a_wrong_merge_would_be_seen(monkeypatch):
     """The comparison is as sharp as it has to be: exp sums that are not rescaled fail it."""

@@ -190,8 +190,18 @@ def test_within_a_budget_through_a_death(whole, tmp_path):
     ("mine", "theirs", "message"),
     [
         ("--lr=0.1", "--lr=0.2", "lr is not the same in all processes (process 0: 0.1; process 1"),
-        ("--devices=3", "--devices=3", "devices is 3, and the 2 processes have 2 CPU devices"),
-        ("--memory-budget=1GiB", "--memory-budget=1GiB", "from a folder: pass one (--store DIR"),
+        pytest.param(
+            *("--devices=3", "--devices=3", "devices is 3, and the 2 processes have 2 CPU devices"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            *(
+                "--memory-budget=1GiB",
+                "--memory-budget=1GiB",
+                "from a folder: pass one (--store DIR",
+            ),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_what_is_refused_by_all(mine, theirs, message, capfd):

@@ -138,6 +138,7 @@ def command(path: Path, *more: str) -> list[str]:
     return [*given, "--json", str(path), *more]
 
 
+@pytest.mark.long
 def test_the_command_takes_the_cpu_for_several_devices(tmp_path):
     arguments = command(tmp_path / "many.json", "--devices", "4")
     found = child(f"from gnnjit.cli import main as cli; raise SystemExit(cli.main({arguments!r}))")

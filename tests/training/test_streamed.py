@@ -58,7 +58,7 @@ def dataset():
 
 @pytest.fixture
 def folder(dataset, tmp_path) -> Path:
-    """Of a closed store with the dataset."""
+    """The folder of a closed store that holds the dataset."""
     with DiskStore.create(tmp_path / "store") as store:
         store_dataset(dataset, store)
     return tmp_path / "store"
@@ -112,7 +112,7 @@ def watched():
 
 @pytest.fixture(scope="module")
 def staged():
-    """Of what stages it was told."""
+    """The stages that the watcher was told of."""
     return []
 
 
@@ -155,6 +155,7 @@ def exactly(result) -> list[dict]:
     return runs
 
 
+@pytest.mark.long
 @pytest.mark.once
 def test_a_model_with_running_means(dataset):
     """`tests/streaming/test_stream_models.py` has the others."""
@@ -165,6 +166,7 @@ def test_a_model_with_running_means(dataset):
     same(found, train(dataset, config), tolerance=5e-3, free="hidden.bias")
 
 
+@pytest.mark.long
 @pytest.mark.once
 def test_seeds_early_stopping_and_normalized_features(dataset):
     positive = dataclasses.replace(dataset, x=np.abs(dataset.x))
@@ -234,6 +236,7 @@ def test_contents_do_not_depend_on_where_they_are(dataset, folder):
         assert store_dataset(dataset, store, order="given").contents == stored.contents
 
 
+@pytest.mark.long
 @pytest.mark.once
 def test_other_budgets_on_resume(dataset, plain, run):
     """With one from the third epoch on, a smaller one in the fourth, and none in the fifth: other

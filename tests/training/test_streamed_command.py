@@ -163,7 +163,7 @@ def saved(path: Path) -> dict:
 
 
 def wait_for_end(folder: Path) -> None:
-    """Of the process that has the store open: it ends with the one that started it."""
+    """Wait until the process that has the store open ends: it ends with the one that started it."""
     holder = int((folder / LOCK).read_text())
     with contextlib.suppress(ProcessLookupError):
         while True:

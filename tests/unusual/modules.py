@@ -155,7 +155,7 @@ def make_call(pick: Pick) -> Call:
 
 
 def right_shape(name: str, arguments: dict[str, Any]) -> Shape | None:
-    """Of the result of a module made with these."""
+    """The shape of what a module made with these arguments returns; None where it refuses."""
     if name == "GGNN":
         types = int(arguments["edge_types"])
         refused = types > 1 and arguments.get("steps") != 0  # as it is called without edges

@@ -54,7 +54,8 @@ def drawn(seed: int) -> tuple[str, Call]:
     return f"{seed}: {call.what}({', '.join(pick.names)})", call
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(i, marks=pytest.mark.long) for i in (1, 2, 3))])
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(4))
 def test_unusual_calls_have_named_errors_or_right_results(part):
     complaints = []
     for seed in range(part, CALLS, 4):

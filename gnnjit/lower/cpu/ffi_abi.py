@@ -39,10 +39,10 @@ FIELDS = {
     "XLA_FFI_Future_Create_Args": ["struct_size", "extension_start", "future"],
     "XLA_FFI_Future_SetAvailable_Args": ["struct_size", "extension_start", "future"],
 }
-"""Fields in order, of the structs whose layout the handler relies on."""
+"""The fields, in order, of the structs whose layout the handler relies on."""
 
 BASES = ("XLA_FFI_Extension_Base", "XLA_FFI_InternalExtension")
-"""Names that the head of an extension (`struct_size, type, next`) has had."""
+"""The names that jaxlib has given to the head of an extension (`struct_size, type, next`)."""
 
 # Byte offsets that follow from FIELDS on a 64-bit machine.
 FRAME_EXTENSION, FRAME_API, FRAME_CTX, FRAME_STAGE = 8, 16, 24, 32
@@ -58,7 +58,7 @@ API_FIRST_FUNCTION = 48
 
 @dataclasses.dataclass(frozen=True)
 class Abi:
-    """What the handler needs to know of this jaxlib."""
+    """What the handler needs to know about this jaxlib."""
 
     major: int
     minor: int

@@ -215,4 +215,4 @@ for _name in ("copy", "copy_p", "optimization_barrier", "stop_gradient"):
     RULES[_name] = lambda site: list(site.inputs)
 
 ELEMENTWISE = frozenset(RULES)
-"""Primitives that a block of features can be computed with on its own."""
+"""Primitives that compute one block of features without the others."""

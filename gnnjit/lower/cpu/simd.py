@@ -98,7 +98,7 @@ class Codegen:
         self._memo.pop()
 
     def once(self, key: tuple, operands: Sequence[Any], make: Callable[[], Any]) -> Any:
-        """`make()`, or what it gave before for the same key and (identical) operands."""
+        """What `make()` returns; it runs once for a key and the same (identical) operands."""
         full = (key, tuple(map(id, operands)))
         for memo in self._memo:
             if full in memo:

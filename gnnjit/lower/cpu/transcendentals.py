@@ -110,7 +110,7 @@ class Elementary:
     def nearest(self, x: ir.Value, factor: float) -> tuple[ir.Value, ir.Value]:
         """The integer nearest to `x * factor`, as a float and as an int.
 
-        By the magic addend, since converting NaN to an int is undefined.
+        It adds `MAGIC`, since converting NaN to an int is undefined.
         """
         shifted = self.fma(x, self.const(x, factor), self.const(x, MAGIC))
         whole = self.b.fsub(shifted, self.const(x, MAGIC))
@@ -234,7 +234,7 @@ class Elementary:
         return self.b.select(self.b.fcmp_ordered(">", size, self.const(x, 9.01)), unit, out)
 
     def logistic(self, x: ir.Value) -> ir.Value:
-        """From t = exp(-|x|), so that nothing overflows: 1 / (1 + t), or t / (1 + t)."""
+        """1 / (1 + t), or t / (1 + t), where t = exp(-|x|) cannot overflow."""
         t = self.exp(self.b.fneg(self.code.intrinsic("fabs", x)))
         right = self.reciprocal(self.b.fadd(self.const(x, 1.0), t))
         negative = self.b.fcmp_ordered("<", x, self.const(x, 0.0))

@@ -62,7 +62,7 @@ class Executor:
         self.chunks: dict[str, concurrent.futures.Future[Any]] = {}
         self.traffic = Traffic(self.loader.moved, jobs=self.loader.took)
         others = self.loader.let_go()
-        # Of a process more is there than is counted, so that it has no more than the plan says.
+        # A process has more than is counted; so it gets no more than the plan says.
         room = layout.plan.peak_bytes if layout.process else layout.plan.capacity - others
         self.flights = InFlight(room, overlapped, self.traffic.jobs, self._landed)
         self.watch: Callable[[int, int], None] | None = None

@@ -175,6 +175,7 @@ def test_errors_of_others_are_told(tmp_path):
         prepare("communities", tmp_path, options={"num_features": 2**62})
 
 
+@pytest.mark.long
 @pytest.mark.once
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the peak may be the parent's")
 def test_memory_does_not_grow_with_the_features(prepared, tmp_path):

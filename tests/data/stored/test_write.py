@@ -50,7 +50,7 @@ def dataset() -> Dataset:
 
 @pytest.fixture
 def folder(tmp_path, dataset) -> Path:
-    """Of a closed store with the dataset."""
+    """The folder of a closed store that holds the dataset."""
     with DiskStore.create(tmp_path / "store") as store:
         write.store_dataset(dataset, store, order="rcm")
     return tmp_path / "store"

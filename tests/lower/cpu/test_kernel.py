@@ -312,7 +312,7 @@ def test_where_rows_are_asked_for_ahead():
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("sizes", [(64, 64), (20, 24), (17, 33), (128, 64), (3, 100), (100, 3)])
 def test_sums_of_outer_products(sizes, swapped):
-    """Of many edges at a time: more than one room full, and the rest."""
+    """Many edges at a time fill the room more than once, and leave a rest."""
     body = weight_gradient(*sizes, swapped=swapped)
     spec = Spec(body, OUTER_SUMS, DST, INT32, kernel.default_config())
     assert list(spec.outers) == [0]
@@ -360,7 +360,7 @@ def test_small_and_huge_outer_products_are_left_alone():
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_sums_of_outer_products_of_half_precision(dtype):
-    """Of exact products, summed in float32 and rounded in the end."""
+    """Exact products are summed in float32 and rounded in the end."""
     case = graph(edges=2000)
     body = weight_gradient(20, 24, dtype)
     args = [jnp.round(4 * a) / 4 for a in data(case, body)]

@@ -37,7 +37,7 @@ from gnnjit import nn
 
 TABLE = Path(__file__).with_name("registers.json")
 REGISTERS, MAX_WARPS = 65536, 64
-"""Of one multiprocessor, compute capability 9.0."""
+"""What one multiprocessor of compute capability 9.0 has."""
 
 SHARED = 227 * 1024
 HEADS = 4

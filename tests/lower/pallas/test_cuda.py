@@ -252,6 +252,7 @@ def small(case: Case, dtype: Any) -> tuple[Any, tuple[Any, ...]]:
     return fn, (params, graph, draw((20, F)), data)
 
 
+@pytest.mark.long
 @pallas.numeric
 @pytest.mark.parametrize(("name", "x64"), [("edge outputs", False), ("EdgeConv", True)])
 def test_gradients_of_matrices_on_the_edges(name, x64):

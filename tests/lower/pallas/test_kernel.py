@@ -122,6 +122,7 @@ def test_half_precision(dtype, monkeypatch):
         assert float(jnp.abs(a.astype(jnp.float32) - b).max()) < 8 * scale * jnp.finfo(dtype).eps
 
 
+@pytest.mark.long
 def test_second_order(monkeypatch):
     e = GRAPHS["hub"]
     at = features(e)

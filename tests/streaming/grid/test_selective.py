@@ -91,7 +91,7 @@ def test_rates_are_those_of_the_fastest_run():
 
 
 def test_rates_of_this_machine():
-    """Of real calls and the real clock: only that it is some rate."""
+    """Real calls and the real clock tell no more than that it is some rate."""
     block = np.ones(1 << 16, np.uint8)
     rates = Rates.measure(block.copy, block.copy, bytes=block.nbytes)
     assert 0 < rates.threshold < 1

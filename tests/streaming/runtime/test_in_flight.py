@@ -288,6 +288,7 @@ def test_rows_that_lie_in_the_store_leave_room(process, monkeypatch):
     assert all(a.needed <= b.needed for a, b in zip(layout.headrooms, counted, strict=True))
 
 
+@pytest.mark.long
 def test_rows_that_are_read_in_part_are_copies(monkeypatch):
     monkeypatch.setattr(zero_copy, "ZERO_COPY_BYTES", 1)
     monkeypatch.setattr(

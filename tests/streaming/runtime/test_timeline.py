@@ -56,7 +56,7 @@ def events(jobs: list[Job], buffers: int) -> tuple[dict[str, list[float]], int]:
 
 
 def totals(jobs: list[Job], buffers: int) -> list[float]:
-    """Of all orders."""
+    """The total time of each order of the jobs."""
     return [timeline(order, buffers).total for order in itertools.permutations(jobs)]
 
 
