@@ -16,6 +16,7 @@ import gnnjit.interop.jraph
 import gnnjit.interop.scipy
 import gnnjit.nn
 import gnnjit.partition
+import gnnjit.sample
 import gnnjit.sharding
 import gnnjit.store
 import gnnjit.streaming
@@ -60,6 +61,16 @@ def test_names_of_training() -> None:
     assert names(gnnjit.training) == [
         "CheckpointError", "Epoch", "Result", "Run", "Sampling", "Summary", "TrainConfig",
         "TrainError", "train",
+    ]  # fmt: skip
+
+
+def test_names_of_sample() -> None:
+    assert names(gnnjit.sample) == [
+        "Batch", "BatchSource", "ClusterSampler", "EdgeSampler", "Event", "FrontierSampler",
+        "GraphSampler", "HopSampler", "InducedSampler", "LinkSample", "LinkSampler", "Loader",
+        "NegativeSampler", "Negatives", "NeighborSampler", "Normalized", "Padding", "Report",
+        "Sample", "Sampler", "Shapes", "Stored", "VertexSampler", "WalkSampler", "Workers",
+        "iter_dataset", "plan_graph_shapes", "plan_shapes", "plot_timeline",
     ]  # fmt: skip
 
 

@@ -73,7 +73,8 @@ SECTIONS = (
         "Samplers, what they draw, and the loader that makes padded batches of it.",
         "gnnjit.sample",
         "Loader Batch Report NeighborSampler FrontierSampler WalkSampler VertexSampler EdgeSampler "
-        "Normalized ClusterSampler HopSampler GraphSampler Sampler InducedSampler Sample Workers "
+        "Normalized ClusterSampler HopSampler GraphSampler LinkSampler LinkSample NegativeSampler "
+        "Negatives Sampler InducedSampler Sample Workers "
         "Shapes Padding plan_shapes plan_graph_shapes Stored Event plot_timeline BatchSource "
         "iter_dataset",
     ),
