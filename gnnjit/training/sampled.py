@@ -27,11 +27,13 @@ from gnnjit.sample import (
     WalkSampler,
 )
 from gnnjit.sample.batch import Batch as Sampled
+from gnnjit.streaming.compile import StreamedFunction
+from gnnjit.streaming.stream import stream
 from gnnjit.training.errors import TrainError
 from gnnjit.training.processes import one_cost_model
 from gnnjit.training.sharded import on_one_device
 from gnnjit.training.steps import ModelFunctions, Sums, TrainState, temp_bytes
-from gnnjit.training.tasks import Batch, VertexTask, split_weights
+from gnnjit.training.tasks import Batch, Task, split_weights
 
 SAMPLERS: dict[str, type] = {
     "neighbor": NeighborSampler,
@@ -121,7 +123,7 @@ class Sampling:
         return f"batches by {self.sampler}: {', '.join(p for p in parts if p)}"
 
 
-class SampledTask(VertexTask):
+class SampledTask:
     """A graph whose vertices are labelled, in batches that a sampler draws.
 
     Over several devices each has batches of its own, and a step is that of their union.
@@ -133,17 +135,22 @@ class SampledTask(VertexTask):
     """
 
     def __init__(
-        self, dataset: Dataset, sampling: Sampling, layers: int, seed: int, mesh: Mesh | None = None
+        self,
+        dataset: Dataset,
+        sampling: Sampling,
+        layers: int,
+        seed: int,
+        whole: Task,
+        mesh: Mesh | None = None,
     ) -> None:
         """`seed`: of the clusters, of the normalisation, and of the batches that shapes are planned
-        from."""
-        super().__init__(dataset)
+        from. `whole`: what is evaluated."""
         if sampling.sampler == "neighbor" and len(sampling.fanouts) != layers:
             raise TrainError(
                 f"fanouts has {len(sampling.fanouts)} numbers and the model {layers} layers, "
                 f"expected one for each layer: pass --fanouts or --layers (fanouts=)"
             )
-        self.sampling, self.mesh = sampling, mesh
+        self.sampling, self.mesh, self._whole = sampling, mesh, whole
         self._dataset = dataset
         self._weights = split_weights(dataset)
         self._sampler = _make(dataset, sampling, seed)
@@ -204,6 +211,10 @@ class SampledTask(VertexTask):
             return iter(loaders[0])
         return (self._side_by_side(parts) for parts in zip(*loaders, strict=True))
 
+    def eval_batches(self) -> list[Batch]:
+        """The whole graph, once."""
+        return self._whole.eval_batches()
+
     def _side_by_side(self, parts: Sequence[Sampled]) -> Sampled:
         """The batches of all devices as one, whose arrays are theirs one after the other."""
         assert self.mesh is not None
@@ -235,15 +246,21 @@ class SampledSteps:
     """The two functions of a run on sampled batches; what `steps.CompiledSteps` is without them.
 
     The update is compiled once for each shape of batches, when the first of that shape comes. The
-    whole graph is evaluated on one device, in each process by itself.
+    whole graph is evaluated on one device, in each process by itself; within `budget` bytes block
+    by block, if there is one.
     """
 
-    def __init__(self, functions: ModelFunctions, task: SampledTask) -> None:
+    def __init__(
+        self, functions: ModelFunctions, task: SampledTask, budget: int | None = None
+    ) -> None:
         self._task = task
         self._compiled: dict[Any, Any] = {}
         self._seconds = 0.0
         self._update = self._jitted(functions, task.mesh)
         state, whole = self._alone(functions.initial(0)), task.eval_batches()[0]
+        if budget is not None:
+            self._evaluate: Any = stream(functions.evaluate, memory_budget=budget)
+            return
         evaluate = jax.jit(functions.evaluate)
         self._evaluate = self._timed(evaluate, state.params, state.buffers, whole)
 
@@ -287,9 +304,10 @@ class SampledSteps:
     def figures(self) -> dict[str, Any]:
         """What is reported of them."""
         programs = list(self._compiled.values())
+        whole = [] if isinstance(self._evaluate, StreamedFunction) else [self._evaluate]
         return {
             "compile_seconds": self._seconds,
-            "temp_bytes": temp_bytes(*programs, self._evaluate),
+            "temp_bytes": temp_bytes(*programs, *whole),
             "programs": len(programs),
             "sampling": self._task.figures(),
         }

@@ -155,7 +155,6 @@ class Specification:
                 "for datasets of one graph: leave out --sampler, and choose --batch-size"
             )
         for what, used in (
-            ("a memory budget", self.memory_budget is not None),
             ("a store", self.stored or self.store is not None),
             ("a partition", self.partition != "auto" or self.exchange != "auto"),
             ("a comparison with plain segment operations", self.compare),

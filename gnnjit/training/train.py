@@ -154,7 +154,8 @@ def train(
         dataset: what `gnnjit.data.open_dataset` or `gnnjit.data.stored.prepare.prepare` gives.
         config: hyperparameters; by default those of the dataset's recipe.
         sampling: train on sampled batches instead of the whole graph; it is still evaluated on the
-            whole one. For one graph in memory; over several devices each has batches of its own.
+            whole one, within a budget block by block. For one graph in memory; over several devices
+            each has batches of its own.
         seeds: runs with the seeds `config.seed`, `config.seed + 1`, ... (vertices only).
         folds: of cross-validation (graphs only).
         build: makes the model, called as `model(graph, x, *, key)` (for graphs
@@ -217,7 +218,7 @@ def run_training(
     dataset = _prepared(spec, dataset)
     saved = _checkpoints(spec, dataset)
     with _where_it_is_read(spec, dataset) as data:
-        tasks = list(_tasks(spec, data))
+        tasks = list(_tasks(spec, data, dataset))
         first = tasks[0][2]
         sharded = first if isinstance(first, ShardedTask) else None
         build = build or _builder(dataset, config, spec.task)
@@ -226,7 +227,7 @@ def run_training(
         functions = ModelFunctions(build, config, everywhere, AXIS if several else None)
         steps: Steps
         if isinstance(first, SampledTask):
-            steps = SampledSteps(functions, first)
+            steps = SampledSteps(functions, first, spec.budget)
         elif spec.budget is None:
             steps = functions.compile(first)
         else:
@@ -357,8 +358,8 @@ def _builder(dataset: Any, config: TrainConfig, task: str) -> Build:
     return lambda rngs: recipe.build(dataset.num_features, dataset.num_classes, rngs)
 
 
-def _tasks(spec: Specification, dataset: Any) -> Iterator[tuple[str, int, Task]]:
-    """(name, seed, task) of every run."""
+def _tasks(spec: Specification, dataset: Any, in_memory: Any) -> Iterator[tuple[str, int, Task]]:
+    """(name, seed, task) of every run. `dataset` is where it is read, of what is `in_memory`."""
     config = spec.config
     if isinstance(dataset, GraphDataset):
         for i, fold in enumerate(dataset.folds(spec.folds, config.seed)):
@@ -368,7 +369,8 @@ def _tasks(spec: Specification, dataset: Any) -> Iterator[tuple[str, int, Task]]
     stored = isinstance(dataset, StoredDataset)
     if spec.sampling is not None:
         mesh = None if spec.spread is None else spec.spread.mesh()
-        task = SampledTask(dataset, spec.sampling, config.layers, config.seed, mesh)
+        whole = StoredTask(dataset) if stored else VertexTask(dataset)
+        task = SampledTask(in_memory, spec.sampling, config.layers, config.seed, whole, mesh)
     elif spec.spread is not None:
         of_shards = shard_stored if stored else ShardedTask.of
         task = of_shards(dataset, spec.spread)

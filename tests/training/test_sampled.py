@@ -104,6 +104,18 @@ def test_a_run_that_was_ended_goes_on(data: Dataset, tmp_path: Any) -> None:
         train(data, CONFIG, sampling=other, checkpoint=tmp_path / "run", resume=True)
 
 
+def test_within_a_budget_the_whole_graph_is_evaluated_block_by_block(data: Dataset) -> None:
+    sampling = Sampling("neighbor", (5, 3), batch_size=40, shapes=1)
+    config = CONFIG.replace(epochs=2)
+    plain = train(data, config, sampling=sampling)
+    streamed = train(data, config, sampling=sampling, memory_budget="300KiB")
+    jax.tree.map(np.testing.assert_array_equal, weights(plain), weights(streamed))
+    for ours, theirs in zip(streamed.runs[0].history, plain.runs[0].history, strict=True):
+        assert ours.loss == theirs.loss
+        assert ours.losses == pytest.approx(theirs.losses, rel=1e-4)
+        assert ours.accuracy == pytest.approx(theirs.accuracy, abs=1e-6)
+
+
 def test_a_model_of_ones_own(data: Dataset) -> None:
     """It is called with the graphs of the layers, in order."""
     seen = []
@@ -143,8 +155,8 @@ def test_samplings_that_do_not_fit(make: Any, message: str) -> None:
 def test_what_does_not_go_together(data: Dataset) -> None:
     with pytest.raises(TrainError, match="fanouts has 1 numbers and the model 2 layers"):
         train(data, CONFIG, sampling=Sampling("neighbor", (5,)))
-    with pytest.raises(TrainError, match="which a memory budget does not go with"):
-        train(data, CONFIG, sampling=Sampling(), memory_budget="1GiB")
+    with pytest.raises(TrainError, match="which a store does not go with"):
+        train(data, CONFIG, sampling=Sampling(), memory_budget="1GiB", store="anywhere")
     with pytest.raises(TrainError, match="which a comparison with plain segment operations"):
         train(data, CONFIG, sampling=Sampling(), compare=True)
 
