@@ -9,11 +9,13 @@ Questions, of which `--questions` chooses some:
   with as many workers as serve it best.
 - cost: nanoseconds for each sampled vertex, as the frontier and the graph grow.
 - scaling: the same samples by one thread and by two.
-- pipeline: epochs with batches made between the steps, and beside them.
+- pipeline: epochs with batches made between the steps, and beside them, where a step and the making
+  of its batch take about as long.
 - epoch: an epoch of sampled SAGE, against PyTorch Geometric's.
 - shapes: thousands of batches of changing size: programs, padding, memory.
 
-Each side is a process of its own, one after the other, in turns; the best turn counts.
+Each side is a process of its own, one after the other, in turns; the best turn counts. Freed memory
+is kept on both sides (`gnnjit.keep_memory`).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import argparse
 import dataclasses
 import importlib.util
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -48,6 +51,7 @@ class Setting:
     fanouts: tuple[int, ...] = (15, 10)
     batch: int = 1024
     hidden: int = 128
+    pipeline_hidden: int = 160
     batches: int = 100
     workers: tuple[int, ...] = (0, 1, 2)
     turns: int = 3
@@ -59,11 +63,14 @@ class Setting:
 
 
 SMOKE = Setting(
-    vertices=2_000, features=8, batch=64, hidden=8, batches=4, workers=(0,), turns=1, epochs=1,
+    vertices=2_000, features=8, batch=64, hidden=8, pipeline_hidden=8, batches=4, workers=(0,), turns=1, epochs=1,
     sizes=(1_000,), frontiers=(50,), repeats=2, many=20,
 )  # fmt: skip
 
 Row = dict[str, Any]
+
+KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1", "MALLOC_ARENA_MAX": "1"}
+"""What `gnnjit.keep_memory` tells the C library, for both sides."""
 
 
 class Runs:
@@ -82,7 +89,7 @@ class Runs:
         args = [side, what, str(self.graph(vertices)), json.dumps(options)]
         done = subprocess.run(
             [sys.executable, "-m", "sampling.child", *args], cwd=HERE, capture_output=True,
-            text=True,
+            text=True, env={**os.environ, **KEPT},
         )  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"{' '.join(args)} failed:\n{done.stderr[-3000:]}")
@@ -186,6 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--questions", help=f"of {','.join(QUESTIONS)} (default: all)")
+    add("--workers", help="numbers of workers (default: 0,1,2)")
     for name in ("vertices", "turns", "epochs", "batches", "many", "hidden", "batch"):
         add(f"--{name}", type=int, help=f"default: {getattr(Setting, name)}")
     add("--json", type=pathlib.Path, metavar="FILE", help="append JSON lines")
@@ -195,6 +203,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = {k: v for k, v in vars(args).items() if k in names and v is not None}
     if "questions" in given:
         given["questions"] = tuple(given["questions"].split(","))
+    if "workers" in given:
+        given["workers"] = tuple(map(int, given["workers"].split(",")))
     setting = dataclasses.replace(SMOKE if args.smoke else Setting(), **given)
     facts = {"machine": measure.machine(measure.usable_cpus()), "versions": measure.versions()}
     facts["setting"] = dataclasses.asdict(setting)

@@ -101,9 +101,10 @@ def scaling(graph: Labelled, batches: int) -> Any:
 
 def epoch(
     graph: Labelled, fanouts: Sequence[int], batch: int, hidden: int, workers: int, epochs: int,
-    prefetch: int = 2, shapes: int = 4,
+    prefetch: int = 2, shapes: int = 4, waits: bool = False,
 ) -> Any:  # fmt: skip
-    """Seconds of each epoch of training after the first, and the last loss."""
+    """Seconds of each epoch of training after the first, and the last loss. `waits`: for each step,
+    which otherwise runs beside what comes after it."""
     sampler = NeighborSampler(_graph(graph), fanouts)
     loader = Loader(
         sampler, np.array(graph.x), np.array(graph.y), seeds=graph.train, batch_size=batch,
@@ -133,7 +134,7 @@ def epoch(
         losses = []
         for part in loader:
             params, state, loss = step(params, state, part)
-            losses.append(loss)
+            losses.append(loss.block_until_ready() if waits else loss)
         loss = float(np.mean([float(each) for each in losses]))
         seconds.append(time.perf_counter() - started)
     report = loader.report()
@@ -147,10 +148,10 @@ def pipeline(graph: Labelled, batch: int, hidden: int, epochs: int) -> Any:
     """The same epochs with batches made between the steps, and beside them; and an epoch of batches
     without steps. JAX has one core, as a device that is not the host leaves the others alone."""
     _give_jax_one_core()
-    sides = {"serial": (0, 0), "pipelined": (1, 3)}
+    sides = {"serial": (0, 0, True), "pipelined": (1, 3, False)}
     found = {
-        name: epoch(graph, (15, 10), batch, hidden, workers, epochs, prefetch)
-        for name, (workers, prefetch) in sides.items()
+        name: epoch(graph, (15, 10), batch, hidden, workers, epochs, prefetch, waits=waits)
+        for name, (workers, prefetch, waits) in sides.items()
     }
     sampler = NeighborSampler(_graph(graph), (15, 10))
     loader = Loader(
