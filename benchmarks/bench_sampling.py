@@ -63,7 +63,8 @@ class Setting:
 
 
 SMOKE = Setting(
-    vertices=2_000, features=8, batch=64, hidden=8, pipeline_hidden=8, batches=4, workers=(0,), turns=1, epochs=1,
+    vertices=2_000, features=8, batch=64, hidden=8, pipeline_hidden=8, batches=4, workers=(0,),
+    turns=1, epochs=1,
     sizes=(1_000,), frontiers=(50,), repeats=2, many=20,
 )  # fmt: skip
 

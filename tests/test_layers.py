@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cost": {"ir", "system"},
     "frontend": {"graph", "ir", "system"},
     "interop": {"graph"},
-    "sample": {"graph", "partition", "store"},
+    "sample": {"graph", "partition", "store", "system"},
     "sharding": {"cost", "distributed", "graph", "partition", "system"},
     "lower": {
         "cost", "frontend", "graph", "ir", "pallas_kernels", "passes", "sharding", "system",

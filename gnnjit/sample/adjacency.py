@@ -9,7 +9,7 @@ import numpy as np
 
 from gnnjit.errors import SampleError
 from gnnjit.graph import Graph
-from gnnjit.graph.reading import as_indices, read_on_host
+from gnnjit.graph.reading import read_on_host
 from gnnjit.graph.validate import is_traced, shown
 from gnnjit.shapes import HostArray
 
@@ -74,22 +74,31 @@ class Adjacency:
     def checked(self, where: str, name: str, vertices: Any) -> HostArray:
         """`int[n]`: vertices, as their numbers or as a mask `bool[N]`. Raises SampleError where one
         is out of range."""
-        array = read_on_host(f"{where}: {name}", vertices)
-        if array.dtype == np.bool_ and array.shape == (self.num_nodes,):
-            array = np.flatnonzero(array)
-        elif array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-            raise SampleError(
-                f"{where}: {name} is {array.dtype} of shape {array.shape}, expected vertex numbers "
-                f"of shape [n], or a mask bool[{self.num_nodes}]"
-            )
-        out = (array < 0) | (array >= self.num_nodes)
-        if out.any():
-            at = int(np.argmax(out))
-            raise SampleError(
-                f"{where}: {name}[{at}] is {array[at]}, expected a vertex from 0 to "
-                f"{self.num_nodes - 1}: number vertices as the graph does"
-            )
-        return as_indices(name, array).astype(self.indptr.dtype)
+        hint = ": number vertices as the graph does"
+        found = numbers_of(where, name, vertices, self.num_nodes, "vertex", hint)
+        return found.astype(self.indptr.dtype)
+
+
+def numbers_of(
+    where: str, name: str, chosen: Any, count: int, kind: str, hint: str = ""
+) -> HostArray:
+    """`int64[n]`, from numbers or a mask. Raises SampleError where one is out of range; its message
+    calls them `kind` and ends with `hint`."""
+    array = read_on_host(f"{where}: {name}", chosen)
+    if array.dtype == np.bool_ and array.shape == (count,):
+        return np.flatnonzero(array)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise SampleError(
+            f"{where}: {name} is {array.dtype} of shape {array.shape}, expected {kind} numbers of "
+            f"shape [n], or a mask bool[{count}]"
+        )
+    out = (array < 0) | (array >= count)
+    if out.any():
+        at = int(np.argmax(out))
+        raise SampleError(
+            f"{where}: {name}[{at}] is {array[at]}, expected a {kind} from 0 to {count - 1}{hint}"
+        )
+    return array.astype(np.int64)
 
 
 def read_only(array: HostArray) -> HostArray:

@@ -9,12 +9,11 @@ import numpy as np
 
 from gnnjit.errors import GnnjitError, SampleError
 from gnnjit.graph import Graph, batch
-from gnnjit.graph.reading import as_indices, read_on_host
-from gnnjit.graph.validate import shown
+from gnnjit.graph.reading import read_on_host
 from gnnjit.partition import Partition
 from gnnjit.partition.locality import order_vertices
 from gnnjit.partition.partition import equal_edges
-from gnnjit.sample.adjacency import Adjacency
+from gnnjit.sample.adjacency import Adjacency, numbers_of
 from gnnjit.sample.frontier import at_least_one
 from gnnjit.sample.induced import induced
 from gnnjit.sample.numbering import Numbering
@@ -172,18 +171,10 @@ def _partition(adjacency: Adjacency, clusters: Any, method: Any, seed: Any) -> P
 
 
 def _checked(where: str, seeds: Any, count: int, kind: str) -> HostArray:
-    """`int[B]`. Raises SampleError where one is out of range."""
+    """`int64[B]`. Raises SampleError where one is out of range."""
     if seeds is None:
         raise SampleError(f"{where}: seeds is None, expected some: int[B], each a {kind}")
-    array = as_indices(f"{where}: seeds", read_on_host(f"{where}: seeds", seeds))
-    out = (array < 0) | (array >= count)
-    if out.any():
-        at = int(np.argmax(out))
-        raise SampleError(
-            f"{where}: seeds[{at}] is {shown(array[at].item())}, expected a {kind} from 0 to "
-            f"{count - 1}"
-        )
-    return array
+    return numbers_of(where, "seeds", seeds, count, kind)
 
 
 def _of_parts(order: HostArray, bounds: HostArray, parts: HostArray) -> HostArray:

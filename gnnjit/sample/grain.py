@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import operator
 from typing import Any, SupportsIndex
 
@@ -10,6 +9,7 @@ from gnnjit.errors import SampleError
 from gnnjit.graph.validate import as_count
 from gnnjit.sample.batch import Batch
 from gnnjit.sample.loader import Loader
+from gnnjit.system.optional import optional
 
 
 class BatchSource:
@@ -60,7 +60,7 @@ def iter_dataset(loader: Loader, epochs: int | None = None) -> Any:
     Raises:
         ImportError: grain is not installed.
     """
-    grain = _grain()
+    grain = optional("grain", "iter_dataset()", "pip install grain, or iterate over the Loader")
 
     class LoaderIterator(grain.DatasetIterator):
         def __init__(self) -> None:
@@ -91,13 +91,3 @@ def iter_dataset(loader: Loader, epochs: int | None = None) -> Any:
             return LoaderIterator()
 
     return LoaderDataset()
-
-
-def _grain() -> Any:
-    """grain, which is optional."""
-    try:
-        return importlib.import_module("grain")
-    except ImportError as error:
-        raise ImportError(
-            "iter_dataset() needs grain: pip install grain, or iterate over the Loader"
-        ) from error

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numba import njit
 
 from gnnjit.errors import SampleError
-from gnnjit.graph.reading import as_indices, read_on_host
+from gnnjit.graph.reading import read_on_host
 from gnnjit.graph.validate import shown
-from gnnjit.sample.adjacency import Adjacency
+from gnnjit.sample.adjacency import Adjacency, numbers_of
 from gnnjit.sample.hops import HopSampler
 from gnnjit.sample.induced import offsets_of
 from gnnjit.sample.negative import NegativeSampler, checked_links
@@ -132,7 +132,7 @@ class LinkSampler:
         """
         where = "LinkSampler.sample"
         key = key_of(where, seed, 1)
-        links = self._checked(where, seeds)
+        links = numbers_of(where, "seeds", seeds, self.num_seeds, "link")
         src, dst = self.src[links], self.dst[links]
         others, false = np.empty((len(src), 0), dst.dtype), np.empty((len(src), 0), np.bool_)
         if self.negatives is not None:
@@ -165,17 +165,6 @@ class LinkSampler:
         if self.exclude == "both":
             src, dst = np.concatenate([src, dst]), np.concatenate([dst, src])
         return without_edges(sample, src, dst, self.sampler.num_seeds, workers)
-
-    def _checked(self, where: str, seeds: Any) -> HostArray:
-        links = as_indices(f"{where}: seeds", read_on_host(f"{where}: seeds", seeds))
-        out = (links < 0) | (links >= self.num_seeds)
-        if out.any():
-            at = int(np.argmax(out))
-            raise SampleError(
-                f"{where}: seeds[{at}] is {links[at]}, expected a link from 0 to "
-                f"{self.num_seeds - 1}"
-            )
-        return links
 
 
 def without_edges(

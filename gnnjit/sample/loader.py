@@ -13,11 +13,12 @@ import numpy as np
 from gnnjit.errors import SampleError
 from gnnjit.graph.reading import read_on_host
 from gnnjit.graph.validate import as_count, shown
+from gnnjit.sample.adjacency import numbers_of
 from gnnjit.sample.batch import Batch
 from gnnjit.sample.features import Features
 from gnnjit.sample.hot import Hot, by_degree
 from gnnjit.sample.making import Made, Maker, Source
-from gnnjit.sample.order import Order, numbers_of, plan
+from gnnjit.sample.order import Order, plan
 from gnnjit.sample.padding import Padding, Shapes
 from gnnjit.sample.pipeline import Tasks, in_order
 from gnnjit.sample.random import key_of
@@ -410,7 +411,7 @@ def _hot(where: str, features: Features | None, sampler: Any, rows: Any, device:
         wanted = as_count(f"{where}: hot_rows", rows)
         numbers = by_degree(sampler.adjacency, wanted) if wanted else np.zeros(0, np.int64)
     else:
-        numbers = np.unique(numbers_of(where, "hot_rows", rows, count))
+        numbers = np.unique(numbers_of(where, "hot_rows", rows, count, "row"))
     if not len(numbers):
         return None
     if features is None or not features.on_host:
@@ -425,12 +426,8 @@ def _mask(where: str, name: str, chosen: Any, count: int) -> HostArray | None:
     """`bool[count]`, from numbers or a mask; None where nothing is given."""
     if chosen is None:
         return None
-    array = read_on_host(f"{where}: {name}", chosen)
-    if array.dtype == np.bool_ and array.shape == (count,):
-        return array
-    numbers = numbers_of(where, name, array, count)
     mask = np.zeros(count, bool)
-    mask[numbers] = True
+    mask[numbers_of(where, name, chosen, count, "vertex")] = True
     return mask
 
 

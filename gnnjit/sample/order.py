@@ -12,8 +12,8 @@ import numpy as np
 from numba import njit
 
 from gnnjit.errors import SampleError
-from gnnjit.graph.reading import read_on_host
 from gnnjit.graph.validate import as_count, shown
+from gnnjit.sample.adjacency import numbers_of
 from gnnjit.sample.making import Source
 from gnnjit.sample.padding import VERTEX_COST, Shapes, default_cost, plan_shapes
 from gnnjit.sample.random import bits, key_of
@@ -65,7 +65,9 @@ class Order:
                 f"{where}: got steps={shown(steps)} with seeds, expected neither: an epoch ends "
                 f"with its seeds"
             )
-        numbers = np.arange(known) if seeds is None else numbers_of(where, "seeds", seeds, known)
+        numbers = (
+            np.arange(known) if seeds is None else numbers_of(where, "seeds", seeds, known, "seed")
+        )
         count = len(numbers) // size if drop_last else -(-len(numbers) // size)
         if not count:
             raise SampleError(
@@ -100,25 +102,6 @@ class Order:
         parts = (self.size, self.steps, self.shuffle)
         seeds = b"" if self.seeds is None else np.ascontiguousarray(self.seeds, np.int64).tobytes()
         return f"{zlib.crc32(repr(parts).encode(), zlib.crc32(seeds)):08x}"
-
-
-def numbers_of(where: str, name: str, chosen: Any, count: int) -> HostArray:
-    """`int64[n]`, from numbers or a mask. Raises SampleError where one is out of range."""
-    array = read_on_host(f"{where}: {name}", chosen)
-    if array.dtype == np.bool_ and array.shape == (count,):
-        return np.flatnonzero(array)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise SampleError(
-            f"{where}: {name} is {array.dtype} of shape {array.shape}, expected numbers of shape "
-            f"[n], or a mask bool[{count}]"
-        )
-    out = (array < 0) | (array >= count)
-    if out.any():
-        at = int(np.argmax(out))
-        raise SampleError(
-            f"{where}: {name}[{at}] is {array[at]}, expected a number from 0 to {count - 1}"
-        )
-    return array.astype(np.int64)
 
 
 def plan(source: Source, order: Order, count: int, samples: int, threads: int) -> Shapes:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from gnnjit.errors import SampleError
+from gnnjit.system.optional import optional
 
 Place = tuple[int, int, int]
 """Epoch, number in the epoch, part."""
@@ -96,7 +96,9 @@ def plot_timeline(events: Sequence[Event], axes: Any = None) -> Any:
             "take a few batches"
         )
     if axes is None:
-        _, axes = _pyplot().subplots(figsize=(11, 4), layout="constrained")
+        how = "pip install 'gnnjit[notebooks]', or read Loader.events"
+        pyplot = optional("matplotlib.pyplot", "plot_timeline()", how)
+        _, axes = pyplot.subplots(figsize=(11, 4), layout="constrained")
     lanes = sorted({event.thread for event in events})
     first = min(event.start for event in events)
     named = set()
@@ -112,14 +114,3 @@ def plot_timeline(events: Sequence[Event], axes: Any = None) -> Any:
     axes.invert_yaxis()
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=5, fontsize=7, frameon=False)
     return axes.figure
-
-
-def _pyplot() -> Any:
-    """Matplotlib, which is optional."""
-    try:
-        return importlib.import_module("matplotlib.pyplot")
-    except ImportError as error:
-        raise ImportError(
-            "plot_timeline() needs matplotlib: pip install 'gnnjit[notebooks]', or read "
-            "Loader.events"
-        ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from gnnjit.shapes import HostArray
 from gnnjit.streaming.grid.edge_grid import summed_to
 from gnnjit.streaming.runtime.timeline import Timeline
+from gnnjit.system.optional import optional
 
 CELLS = 256
 """Rows and columns of a picture at most; of a larger grid, chunks are summed."""
@@ -31,7 +31,9 @@ def plot(
 ) -> Any:
     """The heat map, and the timelines of block `name`, into two axes; the figure."""
     if axes is None:
-        _, axes = _pyplot().subplots(1, 2, figsize=(11, 4), layout="constrained")
+        how = "pip install 'gnnjit[notebooks]', or print the explanation"
+        pyplot = optional("matplotlib.pyplot", "plot()", how)
+        _, axes = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
     assert axes is not None
     left, right = axes
     plot_heat_map(counts, left)
@@ -83,13 +85,3 @@ def plot_timelines(name: str, timelines: Mapping[str, Timeline], axes: Any) -> N
         axes.legend(
             loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, fontsize=7, frameon=False
         )
-
-
-def _pyplot() -> Any:
-    """Matplotlib, which is optional."""
-    try:
-        return importlib.import_module("matplotlib.pyplot")
-    except ImportError as error:
-        raise ImportError(
-            "plot() needs matplotlib: pip install 'gnnjit[notebooks]', or print the explanation"
-        ) from error
