@@ -7,7 +7,7 @@ all edges for them. This is the propagation of graph sampling-based GCN (section
 each processor has a block of its own, in its own cache.
 
 The copy is needed: in place, the block's parts of rows that lie a power of two apart would share
-a few places of the cache, and each would lie on another page. As every source is copied once and
+a few places of the cache. As every source is copied once and
 gathered once per edge, the copy is the smaller part.
 
 A block is cut into the same tasks as the whole traversal, and a task's record has a place for each

@@ -6,11 +6,11 @@ block are shared; and more blocks than needed cost time, since each reads the ed
 block of one cache line has one sum that each addition waits for. So a block is as wide as fits, and
 features are only cut where that has been faster.
 
-Two Zen 4 cores, 1 MiB each and 32 MiB for both, sums of neighbours in float32 (minima, in turn):
-whole 1.37 ms and 1.06 in blocks of 64 for 3,000 vertices of degree 30 with 512 features; 2.77 and
-2.64 (of 32) for 8,000 of degree 15; 11.0 and 7.1 for 16,000; 62 and 20 for 30,000 of degree 30; 199
-and 96 for 100,000 of degree 20 with 256 features. No gain: 100,000 vertices with 64 features, whose
-blocks would take half of the cache that held all of them; degree 5.
+Two cores of an AMD EPYC, 1 MiB each and 32 MiB for both, sums of neighbours in float32 (minima, in
+turn): whole 1.37 ms, 1.06 in blocks of 64 for 3,000 vertices of degree 30 with 512 features; 2.77
+and 2.64 (of 32) for 8,000 of degree 15; 11.0 and 7.1 for 16,000; 62 and 20 for 30,000 of degree 30;
+199 and 96 for 100,000 of degree 20 with 256 features. No gain: 100,000 vertices with 64 features,
+whose blocks would take half of the cache that held all of them; degree 5.
 """
 
 from __future__ import annotations
