@@ -110,7 +110,7 @@ def _traversals(
 def _code(choice: Choice, graph: Graph, limit: int | None) -> str:
     """LLVM's IR of a CPU kernel; of all else the jaxpr, with the bodies of Pallas kernels in it."""
     if choice.kernel == "cpu":
-        return cpu.code(choice.request.body, choice.request.reductions, choice.request.rows)
+        return cpu.code(choice.request)
     leaves, treedef = jax.tree.flatten(graph)
 
     def traversal(leaves: Any, operands: Any) -> Any:

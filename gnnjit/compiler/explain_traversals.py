@@ -22,18 +22,21 @@ from gnnjit.lower.vertex_matmul import tall_p
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """The code chosen for one traversal."""
+    """The code chosen for one traversal. `features`: it takes so many at a time, each time for all
+    edges; 0: all of them."""
 
     direction: str
     traversal: str
     kernel: str
     rows: str
     refused: tuple[tuple[str, tuple[str, ...]], ...]
+    features: int = 0
 
     @property
     def reasons(self) -> str:
         """Where it runs, and why not elsewhere."""
-        lines = [f"{self.direction}: {self.kernel}, one row per {self.rows}"]
+        blocks = f", {self.features} features at a time" if self.features else ""
+        lines = [f"{self.direction}: {self.kernel}, one row per {self.rows}{blocks}"]
         for other, reasons in self.refused:
             lines.append(f"  not {other}: {'; '.join(reasons)}")
         return "\n".join(lines)
@@ -51,7 +54,8 @@ def kernel_of(direction: str, choice: Choice) -> Kernel:
     reductions = [r.kind if r else "on the edges" for r in request.reductions]
     lines = [f"reads {', '.join(reads) or 'nothing'}", *body]
     text = "\n".join([*lines, f"reduced by: {', '.join(reductions)}"])
-    return Kernel(direction, text, choice.kernel, rows, choice.refused)
+    features = cpu.feature_width_of(request) if choice.kernel == "cpu" else 0
+    return Kernel(direction, text, choice.kernel, rows, choice.refused, features)
 
 
 def forward_kernels(program: Program, graph: Graph) -> list[Kernel]:

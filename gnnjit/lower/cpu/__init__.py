@@ -8,6 +8,7 @@ and `ffi_handler` emit its code, rules emit single primitives, `compile` makes m
 from gnnjit.lower.cpu.kernel import (
     available,
     code,
+    feature_width_of,
     left_to_pool,
     product,
     run,
@@ -21,6 +22,7 @@ from gnnjit.lower.cpu.kernel import (
 __all__ = [
     "available",
     "code",
+    "feature_width_of",
     "left_to_pool",
     "product",
     "run",

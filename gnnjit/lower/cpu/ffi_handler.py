@@ -16,11 +16,12 @@ import numpy as np
 from llvmlite import ir
 
 from gnnjit.lower.cpu import ffi_abi
+from gnnjit.lower.cpu.feature_blocks import FeatureBlocks
 from gnnjit.lower.cpu.frame import NULL, Frame
 from gnnjit.lower.cpu.index_rules import combiner, identity
 from gnnjit.lower.cpu.matvec import pack
 from gnnjit.lower.cpu.simd import I8, I32, I64, PTR
-from gnnjit.lower.cpu.traversal import Accumulator, TraversalCode, Word
+from gnnjit.lower.cpu.traversal import Accumulator, Word
 
 PARALLEL_WORK = 1 << 16
 """Vector operations below which one thread does it all."""
@@ -31,7 +32,7 @@ LONG_WORK = 1 << 20
 FALSE = ir.Constant(ir.IntType(1), 0)
 
 
-class Handler(Frame, TraversalCode):
+class Handler(Frame, FeatureBlocks):
     """Adds to the traversal: `finish`, `pad`, `work`, `helper` and the entry point."""
 
     def emit(self, layout: ffi_abi.Abi, entry: str, save_mode: bool) -> None:
@@ -42,15 +43,13 @@ class Handler(Frame, TraversalCode):
         self.emit_padding()
         if self.spec.packed:
             self.emit_packing()
-        self.emit_work()
+        if self.spec.outer_block:
+            self.emit_copy_block()
+            self.emit_work_in_blocks()
+        else:
+            self.emit_work()
         self.emit_helper()
         self.emit_entry(entry)
-
-    def local(self, name: str, *args: ir.Value) -> None:
-        self.b.call(self.module.get_global(name), args)
-
-    def place(self, number: int) -> ir.Value:
-        return self.b.gep(self.job, [I64(number)], source_etype=I64)
 
     # -- second stage -----------------------------------------------------------------------
 
@@ -173,9 +172,16 @@ class Handler(Frame, TraversalCode):
         b.position_at_end(body)
         with b.if_else(b.icmp_signed("<", task, row_tasks)) as (then, otherwise):
             with then:
-                self.local("task", self.job, task)
+                self.local("task", self.job, task, I64(0), NULL)
             with otherwise:
                 self.local("padding", self.job, b.sub(task, row_tasks))
+        self.task_done()
+        b.branch(head)
+        b.position_at_end(done)
+        b.ret_void()
+
+    def task_done(self) -> None:
+        b, tasks = self.b, self.word(Word.TASKS)
         others = b.atomic_rmw("add", self.place(Word.DONE), I64(1), "seq_cst")
         if self.spec.config.left:
             last = b.icmp_signed("==", others, b.sub(tasks, I64(1)))
@@ -184,9 +190,6 @@ class Handler(Frame, TraversalCode):
                 self.local("finish", self.job)
                 # XLA goes on with what comes after the kernel in here, on this thread.
                 self._call_api(self.word(Word.API, PTR), self.layout.available_offset, [future])
-        b.branch(head)
-        b.position_at_end(done)
-        b.ret_void()
 
     def emit_helper(self) -> None:
         self.begin("helper")
@@ -226,23 +229,15 @@ class Handler(Frame, TraversalCode):
 
     def _create_job(self, frame: ir.Value) -> None:
         b, spec = self.b, self.spec
-        arrays = 3 if spec.needs_edge else 2
-        count = len(spec.body.inputs) + len(spec.starts)
-        arguments = [self.buffer(frame, ffi_abi.FRAME_ARGS, i) for i in range(arrays + count)]
-        results = [self.buffer(frame, ffi_abi.FRAME_RETS, i) for i in range(len(spec.body.outputs))]
-        structure = [self.data(a) for a in arguments[:arrays]]
-        structure += structure[-1:] * (3 - arrays)
-        pointers = [self.data(a) for a in [*arguments[arrays:], *results]]
-        rows = b.sub(self.length(arguments[0]), I64(1))
-        capacity = self.length(arguments[1])
-        self.indptr = structure[0]
+        pointers, (rows, capacity, sources) = self._call_arrays(frame)
+        self.indptr = pointers[0]
         slots = self.start_of(rows)
         row_tasks = self._pieces(b.add(rows, slots))
-        tasks = row_tasks
+        blocks = spec.outer_block.count if spec.outer_block else 1
+        tasks = b.mul(row_tasks, I64(blocks))
         if None in spec.reductions:
             tasks = b.add(tasks, self._pieces(b.sub(capacity, slots)))
-        words = Word.POINTERS + 3 + len(pointers)
-        head = -(-8 * words // 64) * 64
+        head = -(-8 * (Word.POINTERS + spec.arrays + blocks) // 64) * 64
         copies = sum(-(-m.bytes // 64) * 64 for _, m in spec.packed.values())
         size = b.add(I64(head + copies), b.mul(row_tasks, I64(self.record)))
         self.job = self.m.call("malloc", PTR, [size])
@@ -251,6 +246,7 @@ class Handler(Frame, TraversalCode):
             Word.DONE: I64(0),
             Word.REFS: I64(1),
             Word.ROW_TASKS: row_tasks,
+            Word.SOURCES: sources,
             Word.TASKS: tasks,
             Word.ROWS: rows,
             Word.SLOTS: slots,
@@ -261,12 +257,27 @@ class Handler(Frame, TraversalCode):
             Word.PARTIAL: self.m.offset(self.job, head + copies, 1),
             Word.PACKED: self.m.offset(self.job, head, 1),
         }
-        values |= {Word.POINTERS + i: p for i, p in enumerate([*structure, *pointers])}
+        values |= {Word.POINTERS + i: p for i, p in enumerate(pointers)}
+        values |= {Word.POINTERS + spec.arrays + k: I64(0) for k in range(blocks)}
         for number, value in values.items():
             b.store(value, self.place(number))
         if self.save_mode:
             self.m.call("llvm.x86.sse.stmxcsr", ir.VoidType(), [self.place(Word.MODE)])
         self.tasks, self.keys = tasks, b.add(rows, slots)
+
+    def _call_arrays(self, frame: ir.Value) -> tuple[list[ir.Value], tuple[ir.Value, ...]]:
+        """The arrays of a call; its rows, capacity, and sources where those are copied."""
+        spec = self.spec
+        first = 3 if spec.needs_edge else 2
+        count = first + len(spec.body.inputs) + len(spec.starts)
+        arguments = [self.buffer(frame, ffi_abi.FRAME_ARGS, i) for i in range(count)]
+        results = [self.buffer(frame, ffi_abi.FRAME_RETS, i) for i in range(len(spec.body.outputs))]
+        structure = [self.data(a) for a in arguments[:first]]
+        structure += structure[-1:] * (3 - first)
+        pointers = [self.data(a) for a in [*arguments[first:], *results]]
+        rows = self.b.sub(self.length(arguments[0]), I64(1))
+        sources = self.length(arguments[first + spec.copied[0][0]]) if spec.copied else I64(0)
+        return [*structure, *pointers], (rows, self.length(arguments[1]), sources)
 
     def _pieces(self, keys: ir.Value) -> ir.Value:
         return self.b.sdiv(self.b.add(keys, I64(self.piece - 1)), I64(self.piece))
@@ -305,7 +316,8 @@ class Handler(Frame, TraversalCode):
 
     def _takes(self, work: int) -> ir.Value:
         """Whether there is more to do than so many vector operations."""
-        return self.b.icmp_signed(">", self.keys, I64(-(-work // self.spec.weight)))
+        blocks = self.spec.outer_block.count if self.spec.outer_block else 1
+        return self.b.icmp_signed(">", self.keys, I64(-(-work // (self.spec.weight * blocks))))
 
     def _call_api(
         self, api: ir.Value, offset: int, words: Sequence[ir.Value]

@@ -20,6 +20,7 @@ from gnnjit.ir.space import Space
 from gnnjit.ir.tables import READS, SUMS
 from gnnjit.lower.lowering import LoweringRequest, Reductions, Unsupported
 from gnnjit.system.contexts import Context
+from gnnjit.system.cpu_caches import caches
 from gnnjit.system.cpu_features import features, is_x86, vector_bytes
 from gnnjit.system.portable import PORTABLE, is_portable
 
@@ -30,7 +31,7 @@ except ImportError:  # an optional dependency
 else:
     HAVE_LLVM = True
     from gnnjit.lower.cpu import compile as compiler
-    from gnnjit.lower.cpu import index_rules, tall_matmul, worth
+    from gnnjit.lower.cpu import feature_width, index_rules, tall_matmul, worth
     from gnnjit.lower.cpu.elementwise_rules import RULES
     from gnnjit.lower.cpu.simd import DTYPES, is_half
     from gnnjit.lower.cpu.spec import INT32, CodeConfig, IndexDtypes, Spec
@@ -79,8 +80,19 @@ def run(request: LoweringRequest, operands: Sequence[jax.Array]) -> list[jax.Arr
     body, reductions, rows, graph = request.body, request.reductions, request.rows, request.graph
     return call(
         body, reductions, rows, request.structure, request.num_rows, graph.num_edges, operands,
+        default_config(width=feature_width_of(request)),
         partial=request.partial, starts=request.starts,
     )  # fmt: skip
+
+
+def feature_width_of(request: LoweringRequest) -> int:
+    """Features that `run` takes at a time, edge by edge; 0: all of them."""
+    if request.partial or request.starts:  # a part of a graph has few edges for each source
+        return 0
+    graph = request.graph
+    sources = graph.num_src if request.rows is Space.DST else graph.num_dst
+    spec = Spec(request.body, request.reductions, request.rows, INT32, default_config())
+    return feature_width.width(spec, sources, graph.num_edges, caches())
 
 
 def reasons(
@@ -104,9 +116,10 @@ def reasons(
     return [] if edges is None else worth.why_not(spec, edges, code.count("\n"))
 
 
-def code(body: Program, reductions: tuple[Reduce | None, ...], rows: Space) -> str:
+def code(request: LoweringRequest) -> str:
     """The LLVM IR of a traversal that `why_not` has no reason against, for 32-bit indices."""
-    found = _code(Spec(body, reductions, rows, INT32, default_config()))
+    config = default_config(width=feature_width_of(request))
+    found = _code(Spec(request.body, request.reductions, request.rows, INT32, config))
     assert isinstance(found, str), found
     return found
 

@@ -29,13 +29,17 @@ MAX_OUTER = 1 << 16
 WIDE, BLOCK = 512, 256
 """Scalars of a value above which features are cut, and about how many one block then has."""
 
+LINE = 64
+"""Bytes of a cache line."""
+
 
 @dataclasses.dataclass(frozen=True)
 class CodeConfig:
     """Choices that change the code. `piece`: rows plus edges of one task; a row longer than this
     is a hub and is cut at multiples of it. `threads`: at most so many. `ahead`: at most so many
     edges ahead are prefetched. `rows_ahead`: so many rows ahead are, where only part of a row's
-    edges is there. `left`: work that takes long is left to XLA's thread pool."""
+    edges is there. `left`: work that takes long is left to XLA's thread pool. `width`: all edges
+    are traversed for so many features, then for the next ones; 0: for all at once."""
 
     piece: int = 8192
     threads: int = 1
@@ -43,6 +47,7 @@ class CodeConfig:
     rows_ahead: int = 3
     lanes_bytes: int = 64
     left: bool = False
+    width: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +56,10 @@ class FeatureBlock:
 
     full: int
     size: int
+
+    @property
+    def count(self) -> int:
+        return -(-self.full // self.size)
 
 
 class IndexDtypes(NamedTuple):
@@ -236,19 +245,67 @@ class Spec:
         return any(v.space is self.rows.flipped for _, v in self.inputs(PER_EDGE))
 
     @functools.cached_property
-    def block(self) -> FeatureBlock | None:
-        """How the last axis is cut, where the body is wide and allows it."""
+    def features(self) -> tuple[int, int] | None:
+        """The last axis of the widest value, and how often it has it, where it can be cut."""
         widest = max((v for v in self.used), key=lambda v: v.size, default=None)
-        if widest is None or widest.size <= WIDE or not widest.shape:
+        shared = any(r is not None and r.into is Space.SHARED for r in self.reductions)
+        if widest is None or not widest.shape or shared:
             return None
         full = widest.shape[-1]
         heads = max(v.size // full for v in self.used if is_wide(v, full))
-        size = max(self.lanes, BLOCK // heads // self.lanes * self.lanes)
-        shared = any(r is not None and r.into is Space.SHARED for r in self.reductions)
-        if size >= full or shared:
-            return None
         live = (e for e in self.body.equations if self.used & set(e.outputs))
-        return FeatureBlock(full, size) if all(_separable(e, full) for e in live) else None
+        return (full, heads) if all(_separable(e, full) for e in live) else None
+
+    @functools.cached_property
+    def block(self) -> FeatureBlock | None:
+        """How the last axis is cut, where the body is wide and allows it."""
+        if self.outer_block or self.features is None:
+            return self.outer_block
+        full, heads = self.features
+        size = max(self.lanes, BLOCK // heads // self.lanes * self.lanes)
+        return FeatureBlock(full, size) if size < full and heads * full > WIDE else None
+
+    @functools.cached_property
+    def outer_block(self) -> FeatureBlock | None:
+        """How it is cut where all edges are traversed for a block before the next one; without it,
+        `block` cuts a row at a time."""
+        if not self.config.width:
+            return None
+        assert self.features is not None
+        assert not self.starts
+        assert None not in self.reductions
+        assert self.config.width % self.unit == 0
+        return FeatureBlock(self.features[0], self.config.width)
+
+    @functools.cached_property
+    def unit(self) -> int:
+        """The widths of outer blocks are multiples of it: parts of rows are whole cache lines."""
+        smallest = min((v.dtype.itemsize for _, v in self.copyable), default=1)
+        return max(self.lanes, LINE // smallest)
+
+    @functools.cached_property
+    def copyable(self) -> tuple[tuple[int, Value], ...]:
+        """The wide inputs that edges gather, with their positions."""
+        if self.features is None:
+            return ()
+        full, gathered = self.features[0], self.rows.flipped
+        inputs = self.inputs(PER_EDGE)
+        return tuple((k, v) for k, v in inputs if v.space is gathered and is_wide(v, full))
+
+    @property
+    def copied(self) -> tuple[tuple[int, Value], ...]:
+        """Those that are copied, an outer block at a time."""
+        return self.copyable if self.outer_block else ()
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that are copied of one source."""
+        return sum(self.places(v).size * v.dtype.itemsize for _, v in self.copied)
+
+    @property
+    def arrays(self) -> int:
+        """Arrays of a call: the structure's, operands, what outputs start with, outputs."""
+        return 3 + len(self.body.inputs) + len(self.starts) + len(self.body.outputs)
 
     def shape(self, atom: Atom) -> tuple[int, ...]:
         """The shape of the part of `atom` that one block computes."""

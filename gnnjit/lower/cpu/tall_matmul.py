@@ -18,7 +18,7 @@ from gnnjit.ir.program import Builder, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.cpu.ffi_handler import Handler
 from gnnjit.lower.cpu.outer_products import Products
-from gnnjit.lower.cpu.simd import I64
+from gnnjit.lower.cpu.simd import I64, PTR
 from gnnjit.lower.cpu.spec import INT32, CodeConfig, Spec
 
 PIECE = 4096
@@ -50,7 +50,7 @@ class TallProduct(Handler):
     """
 
     def emit_task(self, name: str) -> None:
-        (task,) = self.begin(name, I64)
+        task, _, _ = self.begin(name, I64, I64, PTR)
         b, m = self.b, self.m
         low = b.mul(task, I64(self.piece))
         since = m.larger(b.sub(low, I64(1)), I64(0))

@@ -48,8 +48,9 @@ class Word(enum.IntEnum):
     REFS = 2
     """Threads that may still look at the job."""
     ROW_TASKS = 3
-    """Tasks that reduce rows; those after them clear padding."""
+    """Tasks that reduce rows, of each block of features; those after them clear padding."""
     TASKS = 4
+    """Tasks in all."""
     ROWS = 5
     SLOTS = 6
     """Edges."""
@@ -64,8 +65,10 @@ class Word(enum.IntEnum):
     FUTURE = 11
     """What XLA waits for in place of the caller's return, or null."""
     API = 12
-    POINTERS = 13
-    """The first of the arrays: indptr, neighbor, edge, operands, what outputs start with,
+    SOURCES = 13
+    """Elements that a block of features is copied of."""
+    POINTERS = 14
+    """The first of `Spec.arrays`: indptr, neighbor, edge, operands, what outputs start with,
     outputs."""
 
 
@@ -181,7 +184,9 @@ class TraversalCode:
     # -- one task ---------------------------------------------------------------------------
 
     def emit_task(self, name: str) -> None:
-        (task,) = self.begin(name, I64)
+        """`task(job, number, feature, own)`: for the block from `feature` on, where blocks are
+        outermost; `own` has what this thread has copied."""
+        task, self.feature, self.own = self.begin(name, I64, I64, PTR)
         b, m = self.b, self.m
         low = b.mul(task, I64(self.piece))
         high = m.smaller(b.add(low, I64(self.piece)), b.add(self.rows, self.slots))
@@ -191,8 +196,7 @@ class TraversalCode:
             m.offset(self.partial, task, self.record) if self.record else self.partial
         )
         self.env: dict[Value, Vec] = {}
-        self.feature: ir.Value = I64(0)
-        if self.spec.block is None:
+        if self.spec.block is self.spec.outer_block:
             self.compute(ONCE)
         totals = self.fresh(self.grown)
         self.collector = self._collector()
@@ -225,7 +229,7 @@ class TraversalCode:
 
     def _row_in_blocks(self, part: RowPart, totals: Places) -> None:
         block = self.spec.block
-        if block is None:
+        if block is None or self.spec.outer_block:
             self._row(part, totals)
             return
         with self.m.loop(I64(0), I64(block.full), block.size) as start:
@@ -289,7 +293,7 @@ class TraversalCode:
         """Ask for what the edges some steps ahead (of later rows too) will gather."""
         wanted = []
         for position, value in self.spec.inputs(PER_EDGE):
-            found = np.unique(self.spec.places(value) * value.dtype.itemsize // 64)
+            found = np.unique(self._places(value) * value.dtype.itemsize // 64)
             wanted.append((position, value, found))
         lines = sum(len(found) for _, _, found in wanted)
         if not lines:
@@ -298,8 +302,7 @@ class TraversalCode:
         last = self.b.sub(self.capacity, I64(1))
         ends = self._endpoints(self.m.smaller(self.b.add(slot, I64(steps)), last))
         for position, value, found in wanted:
-            element = self._element(self.operands[position], value, ends[value.space])
-            self._ask_for(element, found)
+            self._ask_for(self.input(position, value, ends[value.space]), found)
 
     def _prefetch_rows(self, row: ir.Value) -> None:
         """Ask for what later rows read of their own, and for the sums that they go on from: what
@@ -337,13 +340,30 @@ class TraversalCode:
             return pointer
         return self.m.offset(pointer, self.feature, size)
 
+    def input(self, position: int, value: Value, at: ir.Value) -> ir.Value:
+        """As `_element`, of an input: of the thread's own copy, where it has one."""
+        area = 0
+        for number, other in self.spec.copied:
+            size = self.spec.places(other).size * other.dtype.itemsize
+            if number == position:
+                start = self.b.mul(self.word(Word.SOURCES), I64(area))
+                return self.m.offset(self.m.offset(self.own, start, 1), at, size)
+            area += size
+        return self._element(self.operands[position], value, at)
+
+    def _places(self, value: Value) -> np.ndarray:
+        """As `Spec.places`, of an input: where `input` has its scalars."""
+        places = self.spec.places(value)
+        copied = any(value is v for _, v in self.spec.copied)
+        return np.arange(places.size) if copied else places
+
     def compute(self, level: int) -> None:
         """Load the inputs and evaluate the equations of one level."""
         for position, value in self.spec.inputs(level):
             at = {ONCE: I64(0), PER_ROW: getattr(self, "row", None)}.get(level)
             at = self.endpoint[value.space] if at is None else at
-            pointer = self._element(self.operands[position], value, at)
-            self.env[value] = self.m.load(pointer, value.dtype, self.spec.places(value))
+            pointer = self.input(position, value, at)
+            self.env[value] = self.m.load(pointer, value.dtype, self._places(value))
         for eqn in self.spec.equations(level):
             self.env.update(zip(eqn.outputs, self._equation(eqn), strict=True))
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable)
 Call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 Helper = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 ERROR, FUTURE = 0xE0, 0xF0  # addresses that nobody looks at
-ROWS, PIECE = 10, 3
+ROWS, PIECE, FEATURES = 10, 3, 40
 
 
 def words(*values: int) -> Any:
@@ -107,8 +107,10 @@ def case(xla: Xla) -> Case:
     counts = np.array([4 * PIECE, *[1] * (ROWS - 1)])
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     neighbor = np.arange(indptr[-1], dtype=np.int32) % ROWS
-    x = np.arange(1, ROWS + 1, dtype=np.float32)[:, None] * np.ones(4, np.float32)
-    out = np.full((ROWS, 4), np.nan, np.float32)
+    x = np.arange(1, ROWS + 1, dtype=np.float32)[:, None] * np.arange(
+        1, FEATURES + 1, dtype=np.float32
+    )
+    out = np.full((ROWS, FEATURES), np.nan, np.float32)
     alive: list[Any] = [indptr, neighbor, x, out]
 
     def table(*arrays: np.ndarray) -> int:
@@ -132,11 +134,11 @@ def case(xla: Xla) -> Case:
     return Case(out, frame, want, alive)
 
 
-@pytest.fixture(scope="module")
-def entry() -> Any:
-    """A kernel for which all work is long."""
-    x = Value((4,), np.dtype(np.float32), Space.SRC)
-    config = kernel.default_config(threads=3, piece=PIECE, left=True)
+@pytest.fixture(scope="module", params=[0, 16])
+def entry(request) -> Any:
+    """A kernel for which all work is long; one that takes all features, one some at a time."""
+    x = Value((FEATURES,), np.dtype(np.float32), Space.SRC)
+    config = kernel.default_config(threads=3, piece=PIECE, left=True, width=request.param)
     body = Program((x,), (), (x,))
     spec = Spec(body, (Reduce("sum", Space.DST),), Space.DST, INT32, config)
     with pytest.MonkeyPatch.context() as patch:
