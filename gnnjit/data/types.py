@@ -66,7 +66,7 @@ class Dataset:
     @property
     def has_several_labels(self) -> bool:
         """Whether `y` tells for each class if a vertex has it."""
-        return np.ndim(self.y) == 2
+        return np.ndim(self.y) == 2 and self.y.dtype == np.bool_
 
     @property
     def num_nodes(self) -> int:
