@@ -61,14 +61,14 @@ def batches(data: Dataset, kind: str, layers: int, threads: int) -> Iterator[Any
 
 def curve(
     data: Dataset, kind: str, layers: int, seconds: float, every: int, *, hidden: int = 512,
-    rate: float = 0.1, lr: float = 0.005, threads: int = 1,
+    rate: float = 0.1, lr: float = 0.01, threads: int = 1, decay: int | None = None,
 ) -> list[dict[str, float]]:  # fmt: skip
     """Micro-F1 after every so many steps; seconds are those of steps and batches, without compiling
-    and evaluating."""
+    and evaluating. `decay`: steps in which the learning rate falls to 0, after which it ends."""
     rngs = nnx.Rngs(0)
     net = Net(data.num_features, hidden, data.num_classes, layers, rngs)
     definition, params = nnx.split(net)
-    optimizer = optax.adam(lr)
+    optimizer = optax.adam(lr if decay is None else optax.cosine_decay_schedule(lr, decay))
     state = optimizer.init(params)
 
     def update(params: Any, state: Any, part: Any, key: Any) -> Any:
@@ -88,7 +88,7 @@ def curve(
     x, spent, points = jnp.asarray(data.x), 0.0, []
     stream, compiled = batches(data, kind, layers, threads), {}
     number = 0
-    while spent < seconds:
+    while spent < seconds and (decay is None or number < decay):
         started = time.perf_counter()
         for _ in range(every):
             part = next(stream)
