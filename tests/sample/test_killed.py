@@ -66,24 +66,3 @@ def test_killed_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     lines = uninterrupted.stdout.splitlines()
     assert len(lines) == 26
     assert first.stdout.splitlines() + rest.stdout.splitlines() == lines
-
-
-@pytest.mark.long
-def test_a_script_that_ends_in_the_middle_of_an_epoch_says_nothing() -> None:
-    code = """
-from gnnjit.data import karate
-from gnnjit.sample import Loader, NeighborSampler
-
-data = karate()
-loader = Loader(NeighborSampler(data.graph, (3,)), data.x, data.y, batch_size=2, shapes=1)
-batches = iter(loader)
-next(batches)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
