@@ -187,10 +187,13 @@ class NeighborSampler:
         if fanout < 0:
             return begin, picking.all_slots(*args[:4], workers)
         if sums is not None:
-            return begin, picking.by_sums(*args, sums, workers)
-        if weights is not None:
-            return begin, picking.by_weight(*args, weights, workers)
-        return begin, picking.uniformly(*args, self.replace, self.adjacency.neighbor, workers)
+            draw, values = picking.by_sums, sums
+        elif weights is not None:
+            draw, values = picking.by_weight, weights
+        else:
+            draw = picking.uniform_again if self.replace else picking.uniform
+            values = self.adjacency.neighbor
+        return begin, picking.picked(draw, *args, values, workers)
 
     def _seed_times(self, where: str, seeds: HostArray, times: Any) -> HostArray | None:
         if self._times is None:

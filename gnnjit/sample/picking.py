@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from gnnjit.sample import random
 from gnnjit.sample.prefetching import prefetch
-from gnnjit.sample.random import below, stream, uniform
+from gnnjit.sample.random import below, stream
 from gnnjit.sample.workers import Workers
 from gnnjit.shapes import HostArray
 
@@ -76,40 +77,15 @@ def all_slots(
     return slots
 
 
-def uniformly(
-    indptr: HostArray, stop: HostArray, rows: HostArray, begin: HostArray, first: int,
-    key: np.uint64, replace: bool, neighbor: HostArray, workers: Workers,
+def picked(
+    draw: Any, indptr: HostArray, stop: HostArray, rows: HostArray, begin: HostArray, first: int,
+    key: np.uint64, values: HostArray, workers: Workers,
 ) -> HostArray:  # fmt: skip
-    """`int64[picks]`: slots that all have the same chance. What is in them is asked for."""
-    slots = np.empty(begin[-1], np.int64)
-    draw = _uniform_again if replace else _uniform
-    workers.run(
-        lambda b, e: draw(indptr, stop, rows, begin, first, key, neighbor, b, e, slots), len(rows)
-    )
-    return slots
-
-
-def by_weight(
-    indptr: HostArray, stop: HostArray, rows: HostArray, begin: HostArray, first: int,
-    key: np.uint64, weights: HostArray, workers: Workers,
-) -> HostArray:  # fmt: skip
-    """`int64[picks]`: slots in proportion to their weights, one after the other, none twice."""
+    """`int64[picks]`: the slots that `draw` picks, one of `uniform`, `uniform_again`, `by_weight`
+    and `by_sums`; `values` are what it reads for each slot of the graph."""
     slots = np.empty(begin[-1], np.int64)
     workers.run(
-        lambda b, e: _by_weight(indptr, stop, rows, begin, first, key, weights, b, e, slots),
-        len(rows),
-    )
-    return slots
-
-
-def by_sums(
-    indptr: HostArray, stop: HostArray, rows: HostArray, begin: HostArray, first: int,
-    key: np.uint64, sums: HostArray, workers: Workers,
-) -> HostArray:  # fmt: skip
-    """`int64[picks]`: slots in proportion to their weights, each draw for itself."""
-    slots = np.empty(begin[-1], np.int64)
-    workers.run(
-        lambda b, e: _by_sums(indptr, stop, rows, begin, first, key, sums, b, e, slots), len(rows)
+        lambda b, e: draw(indptr, stop, rows, begin, first, key, values, b, e, slots), len(rows)
     )
     return slots
 
@@ -190,7 +166,9 @@ def _all(indptr, stop, rows, begin, first_row, end, slots):  # type: ignore[no-u
 
 
 @njit(nogil=True, cache=True)
-def _uniform_again(indptr, stop, rows, begin, first, key, neighbor, first_row, end, slots):  # type: ignore[no-untyped-def]
+def uniform_again(indptr, stop, rows, begin, first, key, neighbor, first_row, end, slots):  # type: ignore[no-untyped-def]
+    """All slots have the same chance, each draw for itself. Neighbours that are picked are asked
+    for in memory."""
     for i in range(first_row, end):
         low = np.int64(indptr[rows[i]])
         own = stream(key, first + i)
@@ -201,7 +179,9 @@ def _uniform_again(indptr, stop, rows, begin, first, key, neighbor, first_row, e
 
 
 @njit(nogil=True, cache=True)
-def _uniform(indptr, stop, rows, begin, first, key, neighbor, first_row, end, slots):  # type: ignore[no-untyped-def]
+def uniform(indptr, stop, rows, begin, first, key, neighbor, first_row, end, slots):  # type: ignore[no-untyped-def]
+    """All slots have the same chance, and none is picked twice. Neighbours that are picked are
+    asked for in memory."""
     for i in range(first_row, end):
         low = np.int64(indptr[rows[i]])
         count, own = stop[i] - low, slots[begin[i] : begin[i + 1]]
@@ -242,9 +222,10 @@ def _in_one_pass(key, low, count, picks):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _by_weight(indptr, stop, rows, begin, first, key, weights, first_row, end, slots):  # type: ignore[no-untyped-def]
-    """The slots of the smallest `-log(u) / weight`: Efraimidis & Spirakis, "Weighted random
-    sampling with a reservoir" (2006)."""
+def by_weight(indptr, stop, rows, begin, first, key, weights, first_row, end, slots):  # type: ignore[no-untyped-def]
+    """In proportion to weights, one after the other, none twice: the slots of the smallest
+    `-log(u) / weight` (Efraimidis & Spirakis, "Weighted random sampling with a reservoir", 2006).
+    """
     most = 0
     for i in range(first_row, end):
         most = max(most, begin[i + 1] - begin[i])
@@ -259,7 +240,7 @@ def _by_weight(indptr, stop, rows, begin, first, key, weights, first_row, end, s
         for slot in range(low, stop[i]):
             if not weights[slot] > 0:
                 continue
-            arrival = -np.log1p(-uniform(own, slot - low)) / weights[slot]
+            arrival = -np.log1p(-random.uniform(own, slot - low)) / weights[slot]
             if held < wanted:
                 place = held
                 held += 1
@@ -274,14 +255,15 @@ def _by_weight(indptr, stop, rows, begin, first, key, weights, first_row, end, s
 
 
 @njit(nogil=True, cache=True)
-def _by_sums(indptr, stop, rows, begin, first, key, sums, first_row, end, slots):  # type: ignore[no-untyped-def]
+def by_sums(indptr, stop, rows, begin, first, key, sums, first_row, end, slots):  # type: ignore[no-untyped-def]
+    """In proportion to weights, each draw for itself; `sums` as `sums_by_row` gives them."""
     for i in range(first_row, end):
         if begin[i] == begin[i + 1]:
             continue
         own = stream(key, first + i)
         total = sums[stop[i] - 1]
         for j in range(begin[i + 1] - begin[i]):
-            wanted = uniform(own, j) * total
+            wanted = random.uniform(own, j) * total
             low, high = np.int64(indptr[rows[i]]), stop[i] - 1
             while low < high:
                 middle = (low + high) // 2
