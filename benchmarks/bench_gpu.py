@@ -312,6 +312,8 @@ def parser() -> argparse.ArgumentParser:
                      help="float32 matrix products when timed, in JAX and PyTorch")  # fmt: skip
     top.add_argument("--rounds", type=int, help="timed batches of each case")
     top.add_argument("--no-check", action="store_true", help="no comparison ahead of the timing")
+    top.add_argument("--folder", type=pathlib.Path,
+                     help="keep the workloads there, and take those that are there")  # fmt: skip
     top.add_argument("--json", type=pathlib.Path, help="append a line per case to this file")
     return top
 
@@ -370,7 +372,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     processes = PeerProcesses(plan)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        files = Workloads(plan, folder)
+        if args.folder is not None:
+            args.folder.mkdir(parents=True, exist_ok=True)
+        files = Workloads(plan, args.folder or folder)
         try:
             bench = Bench(plan, facts(processes, plan), files, processes, folder, emit)
             if not (args.no_check or plan.smoke):

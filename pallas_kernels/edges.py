@@ -7,6 +7,7 @@ what it reduced in a buffer; the second stage adds the programs up in a fixed or
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +17,20 @@ from jax import lax
 
 from pallas_kernels import traversal, triton
 from pallas_kernels.rows import TileConfig
-from pallas_kernels.traversal import TileOutput, TileProgram, Tiles
+from pallas_kernels.traversal import (
+    LaterTile,
+    StoredMatrix,
+    TileOperand,
+    TileOutput,
+    TileProgram,
+    Tiles,
+)
 
 MAX_PROGRAMS = 512
 """Programs that leave a partial result: a few for each multiprocessor."""
+
+WIDE = 32
+"""Scalars of a sum from which the lanes are added up in each step, not in the end."""
 
 
 def run(
@@ -94,11 +105,13 @@ class _EdgesProgram:
         self.t, self.ends, self.lanes = t, ends, lanes
         self.operands, self.outs = refs[: len(t.operands)], refs[len(t.operands) :]
         self.num_edges, self.blocks, self.programs = num_edges, blocks, programs
+        # Lanes of wide sums take more registers than a step's sum takes time.
+        self.at_once = max([math.prod(o.shape) for o in t.reduced], default=0) >= WIDE
         # In the type of the indices: 32 bits do not count more than 2**31 edges.
         self.index = ends[0].dtype
         self.number = triton.program_number().astype(self.index)
         self.shared = {
-            i: traversal.read(ref, None, o.shape, None)
+            i: traversal.read_shared(ref, o)
             for i, (o, ref) in enumerate(zip(t.operands, self.operands, strict=True))
             if o.place == "shared"
         }
@@ -109,11 +122,16 @@ class _EdgesProgram:
             self.step(0, [])
             return
         steps = (self.blocks - self.number + self.programs - 1) // self.programs
-        state = lax.fori_loop(0, steps, self.step, traversal.start(reduced, self.lanes))
+        state = lax.fori_loop(0, steps, self.step, self.start())
         refs = [r for o, r in zip(self.t.outputs, self.outs, strict=True) if o.reduction]
         at, here = jnp.full((1,), self.number), jnp.ones((1,), jnp.bool_)
-        for o, x, ref in zip(reduced, traversal.merge_lanes(reduced, state), refs, strict=True):
+        if not self.at_once:
+            state = traversal.merge_lanes(reduced, state)
+        for o, x, ref in zip(reduced, state, refs, strict=True):
             traversal.write(ref, at, o.shape, here, x)
+
+    def start(self) -> Tiles:
+        return traversal.start(self.t.reduced, 1 if self.at_once else self.lanes)
 
     def step(self, k: Any, state: Tiles) -> Tiles:
         lane = jnp.arange(self.lanes, dtype=self.index)
@@ -122,26 +140,35 @@ class _EdgesProgram:
         keep = inside
         if len(self.ends) > 2:
             keep = inside & triton.load(self.ends[2], (edge,), inside, False)
-        values = self.t.body(self.read(edge, inside))
-        kept: list[Any] = []
-        for o, x, ref in zip(self.t.outputs, values, self.outs, strict=True):
+        kept: dict[int, Any] = {}
+        for i, x in self.t.body(self.read(edge, inside)):
+            o = self.t.outputs[i]
             if o.reduction is None:
                 x = traversal.spread(x, self.lanes)
                 valid = jnp.broadcast_to(traversal.lift(keep, x.ndim), x.shape)
-                traversal.write(ref, edge, o.shape, inside, jnp.where(valid, x, jnp.zeros_like(x)))
+                x = jnp.where(valid, x, jnp.zeros_like(x))
+                traversal.write(self.outs[i], edge, o.shape, inside, x)
             else:
-                kept.append(x)
+                kept[i] = x
         reduced = self.t.reduced
-        return traversal.merge(reduced, state, traversal.states(reduced, kept, keep))
+        new = traversal.states(reduced, [kept[i] for i in sorted(kept)], keep)
+        new = traversal.merge_lanes(reduced, new) if self.at_once else new
+        return traversal.merge(reduced, state, new)
 
     def read(self, edge: Any, inside: Any) -> Tiles:
         index = {"edge": edge}
         for place, ref in zip(("row", "neighbor"), self.ends, strict=False):
             if any(o.place == place for o in self.t.operands):
                 index[place] = triton.load(ref, (edge,), inside, 0)
+        later = any(isinstance(x, StoredMatrix) for x in self.shared.values())
+
+        def tile(o: TileOperand, ref: Any) -> Any:
+            def read() -> jax.Array:
+                return traversal.read(ref, index[o.place], o.shape, inside)
+
+            return LaterTile(read) if later else read()
+
         return [
-            self.shared[i]
-            if i in self.shared
-            else traversal.read(ref, index[o.place], o.shape, inside)
+            self.shared[i] if i in self.shared else tile(o, ref)
             for i, (o, ref) in enumerate(zip(self.t.operands, self.operands, strict=True))
         ]

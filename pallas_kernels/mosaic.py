@@ -116,7 +116,7 @@ def _merge_pieces(
     A kernel cannot write into an array that exists, so XLA puts the few rows in their places.
     """
     pieces = TileProgram(
-        lambda values: values,
+        enumerate,
         tuple(TileOperand("neighbor", o.shape, np.dtype(np.float32)) for o in t.reduced),
         t.reduced,
     )
@@ -216,12 +216,12 @@ class _MosaicProgram:
             index["neighbor"] = self.refs.neighbor[slot]
         if self.t.needs_edge:
             index["edge"] = self.refs.edge[slot]
-        values = self.t.body(
-            [
-                self.fixed[i] if i in self.fixed else self.load(ref, index[o.place], o.shape)
-                for i, (o, ref) in enumerate(zip(self.t.operands, self.refs.operands, strict=True))
-            ]
-        )
+        tiles = [
+            self.fixed[i] if i in self.fixed else self.load(ref, index[o.place], o.shape)
+            for i, (o, ref) in enumerate(zip(self.t.operands, self.refs.operands, strict=True))
+        ]
+        found = dict(self.t.body(tiles))
+        values = [found[i] for i in range(len(found))]
         for o, x, ref in zip(self.t.outputs, values, self.refs.outs, strict=False):
             if o.reduction is None:
                 self.store(ref, index["edge"], x.astype(o.dtype))

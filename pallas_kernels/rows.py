@@ -12,10 +12,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from pallas_kernels import traversal, triton
@@ -34,14 +35,17 @@ class Tasks:
     piece: `int[T]`, which piece of a hub the task is, -1 for a whole row; None where all are.
     """
 
-    row: jax.Array
-    start: jax.Array
-    length: jax.Array
-    piece: jax.Array | None = None
+    row: Any
+    start: Any
+    length: Any
+    piece: Any = None
 
     @property
     def count(self) -> int:
         return self.row.shape[0]
+
+
+_NO_TASKS = Tasks(*(np.empty(0, np.int32) for _ in range(3)))
 
 
 @functools.partial(
@@ -63,6 +67,18 @@ class TaskPlan:
     hubs: Tasks
     pieces: int
 
+    @property
+    def count(self) -> int:
+        return self.long.count + self.short.count
+
+    def only_long(self) -> TaskPlan:
+        """Without the short rows."""
+        return dataclasses.replace(self, short=_NO_TASKS)
+
+    def only_short(self) -> TaskPlan:
+        """The short rows alone."""
+        return TaskPlan(_NO_TASKS, self.short, _NO_TASKS, 0)
+
 
 @dataclasses.dataclass(frozen=True)
 class TileConfig:
@@ -77,6 +93,18 @@ class TileConfig:
     stages: int = 2
 
 
+@dataclasses.dataclass(frozen=True)
+class RowTiles:
+    """The tiles of the two launches: long rows (one edge a lane), short rows (one row a lane)."""
+
+    long: TileConfig = TileConfig()
+    short: TileConfig = TileConfig()
+
+    @classmethod
+    def alike(cls, config: TileConfig) -> RowTiles:
+        return cls(config, config)
+
+
 def run(
     t: TileProgram,
     plan: TaskPlan,
@@ -84,7 +112,7 @@ def run(
     edge: jax.Array,
     operands: Sequence[jax.Array],
     num_rows: int,
-    config: TileConfig,
+    tiles: RowTiles,
     *,
     interpret: bool = False,
     clear_edges: bool = False,
@@ -101,7 +129,7 @@ def run(
     ]
     if num_rows == 0 or num_edges == 0:
         return [jnp.zeros(s.shape, s.dtype) for s in shapes]
-    launcher = functools.partial(_launch, config=config, interpret=interpret)
+    launcher = functools.partial(_launch, tiles=tiles, interpret=interpret)
     outs: list[Any] = [
         jnp.zeros(s.shape, s.dtype) if o.reduction is None and clear_edges else None
         for o, s in zip(t.outputs, shapes, strict=True)
@@ -129,13 +157,13 @@ def _merge_pieces(
     outs, parts = outs[:n], outs[n:]
     at = [i for i, o in enumerate(t.outputs) if o.reduction is not None]
     pieces = TileProgram(
-        lambda tiles: tiles,
+        enumerate,
         tuple(
             TileOperand("neighbor", o.shape, p.dtype) for o, p in zip(t.reduced, parts, strict=True)
         ),
         t.reduced,
     )
-    number = jnp.arange(plan.pieces, dtype=plan.hubs.row.dtype)
+    number = np.arange(plan.pieces, dtype=plan.hubs.row.dtype)  # a constant: no launch
     merged = launcher(
         pieces,
         plan.hubs,
@@ -157,10 +185,11 @@ def _launch(
     shapes: Sequence[jax.ShapeDtypeStruct],
     *,
     share_programs: bool,
-    config: TileConfig,
+    tiles: RowTiles,
     interpret: bool,
 ) -> list[jax.Array]:
     """One launch. It writes into those of `outs` that exist already."""
+    config = tiles.short if share_programs else tiles.long
     columns = [tasks.row, tasks.start, tasks.length]
     columns += [] if tasks.piece is None else [tasks.piece]
     inputs = [*columns, *arrays]
@@ -186,6 +215,15 @@ def _launch(
     )
 
 
+class Ends(NamedTuple):
+    """`[lanes]` each: whether a lane has an edge, the other endpoint and the number of the edge,
+    None where nobody reads them."""
+
+    keep: Any
+    neighbor: Any
+    edge: Any
+
+
 class _RowsProgram:
     """One program: its tasks (one, or one a lane), edge by edge."""
 
@@ -201,7 +239,9 @@ class _RowsProgram:
         self.piece = first[3] if len(first) > 3 else None
         self.lane = jnp.arange(lanes, dtype=index) % self.edges_a_step
         self.fixed = {
-            i: traversal.read(ref, self.row if o.place == "row" else None, o.shape, self.here)
+            i: traversal.read(ref, self.row, o.shape, self.here)
+            if o.place == "row"
+            else traversal.read_shared(ref, o)
             for i, (o, ref) in enumerate(zip(t.operands, refs.operands, strict=True))
             if o.place in ("row", "shared")
         }
@@ -209,32 +249,47 @@ class _RowsProgram:
     def run(self) -> None:
         reduced = self.t.reduced
         steps = (jnp.max(self.length) + (self.edges_a_step - 1)) // self.edges_a_step
-        state = lax.fori_loop(0, steps, self.step, traversal.start(reduced, self.lanes))
+        state = traversal.start(reduced, self.lanes)
+        state, _ = lax.fori_loop(0, steps, self.step, (state, self.ends(0)))
         if self.edges_a_step > 1:
             state = traversal.merge_lanes(reduced, state)
         self.finish(state)
 
-    def step(self, k: Any, state: Tiles) -> Tiles:
+    def step(self, k: Any, carried: tuple[Tiles, Ends]) -> tuple[Tiles, Ends]:
+        """One edge a lane. What the next step reads first is asked for before this one's rows
+        arrive: a row of few steps is as long as its chain of reads."""
+        state, ends = carried
+        ahead = self.ends(k + 1)
+        kept: dict[int, Any] = {}
+        for i, x in self.t.body(self.read(ends)):
+            o = self.t.outputs[i]
+            if o.reduction is None:
+                traversal.write(self.refs.outs[i], ends.edge, o.shape, ends.keep, x)
+            else:
+                kept[i] = x
+        reduced = self.t.reduced
+        new = traversal.states(reduced, [kept[i] for i in sorted(kept)], ends.keep)
+        return traversal.merge(reduced, state, new), ahead
+
+    def ends(self, k: Any) -> Ends:
+        """What the lanes work on in step `k`."""
         at = k * self.edges_a_step + self.lane
         keep = at < self.length
-        values = self.t.body(self.read(self.start + at, keep))
-        kept = [x for o, x in zip(self.t.outputs, values, strict=True) if o.reduction is not None]
-        for o, x, ref in zip(self.t.outputs, values, self.refs.outs, strict=False):
-            if o.reduction is None:
-                traversal.write(ref, self.edge, o.shape, keep, x)
-        reduced = self.t.reduced
-        return traversal.merge(reduced, state, traversal.states(reduced, kept, keep))
-
-    def read(self, slot: Any, keep: Any) -> Tiles:
-        """A tile of each operand; `self.edge` are the numbers of the edges, if they matter."""
-        index = {}
+        slot = self.start + at
+        neighbor = edge = None
         if any(o.place == "neighbor" for o in self.t.operands):
-            index["neighbor"] = triton.load(self.refs.neighbor, (slot,), keep, 0)
+            neighbor = triton.load(self.refs.neighbor, (slot,), keep, 0)
         if self.t.needs_edge:
-            index["edge"] = triton.load(self.refs.edge, (slot,), keep, 0)
-        self.edge = index.get("edge")
+            edge = triton.load(self.refs.edge, (slot,), keep, 0)
+        return Ends(keep, neighbor, edge)
+
+    def read(self, ends: Ends) -> Tiles:
+        """A tile of each operand."""
+        index = {"neighbor": ends.neighbor, "edge": ends.edge}
         return [
-            self.fixed[i] if i in self.fixed else traversal.read(ref, index[o.place], o.shape, keep)
+            self.fixed[i]
+            if i in self.fixed
+            else traversal.read(ref, index[o.place], o.shape, ends.keep)
             for i, (o, ref) in enumerate(zip(self.t.operands, self.refs.operands, strict=True))
         ]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -52,13 +53,14 @@ class TileOutput:
 
 @dataclasses.dataclass(frozen=True)
 class TileProgram:
-    """`body` maps a tile of each operand to a tile of each output.
+    """`body` maps a tile of each operand to the number and the tile of each output, each as soon as
+    it is known: what is written at once takes no registers after.
 
     The tile of a value of shape `s` is `[lanes, *padded(s)]`, one edge a lane, or
     `[1, *padded(s)]` if it is the same for all lanes. What lies in the padding is undefined.
     """
 
-    body: Callable[[Tiles], Tiles]
+    body: Callable[[Tiles], Iterable[tuple[int, Any]]]
     operands: tuple[TileOperand, ...]
     outputs: tuple[TileOutput, ...]
 
@@ -139,6 +141,63 @@ def read(ref: Any, lead: Any, shape: tuple[int, ...], mask: Any) -> jax.Array:
     return tile if lead is not None else tile[None]
 
 
+STORED = 32 * 32
+"""Scalars from which a matrix stays in memory until a product reads it: registers are few."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredMatrix:
+    """A matrix that all edges share, read where it is multiplied with."""
+
+    ref: Any
+    operand: TileOperand
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of its tile."""
+        return (1, *padded(self.operand.shape))
+
+    def tile(self) -> jax.Array:
+        return read(self.ref, None, self.operand.shape, None)
+
+    def matrix(self, transposed: bool) -> jax.Array:
+        """`[padded rows, padded columns]`, or that transposed."""
+        shape = self.operand.shape
+        order = (1, 0) if transposed else (0, 1)
+        full = [padded(shape)[a] for a in order]
+        index: list[Any] = [None, None]
+        keep = None
+        for axis, a in enumerate(order):
+            at = _along(jnp.arange(full[axis]), axis, 2)
+            index[a] = at
+            if full[axis] != shape[a]:
+                inside = at < shape[a]
+                keep = inside if keep is None else keep & inside
+        other = _zero(self.ref.dtype) if keep is not None else None
+        return triton.load(self.ref, tuple(index), keep, other)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LaterTile:
+    """A tile that is read when it is first needed: until then, it takes no registers."""
+
+    read: Callable[[], jax.Array]
+    found: list[jax.Array] = dataclasses.field(default_factory=list)
+
+    def tile(self) -> jax.Array:
+        if not self.found:
+            self.found.append(self.read())
+        return self.found[0]
+
+
+def read_shared(ref: Any, operand: TileOperand) -> Any:
+    """The tile of a shared operand, or a `StoredMatrix`."""
+    shape = operand.shape
+    if len(shape) == 2 and math.prod(shape) >= STORED:
+        return StoredMatrix(ref, operand)
+    return read(ref, None, shape, None)
+
+
 def _zero(dtype: Any) -> Any:
     return False if dtype == jnp.bool_ else np.zeros((), dtype)
 
@@ -162,7 +221,7 @@ def spread(tile: jax.Array, lanes: int) -> jax.Array:
 
 def lift(mask: Any, rank: int) -> Any:
     """`mask[lanes]` as `[lanes, 1, ...]`."""
-    return mask.reshape(mask.shape[0], *(1,) * (rank - 1))
+    return triton.reshape(mask, (mask.shape[0], *(1,) * (rank - 1)))
 
 
 # ----------------------------------------------------------------------------------- reductions
@@ -240,7 +299,7 @@ def _scale(x: jax.Array, score: jax.Array, shift: jax.Array) -> jax.Array:
     gap = score - shift
     above = (gap > 0) & (score < np.inf)
     factor = jnp.exp(jnp.where(above, jnp.zeros_like(gap), gap))
-    factor = factor.reshape(*factor.shape, *(1,) * (x.ndim - factor.ndim))
+    factor = triton.reshape(factor, (*factor.shape, *(1,) * (x.ndim - factor.ndim)))
     return jnp.broadcast_to(factor, x.shape) * x
 
 

@@ -98,6 +98,18 @@ def _integer(dtype: Any) -> Any:
     return {2: jnp.int16, 4: jnp.int32, 8: jnp.int64}[jnp.dtype(dtype).itemsize]
 
 
+def reshape(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """`x.reshape(shape)`. New axes of size 1 keep the layout of `x` over the threads, where the
+    backend's own reshape may move everything."""
+    dims: list[int] = []
+    for axis, size in enumerate(shape):
+        if len(dims) < x.ndim and x.shape[len(dims)] == size:
+            dims.append(axis)
+        elif size != 1:
+            return x.reshape(shape)
+    return lax.broadcast_in_dim(x, shape, dims) if len(dims) == x.ndim else x.reshape(shape)
+
+
 def program_number() -> jax.Array:
     """Which of the programs of the launch this is, `int32[]`."""
     return pl.program_id(0)

@@ -191,5 +191,5 @@ def launches(choice: choose.Choice, graph: gnnjit.Graph) -> int:
     request = choice.request
     plan = graph.structure(request.rows).tasks
     lists = 1 if plan is None else sum(len(t.row) > 0 for t in (plan.long, plan.short, plan.hubs))
-    parts = kernel.parts(request.body, request.reductions, request.rows)
+    parts = kernel.parts_of(request)
     return sum(lists if part.by_row else 1 for part in parts)

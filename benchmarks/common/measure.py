@@ -238,6 +238,7 @@ class _Cases:
         }  # fmt: skip
 
     def device(self) -> str:
+        self.warm()
         if "jax" not in sys.modules:
             return "cpu"
         first = sys.modules["jax"].devices()[0]

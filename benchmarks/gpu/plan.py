@@ -49,7 +49,7 @@ PEERS = {
 }
 """Implementation and configuration, by the name that `--peers` takes."""
 
-USUAL_PEERS = ("default", "bucketed", "segment", "pyg", "compiled", "cusparse")
+USUAL_PEERS = ("default", "segment", "pyg", "compiled", "cusparse")
 
 WAVES = (("default", "bucketed"), ("segment",), ("cusparse",), ("compiled",), ("pyg",))
 """Peers that may hold the device together where memory is short."""
@@ -157,11 +157,13 @@ def floor(layer: str, dtype: str, matmul: str) -> float:
     """Relative error that is always allowed, in the 2-norm.
 
     float32: sums in another order. tf32 rounds the operands of matrix products to 10 bits, where
-    the plain computation on the CPU that we compare with does not. bfloat16 has 8 bits.
+    the plain computation on the CPU that we compare with does not: gradients that cancel, those of
+    GAT's scores, are off by 3 % in every implementation, so that the check in float32 has to
+    tell what is right. bfloat16 has 8 bits.
     """
     if dtype == "bfloat16":
         return 5e-3
-    return 5e-3 if matmul == "tf32" and LAYERS[layer].parameters else 1e-5
+    return PEER_LIMIT if matmul == "tf32" and LAYERS[layer].parameters else 1e-5
 
 
 def wrong(

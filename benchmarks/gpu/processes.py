@@ -93,7 +93,8 @@ class PeerProcesses:
 
 
 class Workloads:
-    """Files of the workloads, made in the background in the order in which they are needed."""
+    """Files of the workloads, made in the background in the order in which they are needed; those
+    that are in the folder already are taken."""
 
     def __init__(self, plan: Plan, folder: pathlib.Path):
         self._plan, self._folder = plan, folder
@@ -102,10 +103,12 @@ class Workloads:
         self._files = {name: self._pool.submit(self._make, name) for name in needed}
 
     def _make(self, name: str) -> pathlib.Path:
-        path = self._folder / f"{name}.npz"
-        sizes = self._plan.sizes[name]
-        focus = plan.FOCUS_EDGES if sizes.depth == 1 else None
-        workloads.make(sizes, focus).save(path)
+        path, part = self._folder / f"{name}.npz", self._folder / f"{name}.part.npz"
+        if not path.exists():
+            sizes = self._plan.sizes[name]
+            focus = plan.FOCUS_EDGES if sizes.depth == 1 else None
+            workloads.make(sizes, focus).save(part)
+            part.rename(path)
         return path
 
     def __getitem__(self, name: str) -> pathlib.Path:

@@ -10,7 +10,10 @@ from gnnjit.cost.work import bytes_of
 from gnnjit.ir.space import Space
 
 CHUNK_SCALARS = 1 << 20
-"""Scalars of a chunk of edges, where nothing limits the lowering in chunks."""
+"""Scalars of a chunk of edges, where nothing limits the lowering in chunks: a cache holds them."""
+
+CHUNK_SCALARS_ON_GPU = 1 << 26
+"""A step there is some thirty launches, whatever its size."""
 
 _KERNELS = ("cpu", "cuda", "gpu")
 _LARGER = 1.02
@@ -41,7 +44,7 @@ def scratch_of(sketch: Sketch, machine: Machine, limit: int | None, results: int
         nodes = t.nodes()
         total += sum(n.bytes for n in nodes if n.place is Space.SHARED)
         if _goes_in_chunks(nodes, machine):
-            held, chunk = _chunk(t, nodes, sketch.sizes.edges, limit)
+            held, chunk = _chunk(t, nodes, machine, sketch.sizes.edges, limit)
             total += held
             steps += -(-sketch.sizes.edges // chunk)
     return Scratch(total * _LARGER + _SMALL, steps)
@@ -56,12 +59,13 @@ def _goes_in_chunks(nodes: list[EdgeNode], machine: Machine) -> bool:
 
 
 def _chunk(
-    t: SketchedTraversal, nodes: list[EdgeNode], edges: int, limit: int | None
+    t: SketchedTraversal, nodes: list[EdgeNode], machine: Machine, edges: int, limit: int | None
 ) -> tuple[float, int]:
     """Bytes of one step if nothing in it is fused, and its edges."""
     summed = {n for n, into in t.outputs if into is Space.SHARED and n.op == "dot_general"}
     held = [n for n in nodes if n.place is not Space.SHARED and n not in summed]
     widest = max([1, *(n.width for n in held)])
-    scalars = CHUNK_SCALARS if limit is None else limit
+    usual = CHUNK_SCALARS if machine.platform == "cpu" else CHUNK_SCALARS_ON_GPU
+    scalars = usual if limit is None else limit
     chunk = max(1, min(scalars // widest, edges))
     return float(chunk * sum(n.bytes for n in held)), chunk

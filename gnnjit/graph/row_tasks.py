@@ -10,11 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SHORT = 16
+SHORT = 32
 """Rows of at most so many edges share a program."""
 
+FEW = 1 << 14
+"""Of so many rows, each has a program of its own: a launch costs more than it saves."""
+
 PIECE = 1024
-"""Rows of more edges are hubs, and are cut into pieces of so many."""
+"""Rows of more edges are hubs, and are cut into pieces of so many, or of fewer in small graphs:
+the longest piece runs on when all others are done."""
+
+LEAST_PIECE = 128
+PIECES = 1024
+"""About as many pieces as all edges should make: some for each multiprocessor."""
 
 
 class TaskList(NamedTuple):
@@ -37,7 +45,7 @@ class RowTasks:
     """Every row of a structure exactly once, rows of many edges first.
 
     Attributes:
-        long: pieces of hubs, and rows of more than `SHORT` edges.
+        long: pieces of hubs, and rows of more than `SHORT` edges, or all others.
         short: all other rows, by falling degree, those without edges too.
         hubs: the rows that were cut; their slots are the pieces.
         pieces: static, how many pieces there are.
@@ -49,8 +57,20 @@ class RowTasks:
     pieces: int
 
 
-def build_tasks(indptr: np.ndarray, short: int = SHORT, piece: int = PIECE) -> RowTasks:
-    """The tasks of the rows that `indptr` (`int[rows + 1]`) bounds, made on the host."""
+def piece_size(num_edges: int) -> int:
+    """Edges of a piece of a hub, a power of two."""
+    size = 1 << max(num_edges // PIECES, 1).bit_length()
+    return min(max(size, LEAST_PIECE), PIECE)
+
+
+def build_tasks(indptr: np.ndarray, short: int | None = None, piece: int | None = None) -> RowTasks:
+    """The tasks of the rows that `indptr` (`int[rows + 1]`) bounds, made on the host.
+
+    short, piece: instead of `SHORT` and `piece_size`.
+    """
+    piece = piece_size(int(indptr[-1])) if piece is None else piece
+    if short is None:
+        short = SHORT if len(indptr) - 1 > FEW else -1
     degree = np.diff(indptr)
     order = np.argsort(-degree, kind="stable")
     hubs = order[degree[order] > piece]

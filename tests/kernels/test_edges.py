@@ -20,12 +20,13 @@ N, F, G = 7, 3, 20
 def body(tiles):
     near, far, w, scale = tiles
     product = near * far * scale
-    return [product, product, product, _wide(near), w[:, None] * far]
+    return enumerate([product, product, product, _wide(near), w[:, None] * far])
 
 
 def _wide(x):
     """Two vectors whose outer product is summed, padded as a matrix product needs it."""
-    left = jnp.pad(x[:, :F], ((0, 0), (0, DOT - F)))
+    at = jnp.arange(DOT)[None, :, None] == jnp.arange(x.shape[1])[None, None, :]
+    left = jnp.sum(jnp.where(at & (jnp.arange(DOT) < F)[None, :, None], x[:, None, :], 0), axis=2)
     right = jnp.ones((x.shape[0], 32), x.dtype)
     return left, jnp.where(jnp.arange(32) < G, right, 0)
 

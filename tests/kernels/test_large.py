@@ -51,7 +51,7 @@ def executed(
 def sums_of_rows(count: int, width: int, dtype: Any, index: Any) -> None:
     """Each row has two edges, from itself and from a row far away."""
     t = TileProgram(
-        lambda tiles: [tiles[0].astype(jnp.float32)],
+        lambda tiles: enumerate([tiles[0].astype(jnp.float32)]),
         (TileOperand("neighbor", (width,), np.dtype(dtype)),),
         (TileOutput("sum", (width,), np.dtype(np.float32)),),
     )
@@ -61,7 +61,9 @@ def sums_of_rows(count: int, width: int, dtype: Any, index: Any) -> None:
     def call(row: Any, start: Any, length: Any, neighbor: Any, edge: Any, x: Any) -> Any:
         none = rows.Tasks(*(jnp.zeros(0, index),) * 3)
         plan = rows.TaskPlan(rows.Tasks(row, start, length), none, none, 0)
-        return rows.run(t, plan, neighbor, edge, [x], count, rows.TileConfig(lanes=16))
+        return rows.run(
+            t, plan, neighbor, edge, [x], count, rows.RowTiles.alike(rows.TileConfig(lanes=16))
+        )
 
     def far(slot: np.ndarray) -> np.ndarray:
         return np.where(slot % 2 == 0, slot // 2, count - 1 - slot // 2)
@@ -96,7 +98,7 @@ def test_many_features(count, width, dtype):
 def on_edges(count: int, dtype: Any) -> list[dict[int, Any]]:
     """Twice a number of each edge, by the first and the last programs."""
     t = TileProgram(
-        lambda tiles: [tiles[0] + tiles[0]],
+        lambda tiles: enumerate([tiles[0] + tiles[0]]),
         (TileOperand("edge", (), np.dtype(dtype)),),
         (TileOutput(None, (), np.dtype(dtype)),),
     )

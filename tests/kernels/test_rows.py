@@ -24,7 +24,7 @@ def body(tiles):
     near, far, x, w = tiles
     score = near + far
     wide = jnp.broadcast_to(score[:, None], x.shape)
-    return [score, w[:, None] * x, x, x, jnp.ones_like(score), wide * x]
+    return enumerate([score, w[:, None] * x, x, x, jnp.ones_like(score), wide * x])
 
 
 TRAVERSAL = TileProgram(
@@ -99,7 +99,7 @@ def check(degrees, short, piece, lanes, scale=1.0):
             edge,
             arrays,
             n,
-            rows.TileConfig(lanes=lanes),
+            rows.RowTiles.alike(rows.TileConfig(lanes=lanes)),
             interpret=INTERPRET,
         )
     )
@@ -137,7 +137,7 @@ def test_scores_of_minus_infinity(piece):
     indptr, neighbor, edge = graph([6, 6])
     s = np.array([-np.inf, -np.inf], F32)
     t = TileProgram(
-        lambda tiles: [tiles[0] + tiles[1], jnp.ones_like(tiles[0] + tiles[1])],
+        lambda tiles: enumerate([tiles[0] + tiles[1], jnp.ones_like(tiles[0] + tiles[1])]),
         (TileOperand("row", (), F32), TileOperand("neighbor", (), F32)),
         (TileOutput("max", (), F32), TileOutput("exp_sum", (), F32, score=0)),
     )
@@ -149,7 +149,7 @@ def test_scores_of_minus_infinity(piece):
             edge,
             [scores, scores],
             2,
-            rows.TileConfig(lanes=4),
+            rows.RowTiles.alike(rows.TileConfig(lanes=4)),
             interpret=INTERPRET,
         )
         np.testing.assert_allclose(out[1], want)
@@ -157,12 +157,15 @@ def test_scores_of_minus_infinity(piece):
 
 def test_padding_slots_write_zeros_on_the_edges():
     t = TileProgram(
-        lambda tiles: [tiles[0]], (TileOperand("neighbor", (), F32),), (TileOutput(None, (), F32),)
+        lambda tiles: enumerate([tiles[0]]),
+        (TileOperand("neighbor", (), F32),),
+        (TileOutput(None, (), F32),),
     )
     indptr = np.array([0, 2], np.int32)
     arrays = np.zeros(4, np.int32), np.array([3, 1, 0, 2], np.int32)
     (out,) = rows.run(
-        t, plan(indptr, 0, 9), *arrays, [np.array([5.0], F32)], 1, rows.TileConfig(lanes=2),
+        t, plan(indptr, 0, 9), *arrays, [np.array([5.0], F32)], 1,
+        rows.RowTiles.alike(rows.TileConfig(lanes=2)),
         interpret=INTERPRET, clear_edges=True,
     )  # fmt: skip
     np.testing.assert_array_equal(out, [0, 5, 0, 5])
@@ -170,7 +173,7 @@ def test_padding_slots_write_zeros_on_the_edges():
 
 def test_half_precision_is_summed_in_float32():
     t = TileProgram(
-        lambda tiles: [tiles[0].astype(jnp.float32)],
+        lambda tiles: enumerate([tiles[0].astype(jnp.float32)]),
         (TileOperand("edge", (), np.dtype(jnp.bfloat16)),),
         (TileOutput("sum", (), np.dtype(jnp.bfloat16)),),
     )
@@ -179,7 +182,7 @@ def test_half_precision_is_summed_in_float32():
     ones = jnp.ones(count, jnp.bfloat16)
     (out,) = rows.run(
         t, plan(np.array([0, count], np.int32), 0, 2000), slots, slots, [ones], 1,
-        rows.TileConfig(lanes=4), interpret=INTERPRET,
+        rows.RowTiles.alike(rows.TileConfig(lanes=4)), interpret=INTERPRET,
     )  # fmt: skip
     assert out.dtype == jnp.bfloat16
     assert float(out[0]) == 1000
@@ -195,7 +198,7 @@ def test_without_edges(n):
         none,
         [np.ones(n, F32), np.ones(n, F32), np.ones((n, F), F32), np.ones(0, F32)],
         n,
-        rows.TileConfig(),
+        rows.RowTiles(),
         interpret=INTERPRET,
     )
     assert [o.shape for o in out] == [(n,), (n, F), (n, F), (n, F), (n,), (0, F)]

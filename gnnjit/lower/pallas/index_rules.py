@@ -36,7 +36,7 @@ def reshape(x: Any, before: tuple[int, ...], after: tuple[int, ...]) -> Any:
         raise Unsupported(f"reshaping {list(before)} to {list(after)} moves padded entries")
     if math.prod(padded(before)) != math.prod(padded(after)):
         raise Unsupported(f"reshaping {list(before)} to {list(after)} moves padded entries")
-    return x.reshape(x.shape[0], *padded(after))
+    return triton.reshape(x, (x.shape[0], *padded(after)))
 
 
 def _positions(shape: tuple[int, ...]) -> np.ndarray:

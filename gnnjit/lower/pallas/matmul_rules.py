@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from gnnjit.lower.lowering import Unsupported
 from gnnjit.lower.pallas.tile import MAX_SCALARS, TileSite, clear, rule
 from pallas_kernels import triton
-from pallas_kernels.traversal import DOT, padded
+from pallas_kernels.traversal import DOT, StoredMatrix, padded
 
 MAX_MATRIX = 128 * 128
 """Scalars of a shared matrix that a program holds."""
@@ -26,12 +27,20 @@ def _dot_general(site: TileSite) -> Sequence[Any]:
     if not lb and len(lc) == 1 and site.dtype == jnp.float32:
         if _takes(right, sr, left, sl):
             x, shape = _last(left, sl, lc[0])
-            matrix = right[0] if rc[0] == 0 else right[0].T
+            matrix = _matrix(right, rc[0] == 1, site)
             return [_apply(site, x, shape, matrix, _other(sr, rc[0]))]
         if len(sr) == 1 and _takes(left, sl, right, sr):
-            matrix = left[0].T if lc[0] == 1 else left[0]
+            matrix = _matrix(left, lc[0] == 1, site)
             return [_apply(site, right, sr, matrix, _other(sl, lc[0]))]
+    tiles = (x.tile().astype(site.dtype) if isinstance(x, StoredMatrix) else x for x in site.args)
+    site = dataclasses.replace(site, args=tuple(tiles))
     return [_multiply_and_sum(site, tuple(lc), tuple(rc), tuple(lb), tuple(rb))]
+
+
+def _matrix(x: Any, transposed: bool, site: TileSite) -> Any:
+    if isinstance(x, StoredMatrix):
+        return x.matrix(transposed).astype(site.dtype)
+    return x[0].T if transposed else x[0]
 
 
 def _takes(matrix: Any, shape: tuple[int, ...], x: Any, x_shape: tuple[int, ...]) -> bool:
@@ -60,9 +69,9 @@ def _apply(site: TileSite, x: Any, shape: tuple[int, ...], matrix: Any, width: i
         raise Unsupported(f"a matrix of {size} on the edges is larger than a program holds")
     rows = x.shape[0] * math.prod(padded(shape[:-1]))
     x = clear(x, [*padded(shape[:-1]), shape[-1]])
-    flat = x.reshape(rows, x.shape[-1])
+    flat = triton.reshape(x, (rows, x.shape[-1]))
     out = triton.matmul(*_operands(site, flat, matrix), site.params["precision"])
-    return out.astype(site.dtype).reshape(*x.shape[:-1], padded((width,))[0])
+    return triton.reshape(out.astype(site.dtype), (*x.shape[:-1], padded((width,))[0]))
 
 
 def _operands(site: TileSite, a: Any, b: Any) -> tuple[Any, Any]:
@@ -106,4 +115,4 @@ def _arrange(x: Any, order: tuple[int, ...], before: int, count: int) -> Any:
     """`x` with its element axes in `order`, and `count` axes of size 1 after the first `before`."""
     x = jnp.transpose(x, (0, *(i + 1 for i in order)))
     shape = x.shape
-    return x.reshape(*shape[: before + 1], *(1,) * count, *shape[before + 1 :])
+    return triton.reshape(x, (*shape[: before + 1], *(1,) * count, *shape[before + 1 :]))

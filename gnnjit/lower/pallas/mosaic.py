@@ -20,7 +20,7 @@ from gnnjit.ir.program import Equation, Lax, Literal, Program, Reduce
 from gnnjit.ir.space import Space
 from gnnjit.lower.lowering import LoweringRequest
 from gnnjit.lower.pallas import limits
-from gnnjit.lower.pallas.kernel import plan_of
+from gnnjit.lower.pallas.launch import plan_of
 from gnnjit.lower.pallas.tile import working_dtype
 from pallas_kernels import mosaic
 from pallas_kernels.mosaic import full
@@ -119,7 +119,7 @@ def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
 def traversal_of(body: Program, reductions: Sequence[Reduce | None], by: Space) -> TileProgram:
     places = {by: "row", by.flipped: "neighbor", Space.EDGE: "edge", Space.SHARED: "shared"}
     return TileProgram(
-        lambda values: evaluate(body, values),
+        lambda values: enumerate(evaluate(body, values)),
         tuple(TileOperand(places[v.space], tuple(v.shape), v.dtype) for v in body.inputs),
         tuple(
             TileOutput(r and r.kind, tuple(o.shape), o.dtype)

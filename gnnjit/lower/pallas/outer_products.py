@@ -8,6 +8,7 @@ Each outer product would fill a tile of its own; a matrix product sums those of 
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -29,6 +30,15 @@ class OuterProduct:
 
     def tiles(self, env: dict[Any, Any]) -> tuple[Any, Any]:
         return _wide(self.left, env), _wide(self.right, env)
+
+
+def too_large(pair: OuterProduct) -> list[str]:
+    """Why no kernel sums a product; empty if one does."""
+    sizes = [atom.shape[0] for atom in (pair.left, pair.right)]
+    if math.prod(padded(sizes)) <= MAX_SUM:
+        return []
+    what = " x ".join(map(str, sizes))
+    return [f"a sum of outer products of {what} is larger than a program holds"]
 
 
 def _wide(atom: Atom, env: dict[Any, Any]) -> Any:

@@ -24,7 +24,7 @@ def rows_timer(
     operands: Sequence[Any],
     interpret: bool = False,
 ) -> Callable[[TileProgram], Timer]:
-    """Times the kernel of rows; `plan` and `operands` are traced, only their shapes count."""
+    """Times the launches of `plan`; it and `operands` are traced, only their shapes count."""
 
     def of(t: TileProgram) -> Timer:
         rng = np.random.default_rng(0)
@@ -36,8 +36,9 @@ def rows_timer(
 
         def run(config: TileConfig) -> float:
             def call(plan: Any, neighbor: Any, edge: Any, arrays: Any) -> Any:
+                tiles = rows.RowTiles.alike(config)
                 return rows.run(
-                    t, plan, neighbor, edge, arrays, num_rows, config, interpret=interpret
+                    t, plan, neighbor, edge, arrays, num_rows, tiles, interpret=interpret
                 )
 
             return _time(call, _plan_like(plan, num_rows, num_edges), neighbor, slots, arrays)

@@ -24,13 +24,16 @@ from gnnjit.system import autotuning
 from gnnjit.system.cache import Table
 from pallas_kernels import triton
 from pallas_kernels.rows import TileConfig
-from pallas_kernels.traversal import DOT, TileProgram, padded
+from pallas_kernels.traversal import DOT, STORED, TileProgram, padded
 
-TILE = 2048
+TILE = 1024
 """About as many scalars as the widest tile of a program holds."""
 
 MAX_TILE = 8192
 """More spill into memory."""
+
+LEAST = 4
+"""Lanes of a program at least."""
 
 WARPS = 4
 HELD = 4096
@@ -45,7 +48,8 @@ Timer = Callable[[TileConfig], float]
 class TunedKernel:
     """What a choice of tiles is made for.
 
-    kind: `rows` or `edges`; sizes: rows, neighbours and edges, by power of two in the key.
+    kind: `long` rows, `short` rows or `edges`; sizes: rows, neighbours and edges, by power of two
+        in the key.
     """
 
     kind: str
@@ -66,16 +70,16 @@ def choose(
     """The stored choice; else, where tuning is on and there is a `timer`, the fastest candidate;
     else the static one."""
     if timer is None:
-        return static_config(t)
+        return static_config(kernel, t)
     where = f"{device()}/{kernel.key()}"
     found = TILES.load().get(where)
     if found is not None:
         return found
     if not autotuning.is_on():
-        return static_config(t)
-    best = fastest(candidates(t), timer(t))
+        return static_config(kernel, t)
+    best = fastest(candidates(kernel, t), timer(t))
     if best is None:
-        return static_config(t)
+        return static_config(kernel, t)
     TILES.store(where, best)
     return best
 
@@ -136,26 +140,34 @@ def held(t: TileProgram) -> int:
     return max([sums, *(n // 4 for n in read)])
 
 
-def static_config(t: TileProgram) -> TileConfig:
+def least_lanes(kernel: TunedKernel) -> int:
+    """A matrix product takes at least `DOT` lanes."""
+    product = any(e.op.name == "dot_general" for e in kernel.body.equations)
+    return DOT if product or kernel.kind == "edges" else LEAST
+
+
+def static_config(kernel: TunedKernel, t: TileProgram) -> TileConfig:
     """Lanes that fill a tile; four warps, or eight where they would spill what they hold.
 
     Compiled for an H200, the sum of a 64 x 64 outer product takes 255 registers and spills 424
     bytes with four warps, and takes 209 with eight; so does a product with a 128 x 128 matrix
     (tests/lower/pallas/registers.py).
     """
-    lanes = max(1, min(64, TILE // widest(t)))
-    warps = 2 * WARPS if held(t) >= HELD else WARPS
-    return TileConfig(lanes=max(lanes, DOT), warps=warps, stages=2)
+    lanes = max(least_lanes(kernel), min(64, TILE // widest(t)))
+    warps = 2 * WARPS if held(t) >= HELD or kernel.kind == "short" else WARPS
+    if kernel.kind == "edges" and held(t) >= STORED // 4:
+        return TileConfig(lanes=32, warps=2 * WARPS, stages=1)
+    return TileConfig(lanes=lanes, warps=warps, stages=2)
 
 
-def candidates(t: TileProgram) -> list[TileConfig]:
+def candidates(kernel: TunedKernel, t: TileProgram) -> list[TileConfig]:
     """The static choice first, then its neighbours: fewer and more lanes and warps."""
-    first = static_config(t)
+    first = static_config(kernel, t)
     out = [first]
     for lanes in (first.lanes // 2, first.lanes, first.lanes * 2):
-        for warps in (WARPS // 2, WARPS, WARPS * 2):
-            fits = DOT <= lanes and lanes * widest(t) <= max(MAX_TILE, DOT * widest(t))
+        for warps in (WARPS // 4, WARPS // 2, WARPS, WARPS * 2):
+            fits = lanes * widest(t) <= max(MAX_TILE, DOT * widest(t))
             config = dataclasses.replace(first, lanes=lanes, warps=warps)
-            if fits and config not in out:
+            if lanes >= least_lanes(kernel) and fits and config not in out:
                 out.append(config)
     return out

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gnnjit.cost.memory import CHUNK_SCALARS
+from gnnjit.cost.memory import CHUNK_SCALARS, CHUNK_SCALARS_ON_GPU
 from gnnjit.ir.evaluate import evaluate_element
 from gnnjit.ir.interpret import extreme
 from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce
@@ -27,6 +27,7 @@ from gnnjit.ir.space import Space
 from gnnjit.ir.tables import RowSum, row_sums
 from gnnjit.lower.execute import size
 from gnnjit.lower.lowering import LoweringRequest, Reductions
+from gnnjit.lower.pallas import row_sums as row_sums_on_gpu
 from gnnjit.passes.drop_dead import DropDead
 
 
@@ -138,10 +139,20 @@ def why_not(request: LoweringRequest) -> list[str]:
     return []
 
 
-def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
+def run(
+    request: LoweringRequest, operands: Sequence[Any], collect: bool | None = None
+) -> list[Any]:
+    """collect: whether values of rows are kept until `collected` are reduced at once, if a GPU
+    kernel can; by default on a GPU where no limit speaks against it."""
     num_edges = request.graph.num_edges
-    chunk = chunk_size(request.body, num_edges, request.limit, request.reductions)
-    step = _ChunkStep(request, list(operands), chunk)
+    limit, on_gpu = request.limit, request.platform != "cpu"
+    if limit is None and on_gpu:
+        limit = CHUNK_SCALARS_ON_GPU
+    chunk = chunk_size(request.body, num_edges, limit, request.reductions)
+    if collect is None:
+        collect = on_gpu and request.limit is None
+    later = collected(request) if collect else frozenset()
+    step = _ChunkStep(request, list(operands), chunk, later)
     start = step.accumulators()
     count = -(-num_edges // chunk)
     if count == 0:
@@ -153,10 +164,25 @@ def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
     return step.finish(last)
 
 
-class _ChunkEdges(NamedTuple):
-    """A chunk of edges: their numbers, rows (padding has one beyond the last), neighbours, and
-    which of them count."""
+def collected(request: LoweringRequest) -> frozenset[int]:
+    """The outputs whose rows a GPU kernel reduces once all their edges are known. XLA's scatter
+    adds in any order, so that no two runs would agree, and takes the time of ten sums for a
+    maximum."""
+    return frozenset(
+        i
+        for i, (atom, r) in enumerate(zip(request.body.outputs, request.reductions, strict=True))
+        if r is not None
+        and r.into is request.rows
+        and r.kind in row_sums_on_gpu.KINDS
+        and jnp.issubdtype(atom.dtype, jnp.floating)
+    )
 
+
+class _ChunkEdges(NamedTuple):
+    """A chunk of edges: the first one's slot, their numbers, rows (padding has one beyond the
+    last), neighbours, and which of them count."""
+
+    start: Any
     edge: Any
     row: Any
     neighbor: Any
@@ -164,7 +190,14 @@ class _ChunkEdges(NamedTuple):
 
 
 class _ChunkStep:
-    def __init__(self, request: LoweringRequest, operands: list[Any], chunk: int):
+    def __init__(
+        self,
+        request: LoweringRequest,
+        operands: list[Any],
+        chunk: int,
+        collected: frozenset[int] = frozenset(),
+    ):
+        self.request, self.collected = request, collected
         self.body, self.reductions, self.rows = request.body, request.reductions, request.rows
         self.graph, self.structure = request.graph, request.structure
         self.row_of_edge = request.row_of_edge
@@ -173,8 +206,8 @@ class _ChunkStep:
 
     def accumulators(self) -> list[Any]:
         out = []
-        for atom, r in zip(self.body.outputs, self.reductions, strict=True):
-            if r is None:
+        for i, (atom, r) in enumerate(zip(self.body.outputs, self.reductions, strict=True)):
+            if r is None or i in self.collected:
                 out.append(jnp.zeros((self.graph.num_edges, *atom.shape), atom.dtype))
                 continue
             dtype = accumulator_dtype(atom.dtype)
@@ -187,8 +220,10 @@ class _ChunkStep:
         valid, values = part.valid, self.values(part)
         new, split = [], self.split
         each = zip(state, split.at, split.products, split.rows, self.reductions, strict=True)
-        for total, at, product, rows, r in each:
-            if rows:
+        for i, (total, at, product, rows, r) in enumerate(each):
+            if i in self.collected:
+                new.append(_collect(total, values[at[0]], part))
+            elif rows:
                 new.append(_with_rows(total, rows, [values[i] for i in at], valid))
             elif r is None:
                 new.append(self.write(total, values[at[0]], part))
@@ -211,7 +246,7 @@ class _ChunkStep:
         )
         real = slot < s.indptr[-1]
         row = jnp.where(real, _read(self.row_of_edge, edge), size(self.graph, self.rows))
-        return _ChunkEdges(edge, row, neighbor, (slot >= first) & real)
+        return _ChunkEdges(start, edge, row, neighbor, (slot >= first) & real)
 
     def values(self, part: _ChunkEdges) -> list[Any]:
         near, far = self.rows, self.rows.flipped
@@ -249,9 +284,13 @@ class _ChunkStep:
     def finish(self, state: list[Any]) -> list[Any]:
         degree = jnp.diff(self.structure.indptr)
         out = []
-        for total, atom, r in zip(state, self.body.outputs, self.reductions, strict=True):
+        each = zip(state, self.body.outputs, self.reductions, strict=True)
+        for i, (total, atom, r) in enumerate(each):
             if r is None:
                 out.append(total)
+                continue
+            if i in self.collected:
+                out.append(row_sums_on_gpu.run(self.request, r.kind, total))
                 continue
             count = self.structure.indptr[-1:] if r.into is Space.SHARED else degree
             if r.kind != "sum":
@@ -259,6 +298,14 @@ class _ChunkStep:
             total = total.astype(atom.dtype)
             out.append(total[0] if r.into is Space.SHARED else total)
         return out
+
+
+def _collect(total: Any, x: Any, part: _ChunkEdges) -> Any:
+    """With the values of one chunk, by slot."""
+    old = lax.dynamic_slice_in_dim(total, part.start, x.shape[0])
+    keep = part.valid.reshape(-1, *(1,) * (x.ndim - 1))
+    new = jnp.where(keep, x.astype(total.dtype), old)
+    return lax.dynamic_update_slice_in_dim(total, new, part.start, axis=0)
 
 
 def _with_rows(total: Any, sums: Sequence[RowSum], values: list[Any], valid: Any) -> Any:

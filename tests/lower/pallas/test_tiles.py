@@ -25,6 +25,14 @@ LARGE = jnp.asarray(RNG.normal(size=(20, 24)), jnp.float32)
 HALVES = jnp.asarray(np.arange(-30, 30).reshape(COUNT, 3) / 2, jnp.float32)
 GRAPH = gnnjit.Graph.from_edges(np.arange(COUNT), np.arange(COUNT), COUNT)
 
+
+@pytest.fixture(autouse=True)
+def exact_products():
+    """A GPU would round the factors to 10 bits."""
+    with jax.default_matmul_precision("highest"):
+        yield
+
+
 RULES: dict[str, Callable[[Any], Any]] = {
     "sum of all": lambda x: jnp.sum(jnp.exp(x)),
     "sum of rows": lambda x: jnp.sum(jnp.exp(x), axis=1),

@@ -12,7 +12,7 @@ from pallas import with_tasks
 import gnnjit
 from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
-from gnnjit.lower.pallas import kernel, timing_inputs, tune
+from gnnjit.lower.pallas import kernel, launch, timing_inputs, tune
 from gnnjit.lower.pallas.tune import candidates, static_config
 from gnnjit.system import autotuning
 from pallas_kernels.rows import TileConfig
@@ -21,9 +21,9 @@ from pallas_kernels.traversal import TileProgram
 X = Value((5,), np.dtype(np.float32), Space.SRC, "x")
 BODY = Program((X,), (), (X,), "body")
 SUM = (Reduce("sum", Space.DST),)
-KERNEL = tune.TunedKernel("rows", BODY, SUM, (100, 100, 1000))
+KERNEL = tune.TunedKernel("long", BODY, SUM, (100, 100, 1000))
 (PART,) = kernel.parts(BODY, SUM, Space.DST)
-T = kernel._traversal(PART, Space.DST, {})
+T = launch.tile_program(PART, Space.DST, {})
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +53,8 @@ def test_the_fastest_is_kept_and_never_timed_again(cache):
     clock = Clock()
     with gnnjit.autotuning():
         best = tune.choose(KERNEL, T, clock)
-    assert best == min(candidates(T), key=lambda c: (c.lanes, c.warps))
-    assert len(clock.asked) == len(candidates(T)) > 1
+    assert best == min(candidates(KERNEL, T), key=lambda c: (c.lanes, c.warps))
+    assert len(clock.asked) == len(candidates(KERNEL, T)) > 1
     again = Clock()
     for on in (True, False):
         with gnnjit.autotuning(on):
@@ -65,22 +65,24 @@ def test_the_fastest_is_kept_and_never_timed_again(cache):
 
 
 def test_a_candidate_that_fails_is_left_out():
-    broken = min(c.lanes for c in candidates(T))
+    broken = min(c.lanes for c in candidates(KERNEL, T))
     with gnnjit.autotuning():
         assert tune.choose(KERNEL, T, Clock(broken)).lanes > broken
 
 
 def test_where_all_fail_the_static_choice_stays_and_nothing_is_kept(cache):
     with gnnjit.autotuning():
-        assert tune.choose(KERNEL, T, Clock(*(c.lanes for c in candidates(T)))) == static_config(T)
+        assert tune.choose(
+            KERNEL, T, Clock(*(c.lanes for c in candidates(KERNEL, T)))
+        ) == static_config(KERNEL, T)
     assert not cache.exists()
 
 
 def test_without_tuning_or_without_a_device(cache):
     clock = Clock()
-    assert tune.choose(KERNEL, T, clock) == static_config(T)
+    assert tune.choose(KERNEL, T, clock) == static_config(KERNEL, T)
     with gnnjit.autotuning():
-        assert tune.choose(KERNEL, T, None) == static_config(T)
+        assert tune.choose(KERNEL, T, None) == static_config(KERNEL, T)
     assert clock.asked == []
     assert not cache.exists()
 
@@ -107,7 +109,7 @@ def test_a_damaged_or_foreign_file_is_ignored_and_replaced(text, cache):
     cache.parent.mkdir(parents=True)
     cache.write_text(text)
     with pytest.warns(UserWarning, match=r"tiles\.json: not a table of gnnjit's tiles"):
-        assert tune.choose(KERNEL, T, Clock()) == static_config(T)
+        assert tune.choose(KERNEL, T, Clock()) == static_config(KERNEL, T)
     with gnnjit.autotuning():
         best = tune.choose(KERNEL, T, Clock())
     assert list(json.loads(cache.read_text())["tiles"].values()) == [
@@ -118,23 +120,23 @@ def test_a_damaged_or_foreign_file_is_ignored_and_replaced(text, cache):
 def test_a_directory_that_cannot_be_written(cache):
     cache.parent.parent.joinpath("gnnjit").write_text("a file")
     with gnnjit.autotuning(), pytest.warns(UserWarning, match="cannot be written"):
-        assert tune.choose(KERNEL, T, Clock()) != static_config(T)
+        assert tune.choose(KERNEL, T, Clock()) != static_config(KERNEL, T)
 
 
 def test_the_key_is_that_of_the_program_and_the_size():
     other = Value((5,), np.dtype(np.float32), Space.SRC, "x")
-    same = tune.TunedKernel("rows", Program((other,), (), (other,), "body"), SUM, (101, 99, 900))
-    larger = tune.TunedKernel("rows", BODY, SUM, (100, 100, 9000))
-    most = tune.TunedKernel("rows", BODY, (Reduce("max", Space.DST),), (100, 100, 1000))
+    same = tune.TunedKernel("long", Program((other,), (), (other,), "body"), SUM, (101, 99, 900))
+    larger = tune.TunedKernel("long", BODY, SUM, (100, 100, 9000))
+    most = tune.TunedKernel("long", BODY, (Reduce("max", Space.DST),), (100, 100, 1000))
     assert same.key() == KERNEL.key()
     assert len({KERNEL.key(), larger.key(), most.key()}) == 3
 
 
 def test_candidates_are_powers_of_two_that_fit():
-    for c in candidates(T):
+    for c in candidates(KERNEL, T):
         assert c.lanes & (c.lanes - 1) == 0
         assert c.lanes * 8 <= 8192
-    assert candidates(T)[0] == static_config(T)
+    assert candidates(KERNEL, T)[0] == static_config(KERNEL, T)
 
 
 @pytest.mark.parametrize("tasks", [False, True])
@@ -145,10 +147,10 @@ def test_the_timers_run_the_kernels(tasks):
     if tasks:
         structure = with_tasks(graph, 1, 2).in_structure
     x = np.ones((3, 5), np.float32)
-    plan = kernel.plan_of(structure)
+    plan = launch.plan_of(structure)
     config = TileConfig(lanes=4)
     assert timing_inputs.rows_timer(plan, 3, 6, [x], interpret=True)(T)(config) > 0
     into_all = (Reduce("sum", Space.SHARED),)
     (part,) = kernel.parts(BODY, into_all, Space.DST)
-    t = kernel._traversal(part, Space.DST, {})
+    t = launch.tile_program(part, Space.DST, {})
     assert timing_inputs.edges_timer(3, 3, 6, [x], interpret=True)(t)(config) > 0
