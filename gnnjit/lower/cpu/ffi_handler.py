@@ -38,6 +38,8 @@ class Handler(Frame, FeatureBlocks):
     def emit(self, layout: ffi_abi.Abi, entry: str, save_mode: bool) -> None:
         """`save_mode`: helpers take over the caller's x86 rounding and denormal modes."""
         self.layout, self.save_mode = layout, save_mode
+        if self.spec.tiling:
+            self.emit_tile("tile")
         self.emit_task("task")
         self.emit_finish()
         self.emit_padding()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from llvmlite import ir
@@ -48,22 +48,25 @@ class Products:
 
     def add(self, arrays: Arrays, since: ir.Value, until: ir.Value) -> None:
         """Add the products of the elements `since .. until`."""
-        for column, widths in self._columns():
-            tall = self.registers // len(widths)
-            rest = self.num_left % tall
-            with self.m.loop(I64(0), I64(self.num_left - rest), tall) as first:
-                self._tile(arrays, (since, until), first, tall, column, widths)
-            if rest:
-                self._tile(arrays, (since, until), I64(self.num_left - rest), rest, column, widths)
+        m, span = self.m, (since, until)
+        side = math.isqrt(self.registers)  # as many rows as vectors: the least is loaded then
+        wide = side * m.lanes
+        full = self.num_right - self.num_right % wide
+        if full:
+            with m.loop(I64(0), I64(full), wide) as column:
+                self._strip(arrays, span, column, [m.lanes] * side)
+        if full < self.num_right:
+            self._strip(arrays, span, I64(full), m.widths(self.num_right - full))
 
-    def _columns(self) -> Iterator[tuple[int, list[int]]]:
-        """Where each strip of the sum starts, and the widths of its vectors. Tiles are about as
-        many rows tall as they are vectors wide: the least is loaded for them then."""
-        widths, start = self.m.widths(self.num_right), 0
-        strips = -(-len(widths) // math.isqrt(self.registers))
-        for strip in np.array_split(widths, strips):
-            yield start, strip.tolist()
-            start += int(strip.sum())
+    def _strip(
+        self, arrays: Arrays, span: tuple[ir.Value, ir.Value], column: ir.Value, widths: list[int]
+    ) -> None:
+        tall = self.registers // len(widths)
+        rest = self.num_left % tall
+        with self.m.loop(I64(0), I64(self.num_left - rest), tall) as first:
+            self._tile(arrays, span, first, tall, column, widths)
+        if rest:
+            self._tile(arrays, span, I64(self.num_left - rest), rest, column, widths)
 
     def _tile(
         self,
@@ -71,13 +74,13 @@ class Products:
         span: tuple[ir.Value, ir.Value],
         first: ir.Value,
         tall: int,
-        column: int,
+        column: ir.Value,
         widths: list[int],
     ) -> None:
         m, b, size, places = self.m, self.m.b, self.dtype.itemsize, np.arange(sum(widths))
         left_array, right_array = arrays
         rows = [b.add(first, I64(i)) for i in range(tall)]
-        at = [m.offset(self.total, b.add(b.mul(r, I64(self.num_right)), I64(column)), size)
+        at = [m.offset(self.total, b.add(b.mul(r, I64(self.num_right)), column), size)
               for r in rows]  # fmt: skip
         zero = m.literal(self.dtype, 0, sum(widths))
         kept = [m.variable(zero) for _ in rows]
@@ -112,14 +115,24 @@ class Collector:
     It is made in the code before the loop over the elements.
     """
 
-    def __init__(self, m: Emitter, sums: Sequence[Products]):
+    def __init__(
+        self, m: Emitter, sums: Sequence[Products], memory: tuple[ir.Value, int] | None = None
+    ):
+        """memory: a pointer to room for the factors of so many elements; by default, some on the
+        stack."""
         self.m, self.sums = m, sums
         sizes = [(p.num_left * p.dtype.itemsize, p.num_right * p.dtype.itemsize) for p in sums]
         self.room = max(8, min(64, COLLECTED_BYTES // sum(map(sum, sizes))))
-        self.arrays = [
-            (m.stack(-(-left * self.room // 8)), m.stack(-(-right * self.room // 8)))
-            for left, right in sizes
-        ]
+        if memory is None:
+            self.arrays = [
+                (m.stack(-(-left * self.room // 8)), m.stack(-(-right * self.room // 8)))
+                for left, right in sizes
+            ]
+        else:
+            start, self.room = memory
+            ends = np.cumsum([0, *(n * self.room for pair in sizes for n in pair)])
+            places = [m.offset(start, int(end), 1) for end in ends[:-1]]
+            self.arrays = list(zip(places[::2], places[1::2], strict=True))
         with m.b.goto_entry_block():
             self.count = m.b.alloca(I64)
         m.b.store(I64(0), self.count)

@@ -13,6 +13,7 @@ import numpy as np
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import RowSum, TableRows, row_sums
+from gnnjit.lower.cpu.edge_tiles import Tiling, tiling
 from gnnjit.lower.cpu.math_rules import ELEMENTWISE
 from gnnjit.lower.cpu.matvec import Matvec, SharedMatrix, matvec_of, table_read
 from gnnjit.lower.cpu.simd import is_float, is_half
@@ -39,7 +40,8 @@ class CodeConfig:
     is a hub and is cut at multiples of it. `threads`: at most so many. `ahead`: at most so many
     edges ahead are prefetched. `rows_ahead`: so many rows ahead are, where only part of a row's
     edges is there. `left`: work that takes long is left to XLA's thread pool. `width`: all edges
-    are traversed for so many features, then for the next ones; 0: for all at once."""
+    are traversed for so many features, then for the next ones; 0: for all at once. `tile`: edges
+    of a tile, where they multiply with matrices; 0: one after the other."""
 
     piece: int = 8192
     threads: int = 1
@@ -48,6 +50,7 @@ class CodeConfig:
     lanes_bytes: int = 64
     left: bool = False
     width: int = 0
+    tile: int = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,6 +193,11 @@ class Spec:
     def matvecs(self) -> dict[Equation, Matvec]:
         """Products with shared matrices that are loops over the matrices in memory."""
         return {eqn: m for eqn, m in self.products.items() if self.used & set(eqn.outputs)}
+
+    @functools.cached_property
+    def tiling(self) -> Tiling | None:
+        """How edges are taken in tiles, if they are."""
+        return tiling(self, self.config.tile, PER_EDGE)
 
     @functools.cached_property
     def reads(self) -> dict[Equation, TableRows]:

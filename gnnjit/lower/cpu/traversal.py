@@ -35,6 +35,7 @@ from gnnjit.lower.cpu.matvec import Product, SharedMatrix
 from gnnjit.lower.cpu.outer_products import Collector, Products
 from gnnjit.lower.cpu.simd import I32, I64, PTR, Vec, is_half, mangle
 from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Factors, Spec
+from gnnjit.lower.cpu.tile_code import TiledEdges
 from gnnjit.lower.lowering import Unsupported
 
 
@@ -116,7 +117,7 @@ def accumulators(spec: Spec) -> tuple[list[Accumulator], int]:
     return out, -(-at // 64) * 64
 
 
-class TraversalCode:
+class TraversalCode(TiledEdges):
     """Emits the functions of one kernel into a module."""
 
     def __init__(self, spec: Spec, module: ir.Module):
@@ -199,7 +200,8 @@ class TraversalCode:
         if self.spec.block is self.spec.outer_block:
             self.compute(ONCE)
         totals = self.fresh(self.grown)
-        self.collector = self._collector()
+        memory = self._tile_memory()
+        self.collector = self._collector(memory)
         for acc in self.tables:
             tables.clear(
                 m, acc.dtype, math.prod(acc.value.shape), m.offset(self.task_record, acc.leading, 1)
@@ -216,6 +218,8 @@ class TraversalCode:
             self.collector.multiply()
         for acc in self.grown:
             self._put(acc, m.offset(self.task_record, acc.leading, 1), totals)
+        if self.spec.tiling:
+            m.call("free", ir.VoidType(), [self.tile_memory])
         b.ret_void()
 
     def _back_to_hub(self, first: ir.Value, low: ir.Value) -> ir.Value:
@@ -265,8 +269,11 @@ class TraversalCode:
     def _edge(self, slot: ir.Value, places: Places) -> None:
         spec, m = self.spec, self.m
         self.endpoint = self._endpoints(slot)
-        self._prefetch(slot)
-        self.compute(PER_EDGE)
+        if spec.tiling:
+            self.tiled_edge(slot)
+        else:
+            self._prefetch(slot)
+            self.compute(PER_EDGE)
         for acc, place in places.items():
             new = self._spread(acc)
             old = m.value_of(place, new)
@@ -422,7 +429,17 @@ class TraversalCode:
 
     # -- outer products ---------------------------------------------------------------------
 
-    def _collector(self) -> Collector | None:
+    def _tile_memory(self) -> tuple[ir.Value, int] | None:
+        """Room for a tile; after it, for the factors of its edges, and of how many."""
+        if self.spec.tiling is None:
+            return None
+        size, edges = self.begin_tiles(), self.spec.tiling.size
+        pairs = [(a, p) for a in self.outers for p in self.spec.outers[a.output]]
+        each = sum((left.size + right.size) * a.dtype.itemsize for a, (left, right) in pairs)
+        self.tile_memory = self.m.call("malloc", PTR, [I64(size + each * edges)])
+        return self.m.offset(self.tile_memory, size, 1), edges
+
+    def _collector(self, memory: tuple[ir.Value, int] | None) -> Collector | None:
         """For the large outer products that are summed over all edges."""
         sums = []
         for acc in self.outers:
@@ -430,7 +447,7 @@ class TraversalCode:
             for left, right in self.spec.outers[acc.output]:
                 sizes = left.size, right.size
                 sums.append(Products(self.m, acc.dtype, *sizes, total, self.spec.registers))
-        return Collector(self.m, sums) if sums else None
+        return Collector(self.m, sums, memory) if sums else None
 
     def _factors(self, acc: Accumulator, pair: Factors) -> tuple[Vec, Vec]:
         dtype = acc.value.dtype

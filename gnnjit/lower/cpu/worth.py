@@ -1,9 +1,9 @@
 """Whether a kernel is worth it: time to run and time to compile, beside XLA's form in chunks.
 
-A kernel reads a shared matrix again for every edge; XLA multiplies a chunk of edges at a time,
-which is faster once the matrix leaves the nearest cache, but gathers operands, writes them and
-scatters results. What is written out in a kernel has to be compiled, too. Both times count, the
-step as often as a compiled program is expected to run.
+XLA multiplies a chunk of edges at a time with a matrix, and gathers operands, writes them and
+scatters results. A kernel multiplies a tile of edges, or edge by edge where a matrix is small or
+is the row of a table: then it reads the matrix again for each. What is written out in a kernel has
+to be compiled, too. Both times count, the step as often as a compiled program is expected to run.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ VECTOR = 16
 
 NEAR, FAR = 0.21e-9, 0.36e-9
 """Seconds for a vector of multiplications with a matrix in the nearest cache, and in the next."""
+
+TILE, KEPT = 0.19e-9, 1e-9
+"""Seconds for a vector of multiplications of a tile of edges, and for one that a stage keeps."""
 
 NEAR_BYTES = 32768
 """Bytes of the nearest cache."""
@@ -84,10 +87,15 @@ def written_out(spec: Spec) -> int:
 
 def kernel(spec: Spec, instructions: int, edges: int) -> KernelTime:
     """The time of a kernel with so many instructions."""
-    matrices = {id(m.matrix.value): m.matrix.bytes for m in spec.matvecs.values()}
+    in_tiles = {p.eqn for p in spec.tiling.products} if spec.tiling else set()
+    alone = [m for eqn, m in spec.matvecs.items() if eqn not in in_tiles]
+    matrices = {id(m.matrix.value): m.matrix.bytes for m in alone}
     near = sum(matrices.values()) <= NEAR_BYTES
-    vectors = sum(_vectors(m.columns) * m.places.size for m in spec.matvecs.values())
-    each = (NEAR if near else FAR) * vectors
+    each = (NEAR if near else FAR) * sum(_vectors(m.columns) * m.places.size for m in alone)
+    if spec.tiling:
+        plans = [p.plan for p in spec.tiling.products]
+        each += TILE * sum(_vectors(m.columns) * m.places.size for m in plans)
+        each += KEPT * spec.tiling.bytes / (4 * VECTOR)
     each += OUTER * _outer(spec) + VALUE * sum(_vectors(_size(a)) for a in _values(spec))
     return KernelTime(edges * each, COMPILE + INSTRUCTION * instructions)
 

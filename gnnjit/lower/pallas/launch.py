@@ -39,7 +39,7 @@ class KernelPart:
 def by_row(
     part: KernelPart, request: LoweringRequest, operands: list[Any], edge: Any = None
 ) -> list[Any]:
-    """edge: `int[num_edges]`, where the edge of a slot is among the operands, if not at its number."""
+    """edge: `int[num_edges]`, where a slot's edge lies in operands; by default, at its number."""
     interpret, num_edges = request.platform == "cpu", request.graph.num_edges
     t = tile_program(part, request.rows, {})
     structure = request.structure

@@ -145,11 +145,16 @@ def network(width: int):
     return trace(fn, (SRC, (width,), F32), (DST, (width,), F32), square, square)
 
 
-def test_narrow_networks_run_in_kernels_and_wide_ones_in_chunks():
-    for width in (16, 32, 48, 64):
+def test_networks_run_in_kernels():
+    for width in (16, 32, 48, 64, 256, 512):
         assert not worth.why_not(spec_of(network(width)), 50_000), width
+
+
+def test_edge_by_edge_wide_ones_run_in_chunks():
     for width in (256, 512):
-        (reason,) = worth.why_not(spec_of(network(width)), 50_000)
+        alone = kernel.default_config(tile=0)
+        spec = Spec(network(width), (SUM,), DST, INT32, alone)
+        (reason,) = worth.why_not(spec, 50_000)
         assert f"{2 * width * width:,} multiplications" in reason
         assert "to compile for 50,000 edges, in chunks" in reason
 
@@ -168,15 +173,15 @@ def test_what_is_written_out_counts_before_it_is_written():
 
 
 @gnnjit.layer
-def wide(v, e, p):
-    return gnnjit.sum(jax.nn.relu(jax.nn.relu(e.src + v) @ p) @ p)
+def of_edges(v, e):
+    return gnnjit.sum(e.data @ e.src)
 
 
 def test_explain_tells_the_choice():
     src, dst = np.random.default_rng(0).integers(0, 20, (2, 90))
     g = gnnjit.Graph.from_edges(src, dst, num_nodes=20)
-    x, p = jnp.ones((20, 384)), jnp.ones((384, 384))
-    told = str(wide.explain(g, x, p))
-    assert "not cpu: a matmul on the edges, 294,912 multiplications for each in loops" in told
+    x, own = jnp.ones((20, 90)), jnp.ones((90, 90, 90))
+    told = str(of_edges.explain(g, x, edges=own))
+    assert "not cpu: a matmul on the edges, 0 multiplications for each in loops and at" in told
     with prefer("cpu"):
-        assert "forward: cpu" in str(wide.explain(g, x, p, wrt=None))
+        assert "forward: cpu" in str(of_edges.explain(g, x, edges=own, wrt=None))

@@ -1,0 +1,282 @@
+"""Emits the stages of a tile of edges, and its products: see `edge_tiles`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from llvmlite import ir
+
+from gnnjit.ir.program import Atom, Equation, Value
+from gnnjit.ir.space import Space
+from gnnjit.lower.cpu.control_flow import Emitter
+from gnnjit.lower.cpu.edge_tiles import TileProduct, Tiling, reads, results
+from gnnjit.lower.cpu.math_rules import convert
+from gnnjit.lower.cpu.matvec import SharedMatrix, register_dtype
+from gnnjit.lower.cpu.simd import I64, PTR, Vec, register_type
+from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Spec
+
+WIDE = 4
+"""Vectors of a block of a product's result at most; its rows take the other registers."""
+
+ROOM = 8
+"""Edges that a tile's memory has room for beyond the tile: a block of rows may end there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TileMemory:
+    """A tile's memory: for each value an array of all edges of the tile.
+
+    start: a pointer. size: edges. position: which edge of the tile is at hand.
+    """
+
+    m: Emitter
+    start: ir.Value
+    size: int
+    position: ir.Value | None = None
+
+    def array(self, at: int) -> ir.Value:
+        return self.m.offset(self.start, at * (self.size + ROOM), 1)
+
+    def element(self, at: int, bytes_each: int) -> ir.Value:
+        assert self.position is not None
+        return self.m.offset(self.array(at), self.position, bytes_each)
+
+    def store(self, vec: Vec, at: int) -> None:
+        kind = register_dtype(vec.dtype)
+        pointer = self.element(at, vec.size * kind.itemsize)
+        self.m.store(Vec(kind, vec.size, vec.chunks), pointer, np.arange(vec.size))
+
+    def load(self, value: Value, at: int) -> Vec:
+        kind = register_dtype(value.dtype)
+        pointer = self.element(at, value.size * kind.itemsize)
+        found = self.m.load(pointer, kind, np.arange(value.size))
+        return Vec(value.dtype, found.size, found.chunks)
+
+    def store_operand(self, vec: Vec, product: TileProduct) -> None:
+        """What a product multiplies, in the order in which it does."""
+        places = product.plan.places
+        taken = self.m.take([convert(self.m, vec, product.dtype)], places)
+        self.store(Vec(product.dtype, taken.size, taken.chunks), product.operand)
+
+
+@dataclasses.dataclass(frozen=True)
+class TileMatmul:
+    """`[count, inner] @ [inner, columns]`, block by block of the result in registers.
+
+    registers: vectors of a block at most.
+    """
+
+    m: Emitter
+    dtype: np.dtype
+    inner: int
+    columns: int
+    registers: int
+
+    def emit(self, left: ir.Value, matrix: ir.Value, result: ir.Value, count: ir.Value) -> None:
+        """`left` and `result` have room for a whole number of blocks beyond `count` rows."""
+        m, wide = self.m, WIDE * self.m.lanes
+        full = self.columns - self.columns % wide
+        if full:
+            with m.loop(I64(0), I64(full), wide) as column:
+                self._strip(left, matrix, result, count, column, [m.lanes] * WIDE)
+        if full < self.columns:
+            rest = m.widths(self.columns - full)
+            self._strip(left, matrix, result, count, I64(full), rest)
+
+    def _strip(
+        self, left: ir.Value, matrix: ir.Value, result: ir.Value,
+        count: ir.Value, column: ir.Value, widths: list[int],
+    ) -> None:  # fmt: skip
+        tall = self.tall(widths)
+        with self.m.loop(I64(0), count, tall) as first:
+            self._block(left, matrix, result, first, tall, column, widths)
+
+    def tall(self, widths: Sequence[int]) -> int:
+        """Rows of a block."""
+        return min(ROOM, self.registers // len(widths))
+
+    def _block(
+        self, left: ir.Value, matrix: ir.Value, result: ir.Value,
+        first: ir.Value, tall: int, column: ir.Value, widths: list[int],
+    ) -> None:  # fmt: skip
+        m, b, item, size = self.m, self.m.b, self.dtype.itemsize, sum(widths)
+        places = np.arange(size)
+        zero = m.literal(self.dtype, 0, size)
+        sums = [m.variable(zero) for _ in range(tall)]
+        for place in sums:
+            m.assign(place, zero)
+        rows = m.offset(left, b.mul(first, I64(self.inner)), item)
+        strip = m.offset(matrix, column, item)
+        one = ir.VectorType(register_type(self.dtype), 1)
+        with m.loop(I64(0), I64(self.inner)) as k:
+            right = m.load(m.offset(strip, k, self.columns * item), self.dtype, places)
+            for number, place in enumerate(sums):
+                at = m.offset(m.offset(rows, k, item), number * self.inner * item, 1)
+                scalar = b.load(at, align=item, typ=one)
+                pairs = zip(right.chunks, m.value_of(place, zero).chunks, strict=True)
+                new = [m.intrinsic("fma", m.splat(scalar, 0, r.type.count), r, t) for r, t in pairs]
+                m.assign(place, Vec(self.dtype, size, tuple(new)))
+        out = m.offset(result, b.add(b.mul(first, I64(self.columns)), column), item)
+        for number, place in enumerate(sums):
+            at = m.offset(out, number * self.columns * item, 1)
+            m.store(m.value_of(place, zero), at, places)
+
+
+class TiledEdges:
+    """The part of a traversal's code that takes edges in tiles."""
+
+    spec: Spec
+    m: Emitter
+    b: ir.IRBuilder
+    job: ir.Value
+    row: ir.Value
+    slots: ir.Value
+    env: dict[Value, Vec]
+    endpoint: dict[Space, ir.Value]
+    operands: list[ir.Value]
+    tile_memory: ir.Value
+
+    if TYPE_CHECKING:
+        begin: Callable[..., tuple[ir.Value, ...]]
+        read: Callable[[Atom], Vec]
+        compute: Callable[[int], None]
+        input: Callable[[int, Value, ir.Value], ir.Value]
+        start_of: Callable[[ir.Value], ir.Value]
+        _equation: Callable[[Equation], list[Vec]]
+        _endpoints: Callable[[ir.Value], dict[Space, ir.Value]]
+        _prefetch: Callable[[ir.Value], None]
+        _matrix: Callable[[SharedMatrix], ir.Value]
+
+    @property
+    def tiling(self) -> Tiling:
+        found = self.spec.tiling
+        assert found is not None
+        return found
+
+    # -- a tile -----------------------------------------------------------------------------
+
+    def emit_tile(self, name: str) -> None:
+        """`tile(job, since, until, row, memory)`: all stages but the end; `since` is in `row`."""
+        since, until, row, memory = self.begin(name, I64, I64, I64, PTR)
+        self.env = {}
+        self.compute(ONCE)
+        for number in range(self.tiling.stages):
+            self._stage(number, (since, until), row, memory)
+            for product in self.tiling.products:
+                if product.stage == number:
+                    self._multiply(product, self.b.sub(until, since), memory)
+        self.b.ret_void()
+
+    def _stage(
+        self, number: int, span: tuple[ir.Value, ir.Value], row: ir.Value, memory: ir.Value
+    ) -> None:
+        b, m, tiling, once = self.b, self.m, self.tiling, dict(self.env)
+        products = [p for p in tiling.products if p.stage == number]
+        equations = tiling.early[number]
+        wanted = {a for e in equations for a in reads(self.spec, e)}
+        wanted.update(p.plan.other for p in products)
+        with b.goto_entry_block():
+            place = b.alloca(I64)
+        b.store(row, place)
+        with m.loop(*span) as slot:
+            self.row = self._row_of(slot, place)
+            self.endpoint = self._endpoints(slot)
+            if number == 0:
+                self._prefetch(slot)
+            position = b.sub(slot, span[0])
+            tile = TileMemory(m, memory, tiling.size, position)
+            self._read_row(wanted)
+            self._read_edge(wanted, number, tile)
+            for eqn in equations:
+                self.env.update(zip(eqn.outputs, self._equation(eqn), strict=True))
+                for value in eqn.outputs:
+                    if value in tiling.stored:
+                        tile.store(self.env[value], tiling.stored[value])
+            for product in products:
+                tile.store_operand(self.read(product.plan.other), product)
+        self.env = once
+
+    def _row_of(self, slot: ir.Value, place: ir.Value) -> ir.Value:
+        """The row of a slot: rows are passed until one ends behind it."""
+        b = self.b
+        head, following, done = (b.append_basic_block(n) for n in ("row", "following", "found"))
+        b.branch(head)
+        b.position_at_end(head)
+        row = b.load(place, typ=I64)
+        after = b.add(row, I64(1))
+        b.cbranch(b.icmp_signed("<=", self.start_of(after), slot), following, done)
+        b.position_at_end(following)
+        b.store(after, place)
+        b.branch(head)
+        b.position_at_end(done)
+        return row
+
+    def _read_row(self, wanted: set[Atom]) -> None:
+        """The values of the row that are wanted, and what they are computed from."""
+        equations = list(self.spec.equations(PER_ROW))
+        needed = set(wanted)
+        for eqn in reversed(equations):
+            if needed & set(eqn.outputs):
+                needed.update(reads(self.spec, eqn))
+        for position, value in self.spec.inputs(PER_ROW):
+            if value in needed:
+                pointer = self.input(position, value, self.row)
+                self.env[value] = self.m.load(pointer, value.dtype, np.arange(value.size))
+        for eqn in equations:
+            if needed & set(eqn.outputs):
+                self.env.update(zip(eqn.outputs, self._equation(eqn), strict=True))
+
+    def _read_edge(self, wanted: set[Atom], stage: int, tile: TileMemory) -> None:
+        """The inputs of the edge that are wanted, and what earlier stages have kept."""
+        for position, value in self.spec.inputs(PER_EDGE):
+            if value in wanted:
+                pointer = self.input(position, value, self.endpoint[value.space])
+                self.env[value] = self.m.load(pointer, value.dtype, np.arange(value.size))
+        results = {p.eqn.outputs[0]: p for p in self.tiling.products}
+        for value in self.tiling.loads[stage]:
+            if value in results:
+                self.env[value] = tile.load(value, results[value].result)
+            else:
+                self.env[value] = tile.load(value, self.tiling.stored[value])
+
+    def _multiply(self, product: TileProduct, count: ir.Value, memory: ir.Value) -> None:
+        _, rows, inner = product.plan.places.shape
+        tile = TileMemory(self.m, memory, self.tiling.size)
+        matmul = TileMatmul(self.m, product.dtype, inner, product.plan.columns, self._registers)
+        matmul.emit(
+            tile.array(product.operand), self._matrix(product.plan.matrix),
+            tile.array(product.result), self.b.mul(count, I64(rows)),
+        )  # fmt: skip
+
+    @property
+    def _registers(self) -> int:
+        return 24 if self.spec.config.lanes_bytes == 64 else 12
+
+    # -- its edges, one after the other -----------------------------------------------------
+
+    def begin_tiles(self) -> int:
+        """Before the first edge of a task; how many bytes a tile takes."""
+        with self.b.goto_entry_block():
+            self.tile_since, self.tile_until = (self.b.alloca(I64) for _ in range(2))
+        self.b.store(I64(-1), self.tile_until)
+        return self.tiling.bytes * (self.tiling.size + ROOM)
+
+    def tiled_edge(self, slot: ir.Value) -> None:
+        """Compute the tile that begins with a slot, if one does; then what is left of the edge."""
+        b, m, tiling = self.b, self.m, self.tiling
+        with m.when(b.icmp_signed(">=", slot, b.load(self.tile_until, typ=I64))):
+            until = m.smaller(b.add(slot, I64(tiling.size)), self.slots)
+            b.store(slot, self.tile_since)
+            b.store(until, self.tile_until)
+            tile = m.module.get_global("tile")
+            b.call(tile, [self.job, slot, until, self.row, self.tile_memory])
+        position = b.sub(slot, b.load(self.tile_since, typ=I64))
+        wanted = {a for e in tiling.late for a in reads(self.spec, e)}
+        wanted.update(results(self.spec))
+        memory = TileMemory(m, self.tile_memory, tiling.size, position)
+        self._read_edge(wanted, tiling.stages, memory)
+        for eqn in tiling.late:
+            self.env.update(zip(eqn.outputs, self._equation(eqn), strict=True))

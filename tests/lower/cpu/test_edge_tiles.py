@@ -1,0 +1,176 @@
+"""Edge networks in tiles of edges, against the interpreter, which goes edge by edge."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite", reason="CPU kernels are generated with llvmlite")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnnjit.ir.program import Reduce
+from gnnjit.lower.cpu import kernel
+from gnnjit.lower.cpu.edge_tiles import FEWEST
+from gnnjit.lower.cpu.spec import INT32, Spec
+
+from .test_kernel import (
+    DST,
+    EDGE,
+    F32,
+    GRAPHS,
+    OVER_ALL,
+    SHARED,
+    SRC,
+    check,
+    compute,
+    data,
+    graph,
+    oracle,
+    trace,
+)  # fmt: skip
+
+unavailable = kernel._unavailable()
+pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
+
+F, G = 36, 33  # no whole vectors
+
+
+def network(own, other, edge, first, second, bias):
+    """Two products after each other; all of their inputs and results are read again at the end."""
+    hidden = jax.nn.relu(own + other + edge @ first + bias)
+    message = hidden @ second
+    scale = jnp.tanh(message).mean()
+    outer = jax.lax.dot_general(hidden, message, (((), ()), ((), ())))
+    late = jnp.where(hidden.sum() > 3, message, 2 * message) * scale
+    return late, message + 1, hidden[:5] * edge[0], outer, late.sum(), message[2] * own[0]
+
+
+def inputs(dtype=F32):
+    shapes = [(DST, (F,)), (SRC, (F,)), (EDGE, (G,)), (SHARED, (G, F)), (SHARED, (F, F))]
+    return [(*s, dtype) for s in [*shapes, (SHARED, (F,))]]
+
+
+def reductions(rows):
+    return (Reduce("sum", rows), Reduce("max", rows), None, OVER_ALL, OVER_ALL, None)
+
+
+def spec_of(body, reductions, rows=DST, **config):
+    return Spec(body, reductions, rows, INT32, kernel.default_config(**config))
+
+
+@pytest.mark.parametrize("rows", [DST, SRC])
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("piece", [50, pytest.param(8192, marks=pytest.mark.long)])
+def test_a_network_on_graphs(name, rows, piece):
+    body = trace(network, *inputs())
+    found = spec_of(body, reductions(rows), rows).tiling
+    assert found is not None
+    assert found.stages == 2
+    assert [p.stage for p in found.products] == [0, 1]
+    case = GRAPHS[name]
+    args = [a / 4 for a in data(case, body)]
+    check(body, reductions(rows), case, args, rows=rows, piece=piece, tol=2e-3)
+
+
+def test_half_and_double_precision():
+    with jax.enable_x64(True):
+        check(trace(network, *inputs(np.float64)), reductions(DST), tol=1e-9)
+    case, exact = graph(), trace(network, *inputs())
+    args = [jnp.round(4 * a) / 16 for a in data(case, exact)]
+    body = trace(network, *inputs(jnp.bfloat16))
+    got = compute(body, reductions(DST), case, [a.astype(jnp.bfloat16) for a in args])
+    want = oracle(exact, reductions(DST), case, args)
+    for have, due in list(zip(got, want, strict=True))[1:3]:  # written once, rounded once
+        scale = np.abs(np.asarray(due)).max()
+        np.testing.assert_allclose(np.asarray(have, F32), due, atol=0.02 * scale)
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    edges=st.integers(0, 400),
+    vertices=st.integers(4, 60),
+    tile=st.sampled_from([16, 32, 64]),
+    piece=st.sampled_from([16, 64, 4096]),
+    seed=st.integers(0, 99),
+)
+def test_any_graph_and_tile(edges, vertices, tile, piece, seed):
+    case = graph(edges, vertices, vertices + 3, hub=seed % 2 == 0, seed=seed)
+    body = trace(network, *inputs())
+    args = [a / 4 for a in data(case, body, seed)]
+    check(body, reductions(DST), case, args, piece=piece, tile=tile, tol=2e-3)
+
+
+def test_the_bits_do_not_depend_on_threads_or_tiles():
+    body, case = trace(network, *inputs()), graph(5000, 200, 300)
+    args = data(case, body)
+    found = [
+        compute(body, reductions(DST), case, args, piece=512, **config)
+        for config in ({"threads": 1}, {"threads": 2}, {"threads": 3}, {"threads": 2})
+    ]
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def heads(x, w, v):
+    """Three vectors of each edge; then a matrix that is read another way round."""
+    many = jnp.tanh(x @ w)
+    return (v @ many[1]) * many.sum()
+
+
+def test_rows_of_several_vectors():
+    body = trace(heads, (SRC, (3, 20), F32), (SHARED, (20, 64), F32), (SHARED, (40, 64), F32))
+    found = spec_of(body, (Reduce("sum", DST),)).tiling
+    assert found is not None
+    assert found.products[0].plan.places.shape == (1, 3, 20)
+    check(body, (Reduce("sum", DST),), tol=2e-3)
+
+
+def test_what_no_product_needs_runs_once_an_edge():
+    body = trace(network, *inputs())
+    found = spec_of(body, reductions(DST)).tiling
+    assert found is not None
+    names = {e.op.name for e in found.late}
+    assert {"tanh", "select_n"} <= names
+    assert "max" in {e.op.name for stage in found.early for e in stage}
+
+
+def test_tiles_shrink_where_much_is_kept():
+    def wide(x, *matrices):
+        values = [x]
+        for w in matrices:
+            values.append(jnp.tanh(values[-1] @ w))
+        return sum(values[1:], values[0])
+
+    shapes = [(SHARED, (512, 512), F32)] * 4
+    body = trace(wide, (EDGE, (512,), F32), *shapes)
+    found = spec_of(body, (Reduce("sum", DST),)).tiling
+    assert found is not None
+    assert FEWEST <= found.size < 64
+
+
+def test_small_products_stay_with_their_edge():
+    body = trace(lambda x, w: x @ w, (EDGE, (8,), F32), (SHARED, (8, 40), F32))
+    spec = spec_of(body, (Reduce("sum", DST),))
+    assert len(spec.matvecs) == 1
+    assert spec.tiling is None
+
+
+def test_code_does_not_grow_with_the_widths():
+    """But for what acts on single scalars, by the vector."""
+
+    def lines(width):
+        body = trace(
+            lambda x, a, b: jax.nn.relu(x @ a) @ b,
+            (EDGE, (width,), F32),
+            *[(SHARED, (width, width), F32)] * 2,
+        )
+        code = kernel._code(spec_of(body, (Reduce("sum", DST),)))
+        assert isinstance(code, str)
+        return code.count("\n")
+
+    assert lines(512) < 2.5 * lines(128)
