@@ -32,10 +32,13 @@ DEBUG = number(os.environ.get("GNNJIT_DEBUG", ""))
 KEEP_MEMORY = os.environ.get("GNNJIT_KEEP_MEMORY", "") not in ("", "0")
 """Whether the command `gnnjit` calls `gnnjit.keep_memory()`."""
 
+KEEP_KERNELS = os.environ.get("GNNJIT_KEEP_KERNELS", "") != "0"
+"""Whether the machine code of CPU kernels is kept in the cache directory for later processes."""
+
 
 def cache_dir() -> Path:
-    """The folder of downloads, cost models and timings: XDG_CACHE_HOME/gnnjit, or ~/.cache/gnnjit.
-    It need not exist yet."""
+    """The folder of downloads, cost models, timings and machine code: XDG_CACHE_HOME/gnnjit, or
+    ~/.cache/gnnjit. It need not exist yet."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "gnnjit"
 

@@ -87,17 +87,25 @@ def optimised(text: str) -> llvm.ModuleRef:
     return module
 
 
-def register(text: str, entry: str = "entry") -> str:
-    """Compile the IR and register it with XLA; returns the custom call's name.
+def name_of(text: str) -> str:
+    """The name of a kernel's custom call: a hash of its IR, so that a compiled program from XLA's
+    persistent cache finds it."""
+    return "gnnjit_cpu_" + hashlib.sha256(text.encode()).hexdigest()[:24]
 
-    The name is a hash of the code, so a compiled program from XLA's persistent cache finds it.
-    """
-    name = "gnnjit_cpu_" + hashlib.sha256(text.encode()).hexdigest()[:24]
+
+def object_code(text: str) -> bytes:
+    """The object file of a kernel's IR."""
+    return _machine().emit_object(optimised(text))
+
+
+def register(name: str, code: bytes, entry: str = "entry") -> None:
+    """Load an object file and register it with XLA."""
     if name in _engines:  # two programs may come to the same code
-        return name
-    engine = llvm.create_mcjit_compiler(optimised(text), _machine())
+        return
+    module, _ = _empty_module()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), _machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _engines[name] = engine
     capsule = jax.ffi.pycapsule(engine.get_function_address(entry))
     jax.ffi.register_ffi_target(name, capsule, platform="cpu", api_version=1)
-    return name

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 import threading
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,7 +32,7 @@ except ImportError:  # an optional dependency
 else:
     HAVE_LLVM = True
     from gnnjit.lower.cpu import compile as compiler
-    from gnnjit.lower.cpu import feature_width, index_rules, tall_matmul, worth
+    from gnnjit.lower.cpu import feature_width, index_rules, kept_code, tall_matmul, worth
     from gnnjit.lower.cpu.elementwise_rules import RULES
     from gnnjit.lower.cpu.simd import DTYPES, is_half
     from gnnjit.lower.cpu.spec import INT32, CodeConfig, IndexDtypes, Spec
@@ -47,6 +48,7 @@ MAX_PRODUCT = 1 << 16
 _lock = threading.RLock()
 _emitted: dict[Hashable, str | list[str]] = {}
 _registered: dict[Hashable, str] = {}
+_loaded: dict[Hashable, kept_code.KeptKernel | None] = {}
 
 
 _left = Context(False)
@@ -110,10 +112,10 @@ def reasons(
     spec = Spec(body, reductions, rows, INT32, config or default_config())
     if edges is not None and (found := worth.why_not(spec, edges)):
         return found
-    code = _code(spec)
-    if isinstance(code, list):
-        return code
-    return [] if edges is None else worth.why_not(spec, edges, code.count("\n"))
+    lines = _lines(spec)
+    if isinstance(lines, list):
+        return lines
+    return [] if edges is None else worth.why_not(spec, edges, lines)
 
 
 def code(request: LoweringRequest) -> str:
@@ -228,15 +230,17 @@ def sort(key: jax.Array, payload: jax.Array, num_rows: int) -> list[jax.Array]:
 
 @functools.cache
 def _sort_target(dtype: np.dtype) -> str:
-    with _lock:
-        return compiler.register(compiler.emit_sort(dtype))
+    return _made("sort", [dtype.name], lambda: compiler.emit_sort(dtype))
 
 
 @functools.cache
 def _product_target(left: int, right: int, dtype: np.dtype, config: CodeConfig) -> str:
-    with _lock:
+    def emit() -> str:
         spec = tall_matmul.spec_of(left, right, dtype, config)
-        return compiler.register(compiler.emit(spec, kind=tall_matmul.TallProduct))
+        return compiler.emit(spec, kind=tall_matmul.TallProduct)
+
+    parts = [left, right, dtype.name, dataclasses.astuple(config)]
+    return _made("product", parts, emit)
 
 
 def _unsupported(body: Program, reductions: Sequence[Reduce | None], rows: Space) -> list[str]:
@@ -283,16 +287,56 @@ def _emit(spec: Spec) -> str | list[str]:
         return [str(reason)]
 
 
+def _lines(spec: Spec) -> int | list[str]:
+    """The lines of the LLVM IR, or reasons why there is none."""
+    with _lock:
+        found = _kept(spec)
+        if found is not None:
+            return found.lines
+        code = _code(spec)
+        return code if isinstance(code, list) else code.count("\n")
+
+
+def _kept(spec: Spec) -> kept_code.KeptKernel | None:
+    """What an earlier process has compiled."""
+    key = spec.key()
+    if key not in _loaded:
+        _loaded[key] = kept_code.load(kept_code.key_of(spec))
+    return _loaded[key]
+
+
 def _target(spec: Spec) -> str:
     """The name of the registered custom call."""
     with _lock:
         key = spec.key()
         if key not in _registered:
-            code = _code(spec)
-            if isinstance(code, list):
-                raise NotImplementedError("; ".join(code))
-            _registered[key] = compiler.register(code)
+            found = _kept(spec)
+            if found is None:
+                code = _code(spec)
+                if isinstance(code, list):
+                    raise NotImplementedError("; ".join(code))
+                found = _compiled(kept_code.key_of(spec), code)
+            compiler.register(found.name, found.code)
+            _registered[key] = found.name
         return _registered[key]
+
+
+def _compiled(key: str | None, text: str) -> kept_code.KeptKernel:
+    """A kernel of this IR, kept for later processes."""
+    found = kept_code.KeptKernel(
+        compiler.name_of(text), text.count("\n"), compiler.object_code(text)
+    )
+    kept_code.store(key, found)
+    return found
+
+
+def _made(kind: str, parts: Sequence[Any], emit: Callable[[], str]) -> str:
+    """The registered custom call of a kernel that is no traversal."""
+    with _lock:
+        key = kept_code.key([kind, repr(parts)])
+        found = kept_code.load(key) or _compiled(key, emit())
+        compiler.register(found.name, found.code)
+        return found.name
 
 
 def _unavailable() -> list[str]:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import gnnjit
+from gnnjit import config
 
 pytest.importorskip("llvmlite", reason="CPU kernels are generated with llvmlite")
 
@@ -144,7 +145,9 @@ def entry(request) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ffi_handler, "LONG_WORK", 0)
         patch.setattr(ffi_handler, "PARALLEL_WORK", 0)
-        name = compile.register(compile.emit(spec))
+        text = compile.emit(spec)
+        name = compile.name_of(text)
+        compile.register(name, compile.object_code(text))
     return Call(compile._engines[name].get_function_address("entry"))
 
 
@@ -214,7 +217,8 @@ def all_is_long(monkeypatch):
     """Whoever leaves work leaves all of it. Kernels that were made before are not used."""
     for work in ("LONG_WORK", "PARALLEL_WORK"):
         monkeypatch.setattr(ffi_handler, work, 0)
-    for made in ("_emitted", "_registered"):
+    monkeypatch.setattr(config, "KEEP_KERNELS", False)
+    for made in ("_emitted", "_registered", "_loaded"):
         monkeypatch.setattr(kernel, made, {})
     kernel._product_target.cache_clear()
     yield
