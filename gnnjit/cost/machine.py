@@ -39,7 +39,7 @@ class Machine:
 
 _CPU = Machine(
     platform="cpu", line=64, vector=64, registers=16, fresh=32 << 20, cache=16 << 20,
-    parallel=128 << 10, heads=16, product=8192,
+    parallel=128 << 10, heads=16, product=1 << 30,
 )  # fmt: skip
 """A CPU with wide registers."""
 _NARROW = {"vector": 32, "registers": 12}

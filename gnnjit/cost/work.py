@@ -15,6 +15,10 @@ from gnnjit.cost.sketch import ArrayNode, EdgeNode, Sketch, SketchedTraversal
 from gnnjit.ir.space import Space
 
 
+TILED = 1024
+"""Multiplications on an edge from which a product is one of tiles of edges."""
+
+
 def work_of(sketch: Sketch, machine: Machine) -> Work:
     """All the work of a sketch."""
     counter = _Counter(sketch, machine)
@@ -179,8 +183,13 @@ class _Counter:
             n.cost.transcendental * math.ceil(n.bytes / m.vector) for n in nodes.computed
         )
         scalars = sum(n.width == 1 and n.cost.rule != "view" for n in nodes.computed)
-        products = sum(_product(n, m.vector) for n in nodes.computed)
-        outer = sum(_product(n, m.vector) for n, into in t.outputs if into is Space.SHARED)
+        summed = [n for n, into in t.outputs if into is Space.SHARED]
+        for n in {*nodes.computed, *summed}:
+            if _goes_in_tiles(n):
+                self.product(edges, n.inner, n.width, moved=0.0)
+        alone = [n for n in nodes.computed if not _goes_in_tiles(n)]
+        products = sum(_product(n, m.vector) for n in alone)
+        outer = sum(_product(n, m.vector) for n in summed if not _goes_in_tiles(n))
         far = [n for n in nodes.read if n.place.is_vertex and n.place is not t.rows]
         near = sum(n.bytes for n in nodes.read if n.place is t.rows)
         # Edges have the order in which they were given, so theirs are random reads and writes too.
@@ -273,6 +282,11 @@ def _source(node: EdgeNode) -> EdgeNode:
 def _column_groups(columns: int) -> int:
     """Parts in which XLA's CPU library takes the columns of a product: of 32, then of 16, 8, ..."""
     return columns // 32 + (columns % 32).bit_count()
+
+
+def _goes_in_tiles(node: EdgeNode) -> bool:
+    """Whether it is one product for a tile of edges, as fast as one of vertices."""
+    return node.op == "dot_general" and node.width * node.inner >= TILED
 
 
 def _product(node: EdgeNode, vector: int) -> int:

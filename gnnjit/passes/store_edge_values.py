@@ -96,6 +96,7 @@ class StorableValue:
     description: str
     width: int
     value: Value
+    is_matmul: bool = False
 
 
 def storable_values(program: Program) -> tuple[StorableValue, ...]:
@@ -111,7 +112,7 @@ def _described(eqn: Equation, made: dict[Value, Equation]) -> StorableValue:
         names = [parameter_name(a, made) for a in eqn.inputs if a.space is Space.SHARED]
         what = f"matmul with {names[0]}" if any(names) else "matmul"
     width = value.size * value.dtype.itemsize
-    return StorableValue(eqn.location, f"{what}: {kind(value)}", width, value)
+    return StorableValue(eqn.location, f"{what}: {kind(value)}", width, value, _is_matmul(eqn))
 
 
 def parameter_name(atom: Atom, made: Mapping[Value, Equation]) -> str:

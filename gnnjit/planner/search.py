@@ -171,9 +171,11 @@ class _Planner:
         if any(s.size > 1 for s in scores(before)):  # one head is always a product
             self.alternative(dataclasses.replace(least.choices, products=True))
             least = self.fastest()
-        # Without a budget, memory stays that of the vertices.
-        if p.differentiated and p.budget is not None:
+        if p.differentiated:
             stored = storable_values(middle(p.program, p.padded, least.choices))
+            # Without a budget, memory stays that of the vertices, but for what matmuls give.
+            if p.budget is None:
+                stored = tuple(s for s in stored if s.is_matmul)
             for picked in _subsets(len(stored)):
                 self.alternative(dataclasses.replace(least.choices, stored=picked))
         if self.shares_traversals(least.choices):
