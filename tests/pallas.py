@@ -82,9 +82,10 @@ def choices_of(traced: Any) -> list[choose.Choice]:
     for eqn in _aggregates(traced.jaxpr):
         treedef, leaves = eqn.params["graph_def"]
         graph = jax.tree.unflatten(treedef, [v.aval for v in eqn.invars[:leaves]])
-        program = choose.traversals(eqn.params["body"], eqn.params["reductions"], graph, "cuda")
+        body, reductions, limit = (eqn.params[k] for k in ("body", "reductions", "limit"))
+        program = choose.traversals(body, reductions, graph, "cuda", limit)
         ops = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
-        found += [choose.choose(op, graph, "cuda") for op in ops]
+        found += [choose.choose(op, graph, "cuda", limit) for op in ops]
     return found
 
 

@@ -18,12 +18,14 @@ class Case(NamedTuple):
         vertices: the shape of a vertex's features, or a dictionary of shapes.
         edges: that of an edge's features; None without, "int32" for a whole number.
         params: the shapes of the parameters.
+        gradient: a traversal of its gradient, as text, for a pass that changes no layer itself.
     """
 
     layer: Any
     vertices: Any
     edges: Any = None
     params: tuple[tuple[int, ...], ...] = ()
+    gradient: str = ""
 
 
 @gnnjit.layer
@@ -116,6 +118,30 @@ def copies(v, e):
     return gnnjit.sum(e.data[:, None] * jnp.broadcast_to(e.src, (2, 4)))
 
 
+@gnnjit.layer
+def edge_network(v, e, w):
+    return gnnjit.sum(jnp.tanh(jnp.tanh(e.src + v) @ w))
+
+
+EDGE_NETWORK_GRADIENT = """\
+layer gradient(x: f32[src, 32], y: f32[dst, 32], w: f32[32, 32], c: f32[dst, 32])
+  a: f32[edge, 32] = x[u] + y[v]
+  h: f32[edge, 32] = tanh(a)
+  m: f32[edge, 32] = h @ w
+  t: f32[edge, 32] = tanh(m)
+  q: f32[edge, 32] = t * t
+  p: f32[edge, 32] = q * c[v]
+  b: f32[edge, 32] = c[v] - p
+  d: f32[edge, 32] = w @ b
+  e: f32[edge, 32] = h * h
+  r: f32[edge, 32] = e * d
+  s: f32[edge, 32] = d - r
+  g: f32[src, 32] = sum over (v <- u) of s
+  k: f32[dst, 32] = sum over (u -> v) of s
+  return g, k
+"""
+
+
 CASES = {
     "shield-unread-vertices": Case(logarithm, (4,)),
     "drop-dead": Case(unused, (4,), None, ((4, 8),)),
@@ -137,5 +163,8 @@ CASES = {
     "fuse-scatter-apply-gather": Case(attention, (4,), None, ((4, 8), (2, 8))),
     "sink-row-arithmetic": Case(distance, (4,)),
     "sink-zeros": Case(by_type, (4,), "int32"),
+    "store-shared-products": Case(
+        edge_network, (32,), None, ((32, 32),), gradient=EDGE_NETWORK_GRADIENT
+    ),
 }
 """By the name of the pass. A pass without one stops the build of the manual."""

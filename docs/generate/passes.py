@@ -61,7 +61,7 @@ def write(docs: Path) -> None:
 def in_order() -> dict[str, Pass]:
     """Every pass by name, where it runs first."""
     steps: dict[str, Pass] = {}
-    kernel = lowering_passes(online=True, scale_on_edges=True, keep=BOTH)
+    kernel = lowering_passes(online=True, scale_on_edges=True, keep=BOTH, store_shared=True)
     for step in (*layer_passes(False, EVERY), *kernel):
         steps.setdefault(step.name, step)
     return steps
@@ -79,7 +79,7 @@ def example(name: str) -> Example:
     case = CASES.get(name)
     if case is None:
         raise ValueError(f"docs/generate/layers.py has no layer for the pass {name}: add one")
-    for step, before, after in _changes(parse(_written(case))):
+    for step, before, after in _changes(parse(case.gradient or _written(case))):
         if step == name:
             return Example(textwrap.dedent(inspect.getsource(case.layer)), before, after)
     raise ValueError(f"docs/generate/layers.py: {name} does not change its layer: choose another")
@@ -102,7 +102,9 @@ def _changes(written: Program) -> Iterator[tuple[str, str, str]]:
     """What each pass changes: in a layer under each choice, and in a traversal that is about to
     become code."""
     pipelines = [layer_passes(False, choices) for choices in CHOICES]
-    pipelines += [lowering_passes(online=on, scale_on_edges=True) for on in (True, False)]
+    pipelines += [
+        lowering_passes(online=on, scale_on_edges=True, store_shared=True) for on in (True, False)
+    ]
     for steps in pipelines:
         seen: list[tuple[str, str, str]] = []
 

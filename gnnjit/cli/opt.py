@@ -74,7 +74,7 @@ def _all_stored(program: Program) -> Pass:
 def passes_by_name() -> dict[str, Pass]:
     """Every pass of the compiler, set as the pipeline of a layer has it, if it has it."""
     every: list[Pass] = [
-        *lowering_passes(online=True, scale_on_edges=True),
+        *lowering_passes(online=True, scale_on_edges=True, store_shared=True),
         *layer_passes(padded=False),
         ShieldUnreadVertices(True),
         Everywhere(ReorderAggregateCombine.name, _other_orders),

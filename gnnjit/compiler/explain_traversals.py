@@ -74,23 +74,19 @@ def forward_choices(program: Program, graph: Graph) -> list[Choice]:
 
 
 def backward_choices(program: Program, gradient: Any, graph: Graph) -> list[Choice]:
-    ops = [
-        (e.params["body"], e.params["reductions"])
-        for e in _equations(gradient)
-        if e.primitive is aggregate_p
-    ]
-    forward = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
-    seen = {(op.body, op.reductions) for op in forward}
-    fresh = dict.fromkeys(key for key in ops if key not in seen)
-    return [choice for body, r in fresh for choice in _choices(Aggregate(body, r), graph)]
+    eqns = [e.params for e in _equations(gradient) if e.primitive is aggregate_p]
+    ops = [(Aggregate(p["body"], p["reductions"]), p["limit"]) for p in eqns]
+    seen = {e.op for e in program.equations if isinstance(e.op, Aggregate)}
+    fresh = dict.fromkeys((op, limit) for op, limit in ops if op not in seen)
+    return [choice for op, limit in fresh for choice in _choices(op, graph, limit)]
 
 
-def _choices(op: Aggregate, graph: Graph) -> Iterator[Choice]:
+def _choices(op: Aggregate, graph: Graph, limit: int | None = None) -> Iterator[Choice]:
     """One for each traversal that an aggregate becomes when it is lowered."""
     platform = platform_here()
-    for eqn in traversals(op.body, op.reductions, graph, platform).equations:
+    for eqn in traversals(op.body, op.reductions, graph, platform, limit).equations:
         if isinstance(eqn.op, Aggregate):
-            yield choose(eqn.op, graph, platform)
+            yield choose(eqn.op, graph, platform, limit)
 
 
 def products_of(gradient: Any) -> list[str]:

@@ -75,7 +75,7 @@ def _lower(
     graph: Graph = jax.tree.unflatten(graph_def[0], list(args[:n]))
     operands, started = args[n : n + len(body.inputs)], args[n + len(body.inputs) :]
     before = dict(zip(starts, started, strict=True))
-    program = choose.traversals(body, reductions, graph, platform)
+    program = choose.traversals(body, reductions, graph, platform, limit)
     done: set[int] = set()
 
     def run(graph: Graph, eqn: Equation, operands: list[Any]) -> Sequence[Any]:

@@ -14,7 +14,7 @@ from gnnjit.ir.space import Space
 from gnnjit.lower import cpu, pallas
 from gnnjit.lower.execute import size
 from gnnjit.lower.flatten import flat
-from gnnjit.lower.lowering import Lowering, LoweringRequest, Reductions
+from gnnjit.lower.lowering import WRITTEN, Lowering, LoweringRequest, Reductions
 from gnnjit.lower.xla import bucketed, csr, segment
 from gnnjit.passes.pipeline import lowering_passes
 from gnnjit.passes.pipeline import run as run_passes
@@ -112,14 +112,18 @@ def optimised(
     online: bool,
     scale_on_edges: bool = False,
     keep: frozenset[Space] = frozenset(),
+    store_shared: bool = False,
 ) -> Program:
     """An aggregate as a program of its own, after the passes: nothing more is differentiated.
 
     `online`: `exp_sum` stays, for kernels that know it. `scale_on_edges`: features are scaled
     where edges read them, for kernels that do so at no cost. `keep`: as `crowded` says.
+    `store_shared`: a traversal may write what another one reduces (`store-shared-products`).
     """
     program = inline_custom_calls(flat(body, reductions, online=online, keep=keep))
-    passes = lowering_passes(online=online, scale_on_edges=scale_on_edges, keep=keep)
+    passes = lowering_passes(
+        online=online, scale_on_edges=scale_on_edges, keep=keep, store_shared=store_shared
+    )
     return run_passes(program, passes)
 
 
@@ -137,14 +141,45 @@ def crowded(body: Program, graph: Graph) -> frozenset[Space]:
 
 
 def traversals(
-    body: Program, reductions: Reductions, graph: Graph, platform: str, *, moved: bool = False
+    body: Program,
+    reductions: Reductions,
+    graph: Graph,
+    platform: str,
+    limit: int | None = None,
+    *,
+    moved: bool = False,
 ) -> Program:
-    """The program that an aggregate is lowered to: an `exp_sum` stays one traversal where the GPU
-    kernels take it, and is written out as several otherwise. `moved`: what edges read of vertices
-    comes from other devices, so that less of it is better than less work."""
+    """The program that an aggregate is lowered to.
+
+    An `exp_sum` stays one traversal where the GPU kernels take it, and is written out as several
+    otherwise. An array over the edges that one traversal would write for another has at most
+    `limit` scalars, as a chunk of edges has. `moved`: what edges read of vertices comes from other
+    devices, so that less of it is better than less work.
+    """
+    most = WRITTEN if limit is None else min(limit, WRITTEN)
+    program = _traversals(body, reductions, graph, platform, moved, store_shared=True)
+    if graph.num_edges * _stored(program) <= most:
+        return program
+    return _traversals(body, reductions, graph, platform, moved, store_shared=False)
+
+
+def _stored(program: Program) -> int:
+    """The scalars of an edge that traversals write for others."""
+    made = [v for e in program.equations if isinstance(e.op, Aggregate) for v in e.outputs]
+    return sum(v.size for v in made if v.space is Space.EDGE and v not in program.outputs)
+
+
+def _traversals(
+    body: Program,
+    reductions: Reductions,
+    graph: Graph,
+    platform: str,
+    moved: bool,
+    store_shared: bool,
+) -> Program:
     keep = crowded(body, graph)
     if not PALLAS.why_not_on(platform, preferred()):
-        program = optimised(body, reductions, online=True, keep=keep)
+        program = optimised(body, reductions, online=True, keep=keep, store_shared=store_shared)
         ops = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
         online = [op for op in ops if any(r and r.kind == "exp_sum" for r in op.reductions)]
         if not any(PALLAS.why_not(requested(op, graph, platform)) for op in online):
@@ -152,4 +187,11 @@ def traversals(
     # The CPU's other lowerings know a sum of neighbours by its form, without factors.
     generated = platform == "cpu" and cpu.available() and preferred() in (None, "cpu")
     generated = generated and not moved
-    return optimised(body, reductions, online=False, scale_on_edges=generated, keep=keep)
+    return optimised(
+        body,
+        reductions,
+        online=False,
+        scale_on_edges=generated,
+        keep=keep,
+        store_shared=store_shared,
+    )

@@ -29,7 +29,7 @@ def lower(
     graph = jax.tree.unflatten(graph_def[0], list(args[:n]))
     if isinstance(graph, ShardedGraph):
         return sharded.lower(graph, body, reductions, args[n:], platform, limit)
-    program = choose.traversals(body, reductions, graph, platform)
+    program = choose.traversals(body, reductions, graph, platform, limit)
 
     def run(graph: Graph, eqn: Equation, operands: list[Any]) -> Sequence[Any]:
         assert isinstance(eqn.op, Aggregate)

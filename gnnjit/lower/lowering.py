@@ -15,6 +15,9 @@ from gnnjit.system.portable import PORTABLE, is_portable
 Reductions = tuple[Reduce | None, ...]
 """The reduction of each output of an aggregate, as in `gnnjit.ir.program.Aggregate`."""
 
+WRITTEN = 2**31
+"""Scalars that are written for the edges at most, where no limit says less."""
+
 
 class Unsupported(Exception):
     """A lowering has no code for this; the message says for what."""

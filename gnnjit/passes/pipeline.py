@@ -32,6 +32,7 @@ from gnnjit.passes.sink_vertex_work import SinkVertexWork
 from gnnjit.passes.sink_zeros import SinkZeros
 from gnnjit.passes.split_concat_matmul import SplitConcatMatmul
 from gnnjit.passes.store_edge_values import StoreEdgeValues
+from gnnjit.passes.store_shared_products import StoreSharedProducts
 
 
 class Pass(Protocol):
@@ -86,12 +87,14 @@ class PassOptions:
     padded: the graph has vertices that are padding; None: nobody asks (`shield-unread-vertices`).
     online: with the reduction that only some kernels can do.
     scale_on_edges: a vertex's number is repeated and multiplied by where edges read it.
+    store_shared: a traversal may write what another one reduces.
     """
 
     choices: Choices = AS_WRITTEN
     padded: bool | None = None
     online: bool = True
     scale_on_edges: bool = False
+    store_shared: bool = False
 
     def has(self, when: str) -> bool:
         """Whether the option of that name is set."""
@@ -185,6 +188,7 @@ LOWERING: tuple[Row, ...] = (
     Row(SinkScaling, lambda o: SinkScaling(every=True), "scale_on_edges"),
     Row(SinkRowArithmetic, when="scale_on_edges"),
     Row(SinkZeros),
+    Row(StoreSharedProducts, when="store_shared"),
     Row(FuseScatterApplyGather),
 )
 """A traversal of which no derivative will be taken any more."""
@@ -223,13 +227,18 @@ def layer_passes(padded: bool, choices: Choices = AS_WRITTEN) -> tuple[Pass, ...
 
 
 def lowering_passes(
-    *, online: bool, scale_on_edges: bool, keep: frozenset[Space] = NOWHERE
+    *,
+    online: bool,
+    scale_on_edges: bool,
+    keep: frozenset[Space] = NOWHERE,
+    store_shared: bool = False,
 ) -> tuple[Pass, ...]:
     """Every pass, for a traversal of which no derivative will be taken any more.
 
     `keep`: the vertex spaces whose work stays on the edges, or goes back there.
+    `store_shared`: as in `PassOptions`.
     """
-    options = PassOptions(Choices(on_edges=keep), None, online, scale_on_edges)
+    options = PassOptions(Choices(on_edges=keep), None, online, scale_on_edges, store_shared)
     return passes_of(LOWERING, options)
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from planned import planned
 
 import gnnjit
 from gnnjit.graph.degree_buckets import build_buckets
@@ -99,13 +100,17 @@ def test_attention_over_a_concatenation(kernel, monkeypatch):
         assert too_large(f, PARAMS, X, GRAPH) == []
 
 
-def test_an_edge_network_is_cut_in_chunks(monkeypatch):
+def edge_network(v, e, w):
     """A matmul that cannot leave the edges."""
+    return gnnjit.max(jnp.tanh(jnp.tanh(e.src + v) @ w))
+
+
+def test_an_edge_network_is_cut_in_chunks(monkeypatch):
+    """With a limit: without one, what sources sum is stored (`store-shared-products`)."""
     monkeypatch.setattr(segment, "CHUNK_SCALARS", 1 << 14)
     mlp = gnnjit.layer(lambda v, e, w: gnnjit.sum(jnp.tanh(e.src + v) @ w))
-    wide = gnnjit.layer(lambda v, e, w: gnnjit.max(jnp.tanh(jnp.tanh(e.src + v) @ w)))
     w = jnp.ones((F, F)) / F
-    for layer in (mlp, wide):
+    for layer in (mlp, planned(edge_network, limit=1 << 14)):
         f = forward_and_backward(lambda w, g, x, layer=layer: layer(g, x, w))
         assert too_large(f, w, X, GRAPH) == []
 

@@ -16,17 +16,12 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from gnnjit.ir.program import Aggregate, Atom, Equation, Program, Reduce, Value
+from gnnjit.ir.large_products import is_large_product
+from gnnjit.ir.program import Aggregate, Atom, Program, Reduce, Value
 from gnnjit.ir.space import Space
-from gnnjit.lower.lowering import LoweringRequest, Reductions
+from gnnjit.lower.lowering import WRITTEN, LoweringRequest, Reductions
 from gnnjit.lower.pallas.launch import KernelPart, by_edge, by_row
 from gnnjit.lower.pallas.outer_products import find_outer_products, too_large
-
-MATRIX = 32 * 32
-"""Scalars of a matrix on the edges from which a traversal is staged."""
-
-WRITTEN = 2**31
-"""Scalars that are written for the edges at most, where no limit says less."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,22 +65,27 @@ def find(request: LoweringRequest) -> StagedTraversal | None:
 
 @functools.lru_cache(maxsize=1024)
 def _find(body: Program, reductions: Reductions, by: Space) -> StagedTraversal | None:
-    if not any(map(_is_large_product, body.equations)):
+    if not any(map(is_large_product, body.equations)):
         return None
     outer = find_outer_products(body, reductions)
     owned = [i for i, r in enumerate(reductions) if r is not None and r.into is by]
     outputs: list[tuple[Atom, Reduce | None]] = [(body.outputs[i], None) for i in owned]
     products: dict[int, tuple[int, int]] = {}
     kept: dict[int, int] = {}
+
+    def number(atom: Atom, r: Reduce | None) -> int:
+        """The output of the kernel: rows, factors and other traversals may read the same."""
+        if (atom, r) not in outputs:
+            outputs.append((atom, r))
+        return outputs.index((atom, r))
+
     for i, (atom, r) in enumerate(zip(body.outputs, reductions, strict=True)):
         if i in owned:
             continue
         if i in outer and too_large(outer[i]):
-            products[i] = len(outputs), len(outputs) + 1
-            outputs += [(outer[i].left, None), (outer[i].right, None)]
+            products[i] = number(outer[i].left, None), number(outer[i].right, None)
         else:
-            kept[i] = len(outputs)
-            outputs.append((atom, r))
+            kept[i] = number(atom, r)
     atoms, into = zip(*outputs, strict=True)
     everything = Program(body.inputs, body.equations, atoms, body.name)
     edges = Aggregate(everything, into).select(range(len(atoms)))
@@ -100,14 +100,6 @@ def _rows(body: Program, reductions: Reductions, owned: list[int]) -> KernelPart
     whole = Aggregate(body, reductions).select(owned).op.reductions
     op = Aggregate(Program(values, (), values, body.name), whole)
     return KernelPart(op, tuple(owned), tuple(range(len(owned))), by_row=True)
-
-
-def _is_large_product(eqn: Equation) -> bool:
-    """Of a value on the edges with a matrix that all edges share."""
-    if eqn.op.name != "dot_general" or eqn.outputs[0].space is Space.SHARED:
-        return False
-    shared = [a for a in eqn.inputs if a.space is Space.SHARED and len(a.shape) == 2]
-    return any(math.prod(a.shape) >= MATRIX for a in shared)
 
 
 def run(found: StagedTraversal, request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:

@@ -89,7 +89,9 @@ class _Device:
         return exchange if isinstance(exchange, Halo) else None
 
     def outputs(self, body: Program, reductions: Reductions, operands: Sequence[Any]) -> list[Any]:
-        program = choose.traversals(body, reductions, self.sample(), self.platform, moved=True)
+        program = choose.traversals(
+            body, reductions, self.sample(), self.platform, self.limit, moved=True
+        )
         outs = execute(program, self.shard, operands, self.traverse)
         return [
             x if r is not None else self.on_edges(x, atom)
