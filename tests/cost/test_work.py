@@ -92,10 +92,10 @@ def test_many_heads_are_one_product() -> None:
     assert features(found, "heads")["flops"] == 2 * N * 20 * 3 * 2
 
 
-def test_products_on_chunks_of_edges() -> None:
+def test_products_on_tiles_of_edges() -> None:
     found = work(network, [(N, 8), (8, 128), (128, 96)])
-    assert "traversal" not in found
-    assert features(found, "chunks")["count"] == 1
+    assert "chunks" not in found
+    assert features(found, "traversal")["products"] == 0
     on_vertices = 2 * N * 8 * 128  # `v` and `e.src` are one array
     assert features(found, "matmul")["flops"] == on_vertices + 2 * E * 128 * 96
 

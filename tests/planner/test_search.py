@@ -25,8 +25,10 @@ from gnnjit.nn.gcn import GCN
 from gnnjit.nn.gin import GIN
 from gnnjit.nn.sage import SAGE
 from gnnjit.passes.pipeline import AS_WRITTEN, Choices
+from gnnjit.passes.store_edge_values import storable_values
 from gnnjit.planner import search
 from gnnjit.planner.plan import Plan, Problem
+from gnnjit.planner.programs import middle
 from gnnjit.planner.search import plan, weigh
 
 N, E = 8, 40
@@ -136,11 +138,16 @@ def edge_mlp(v, e, w):
     return gnnjit.max(jnp.tanh(jax.nn.relu(e.src + v) @ w))
 
 
+@gnnjit.layer
+def weighed(v, e):
+    return gnnjit.sum(jnp.exp(jnp.sum(jnp.tanh(v * e.src))) * e.src)
+
+
 @pytest.mark.parametrize(
     ("model", "moving", "stores"),
     [
-        (costs(traversal__products=1), "all", True),
-        (costs(traversal__products=1), None, False),
+        (costs(matmul__flops=1), "all", True),
+        (costs(matmul__flops=1), None, False),
         (costs(traversal__lines=1), "all", False),
     ],
     ids=["arithmetic", "inference", "memory"],
@@ -152,11 +159,14 @@ def test_an_edge_matmul_is_stored_if_computing_it_again_costs_more(model, moving
     assert bool(found.chosen.choices.stored) == stores
 
 
-def test_nothing_is_stored_without_a_budget():
-    """What a layer needs then grows with the vertices alone."""
+def test_without_a_budget_only_matmuls_are_stored():
+    """What a layer without them needs grows with the vertices alone."""
     args = (lambda x, w: edge_mlp(GRAPH, x, w), draw(N, 32), draw(32, 32))
-    found = chosen(costs(traversal__products=1), *args, moving="all")
-    assert not any(a.choices.stored for a in found.every)
+    assert chosen(costs(matmul__flops=1), *args, moving="all").chosen.choices.stored
+    program = problem(lambda x: weighed(GRAPH, x), draw(N, 32), moving="all")
+    assert storable_values(middle(program.program, program.padded, AS_WRITTEN))
+    with use(costs(traversal__functions=1)):
+        assert not any(a.choices.stored for a in plan(program).every)
 
 
 def test_equal_problems_have_one_plan():
