@@ -60,7 +60,7 @@ def table(records: Iterable[Record]) -> list[str]:
             for name in ("gnnjit", "segment", "pyg")
         }  # fmt: skip
         rows.append(_row(layer, mode, best["gnnjit"], best["segment"], best["pyg"]))
-    return _aligned(rows)
+    return aligned(rows)
 
 
 def every_field(records: Sequence[Record]) -> str:
@@ -76,7 +76,7 @@ def every_field(records: Sequence[Record]) -> str:
             lines += ["", *(f"- {note}" for note in first["notes"])]
         elif shown:
             lines += ["", *([question, ""] if question else [])]
-            lines += _aligned([shown, *([_cell(r[n]) for n in shown] for r in some)])
+            lines += aligned([shown, *([_cell(r[n]) for n in shown] for r in some)])
         if "machine" in first:
             at = first["machine"]
             lines += ["", f"{at['threads']} threads of {at['processor']}; {at['when']}"]
@@ -89,7 +89,7 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Markdown; the first row is the head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [_line(row, widths) for row in rows]

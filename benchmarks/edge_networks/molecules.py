@@ -277,7 +277,5 @@ FORCES = Network(
     _schnet_shapes, lambda f: {"x": (f,)}, _schnet_layer, _schnet_plain, None, _forces_flops,
     end=_schnet_end_shapes, finish=_schnet_energy, forces=True,
 )  # fmt: skip
-PAINN = Network(
-    _painn_shapes, _features, _painn_layer, _painn_plain, None, _painn_flops, narrower=2
-)
+PAINN = Network(_painn_shapes, _features, _painn_layer, _painn_plain, None, _painn_flops)
 MACE = Network(_mace_shapes, _features, _mace_layer, _mace_plain, None, _mace_flops, narrower=2)
