@@ -10,7 +10,7 @@ Value and gradient, by parameters and features, of two stacked blocks of each ne
 - split: plain, where what reads one endpoint is multiplied once per vertex, by hand. Left out where
   plain does so by itself.
 - checkpoint: the split form, whose blocks are computed again in the backward (`jax.checkpoint`).
-- pyg: PyTorch Geometric, where it has the layer.
+- pyg: PyTorch Geometric, where it has the layer: NNConv, EdgeConv; with weights of its own.
 
 All forms in JAX are compared with plain first. Each is a process of its own; they take turns. Freed
 memory is kept in all of them (`gnnjit.keep_memory`). gnnjit's caches lie in a fresh folder for each
@@ -134,7 +134,8 @@ def _start(task: Task, setting: Setting, caches: pathlib.Path) -> tuple[Case, Re
         for k, facts in (("first", first), ("second", second))
         for cpu in ("", "_cpu")
     }
-    return case, {**seconds, "temp_bytes": second["temp_bytes"]}
+    known = {k: v for k, v in second.items() if not k.startswith("compile")}
+    return case, seconds | known
 
 
 def _errors(cases: dict[Task, Case]) -> dict[Task, float]:

@@ -118,5 +118,7 @@ NNCONV = Network(
 )  # fmt: skip
 EDGECONV = Network(
     _edgeconv_shapes, lambda f: {"x": (f,)}, _edgeconv_layer, _edgeconv_plain, _edgeconv_split,
-    _edgeconv_flops,
+    _edgeconv_flops, tolerance=1e-2,
 )  # fmt: skip
+"""Its gradient jumps where two edges attain the maximum. Forms round differently, and gnnjit shares
+it among edges within rounding of the maximum (gnnjit/design/0004-ties-of-max.md)."""

@@ -35,8 +35,8 @@ def _row(key: tuple[Any, ...], forms: dict[str, Record]) -> tuple[str, ...]:
         return NOTHING if value is None else format(value * scale, style)
 
     def ratio(form: str) -> str:
-        both = [forms.get(k, {}).get("least_seconds") for k in (form, "layer")]
-        return NOTHING if None in both else f"{both[0] / both[1]:.2f}"
+        own, peer = (forms.get(k, {}).get("least_seconds") for k in ("layer", form))
+        return f"{peer / own:.2f}" if own and peer else NOTHING
 
     def across(some: Sequence[str], name: str, style: str, scale: float = 1.0) -> str:
         return " / ".join(number(form, name, style, scale) for form in some)
