@@ -36,9 +36,8 @@ from typing import Any
 
 import numpy as np
 from common import measure
-from edge_networks import report
+from edge_networks import FORMS, report
 from edge_networks.child import Failed, Local, Remote, Task
-from edge_networks.network import FORMS
 from edge_networks.table import NETWORKS
 
 SIZES = "10000x100000x128,2000x30000x64,10000x100000x256"
@@ -242,18 +241,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for size in setting.sizes:
             for name in setting.networks:
-                some = bench(list(tasks(setting, name, size)), setting, pathlib.Path(folder))
+                found = bench(list(tasks(setting, name, size)), setting, pathlib.Path(folder))
+                some = [record | facts for record in found]
                 shares(some, rate)
-                measure.append(args.json, *(r | facts for r in some))
+                measure.append(args.json, *some)
                 records += some
                 print(f"{name}, {' x '.join(map(str, size))}: done", file=sys.stderr)
-    print("\n".join(report.table(records)))
-    print("\n".join(["", *report.notes(records)]))
-    print(
-        f"\nMilliseconds: least of {setting.rounds} rounds. A product of {setting.square} x "
-        f"{setting.square} in float32: {rate / 1e9:.4g} billion operations a second. "
-        f"{measure.usable_cpus()} threads of {facts['machine']['processor']}"
-    )
+    print(report.text(records))
     return int(any(r["status"] in ("failed", "wrong") for r in records))
 
 

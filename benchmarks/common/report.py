@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import edge_networks.report
 import gpu.report
 
 from common import workloads
@@ -31,7 +32,9 @@ def text(records: Sequence[Record]) -> str:
     """The tables of one benchmark, in Markdown, and what they were measured on."""
     if not records:
         return "no records"
-    reports = {"gpu": gpu.report.text, "layers": layers}
+    reports = {
+        "gpu": gpu.report.text, "layers": layers, "edge_networks": edge_networks.report.text,
+    }  # fmt: skip
     return reports.get(records[0].get("benchmark", ""), every_field)(records)
 
 
@@ -60,7 +63,7 @@ def table(records: Iterable[Record]) -> list[str]:
             for name in ("gnnjit", "segment", "pyg")
         }  # fmt: skip
         rows.append(_row(layer, mode, best["gnnjit"], best["segment"], best["pyg"]))
-    return aligned(rows)
+    return _aligned(rows)
 
 
 def every_field(records: Sequence[Record]) -> str:
@@ -76,7 +79,7 @@ def every_field(records: Sequence[Record]) -> str:
             lines += ["", *(f"- {note}" for note in first["notes"])]
         elif shown:
             lines += ["", *([question, ""] if question else [])]
-            lines += aligned([shown, *([_cell(r[n]) for n in shown] for r in some)])
+            lines += _aligned([shown, *([_cell(r[n]) for n in shown] for r in some)])
         if "machine" in first:
             at = first["machine"]
             lines += ["", f"{at['threads']} threads of {at['processor']}; {at['when']}"]
@@ -89,7 +92,7 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Markdown; the first row is the head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [_line(row, widths) for row in rows]

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import gnnjit
+from edge_networks import FORMS
 
 Arrays = Mapping[str, Any]
 Shapes = dict[str, tuple[int, ...]]
@@ -25,7 +26,6 @@ CENTRES = 20
 """Radial basis functions."""
 EDGE_DATA = 8
 """Features of an edge that are data."""
-FORMS = ("layer", "plain", "split", "checkpoint", "pyg")
 
 
 @dataclasses.dataclass(frozen=True)

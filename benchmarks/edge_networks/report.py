@@ -1,21 +1,33 @@
-"""The table of `bench_edge_networks`, in Markdown."""
+"""What `bench_edge_networks` prints: a table in Markdown, and what it was measured on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from common.report import aligned
-
-from edge_networks.network import FORMS
+from edge_networks import FORMS
 
 Record = dict[str, Any]
 HEADINGS = (
     "network", "vertices, edges, width", f"ms: {', '.join(FORMS)}", "plain / layer",
     "split / layer", "checkpoint / layer", f"MiB: {', '.join(FORMS[:-1])}",
-    "compile s, layer: first, second", "plain", "% of matrix peak: layer, plain, split",
+    "compile s, layer: first, second", "compile s, plain: first, second",
+    "% of matrix peak: layer, plain, split",
 )  # fmt: skip
 NOTHING = "–"
+
+
+def text(records: Sequence[Record]) -> str:
+    """The table, why forms are missing, and the machine."""
+    first = records[0]
+    machine, smoke = first["machine"], "SMOKE SIZES, the times mean nothing. " * first["smoke"]
+    about = (
+        f"{smoke}Milliseconds: least of {first['rounds']} rounds. Matrix peak: "
+        f"{first['peak_flops_per_second'] / 1e9:.4g} billion operations a second. "
+        f"{machine['threads']} threads of {machine['processor']}; load {machine['load']:.1f} "
+        f"before; {machine['when']}"
+    )
+    return "\n".join([*table(records), "", *notes(records), "", about])
 
 
 def table(records: Sequence[Record]) -> list[str]:
@@ -24,7 +36,8 @@ def table(records: Sequence[Record]) -> list[str]:
     for r in records:
         key = r["network"], r["vertices"], r["edges"], r["width"]
         cases.setdefault(key, {})[r["form"]] = r
-    return aligned([HEADINGS, *(_row(key, forms) for key, forms in cases.items())])
+    rows = [HEADINGS, ["---"] * len(HEADINGS), *(_row(k, forms) for k, forms in cases.items())]
+    return [f"| {' | '.join(row)} |" for row in rows]
 
 
 def _row(key: tuple[Any, ...], forms: dict[str, Record]) -> tuple[str, ...]:
