@@ -23,7 +23,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from common import edge_networks, measure
+from common import measure
+from edge_networks import single
 
 import gnnjit
 from gnnjit.lower.choose import prefer
@@ -63,9 +64,9 @@ class Case:
     """One form of one network, compiled when it is made."""
 
     def __init__(self, sizes: Sizes, form: str):
-        model = edge_networks.MODELS[sizes.network]
-        inputs = edge_networks.make(sizes.vertices, sizes.edges, sizes.width)
-        self.arguments = edge_networks.parameters(model.shapes(sizes.width)), inputs
+        model = single.MODELS[sizes.network]
+        inputs = single.make(sizes.vertices, sizes.edges, sizes.width)
+        self.arguments = single.parameters(model.shapes(sizes.width)), inputs
         function = {"plain": model.plain, "split": model.split}.get(form, model.layer)
         warm_up()
         with prefer("segment") if form == "chunks" else contextlib.nullcontext():
@@ -187,7 +188,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     top.add_argument("--smoke", action="store_true", help="tiny sizes, seconds; times mean nothing")
-    top.add_argument("--networks", default=",".join(edge_networks.MODELS), help="comma-separated")
+    top.add_argument("--networks", default=",".join(single.MODELS), help="comma-separated")
     top.add_argument("--widths", default=",".join(map(str, WIDTHS)), help="comma-separated")
     top.add_argument("--vertices", type=int, default=2_000)
     top.add_argument("--edges", type=int, default=20_000)
@@ -201,9 +202,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run it."""
     args = parser().parse_args(argv)
     networks = [name.strip() for name in args.networks.split(",")]
-    unknown = set(networks) - set(edge_networks.MODELS)
+    unknown = set(networks) - set(single.MODELS)
     if unknown:
-        known = list(edge_networks.MODELS)
+        known = list(single.MODELS)
         raise SystemExit(f"--networks: unknown {sorted(unknown)}, expected some of {known}")
     widths = [int(width) for width in args.widths.split(",")]
     if args.smoke:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import edge_networks.report
 import gpu.report
 
 from common import workloads
@@ -31,7 +32,9 @@ def text(records: Sequence[Record]) -> str:
     """The tables of one benchmark, in Markdown, and what they were measured on."""
     if not records:
         return "no records"
-    reports = {"gpu": gpu.report.text, "layers": layers}
+    reports = {
+        "gpu": gpu.report.text, "layers": layers, "edge_networks": edge_networks.report.text,
+    }  # fmt: skip
     return reports.get(records[0].get("benchmark", ""), every_field)(records)
 
 

@@ -33,7 +33,7 @@ def test_smoke(folder, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) ->
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["egnn", "gns", "schnet"])
 def test_forms_agree(folder, name: str) -> None:
-    networks = importlib.import_module("common.edge_networks")
+    networks = importlib.import_module("edge_networks.single")
     model, inputs = networks.MODELS[name], networks.make(12, 40, 5)
     p = networks.parameters(model.shapes(5))
     own, *others = [f(p, inputs) for f in (model.layer, model.plain, model.split)]

@@ -1,0 +1,12 @@
+"""All networks by name."""
+
+from __future__ import annotations
+
+from edge_networks import convolutions, molecules, simulators
+from edge_networks.network import Network
+
+NETWORKS: dict[str, Network] = {
+    "gns": simulators.GNS, "graphcast": simulators.GRAPHCAST, "egnn": molecules.EGNN,
+    "forces": molecules.FORCES, "painn": molecules.PAINN, "mace": molecules.MACE,
+    "nnconv": convolutions.NNCONV, "edgeconv": convolutions.EDGECONV,
+}  # fmt: skip
