@@ -14,7 +14,6 @@ from gnnjit.cost.model import Work
 from gnnjit.cost.sketch import ArrayNode, EdgeNode, Sketch, SketchedTraversal
 from gnnjit.ir.space import Space
 
-
 TILED = 1024
 """Multiplications on an edge from which a product is one of tiles of edges."""
 
