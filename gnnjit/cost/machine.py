@@ -8,7 +8,7 @@ import math
 import jax
 
 from gnnjit.system.allocator import keeps_memory
-from gnnjit.system.cpu_features import vector_bytes
+from gnnjit.system.cpu_features import features, vector_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Machine:
 
 _CPU = Machine(
     platform="cpu", line=64, vector=64, registers=16, fresh=32 << 20, cache=16 << 20,
-    parallel=128 << 10, heads=16, product=1 << 30,
+    parallel=128 << 10, heads=16, product=1 << 62,
 )  # fmt: skip
 """A CPU with wide registers."""
 _NARROW = {"vector": 32, "registers": 12}
@@ -64,4 +64,5 @@ def machine_of(platform: str) -> Machine:
         return dataclasses.replace(_GPU, platform=platform)
     narrow = {} if vector_bytes() == 64 else _NARROW
     kept = {"fresh": math.inf} if keeps_memory() else {}
-    return dataclasses.replace(_CPU, **narrow, **kept)
+    chunks = {} if features() else {"product": 0}  # without LLVM there are no kernels
+    return dataclasses.replace(_CPU, **narrow, **kept, **chunks)

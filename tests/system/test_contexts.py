@@ -106,7 +106,8 @@ def test_a_budget():
     """Chunks of edges alone keep the values of an edge network small."""
     layer = gnnjit.layer(lambda v, e, w: gnnjit.sum(jax.nn.relu(jax.nn.relu(e.src + v) @ w)))
     graph = gnnjit.Graph.from_edges(*RNG.integers(0, N, (2, 20 * E)), N)
-    f, args = jax.jit(lambda *args: layer(*args)), (graph, jnp.ones((N, 128)), jnp.eye(128))
+    x, w = (a.astype(jnp.bfloat16) for a in (jnp.ones((N, 128)), jnp.eye(128)))
+    f, args = jax.jit(lambda *args: layer(*args)), (graph, x, w)
     with choose.prefer("segment"):  # kernels need no chunks
         before = program(f, *args)
         with gnnjit.memory_budget("1KiB"), pytest.raises(PlanError) as raised:

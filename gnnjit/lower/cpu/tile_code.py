@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from llvmlite import ir
@@ -138,6 +138,7 @@ class TiledEdges:
     endpoint: dict[Space, ir.Value]
     operands: list[ir.Value]
     tile_memory: ir.Value
+    outers: list[Any]
 
     if TYPE_CHECKING:
         begin: Callable[..., tuple[ir.Value, ...]]
@@ -257,12 +258,20 @@ class TiledEdges:
 
     # -- its edges, one after the other -----------------------------------------------------
 
-    def begin_tiles(self) -> int:
-        """Before the first edge of a task; how many bytes a tile takes."""
+    def make_tile_memory(self) -> tuple[ir.Value, int] | None:
+        """At the start of a task, room for a tile; after it, for the factors of outer products of
+        so many edges."""
+        if self.spec.tiling is None:
+            return None
         with self.b.goto_entry_block():
             self.tile_since, self.tile_until = (self.b.alloca(I64) for _ in range(2))
         self.b.store(I64(-1), self.tile_until)
-        return self.tiling.bytes * (self.tiling.size + ROOM)
+        edges = self.tiling.size
+        size = self.tiling.bytes * (edges + ROOM)
+        pairs = [(a, p) for a in self.outers for p in self.spec.outers[a.output]]
+        each = sum((left.size + right.size) * a.dtype.itemsize for a, (left, right) in pairs)
+        self.tile_memory = self.m.call("malloc", PTR, [I64(size + each * edges)])
+        return self.m.offset(self.tile_memory, size, 1), edges
 
     def tiled_edge(self, slot: ir.Value) -> None:
         """Compute the tile that begins with a slot, if one does; then what is left of the edge."""

@@ -200,7 +200,7 @@ class TraversalCode(TiledEdges):
         if self.spec.block is self.spec.outer_block:
             self.compute(ONCE)
         totals = self.fresh(self.grown)
-        memory = self._tile_memory()
+        memory = self.make_tile_memory()
         self.collector = self._collector(memory)
         for acc in self.tables:
             tables.clear(
@@ -428,16 +428,6 @@ class TraversalCode(TiledEdges):
         return self.m.offset(self.copies, at, 1)
 
     # -- outer products ---------------------------------------------------------------------
-
-    def _tile_memory(self) -> tuple[ir.Value, int] | None:
-        """Room for a tile; after it, for the factors of its edges, and of how many."""
-        if self.spec.tiling is None:
-            return None
-        size, edges = self.begin_tiles(), self.spec.tiling.size
-        pairs = [(a, p) for a in self.outers for p in self.spec.outers[a.output]]
-        each = sum((left.size + right.size) * a.dtype.itemsize for a, (left, right) in pairs)
-        self.tile_memory = self.m.call("malloc", PTR, [I64(size + each * edges)])
-        return self.m.offset(self.tile_memory, size, 1), edges
 
     def _collector(self, memory: tuple[ir.Value, int] | None) -> Collector | None:
         """For the large outer products that are summed over all edges."""

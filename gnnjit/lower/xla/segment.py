@@ -29,6 +29,7 @@ from gnnjit.lower.execute import size
 from gnnjit.lower.lowering import LoweringRequest, Reductions
 from gnnjit.lower.pallas import row_sums as row_sums_on_gpu
 from gnnjit.passes.drop_dead import DropDead
+from gnnjit.system.portable import is_portable
 
 
 def accumulator_dtype(dtype: Any) -> Any:
@@ -150,7 +151,8 @@ def run(
         limit = CHUNK_SCALARS_ON_GPU
     chunk = chunk_size(request.body, num_edges, limit, request.reductions)
     if collect is None:
-        collect = on_gpu and request.limit is None
+        here = request.platform == "cuda" and not is_portable()
+        collect = here and request.preferred is None and request.limit is None
     later = collected(request) if collect else frozenset()
     step = _ChunkStep(request, list(operands), chunk, later)
     start = step.accumulators()
