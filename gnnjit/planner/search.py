@@ -24,6 +24,7 @@ from gnnjit.cost.operations import UnknownOperation
 from gnnjit.cost.sketch import sketch
 from gnnjit.cost.work import work_of
 from gnnjit.errors import PlanError
+from gnnjit.ir.large_products import is_large_product
 from gnnjit.ir.program import Aggregate, Program
 from gnnjit.ir.space import Space
 from gnnjit.passes.pipeline import AS_WRITTEN, NOWHERE, Choices
@@ -204,12 +205,14 @@ class _Planner:
 
     def ladder(self, every: Sequence[Alternative]) -> list[Alternative]:
         """By time: each alternative that should need less memory than all faster ones. Smaller
-        chunks of edges are alternatives too."""
+        chunks of edges, and arrays of edges that no traversal may write for another, are
+        alternatives too."""
+        network = any(map(is_large_product, self.problem.program.equations))
         smaller = [
             self.alternative(dataclasses.replace(a.choices, limit=n))
             for a in every
             for n in LIMITS
-            if a.steps
+            if a.steps or network
         ]
         found: list[Alternative] = []
         for a in sorted([*every, *smaller], key=lambda a: a.seconds):
