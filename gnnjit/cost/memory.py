@@ -6,8 +6,7 @@ import dataclasses
 
 from gnnjit.cost.machine import Machine
 from gnnjit.cost.sketch import EdgeNode, Sketch, SketchedTraversal
-from gnnjit.cost.work import bytes_of
-from gnnjit.ir.large_products import MATRIX
+from gnnjit.cost.work import bytes_of, is_large_product
 from gnnjit.ir.space import Space
 
 CHUNK_SCALARS = 1 << 20
@@ -54,15 +53,11 @@ def scratch_of(sketch: Sketch, machine: Machine, limit: int | None, results: int
 
 def _stored(t: SketchedTraversal, nodes: list[EdgeNode], edges: int, limit: int | None) -> float:
     """Bytes of what sources reduce, if another traversal writes it (`store-shared-products`)."""
-    if not any(_is_large_product(n) for n in nodes):
+    if not any(is_large_product(n) and n.place is Space.EDGE for n in nodes):
         return 0.0
     values = {n for n, into in t.outputs if into is Space.SRC}
     kept = limit is None or edges * sum(n.width for n in values) <= limit
     return float(edges * sum(n.bytes for n in values)) if kept else 0.0
-
-
-def _is_large_product(n: EdgeNode) -> bool:
-    return n.op == "dot_general" and n.place is Space.EDGE and n.width * n.inner >= MATRIX
 
 
 def _goes_in_chunks(nodes: list[EdgeNode], machine: Machine) -> bool:

@@ -12,10 +12,8 @@ from gnnjit.cost.kinds import CACHES, INDEX, NAMES
 from gnnjit.cost.machine import Machine
 from gnnjit.cost.model import Work
 from gnnjit.cost.sketch import ArrayNode, EdgeNode, Sketch, SketchedTraversal
+from gnnjit.ir.large_products import MATRIX
 from gnnjit.ir.space import Space
-
-TILED = 1024
-"""Multiplications on an edge from which a product is one of tiles of edges."""
 
 
 def work_of(sketch: Sketch, machine: Machine) -> Work:
@@ -184,11 +182,11 @@ class _Counter:
         scalars = sum(n.width == 1 and n.cost.rule != "view" for n in nodes.computed)
         summed = [n for n, into in t.outputs if into is Space.SHARED]
         for n in {*nodes.computed, *summed}:
-            if _goes_in_tiles(n):
+            if is_large_product(n):
                 self.product(edges, n.inner, n.width, moved=0.0)
-        alone = [n for n in nodes.computed if not _goes_in_tiles(n)]
+        alone = [n for n in nodes.computed if not is_large_product(n)]
         products = sum(_product(n, m.vector) for n in alone)
-        outer = sum(_product(n, m.vector) for n in summed if not _goes_in_tiles(n))
+        outer = sum(_product(n, m.vector) for n in summed if not is_large_product(n))
         far = [n for n in nodes.read if n.place.is_vertex and n.place is not t.rows]
         near = sum(n.bytes for n in nodes.read if n.place is t.rows)
         # Edges have the order in which they were given, so theirs are random reads and writes too.
@@ -283,9 +281,9 @@ def _column_groups(columns: int) -> int:
     return columns // 32 + (columns % 32).bit_count()
 
 
-def _goes_in_tiles(node: EdgeNode) -> bool:
+def is_large_product(node: EdgeNode) -> bool:
     """Whether it is one product for a tile of edges, as fast as one of vertices."""
-    return node.op == "dot_general" and node.width * node.inner >= TILED
+    return node.op == "dot_general" and node.width * node.inner >= MATRIX
 
 
 def _product(node: EdgeNode, vector: int) -> int:

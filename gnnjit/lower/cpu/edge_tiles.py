@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gnnjit.ir.large_products import MATRIX
 from gnnjit.ir.program import Atom, Equation, Value
 from gnnjit.lower.cpu.matvec import Matvec, register_dtype
 
 if TYPE_CHECKING:
     from gnnjit.lower.cpu.spec import Spec
-
-LEAST = 1024
-"""Multiplications of a product from which edges are taken in tiles."""
 
 MOST_BYTES = 512 << 10
 """Of a tile's memory: it and the matrices are to stay in the second cache."""
@@ -151,7 +149,7 @@ def reads(spec: Spec, eqn: Equation) -> tuple[Atom, ...]:
 def _is_large(plan: Matvec | None) -> bool:
     if plan is None or plan.rows is not None or plan.places.shape[0] != 1:
         return False
-    return plan.multiplications >= LEAST
+    return plan.multiplications >= MATRIX
 
 
 def _needed(spec: Spec, plans: dict[Equation, Matvec], made: dict[Value, Equation]) -> set[Atom]:
