@@ -6,19 +6,17 @@ import functools
 import hashlib
 import sys
 
-import jax
 import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
 from gnnjit.lower.cpu import ffi_abi
+from gnnjit.lower.cpu.entry_points import EntryPoints
 from gnnjit.lower.cpu.ffi_handler import Handler
 from gnnjit.lower.cpu.sorting import SortKernel
 from gnnjit.lower.cpu.spec import Spec
+from gnnjit.system import collection
 from gnnjit.system.cpu_features import is_x86
-
-_engines: dict[str, llvm.ExecutionEngine] = {}
-"""By custom call name; kept for the life of the process: XLA holds addresses into them."""
 
 
 def why_not_here() -> list[str]:
@@ -45,8 +43,9 @@ def _machine() -> llvm.TargetMachine:
 def emit(spec: Spec, entry: str = "entry", kind: type[Handler] = Handler) -> str:
     """The kernel's LLVM IR; raises `Unsupported` where there is no code for something."""
     module, layout = _empty_module()
-    kind(spec, module).emit(layout, entry, save_mode=is_x86())
-    return str(module)
+    with collection.put_off():
+        kind(spec, module).emit(layout, entry, save_mode=is_x86())
+        return str(module)
 
 
 def emit_sort(dtype: np.dtype, entry: str = "entry") -> str:
@@ -56,13 +55,34 @@ def emit_sort(dtype: np.dtype, entry: str = "entry") -> str:
     return str(module)
 
 
+def emit_entry_points() -> str:
+    """The LLVM IR of the entry points that exist before their kernels do."""
+    module, layout = _empty_module()
+    EntryPoints(module, layout).emit()
+    return str(module)
+
+
+def load(code: bytes) -> llvm.ExecutionEngine:
+    """The functions of an object file, for as long as the result is kept."""
+    module, _ = _empty_module()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), _machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return engine
+
+
 def _empty_module() -> tuple[ir.Module, ffi_abi.Abi]:
     layout = ffi_abi.read_abi()
     assert isinstance(layout, ffi_abi.Abi), layout
     module = ir.Module("gnnjit")
-    module.triple = _machine().triple
-    module.data_layout = str(_machine().target_data)
+    module.triple, module.data_layout = _target()
     return module, layout
+
+
+@functools.cache
+def _target() -> tuple[str, str]:
+    """Asked once: LLVM answers no question while it compiles in another thread."""
+    return _machine().triple, str(_machine().target_data)
 
 
 PASSES = (
@@ -96,16 +116,3 @@ def name_of(text: str) -> str:
 def object_code(text: str) -> bytes:
     """The object file of a kernel's IR."""
     return _machine().emit_object(optimised(text))
-
-
-def register(name: str, code: bytes, entry: str = "entry") -> None:
-    """Load an object file and register it with XLA."""
-    if name in _engines:  # two programs may come to the same code
-        return
-    module, _ = _empty_module()
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), _machine())
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    _engines[name] = engine
-    capsule = jax.ffi.pycapsule(engine.get_function_address(entry))
-    jax.ffi.register_ffi_target(name, capsule, platform="cpu", api_version=1)

@@ -35,6 +35,7 @@ FIELDS = {
     "XLA_FFI_Metadata": ["struct_size", "api_version", "traits", "state_type_id"],
     "XLA_FFI_Metadata_Extension": ["extension_base", "metadata"],
     "XLA_FFI_ThreadPool_Schedule_Args": ["struct_size", "extension_start", "ctx", "task", "data"],
+    "XLA_FFI_Error_Create_Args": ["struct_size", "extension_start", "message", "errc"],
     "XLA_FFI_Error_Destroy_Args": ["struct_size", "extension_start", "error"],
     "XLA_FFI_Future_Create_Args": ["struct_size", "extension_start", "future"],
     "XLA_FFI_Future_SetAvailable_Args": ["struct_size", "extension_start", "future"],
@@ -51,7 +52,7 @@ BUFFER_DATA, BUFFER_DIMS = 24, 40
 EXTENSION_TYPE, EXTENSION_METADATA = 8, 24
 METADATA_VERSION_SIZE, METADATA_MAJOR, METADATA_MINOR = 8, 24, 28
 METADATA_TRAITS, METADATA_STATE_TYPE = 32, 40
-STAGE_EXECUTE, TYPE_METADATA = 3, 1
+STAGE_EXECUTE, TYPE_METADATA, ERROR_INTERNAL = 3, 1, 13
 API_FIRST_FUNCTION = 48
 """After struct_size, extension_start, api_version (24 bytes) and internal_api."""
 
@@ -63,6 +64,7 @@ class Abi:
     major: int
     minor: int
     schedule_offset: int
+    error_offset: int
     destroy_offset: int
     create_offset: int
     available_offset: int
@@ -90,6 +92,7 @@ def parse(text: str) -> Abi | str:
     constants = {
         "XLA_FFI_ExecutionStage_EXECUTE": STAGE_EXECUTE,
         "XLA_FFI_Extension_Metadata": TYPE_METADATA,
+        "XLA_FFI_Error_Code_INTERNAL": ERROR_INTERNAL,
     }
     for name, value in constants.items():
         if not re.search(rf"\b{name}\s*=\s*{value}\b", text):
@@ -98,6 +101,7 @@ def parse(text: str) -> Abi | str:
     functions = re.findall(r"_XLA_FFI_API_STRUCT_FIELD\((XLA_FFI_\w+)\);", text)
     needed = (
         "XLA_FFI_ThreadPool_Schedule",
+        "XLA_FFI_Error_Create",
         "XLA_FFI_Error_Destroy",
         "XLA_FFI_Future_Create",
         "XLA_FFI_Future_SetAvailable",

@@ -10,7 +10,6 @@ after the call has returned.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from llvmlite import ir
@@ -191,7 +190,7 @@ class Handler(Frame, FeatureBlocks):
             with self.m.when(b.and_(last, b.icmp_signed("!=", future, I64(0)))):
                 self.local("finish", self.job)
                 # XLA goes on with what comes after the kernel in here, on this thread.
-                self._call_api(self.word(Word.API, PTR), self.layout.available_offset, [future])
+                self.call_api(self.word(Word.API, PTR), self.layout.available_offset, [future])
 
     def emit_helper(self) -> None:
         self.begin("helper")
@@ -299,7 +298,7 @@ class Handler(Frame, FeatureBlocks):
         left, mine = FALSE, I64(1)
         if self.spec.config.left:
             with m.when(self._takes(LONG_WORK)):
-                _, future = self._call_api(api, self.layout.create_offset, [I64(0)])
+                _, future = self.call_api(api, self.layout.create_offset, [I64(0)])
                 b.store(future, self.place(Word.FUTURE))
             left = b.icmp_signed("!=", self.word(Word.FUTURE), I64(0))
             mine = b.select(left, I64(0), I64(1))
@@ -309,7 +308,7 @@ class Handler(Frame, FeatureBlocks):
         words = [b.ptrtoint(p, I64) for p in pointers]
         with m.loop(I64(0), wanted):
             b.atomic_rmw("add", self.place(Word.REFS), I64(1), "seq_cst")
-            failed, _ = self._call_api(api, self.layout.schedule_offset, words)
+            failed, _ = self.call_api(api, self.layout.schedule_offset, words)
             with m.when(failed):
                 b.atomic_rmw("sub", self.place(Word.REFS), I64(1), "seq_cst")
                 with m.when(left):  # nobody else might
@@ -320,30 +319,6 @@ class Handler(Frame, FeatureBlocks):
         """Whether there is more to do than so many vector operations."""
         blocks = self.spec.outer_block.count if self.spec.outer_block else 1
         return self.b.icmp_signed(">", self.keys, I64(-(-work // (self.spec.weight * blocks))))
-
-    def _call_api(
-        self, api: ir.Value, offset: int, words: Sequence[ir.Value]
-    ) -> tuple[ir.Value, ir.Value]:
-        """Call a function of XLA's with a struct of `words`: whether it failed, and the first of
-        them after the call."""
-        args = self._struct(words)
-        error = self.b.call(self._function(api, offset, PTR), [args])
-        failed = self.b.icmp_unsigned("!=", error, NULL)
-        with self.m.when(failed):
-            destroy = self._function(api, self.layout.destroy_offset, ir.VoidType())
-            self.b.call(destroy, [self._struct([self.b.ptrtoint(error, I64)])])
-        return failed, self.field(args, 16, I64)
-
-    def _struct(self, words: Sequence[ir.Value]) -> ir.Value:
-        """On the stack, with its size and no extension before them."""
-        args = self.m.stack(2 + len(words))
-        for number, word in enumerate([I64(8 * (2 + len(words))), I64(0), *words]):
-            self.put(args, 8 * number, word)
-        return args
-
-    def _function(self, api: ir.Value, offset: int, result: ir.Type) -> ir.Value:
-        signature = ir.PointerType(ir.FunctionType(result, [PTR]))
-        return self.b.inttoptr(self.field(api, offset, I64), signature)
 
     def _wait(self) -> None:
         """Until the tasks that helpers have taken are done."""

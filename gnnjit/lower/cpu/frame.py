@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llvmlite import ir
 
 from gnnjit.lower.cpu import ffi_abi
@@ -19,11 +21,12 @@ class Frame:
     m: Emitter
     b: ir.IRBuilder
 
-    def begin_entry(self, name: str, lanes: int) -> ir.Value:
-        """Start the entry point; what follows runs at the stage of execution. Returns the frame."""
-        function = ir.Function(self.module, ir.FunctionType(PTR, [PTR]), name)
+    def begin_entry(self, name: str, lanes: int, *more: ir.Type) -> ir.Value:
+        """Start a function of a frame (and `more`); what follows runs at the stage of execution.
+        Returns the frame."""
+        function = ir.Function(self.module, ir.FunctionType(PTR, [PTR, *more]), name)
         self.m = Emitter(self.module, ir.IRBuilder(function.append_basic_block()), lanes)
-        self.b, (frame,) = self.m.b, function.args
+        self.b, frame = self.m.b, function.args[0]
         self._answer_metadata(frame)
         stage = self.field(frame, ffi_abi.FRAME_STAGE, I32)
         with self.b.if_then(self.b.icmp_signed("!=", stage, I32(ffi_abi.STAGE_EXECUTE))):
@@ -45,6 +48,30 @@ class Frame:
 
     def length(self, buffer: ir.Value, axis: int = 0) -> ir.Value:
         return self.field(self.field(buffer, ffi_abi.BUFFER_DIMS, PTR), 8 * axis, I64)
+
+    def call_api(
+        self, api: ir.Value, offset: int, words: Sequence[ir.Value]
+    ) -> tuple[ir.Value, ir.Value]:
+        """Call a function of XLA's with a struct of `words`: whether it failed, and the first of
+        them after the call."""
+        args = self.struct(words)
+        error = self.b.call(self.function(api, offset, PTR), [args])
+        failed = self.b.icmp_unsigned("!=", error, NULL)
+        with self.m.when(failed):
+            destroy = self.function(api, self.layout.destroy_offset, ir.VoidType())
+            self.b.call(destroy, [self.struct([self.b.ptrtoint(error, I64)])])
+        return failed, self.field(args, 16, I64)
+
+    def struct(self, words: Sequence[ir.Value]) -> ir.Value:
+        """On the stack, with its size and no extension before them."""
+        args = self.m.stack(2 + len(words))
+        for number, word in enumerate([I64(8 * (2 + len(words))), I64(0), *words]):
+            self.put(args, 8 * number, word)
+        return args
+
+    def function(self, api: ir.Value, offset: int, result: ir.Type) -> ir.Value:
+        signature = ir.PointerType(ir.FunctionType(result, [PTR]))
+        return self.b.inttoptr(self.field(api, offset, I64), signature)
 
     def _answer_metadata(self, frame: ir.Value) -> None:
         b = self.b

@@ -24,6 +24,9 @@ from gnnjit.lower import cpu
 from gnnjit.lower.cpu import compile, ffi_abi, ffi_handler, kernel
 from gnnjit.lower.cpu.spec import INT32, Spec
 
+engines: list[Any] = []
+"""For the life of the process: calls hold addresses into them."""
+
 unavailable = kernel._unavailable()
 pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
 
@@ -146,9 +149,9 @@ def entry(request) -> Any:
         patch.setattr(ffi_handler, "LONG_WORK", 0)
         patch.setattr(ffi_handler, "PARALLEL_WORK", 0)
         text = compile.emit(spec)
-        name = compile.name_of(text)
-        compile.register(name, compile.object_code(text))
-    return Call(compile._engines[name].get_function_address("entry"))
+    engine = compile.load(compile.object_code(text))
+    engines.append(engine)
+    return Call(engine.get_function_address("entry"))
 
 
 def call(entry: Any, found: Case) -> None:

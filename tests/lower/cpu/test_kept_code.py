@@ -16,7 +16,7 @@ pytest.importorskip("llvmlite", reason="CPU kernels are generated with llvmlite"
 
 from gnnjit import config
 from gnnjit.ir.program import Equation, Lax, Program, Reduce, Value
-from gnnjit.lower.cpu import kept_code, kernel
+from gnnjit.lower.cpu import kept_code, kernel, registered
 
 from .test_kernel import DST, EDGE, F32, SRC, check, compute, data, graph, trace
 
@@ -122,6 +122,7 @@ def test_a_damaged_file_is_compiled_anew(change, why, later, folder):
     later()
     with pytest.warns(UserWarning, match=rf"\.kernel: not a kernel of gnnjit \({why}"):
         check(program, SUM, case)
+    registered.finish()
     assert file.read_bytes() == whole
 
 
