@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from llvmlite import ir
@@ -79,6 +79,19 @@ class Emitter(Codegen):
         value = self.b.load(self.b.gep(array, [at], source_etype=kind), typ=kind)
         return value if kind == I64 else self.b.sext(value, I64)
 
+    def call_local(self, name: str, emit: Callable[..., None], *arguments: ir.Value) -> None:
+        """Call the function `name` of this module; `emit(emitter, *arguments)` is its code, which
+        the first call makes."""
+        function = self.module.globals.get(name)
+        if function is None:
+            kind = ir.FunctionType(ir.VoidType(), [a.type for a in arguments])
+            function = ir.Function(self.module, kind, name)
+            function.linkage = "internal"
+            builder = ir.IRBuilder(function.append_basic_block())
+            emit(Emitter(self.module, builder, self.lanes), *function.args)
+            builder.ret_void()
+        self.b.call(function, arguments)
+
     # -- variables --------------------------------------------------------------------------
 
     def variable(self, like: Vec) -> tuple[ir.Value, ...]:
@@ -86,11 +99,21 @@ class Emitter(Codegen):
         with self.b.goto_entry_block():
             return tuple(self.b.alloca(c.type) for c in like.chunks)
 
-    def stack(self, words: int) -> ir.Value:
+    def stack(self, words: int, align: int = 8) -> ir.Value:
         """So many 8-byte words on the stack, as an opaque pointer (llvmlite types `alloca`s)."""
         with self.b.goto_entry_block():
-            address = self.b.ptrtoint(self.b.alloca(I64, words), I64)
+            place = self.b.alloca(I64, words)
+            place.align = align
+            address = self.b.ptrtoint(place, I64)
             return self.b.inttoptr(address, PTR)
+
+    def array(self, like: Vec) -> tuple[ir.Value, ...]:
+        """As `variable`, in memory one after the other, from the first on."""
+        size = like.dtype.itemsize
+        start = self.stack(-(-like.size * size // 8), align=64)
+        return tuple(
+            self.offset(start, k * self.lanes * size, 1) for k, _ in enumerate(like.chunks)
+        )
 
     def assign(self, places: tuple[ir.Value, ...], vec: Vec) -> None:
         for place, chunk in zip(places, vec.chunks, strict=True):

@@ -21,9 +21,10 @@ import numpy as np
 from llvmlite import ir
 
 from gnnjit.ir.program import Value
+from gnnjit.lower.cpu.job import Word
 from gnnjit.lower.cpu.simd import I64, PTR
 from gnnjit.lower.cpu.spec import LINE
-from gnnjit.lower.cpu.traversal import TraversalCode, Word
+from gnnjit.lower.cpu.traversal import TraversalCode
 
 AHEAD = 16
 """Rows that are asked for ahead while a block is copied."""
@@ -35,10 +36,6 @@ class FeatureBlocks(TraversalCode):
     def local(self, name: str, *args: ir.Value) -> None:
         """Call a function of the kernel."""
         self.b.call(self.module.get_global(name), args)
-
-    def place(self, number: int) -> ir.Value:
-        """The place of a word of the job."""
-        return self.b.gep(self.job, [I64(number)], source_etype=I64)
 
     def counter(self, block: ir.Value) -> ir.Value:
         """The place of the first task of a block that nobody has taken: after the arrays."""
@@ -57,7 +54,7 @@ class FeatureBlocks(TraversalCode):
     def _copy(self, position: int, value: Value, source: ir.Value, sources: ir.Value) -> None:
         m, b, block = self.m, self.b, self.spec.outer_block
         assert block is not None
-        size, array = value.dtype.itemsize, self.operands[position]
+        size, array = value.dtype.itemsize, self.operand(position)
         later = m.smaller(b.add(source, I64(AHEAD)), b.sub(sources, I64(1)))
         lines = np.unique(self.spec.places(value) * size // LINE)
         self._ask_for(self._element(array, value, later), lines)

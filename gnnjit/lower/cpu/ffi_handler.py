@@ -18,9 +18,10 @@ from gnnjit.lower.cpu import ffi_abi
 from gnnjit.lower.cpu.feature_blocks import FeatureBlocks
 from gnnjit.lower.cpu.frame import NULL, Frame
 from gnnjit.lower.cpu.index_rules import combiner, identity
+from gnnjit.lower.cpu.job import Word
 from gnnjit.lower.cpu.matvec import pack
 from gnnjit.lower.cpu.simd import I8, I32, I64, PTR
-from gnnjit.lower.cpu.traversal import Accumulator, Word
+from gnnjit.lower.cpu.traversal import Accumulator
 
 PARALLEL_WORK = 1 << 16
 """Vector operations below which one thread does it all."""
@@ -41,7 +42,8 @@ class Handler(Frame, FeatureBlocks):
             self.emit_tile("tile")
         self.emit_task("task")
         self.emit_finish()
-        self.emit_padding()
+        if None in self.spec.reductions:
+            self.emit_padding()
         if self.spec.packed:
             self.emit_packing()
         if self.spec.outer_block:
@@ -74,13 +76,13 @@ class Handler(Frame, FeatureBlocks):
 
     def _combine_all(self, acc: Accumulator, tasks: ir.Value) -> None:
         empty = self.b.icmp_signed("==", self.slots, I64(0))
-        self._combine(acc, None, I64(0), tasks, self.outputs[acc.output], empty)
+        self._combine(acc, None, I64(0), tasks, self.output(acc.output), empty)
 
     def _combine_hub(self, acc: Accumulator, row: ir.Value, task: ir.Value, last: ir.Value) -> None:
         size = math.prod(acc.value.shape)
         before = self.m.offset(self.partial, self.b.sub(task, I64(1)), self.record)
         first = self.m.offset(before, acc.trailing, 1)
-        out = self.m.offset(self.outputs[acc.output], row, size * acc.value.dtype.itemsize)
+        out = self.m.offset(self.output(acc.output), row, size * acc.value.dtype.itemsize)
         self._combine(acc, first, task, last, out, FALSE)
 
     def _combine(
@@ -136,25 +138,24 @@ class Handler(Frame, FeatureBlocks):
         first = b.add(self.slots, b.mul(task, I64(self.piece)))
         last = m.smaller(b.add(first, I64(self.piece)), self.capacity)
         wanted = [
-            (self.outputs[i], math.prod(v.shape) * v.dtype.itemsize)
+            (self.output(i), math.prod(v.shape) * v.dtype.itemsize)
             for i, v in enumerate(self.spec.body.outputs)
             if self.spec.reductions[i] is None
         ]
-        if wanted:
-            with m.loop(first, last) as slot:
-                edge = m.index(self.edge, slot, self.spec.index_dtypes.edge)
-                with m.when(b.icmp_unsigned("<", edge, self.capacity)):
-                    for output, size in wanted:
-                        at = m.offset(output, edge, size)
-                        with m.loop(I64(0), I64(size)) as byte:
-                            b.store(I8(0), m.offset(at, byte, 1))
+        with m.loop(first, last) as slot:
+            edge = m.index(self.edge, slot, self.spec.index_dtypes.edge)
+            with m.when(b.icmp_unsigned("<", edge, self.capacity)):
+                for output, size in wanted:
+                    at = m.offset(output, edge, size)
+                    with m.loop(I64(0), I64(size)) as byte:
+                        b.store(I8(0), m.offset(at, byte, 1))
         b.ret_void()
 
     def emit_packing(self) -> None:
         """Copy shared matrices into the order in which loops read them, once a call."""
         self.begin("packing")
         for at, matrix in self.spec.packed.values():
-            source = self.operands[self.spec.body.inputs.index(matrix.value)]
+            source = self.operand(self.spec.body.inputs.index(matrix.value))
             pack(self.m, matrix, source, self.m.offset(self.copies, at, 1))
         self.b.ret_void()
 
@@ -171,11 +172,14 @@ class Handler(Frame, FeatureBlocks):
         task = b.atomic_rmw("add", self.place(Word.NEXT), I64(1), "seq_cst")
         b.cbranch(b.icmp_signed("<", task, tasks), body, done)
         b.position_at_end(body)
-        with b.if_else(b.icmp_signed("<", task, row_tasks)) as (then, otherwise):
-            with then:
-                self.local("task", self.job, task, I64(0), NULL)
-            with otherwise:
-                self.local("padding", self.job, b.sub(task, row_tasks))
+        if None in self.spec.reductions:
+            with b.if_else(b.icmp_signed("<", task, row_tasks)) as (then, otherwise):
+                with then:
+                    self.local("task", self.job, task, I64(0), NULL)
+                with otherwise:
+                    self.local("padding", self.job, b.sub(task, row_tasks))
+        else:
+            self.local("task", self.job, task, I64(0), NULL)
         self.task_done()
         b.branch(head)
         b.position_at_end(done)
@@ -231,8 +235,7 @@ class Handler(Frame, FeatureBlocks):
     def _create_job(self, frame: ir.Value) -> None:
         b, spec = self.b, self.spec
         pointers, (rows, capacity, sources) = self._call_arrays(frame)
-        self.indptr = pointers[0]
-        slots = self.start_of(rows)
+        slots = self.m.index(pointers[0], rows, spec.index_dtypes.indptr)
         row_tasks = self._pieces(b.add(rows, slots))
         blocks = spec.outer_block.count if spec.outer_block else 1
         tasks = b.mul(row_tasks, I64(blocks))
@@ -241,7 +244,7 @@ class Handler(Frame, FeatureBlocks):
         head = -(-8 * (Word.POINTERS + spec.arrays + blocks) // 64) * 64
         copies = sum(-(-m.bytes // 64) * 64 for _, m in spec.packed.values())
         size = b.add(I64(head + copies), b.mul(row_tasks, I64(self.record)))
-        self.job = self.m.call("malloc", PTR, [size])
+        self.read_job(self.m.call("malloc", PTR, [size]))
         values = {
             Word.NEXT: I64(0),
             Word.DONE: I64(0),

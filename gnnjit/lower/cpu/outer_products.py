@@ -48,7 +48,17 @@ class Products:
 
     def add(self, arrays: Arrays, since: ir.Value, until: ir.Value) -> None:
         """Add the products of the elements `since .. until`."""
-        m, span = self.m, (since, until)
+        name = f"outer_{self.dtype.name}_{self.num_left}_{self.num_right}"
+        self.m.call_local(name, self._emit, *arrays, self.total, since, until)
+
+    def _emit(
+        self, m: Emitter, left: ir.Value, right: ir.Value,
+        total: ir.Value, since: ir.Value, until: ir.Value,
+    ) -> None:  # fmt: skip
+        dataclasses.replace(self, m=m, total=total)._columns((left, right), (since, until))
+
+    def _columns(self, arrays: Arrays, span: tuple[ir.Value, ir.Value]) -> None:
+        m = self.m
         side = math.isqrt(self.registers)  # as many rows as vectors: the least is loaded then
         wide = side * m.lanes
         full = self.num_right - self.num_right % wide
@@ -141,13 +151,25 @@ class Collector:
 
     def take(self, factors: Sequence[tuple[Vec, Vec]]) -> None:
         """One element's factors of each sum."""
+        vectors = [vec for pair in factors for vec in pair]
+        for vec, pointer in zip(vectors, self.places(), strict=True):
+            self.m.store(vec, pointer, np.arange(vec.size))
+        self.next()
+
+    def places(self) -> list[ir.Value]:
+        """Where an element's factors of each sum go, left and right."""
+        m, at = self.m, self.m.b.load(self.count, typ=I64)
+        out = []
+        for (left, right), products in zip(self.arrays, self.sums, strict=True):
+            size = products.dtype.itemsize
+            out.append(m.offset(left, at, products.num_left * size))
+            out.append(m.offset(right, at, products.num_right * size))
+        return out
+
+    def next(self) -> None:
+        """An element's factors are there."""
         m, b = self.m, self.m.b
-        at = b.load(self.count, typ=I64)
-        for arrays, pair in zip(self.arrays, factors, strict=True):
-            for array, vec in zip(arrays, pair, strict=True):
-                pointer = m.offset(array, at, vec.size * vec.dtype.itemsize)
-                m.store(vec, pointer, np.arange(vec.size))
-        more = b.add(at, I64(1))
+        more = b.add(b.load(self.count, typ=I64), I64(1))
         b.store(more, self.count)
         with m.when(b.icmp_signed("==", more, I64(self.room))):
             self.multiply()

@@ -59,11 +59,9 @@ class TallProduct(Handler):
         left, right = (v.shape[0] for v in self.spec.body.inputs)
         own = m.offset(m.offset(self.partial, task, self.record), acc.leading, 1)
         products = Products(m, acc.dtype, left, right, own, self.spec.registers)
-        left_array, right_array = self.operands
+        arrays = self.operand(0), self.operand(1)
         products.clear()
         step = max(16, NEAR_BYTES // ((left + right) * acc.dtype.itemsize))
         with m.loop(since, until, step) as start:
-            products.add(
-                (left_array, right_array), start, m.smaller(b.add(start, I64(step)), until)
-            )
+            products.add(arrays, start, m.smaller(b.add(start, I64(step)), until))
         b.ret_void()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +14,14 @@ from gnnjit.ir.program import Atom, Equation, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.edge_tiles import TileProduct, Tiling, reads, results
+from gnnjit.lower.cpu.index_rules import combiner
+from gnnjit.lower.cpu.job import JobReader
 from gnnjit.lower.cpu.math_rules import convert
 from gnnjit.lower.cpu.matvec import SharedMatrix, register_dtype
+from gnnjit.lower.cpu.outer_products import Collector
 from gnnjit.lower.cpu.simd import I64, PTR, Vec, register_type
-from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Spec
+from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW
+from gnnjit.lower.cpu.vector_loops import Env, Sink, Stored, VectorLoops, is_looped
 
 WIDE = 4
 """Vectors of a block of a product's result at most; its rows take the other registers."""
@@ -44,22 +49,17 @@ class TileMemory:
         assert self.position is not None
         return self.m.offset(self.array(at), self.position, bytes_each)
 
-    def store(self, vec: Vec, at: int) -> None:
-        kind = register_dtype(vec.dtype)
-        pointer = self.element(at, vec.size * kind.itemsize)
-        self.m.store(Vec(kind, vec.size, vec.chunks), pointer, np.arange(vec.size))
-
-    def load(self, value: Value, at: int) -> Vec:
+    def value(self, value: Value, at: int) -> Stored:
+        """A value of the edge at hand."""
         kind = register_dtype(value.dtype)
         pointer = self.element(at, value.size * kind.itemsize)
-        found = self.m.load(pointer, kind, np.arange(value.size))
-        return Vec(value.dtype, found.size, found.chunks)
+        return Stored(pointer, value.dtype, kind, value.size)
 
-    def store_operand(self, vec: Vec, product: TileProduct) -> None:
-        """What a product multiplies, in the order in which it does."""
-        places = product.plan.places
-        taken = self.m.take([convert(self.m, vec, product.dtype)], places)
-        self.store(Vec(product.dtype, taken.size, taken.chunks), product.operand)
+    def operand(self, product: TileProduct) -> Stored:
+        """What a product multiplies."""
+        size = product.plan.places.size
+        pointer = self.element(product.operand, size * product.dtype.itemsize)
+        return Stored(pointer, product.dtype, product.dtype, size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +75,17 @@ class TileMatmul:
     columns: int
     registers: int
 
-    def emit(self, left: ir.Value, matrix: ir.Value, result: ir.Value, count: ir.Value) -> None:
+    def call(self, left: ir.Value, matrix: ir.Value, result: ir.Value, count: ir.Value) -> None:
         """`left` and `result` have room for a whole number of blocks beyond `count` rows."""
+        name = f"matmul_{self.dtype.name}_{self.inner}_{self.columns}"
+        self.m.call_local(name, self._emit, left, matrix, result, count)
+
+    def _emit(
+        self, m: Emitter, left: ir.Value, matrix: ir.Value, result: ir.Value, count: ir.Value
+    ) -> None:
+        dataclasses.replace(self, m=m)._columns(left, matrix, result, count)
+
+    def _columns(self, left: ir.Value, matrix: ir.Value, result: ir.Value, count: ir.Value) -> None:
         m, wide = self.m, WIDE * self.m.lanes
         full = self.columns - self.columns % wide
         if full:
@@ -125,20 +134,16 @@ class TileMatmul:
             m.store(m.value_of(place, zero), at, places)
 
 
-class TiledEdges:
+class TiledEdges(JobReader):
     """The part of a traversal's code that takes edges in tiles."""
 
-    spec: Spec
-    m: Emitter
-    b: ir.IRBuilder
-    job: ir.Value
     row: ir.Value
-    slots: ir.Value
-    env: dict[Value, Vec]
+    env: Env
     endpoint: dict[Space, ir.Value]
-    operands: list[ir.Value]
     tile_memory: ir.Value
+    collector: Collector | None
     outers: list[Any]
+    tables: list[Any]
 
     if TYPE_CHECKING:
         begin: Callable[..., tuple[ir.Value, ...]]
@@ -146,7 +151,9 @@ class TiledEdges:
         compute: Callable[[int], None]
         input: Callable[[int, Value, ir.Value], ir.Value]
         start_of: Callable[[ir.Value], ir.Value]
+        _element: Callable[[ir.Value, Atom, ir.Value], ir.Value]
         _equation: Callable[[Equation], list[Vec]]
+        _add_rows: Callable[[Any], None]
         _endpoints: Callable[[ir.Value], dict[Space, ir.Value]]
         _prefetch: Callable[[ir.Value], None]
         _matrix: Callable[[SharedMatrix], ir.Value]
@@ -189,15 +196,19 @@ class TiledEdges:
                 self._prefetch(slot)
             position = b.sub(slot, span[0])
             tile = TileMemory(m, memory, tiling.size, position)
-            self._read_row(wanted)
+            row_equations = self._read_row(wanted)
             self._read_edge(wanted, number, tile)
-            for eqn in equations:
-                self.env.update(zip(eqn.outputs, self._equation(eqn), strict=True))
-                for value in eqn.outputs:
-                    if value in tiling.stored:
-                        tile.store(self.env[value], tiling.stored[value])
-            for product in products:
-                tile.store_operand(self.read(product.plan.other), product)
+            made = [v for e in equations for v in e.outputs if v in tiling.stored]
+            sinks = [self._keeping(v, tile.value(v, tiling.stored[v])) for v in made]
+            moved = [p for p in products if not _as_it_lies(p)]
+            sinks += [
+                self._keeping(p.plan.other, tile.operand(p)) for p in products if p not in moved
+            ]
+            kept = [p.plan.other for p in moved]
+            self._loops().run([*row_equations, *equations], kept, sinks)
+            for product in moved:
+                vec = convert(m, self.read(product.plan.other), product.dtype)
+                tile.operand(product).store(m, m.take([vec], product.plan.places), I64(0))
         self.env = once
 
     def _row_of(self, slot: ir.Value, place: ir.Value) -> ir.Value:
@@ -215,39 +226,60 @@ class TiledEdges:
         b.position_at_end(done)
         return row
 
-    def _read_row(self, wanted: set[Atom]) -> None:
-        """The values of the row that are wanted, and what they are computed from."""
-        equations = list(self.spec.equations(PER_ROW))
-        needed = set(wanted)
-        for eqn in reversed(equations):
+    # -- values -----------------------------------------------------------------------------
+
+    def _loops(self) -> VectorLoops:
+        return VectorLoops(self.m, self.env, self._equation)
+
+    def _input(self, position: int, value: Value, at: ir.Value) -> Vec | Stored:
+        """An input of an element: loaded at once where it is small."""
+        pointer = self.input(position, value, at)
+        found = Stored(pointer, value.dtype, value.dtype, value.size)
+        return found if is_looped(self.m, value.size) else found.whole(self.m)
+
+    def _keeping(self, atom: Atom, memory: Stored) -> Sink:
+        """Stores a value in the dtype of `memory`."""
+
+        def take(vec: Vec, at: ir.Value) -> None:
+            memory.store(self.m, convert(self.m, vec, memory.dtype), at)
+
+        return atom, take
+
+    def compute_in_loops(self, level: int) -> None:
+        """As `compute`, of what is computed once, or for each row."""
+        at = I64(0) if level == ONCE else self.row
+        for position, value in self.spec.inputs(level):
+            self.env[value] = self._input(position, value, at)
+        equations = list(self.spec.equations(level))
+        self._loops().run(equations, [v for e in equations for v in e.outputs])
+
+    def _read_row(self, wanted: set[Atom]) -> list[Equation]:
+        """The inputs of the row that are needed for what is wanted; the equations that are."""
+        equations, needed = [], set(wanted)
+        for eqn in reversed(list(self.spec.equations(PER_ROW))):
             if needed & set(eqn.outputs):
                 needed.update(reads(self.spec, eqn))
+                equations.append(eqn)
         for position, value in self.spec.inputs(PER_ROW):
             if value in needed:
-                pointer = self.input(position, value, self.row)
-                self.env[value] = self.m.load(pointer, value.dtype, np.arange(value.size))
-        for eqn in equations:
-            if needed & set(eqn.outputs):
-                self.env.update(zip(eqn.outputs, self._equation(eqn), strict=True))
+                self.env[value] = self._input(position, value, self.row)
+        return equations[::-1]
 
     def _read_edge(self, wanted: set[Atom], stage: int, tile: TileMemory) -> None:
         """The inputs of the edge that are wanted, and what earlier stages have kept."""
         for position, value in self.spec.inputs(PER_EDGE):
             if value in wanted:
-                pointer = self.input(position, value, self.endpoint[value.space])
-                self.env[value] = self.m.load(pointer, value.dtype, np.arange(value.size))
-        results = {p.eqn.outputs[0]: p for p in self.tiling.products}
+                self.env[value] = self._input(position, value, self.endpoint[value.space])
+        results = {p.eqn.outputs[0]: p.result for p in self.tiling.products}
         for value in self.tiling.loads[stage]:
-            if value in results:
-                self.env[value] = tile.load(value, results[value].result)
-            else:
-                self.env[value] = tile.load(value, self.tiling.stored[value])
+            found = tile.value(value, {**self.tiling.stored, **results}[value])
+            self.env[value] = found if is_looped(self.m, value.size) else found.whole(self.m)
 
     def _multiply(self, product: TileProduct, count: ir.Value, memory: ir.Value) -> None:
         _, rows, inner = product.plan.places.shape
         tile = TileMemory(self.m, memory, self.tiling.size)
         matmul = TileMatmul(self.m, product.dtype, inner, product.plan.columns, self._registers)
-        matmul.emit(
+        matmul.call(
             tile.array(product.operand), self._matrix(product.plan.matrix),
             tile.array(product.result), self.b.mul(count, I64(rows)),
         )  # fmt: skip
@@ -273,7 +305,7 @@ class TiledEdges:
         self.tile_memory = self.m.call("malloc", PTR, [I64(size + each * edges)])
         return self.m.offset(self.tile_memory, size, 1), edges
 
-    def tiled_edge(self, slot: ir.Value) -> None:
+    def tiled_edge(self, slot: ir.Value, places: Mapping[Any, tuple[ir.Value, ...]]) -> None:
         """Compute the tile that begins with a slot, if one does; then what is left of the edge."""
         b, m, tiling = self.b, self.m, self.tiling
         with m.when(b.icmp_signed(">=", slot, b.load(self.tile_until, typ=I64))):
@@ -287,5 +319,51 @@ class TiledEdges:
         wanted.update(results(self.spec))
         memory = TileMemory(m, self.tile_memory, tiling.size, position)
         self._read_edge(wanted, tiling.stages, memory)
-        for eqn in tiling.late:
-            self.env.update(zip(eqn.outputs, self._equation(eqn), strict=True))
+        sinks = [self._adding(acc, place) for acc, place in places.items()]
+        for number, (op, value) in enumerate(
+            zip(self.spec.reductions, self.spec.body.outputs, strict=True)
+        ):
+            if op is None:
+                row = self._element(self.output(number), value, self.endpoint[Space.EDGE])
+                size = math.prod(value.shape)
+                sinks.append(self._keeping(value, Stored(row, value.dtype, value.dtype, size)))
+        if self.collector:
+            sinks += self._collecting(self.collector)
+        kept = [a for t in self.tables for one in self.spec.sums[t.output] for a in one.reads]
+        self._loops().run(tiling.late, kept, sinks)
+        for acc in self.tables:
+            self._add_rows(acc)
+        if self.collector:
+            self.collector.next()
+
+    def _adding(self, acc: Any, places: tuple[ir.Value, ...]) -> Sink:
+        """Adds a value to an accumulator, or takes the larger or smaller of both."""
+        m, combine = self.m, combiner(self.m, acc.op.kind, acc.dtype)
+        size = acc.value.size
+
+        def take(vec: Vec, at: ir.Value) -> None:
+            new = Vec(acc.dtype, vec.size, vec.chunks)
+            if is_looped(m, size):
+                memory = Stored(places[0], acc.dtype, acc.dtype, size)
+                memory.store(m, combine(memory.load(m, at, vec.size), new), at)
+                return
+            some = places[at.constant // m.lanes :][:1]
+            m.assign(some, combine(m.value_of(some, new), new))
+
+        return acc.value, take
+
+    def _collecting(self, collector: Collector) -> list[Sink]:
+        """Stores the factors of outer products."""
+        pairs = [(a, p) for a in self.outers for p in self.spec.outers[a.output]]
+        factors = [(acc, f) for acc, pair in pairs for f in pair]
+        pointers = collector.places()
+        return [
+            self._keeping(f, Stored(pointer, acc.value.dtype, acc.dtype, f.size))
+            for (acc, f), pointer in zip(factors, pointers, strict=True)
+        ]
+
+
+def _as_it_lies(product: TileProduct) -> bool:
+    """Whether a product takes the scalars of a value in their order."""
+    places = product.plan.places.ravel()
+    return places.size == math.prod(product.plan.other.shape) and bool((np.diff(places) == 1).all())

@@ -16,8 +16,6 @@ some edges before it multiplies them.
 from __future__ import annotations
 
 import dataclasses
-import enum
-import itertools
 import math
 
 import numpy as np
@@ -30,48 +28,15 @@ from gnnjit.lower.cpu import tables
 from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.elementwise_rules import RULES, CodeSite
 from gnnjit.lower.cpu.index_rules import combiner, identity
+from gnnjit.lower.cpu.job import Word
 from gnnjit.lower.cpu.math_rules import convert
 from gnnjit.lower.cpu.matvec import Product, SharedMatrix
 from gnnjit.lower.cpu.outer_products import Collector, Products
 from gnnjit.lower.cpu.simd import I32, I64, PTR, Vec, is_half, mangle
 from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Factors, Spec
 from gnnjit.lower.cpu.tile_code import TiledEdges
+from gnnjit.lower.cpu.vector_loops import Env, Stored, is_looped
 from gnnjit.lower.lowering import Unsupported
-
-
-class Word(enum.IntEnum):
-    """The words (8 bytes each) of a job, the record that all tasks of one call share."""
-
-    NEXT = 0
-    """The first task that nobody has taken."""
-    DONE = 1
-    """The tasks that are done."""
-    REFS = 2
-    """Threads that may still look at the job."""
-    ROW_TASKS = 3
-    """Tasks that reduce rows, of each block of features; those after them clear padding."""
-    TASKS = 4
-    """Tasks in all."""
-    ROWS = 5
-    SLOTS = 6
-    """Edges."""
-    CAPACITY = 7
-    """The length of the edge arrays, padding included."""
-    PARTIAL = 8
-    """The partial buffer: a record for each task."""
-    PACKED = 9
-    """Shared matrices in another order."""
-    MODE = 10
-    """The caller's x86 rounding and denormal modes."""
-    FUTURE = 11
-    """What XLA waits for in place of the caller's return, or null."""
-    API = 12
-    SOURCES = 13
-    """Elements that a block of features is copied of."""
-    POINTERS = 14
-    """The first of `Spec.arrays`: indptr, neighbor, edge, operands, what outputs start with,
-    outputs."""
-
 
 LINES_IN_FLIGHT = 96
 """Cache lines asked for ahead of their use, about as many as a core can wait for."""
@@ -138,19 +103,8 @@ class TraversalCode(TiledEdges):
         function.linkage = "internal"
         self.m = Emitter(self.module, ir.IRBuilder(function.append_basic_block()), self.spec.lanes)
         self.b = self.m.b
-        self.job = function.args[0]
-        self.rows, self.slots = self.word(Word.ROWS), self.word(Word.SLOTS)
-        self.capacity = self.word(Word.CAPACITY)
-        self.partial, self.copies = self.word(Word.PARTIAL, PTR), self.word(Word.PACKED, PTR)
-        pointers = (self.word(Word.POINTERS + i, PTR) for i in itertools.count())
-        self.indptr, self.neighbor, self.edge = itertools.islice(pointers, 3)
-        self.operands = list(itertools.islice(pointers, len(self.spec.body.inputs)))
-        self.starts = {k: next(pointers) for k in self.spec.starts}
-        self.outputs = list(itertools.islice(pointers, len(self.spec.body.outputs)))
+        self.read_job(function.args[0])
         return function.args[1:]
-
-    def word(self, number: int, kind: ir.Type = I64) -> ir.Value:
-        return self.b.load(self.b.gep(self.job, [I64(number)], source_etype=I64), typ=kind)
 
     def start_of(self, row: ir.Value) -> ir.Value:
         return self.m.index(self.indptr, row, self.spec.index_dtypes.indptr)
@@ -196,7 +150,7 @@ class TraversalCode(TiledEdges):
         self.task_record = (
             m.offset(self.partial, task, self.record) if self.record else self.partial
         )
-        self.env: dict[Value, Vec] = {}
+        self.env: Env = {}
         if self.spec.block is self.spec.outer_block:
             self.compute(ONCE)
         totals = self.fresh(self.grown)
@@ -250,7 +204,7 @@ class TraversalCode(TiledEdges):
         self.compute(PER_ROW)
         found = self.fresh(self.of_rows)
         for acc in self.of_rows:
-            if acc.output in self.starts:
+            if acc.output in self.spec.starts:
                 m.assign(found[acc], self._start(acc, part))
         with m.loop(part.since, part.until) as slot:
             self._edge(slot, {**found, **totals})
@@ -270,17 +224,17 @@ class TraversalCode(TiledEdges):
         spec, m = self.spec, self.m
         self.endpoint = self._endpoints(slot)
         if spec.tiling:
-            self.tiled_edge(slot)
-        else:
-            self._prefetch(slot)
-            self.compute(PER_EDGE)
+            self.tiled_edge(slot, places)
+            return
+        self._prefetch(slot)
+        self.compute(PER_EDGE)
         for acc, place in places.items():
             new = self._spread(acc)
             old = m.value_of(place, new)
             m.assign(place, combiner(m, acc.op.kind, acc.dtype)(old, new))
         for number, (op, value) in enumerate(zip(spec.reductions, spec.body.outputs, strict=True)):
             if op is None:
-                row = self._element(self.outputs[number], value, self.endpoint[Space.EDGE])
+                row = self._element(self.output(number), value, self.endpoint[Space.EDGE])
                 m.store(self.read(value), row, spec.places(value))
         for acc in self.tables:
             self._add_rows(acc)
@@ -318,9 +272,9 @@ class TraversalCode(TiledEdges):
         if not (ahead and self.spec.partial):
             return
         later = self.m.smaller(self.b.add(row, I64(ahead)), self.b.sub(self.rows, I64(1)))
-        wanted = [(self.operands[k], value) for k, value in self.spec.inputs(PER_ROW)]
+        wanted = [(self.operand(k), value) for k, value in self.spec.inputs(PER_ROW)]
         wanted += [
-            (self.starts[a.output], a.value) for a in self.of_rows if a.output in self.starts
+            (self.start(a.output), a.value) for a in self.of_rows if a.output in self.spec.starts
         ]
         for base, value in wanted:
             lines = np.unique(self.spec.places(value) * value.dtype.itemsize // 64)
@@ -337,7 +291,8 @@ class TraversalCode(TiledEdges):
     def read(self, atom: Atom) -> Vec:
         if isinstance(atom, Literal):
             return self.m.literal(atom.dtype, np.asarray(atom.value).item())
-        return self.env[atom]
+        found = self.env[atom]
+        return found.whole(self.m) if isinstance(found, Stored) else found
 
     def _element(self, base: ir.Value, value: Atom, at: ir.Value) -> ir.Value:
         """The address of element `at` of an array, at the current block's first feature."""
@@ -356,7 +311,7 @@ class TraversalCode(TiledEdges):
                 start = self.b.mul(self.word(Word.SOURCES), I64(area))
                 return self.m.offset(self.m.offset(self.own, start, 1), at, size)
             area += size
-        return self._element(self.operands[position], value, at)
+        return self._element(self.operand(position), value, at)
 
     def _places(self, value: Value) -> np.ndarray:
         """As `Spec.places`, of an input: where `input` has its scalars."""
@@ -366,6 +321,9 @@ class TraversalCode(TiledEdges):
 
     def compute(self, level: int) -> None:
         """Load the inputs and evaluate the equations of one level."""
+        if self.spec.tiling:
+            self.compute_in_loops(level)
+            return
         for position, value in self.spec.inputs(level):
             at = {ONCE: I64(0), PER_ROW: getattr(self, "row", None)}.get(level)
             at = self.endpoint[value.space] if at is None else at
@@ -407,7 +365,7 @@ class TraversalCode(TiledEdges):
 
     def _table_rows(self, rows: TableRows) -> Vec:
         """Rows of a shared table."""
-        pointer = self.operands[self.spec.body.inputs.index(rows.table)]  # type: ignore[arg-type]
+        pointer = self.operand(self.spec.body.inputs.index(rows.table))  # type: ignore[arg-type]
         return tables.read(self.m, rows, self._index(rows), pointer)
 
     def _add_rows(self, acc: Accumulator) -> None:
@@ -423,7 +381,7 @@ class TraversalCode(TiledEdges):
 
     def _matrix(self, matrix: SharedMatrix) -> ir.Value:
         if matrix.lies_so:
-            return self.operands[self.spec.body.inputs.index(matrix.value)]
+            return self.operand(self.spec.body.inputs.index(matrix.value))
         at, _ = self.spec.packed[matrix.value, matrix.axes, matrix.dtype]
         return self.m.offset(self.copies, at, 1)
 
@@ -461,13 +419,15 @@ class TraversalCode(TiledEdges):
     def fresh(self, group: list[Accumulator]) -> Places:
         out = {}
         for acc in group:
-            out[acc] = self.m.variable(self._like(acc))
-            self.m.assign(out[acc], self._like(acc))
+            like = self._like(acc)
+            looped = self.spec.tiling and is_looped(self.m, like.size)
+            out[acc] = self.m.array(like) if looped else self.m.variable(like)
+            self.m.assign(out[acc], like)
         return out
 
     def _start(self, acc: Accumulator, part: RowPart) -> Vec:
         """What a row goes on from: of a hub, in the task where it begins."""
-        pointer = self._element(self.starts[acc.output], acc.value, part.row)
+        pointer = self._element(self.start(acc.output), acc.value, part.row)
         given = self.m.load(pointer, acc.value.dtype, self.spec.places(acc.value))
         pairs = zip(self._like(acc).chunks, given.chunks, strict=True)
         chunks = tuple(self.b.select(part.leads, nothing, x) for nothing, x in pairs)
@@ -482,7 +442,7 @@ class TraversalCode(TiledEdges):
 
     def _finish_row(self, acc: Accumulator, row: ir.Value, empty: ir.Value, places: Places) -> None:
         vec = self.finished(acc, self.m.value_of(places[acc], self._like(acc)), empty)
-        pointer = self._element(self.outputs[acc.output], acc.value, row)
+        pointer = self._element(self.output(acc.output), acc.value, row)
         self.m.store(vec, pointer, self.spec.places(acc.value))
 
     def finished(self, acc: Accumulator, vec: Vec, empty: ir.Value) -> Vec:

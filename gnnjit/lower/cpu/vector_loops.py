@@ -1,0 +1,304 @@
+"""Code for the wide values of one edge as loops over vectors, as long for 512 features as for 128.
+
+    z = a + b                       for each vector:  z = a + b; store z; sum += z
+    h = (z - mean(z)) * scale       for each vector:  h = (z - mean) * scale; store h
+
+A loop takes the scalars of values of one size, those at hand together. What it makes is kept in
+memory where something else than the loop reads it. A sum over a value's scalars ends a loop: what
+is made of it belongs to a later one. All other code ("narrow") is written out, vector by vector:
+values of a few vectors, scalars, and what moves scalars about.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+from llvmlite import ir
+
+from gnnjit.ir.program import Atom, Equation, Lax, Literal, Value
+from gnnjit.lower.cpu.control_flow import Emitter
+from gnnjit.lower.cpu.elementwise_rules import RULES, CodeSite
+from gnnjit.lower.cpu.index_rules import combiner, identity
+from gnnjit.lower.cpu.math_rules import ELEMENTWISE
+from gnnjit.lower.cpu.matvec import register_dtype
+from gnnjit.lower.cpu.simd import I64, Vec
+
+WRITTEN_OUT = 4
+"""Vectors of a value that is written out at most."""
+
+RESHAPES = ("reshape", "squeeze", "expand_dims", "broadcast_in_dim")
+REDUCTIONS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A value in memory, its scalars one after the other, each of the dtype `kind`."""
+
+    pointer: ir.Value
+    dtype: np.dtype
+    kind: np.dtype
+    size: int
+
+    def load(self, m: Emitter, at: ir.Value, width: int) -> Vec:
+        """The scalars `at .. at + width`."""
+        pointer = m.offset(self.pointer, at, self.kind.itemsize)
+        found = m.load(pointer, self.kind, np.arange(width))
+        return Vec(self.dtype, width, found.chunks)
+
+    def store(self, m: Emitter, vec: Vec, at: ir.Value) -> None:
+        pointer = m.offset(self.pointer, at, self.kind.itemsize)
+        m.store(Vec(self.kind, vec.size, vec.chunks), pointer, np.arange(vec.size))
+
+    def whole(self, m: Emitter) -> Vec:
+        return self.load(m, I64(0), self.size)
+
+
+Env = dict[Value, "Vec | Stored"]
+
+Sink = tuple[Atom, Callable[[Vec, ir.Value], None]]
+"""A value, and what takes its scalars from a place on."""
+
+
+def is_looped(m: Emitter, size: int) -> bool:
+    """Whether values of so many scalars are computed in loops."""
+    return size > WRITTEN_OUT * m.lanes
+
+
+def scratch(m: Emitter, value: Atom) -> Stored:
+    """Memory on the stack for a value as it is in registers."""
+    kind, size = register_dtype(value.dtype), _scalars(value)
+    words = -(-size * kind.itemsize // 8)
+    return Stored(m.stack(words, align=64), value.dtype, kind, size)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """Where an equation runs: in the narrow code of a level, or in its loop over so many scalars.
+    The loops of a level follow its narrow code."""
+
+    level: int
+    size: int | None
+
+
+class VectorLoops:
+    """Emits some equations of one element.
+
+    env: the values that are known; those that are made are added.
+    written_out: the code of an equation that no loop takes; it reads `env`.
+    """
+
+    def __init__(self, m: Emitter, env: Env, written_out: Callable[[Equation], list[Vec]]):
+        self.m, self.env, self.written_out = m, env, written_out
+
+    def run(
+        self, equations: Sequence[Equation], kept: Iterable[Atom] = (), sinks: Sequence[Sink] = ()
+    ) -> None:
+        """kept: values that `env` must have afterwards."""
+        steps = self._steps(equations)
+        made: dict[Atom, _Step] = {v: steps[e] for e in equations for v in e.outputs}
+        stored: set[Atom] = set(kept)
+        for eqn in equations:
+            stored.update(a for a in eqn.inputs if a in made and made[a] != steps[eqn])
+        of_step: dict[_Step, list[Sink]] = {}
+        for atom, take in sinks:
+            of_step.setdefault(self._step_of_sink(atom, made), []).append((atom, take))
+        by_step: dict[_Step, list[Equation]] = {}
+        for eqn in equations:
+            by_step.setdefault(steps[eqn], []).append(eqn)
+        every = sorted({*by_step, *of_step}, key=lambda s: (s.level, s.size or 0))
+        for step in every:
+            some, taken = by_step.get(step, []), of_step.get(step, [])
+            if step.size is None:
+                for eqn in some:
+                    self._write_out(eqn, stored)
+                for atom, take in taken:
+                    self._take(atom, take)
+            else:
+                self._loop(step.size, some, stored, taken)
+
+    # -- what runs where --------------------------------------------------------------------
+
+    def _steps(self, equations: Sequence[Equation]) -> dict[Equation, _Step]:
+        steps: dict[Equation, _Step] = {}
+        made: dict[Atom, tuple[_Step, bool]] = {}
+        for eqn in equations:
+            size = self._size(eqn)
+            level = 0
+            for atom in eqn.inputs:
+                if atom in made:
+                    step, at_end = made[atom]
+                    waits = step.size is not None and (at_end or step.size != size)
+                    level = max(level, step.level + waits)
+            steps[eqn] = _Step(level, size)
+            reduces = isinstance(eqn.op, Lax) and eqn.op.name in REDUCTIONS
+            made.update((v, (steps[eqn], reduces)) for v in eqn.outputs)
+        return steps
+
+    def _step_of_sink(self, atom: Atom, made: Mapping[Atom, _Step]) -> _Step:
+        if atom in made and made[atom].size in (None, _scalars(atom)):
+            return made[atom]
+        if atom in made:  # the result of a reduction
+            return _Step(made[atom].level + 1, None)
+        looped = isinstance(self.env.get(atom), Stored)  # type: ignore[arg-type]
+        return _Step(0, _scalars(atom) if looped else None)
+
+    def _size(self, eqn: Equation) -> int | None:
+        """The scalars of the loop that can take an equation; None where it is written out."""
+        op = eqn.op
+        if not isinstance(op, Lax) or len(eqn.outputs) != 1:
+            return None
+        (out,) = eqn.outputs
+        sizes = {_scalars(a) for a in eqn.inputs}
+        if op.name in REDUCTIONS:
+            (size,) = sizes
+            return size if out.size == 1 and is_looped(self.m, size) else None
+        if not is_looped(self.m, out.size) or not sizes or not sizes <= {1, out.size}:
+            return None
+        if op.name in RESHAPES:
+            return out.size
+        wide = [a for a in eqn.inputs if _scalars(a) == out.size]
+        lengths = {tuple(n for n in a.shape if n != 1) for a in wide}
+        if op.name in ELEMENTWISE and len(lengths) < 2:
+            return out.size
+        return None
+
+    # -- narrow code ------------------------------------------------------------------------
+
+    def _write_out(self, eqn: Equation, stored: set[Atom]) -> None:
+        view = self._view(eqn)
+        if view is not None:
+            self.env[eqn.outputs[0]] = view
+            return
+        for value, vec in zip(eqn.outputs, self.written_out(eqn), strict=True):
+            self.env[value] = vec
+            if is_looped(self.m, value.size) and value in stored:
+                memory = scratch(self.m, value)
+                memory.store(self.m, vec, I64(0))
+                self.env[value] = memory
+
+    def _view(self, eqn: Equation) -> Stored | None:
+        """Consecutive scalars of a value in memory."""
+        if not isinstance(eqn.op, Lax) or eqn.op.name != "slice":
+            return None
+        (source,), (out,) = eqn.inputs, eqn.outputs
+        found = self.env.get(source) if isinstance(source, Value) else None
+        starts, strides = eqn.op["start_indices"], eqn.op["strides"]
+        outer = source.shape[:-1]
+        if not isinstance(found, Stored) or out.shape[:-1] != outer or math.prod(outer) != 1:
+            return None
+        if strides is not None and strides[-1] != 1:
+            return None
+        pointer = self.m.offset(found.pointer, int(starts[-1]) * found.kind.itemsize, 1)
+        return dataclasses.replace(found, pointer=pointer, size=out.size)
+
+    def _take(self, atom: Atom, take: Callable[[Vec, ir.Value], None]) -> None:
+        vec = self.read(atom)
+        at = 0
+        for chunk, width in zip(vec.chunks, self.m.widths(vec.size), strict=True):
+            take(Vec(vec.dtype, width, (chunk,)), I64(at))
+            at += width
+
+    def read(self, atom: Atom) -> Vec:
+        """All scalars of a value."""
+        if isinstance(atom, Literal):
+            return self.m.literal(atom.dtype, np.asarray(atom.value).item())
+        found = self.env[atom]
+        return found.whole(self.m) if isinstance(found, Stored) else found
+
+    # -- loops ------------------------------------------------------------------------------
+
+    def _loop(
+        self, size: int, equations: list[Equation], stored: set[Atom], sinks: list[Sink]
+    ) -> None:
+        m = self.m
+        own = {v for e in equations for v in e.outputs if v.size == size}
+        memory = {v: scratch(m, v) for v in own & stored}
+        rest = size % m.lanes
+        parts = [width for width in (m.lanes, rest) if width]
+        sums = {e: [self._fresh(e, w) for w in parts] for e in equations if _reduces(e)}
+        with m.loop(I64(0), I64(size - rest), m.lanes) as at:
+            grown = {e: places[0] for e, places in sums.items()}
+            self._vector(equations, memory, sinks, grown, at, m.lanes)
+        if rest:
+            with m.scope():
+                grown = {e: places[1] for e, places in sums.items()}
+                self._vector(equations, memory, sinks, grown, I64(size - rest), rest)
+        self.env.update(memory)
+        for eqn, places in sums.items():
+            pairs = zip(places, parts, strict=True)
+            self.env[eqn.outputs[0]] = self._total(eqn, [self._value(eqn, p, w) for p, w in pairs])
+
+    def _vector(
+        self, equations: list[Equation], memory: dict[Value, Stored], sinks: list[Sink],
+        grown: dict[Equation, tuple[ir.Value, ...]], at: ir.Value, width: int,
+    ) -> None:  # fmt: skip
+        """The scalars `at .. at + width` of all values."""
+        m, local = self.m, dict[Atom, Vec]()
+
+        def read(atom: Atom) -> Vec:
+            if atom not in local:
+                found = self.env[atom] if isinstance(atom, Value) else self.read(atom)
+                local[atom] = found.load(m, at, width) if isinstance(found, Stored) else found
+                if local[atom].size not in (1, width):  # written out before
+                    raise AssertionError(f"{atom} is in no memory")
+            return local[atom]
+
+        for eqn in equations:
+            (out,) = eqn.outputs
+            if _reduces(eqn):
+                combine = combiner(m, _kind(eqn), out.dtype)
+                new = m.spread(read(eqn.inputs[0]), width)
+                m.assign(grown[eqn], combine(self._value(eqn, grown[eqn], width), new))
+                continue
+            inputs = [read(a) for a in eqn.inputs]
+            if eqn.op.name in RESHAPES:
+                local[out] = inputs[0]
+            else:
+                local[out] = self._elementwise(eqn, inputs, width)
+            if out in memory:
+                memory[out].store(m, m.spread(local[out], width), at)
+        for atom, take in sinks:
+            take(m.spread(read(atom), width), at)
+
+    def _elementwise(self, eqn: Equation, inputs: list[Vec], width: int) -> Vec:
+        assert isinstance(eqn.op, Lax)
+        (out,) = eqn.outputs
+        shapes = [(v.size,) if v.size > 1 else () for v in inputs]
+        params = dict(eqn.op.params)
+        site = CodeSite(self.m, eqn.op.name, params, inputs, shapes, [out.dtype], [(width,)])
+        (found,) = RULES[eqn.op.name](site)
+        return found
+
+    def _fresh(self, eqn: Equation, width: int) -> tuple[ir.Value, ...]:
+        like = self._like(eqn, width)
+        places = self.m.variable(like)
+        self.m.assign(places, like)
+        return places
+
+    def _like(self, eqn: Equation, width: int) -> Vec:
+        """What a reduction starts with."""
+        dtype = eqn.outputs[0].dtype
+        return self.m.literal(dtype, identity(_kind(eqn), dtype), width)
+
+    def _value(self, eqn: Equation, places: tuple[ir.Value, ...], width: int) -> Vec:
+        return self.m.value_of(places, self._like(eqn, width))
+
+    def _total(self, eqn: Equation, parts: list[Vec]) -> Vec:
+        combine = combiner(self.m, _kind(eqn), eqn.outputs[0].dtype)
+        totals = [self.m.fold(combine, p, np.arange(p.size).reshape(1, -1)) for p in parts]
+        return totals[0] if len(totals) == 1 else combine(*totals)
+
+
+def _scalars(atom: Atom) -> int:
+    return math.prod(atom.shape)
+
+
+def _reduces(eqn: Equation) -> bool:
+    return eqn.op.name in REDUCTIONS
+
+
+def _kind(eqn: Equation) -> str:
+    return REDUCTIONS[eqn.op.name]
