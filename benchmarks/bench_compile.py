@@ -1,199 +1,144 @@
-"""How long does an edge network take to compile, and its step to run, beside plain JAX?
+"""How long does a layer take to compile, beside plain JAX, in a first and in a second process?
 
     python benchmarks/bench_compile.py --smoke
     python benchmarks/bench_compile.py --json benchmarks/results/compile.jsonl
 
-Value and gradient. Each form is compiled in a process of its own, so that nothing that one has
-traced or compiled helps another; then they take turns. See benchmarks/README.md.
+Value and gradient, of one block of each edge network and of the layers of `bench_layers.py`, until
+all of the program's machine code is there. Nothing runs. See benchmarks/README.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import concurrent.futures
 import dataclasses
 import multiprocessing
 import os
 import pathlib
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from common import measure
-from edge_networks import single
+from common import measure, workloads
 
-import gnnjit
-from gnnjit.lower.choose import prefer
+LAYERS = ("gcn", "sage", "gin", "gat", "gatv2", "gatedgcn", "resgated", "pna", "transformer")
+NETWORKS = ("gns", "graphcast", "egnn", "forces", "painn", "mace", "nnconv", "edgeconv")
+FORMS = ("plain", "first", "second")
+"""Plain JAX; gnnjit where no process has kept machine code; gnnjit after one that has."""
 
-FORMS = ("gnnjit", "chunks", "plain", "split")
-"""gnnjit as it is, gnnjit in chunks of edges, and plain JAX in two forms."""
+WIDTHS = (16, 64, 128, 512)
 
-WIDTHS = (32, 64, 128)
-TOLERANCE = 1e-3
-"""Largest difference allowed, over the largest magnitude in the array."""
+Record = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes:
-    """A network, its width, and the graph."""
+class Size:
+    """Of the graph."""
 
-    network: str
-    width: int
     vertices: int
     edges: int
 
 
-@gnnjit.layer
-def _first(v: Any, e: Any) -> Any:
-    return gnnjit.sum(jax.nn.relu(e.src + v))
+def compilation(name: str, form: str, width: int, size: Size) -> Callable[[], Any]:
+    """What traces and compiles a layer: `form` is "layer" or "plain"."""
+    import jax
+
+    if name in LAYERS:
+        from layers import with_gnnjit, with_segment
+        from layers.case import Execution
+
+        sizes = workloads.Sizes(size.vertices, size.edges, width)
+        module = with_gnnjit if form == "layer" else with_segment
+        work = workloads.make(sizes)
+        case = module.build(name, "default", work, Execution(threads=measure.usable_cpus()))
+        return lambda: case.compile(["both"])
+    from edge_networks import network
+    from edge_networks.table import NETWORKS as networks
+
+    found = networks[name]
+    i = network.make(size.vertices, size.edges)
+    features = network.state(found, i, width)
+    p = network.stack_parameters(found, width, blocks=1)
+    step = jax.jit(jax.value_and_grad(network.stack(found, form), argnums=(0, 1)))
+    return lambda: step.lower(p, features, i).compile()
 
 
-def warm_up() -> None:
-    """Do what a process does once, whatever it compiles: it is not counted."""
-    graph = gnnjit.Graph.from_edges([0, 1], [1, 0], num_nodes=2)
-    x = jnp.ones((2, 3))
-    loss = jax.grad(lambda x: jnp.square(_first(graph, x) @ x.T).sum())
-    jax.block_until_ready(jax.jit(loss)(x))
+def seconds(name: str, form: str, widths: Sequence[int], size: Size) -> list[float]:
+    """Seconds of each width, in this process."""
+    from edge_networks.child import warm_up
+
+    from gnnjit.lower.cpu import registered
+
+    warm_up()
+    out = []
+    for width in widths:
+        run = compilation(name, form, width, size)
+        registered.finish()
+        started = time.perf_counter()
+        run()
+        registered.finish()
+        out.append(time.perf_counter() - started)
+    return out
 
 
-class Case:
-    """One form of one network, compiled when it is made."""
-
-    def __init__(self, sizes: Sizes, form: str):
-        model = single.MODELS[sizes.network]
-        inputs = single.make(sizes.vertices, sizes.edges, sizes.width)
-        self.arguments = single.parameters(model.shapes(sizes.width)), inputs
-        function = {"plain": model.plain, "split": model.split}.get(form, model.layer)
-        warm_up()
-        with prefer("segment") if form == "chunks" else contextlib.nullcontext():
-            wall, cpu = time.perf_counter(), time.process_time()
-            step = jax.jit(jax.value_and_grad(function)).trace(*self.arguments)
-            self.step = step.lower().compile()
-        self.compile = time.perf_counter() - wall, time.process_time() - cpu
-
-    def compiled(self) -> tuple[float, float]:
-        """Seconds to compile, of the wall clock and of the processor."""
-        return self.compile
-
-    def values(self) -> list[np.ndarray]:
-        return [np.asarray(x) for x in jax.tree.leaves(self.step(*self.arguments))]
-
-    def run(self) -> tuple[float, float]:
-        """Seconds of one step, of the wall clock and of the processor."""
-        wall, cpu = time.perf_counter(), time.process_time()
-        jax.block_until_ready(self.step(*self.arguments))
-        return time.perf_counter() - wall, time.process_time() - cpu
+def in_fresh_process(*arguments: Any) -> list[float]:
+    """As `seconds`."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(seconds, *arguments).result()
 
 
-class Remote:
-    """A case in a process of its own, with the same methods."""
-
-    def __init__(self, sizes: Sizes, form: str):
-        context = multiprocessing.get_context("spawn")
-        self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, sizes, form), daemon=True)
-        self._process.start()
-        other.close()
-
-    def ask(self, method: str) -> Any:
-        self._pipe.send(method)
-        return self._pipe.recv()
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.join()
-        self._pipe.close()
-
-
-class Local:
-    """A case in this process."""
-
-    def __init__(self, sizes: Sizes, form: str):
-        self._case = Case(sizes, form)
-
-    def ask(self, method: str) -> Any:
-        return getattr(self._case, method)()
-
-    def close(self) -> None:
-        """Nothing to end."""
-
-
-def _serve(pipe: Any, sizes: Sizes, form: str) -> None:
-    case = Case(sizes, form)
-    while True:
-        try:
-            method = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(getattr(case, method)())
-
-
-def bench(sizes: Sizes, repeats: int, passes: int, fresh: bool) -> list[dict[str, Any]]:
-    """One record a form: the least of all passes of `repeats` turns each."""
-    rows = [dataclasses.asdict(sizes) | {"benchmark": "compile", "form": f} for f in FORMS]
-    times: dict[str, list[tuple[float, ...]]] = {form: [] for form in FORMS}
+def bench(
+    name: str, widths: Sequence[int], size: Size, passes: int, run: Callable[..., list[float]]
+) -> list[Record]:
+    """One record a width and form: the least of all passes."""
+    best = {(form, width): float("inf") for form in FORMS for width in widths}
     for _ in range(passes):
-        with contextlib.ExitStack() as stack:
-            cases: dict[str, Remote | Local] = {}
-            for form in FORMS:  # one after the other: they would disturb each other
-                cases[form] = (Remote if fresh else Local)(sizes, form)
-                stack.callback(cases[form].close)
-                compiled = cases[form].ask("compiled")
-                times[form].append((*compiled, np.inf, np.inf))
-            _compare(sizes, {form: case.ask("values") for form, case in cases.items()})
-            for _ in range(repeats):
-                for form, case in cases.items():
-                    times[form].append((np.inf, np.inf, *case.ask("run")))
-    names = ("compile_seconds", "compile_cpu_seconds", "step_seconds", "step_cpu_seconds")
-    for row in rows:
-        row |= dict(zip(names, map(float, np.min(times[row["form"]], axis=0)), strict=True))
-    return rows
+        with tempfile.TemporaryDirectory() as folder:
+            before = os.environ.get("XDG_CACHE_HOME")
+            os.environ["XDG_CACHE_HOME"] = folder
+            try:
+                for form in FORMS:  # the first fills the folder that the second finds
+                    found = run(name, "plain" if form == "plain" else "layer", widths, size)
+                    for width, new in zip(widths, found, strict=True):
+                        best[form, width] = min(best[form, width], new)
+            finally:
+                os.environ.pop("XDG_CACHE_HOME")
+                if before is not None:
+                    os.environ["XDG_CACHE_HOME"] = before
+    return [
+        {"benchmark": "compile", "layer": name, "width": width, "form": form,
+         "seconds": best[form, width], **dataclasses.asdict(size)}
+        for width in widths for form in FORMS
+    ]  # fmt: skip
 
 
-def _compare(sizes: Sizes, values: dict[str, list[np.ndarray]]) -> None:
-    """End the benchmark where a form computes other numbers than plain JAX."""
-    for form, found in values.items():
-        for got, want in zip(found, values["plain"], strict=True):
-            error = np.abs(got - want).max() / max(np.abs(want).max(), 1e-30)
-            if not error < TOLERANCE:
-                raise SystemExit(f"WRONG: {form} of {sizes} differs by {error:.2g}")
-
-
-def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Compile times over those of plain JAX, and step times over those of gnnjit."""
-    yield (
-        "| network | width | compile: gnnjit | chunks | plain | over plain | step: gnnjit | chunks "
-        "| plain | split | chunks, plain, split over gnnjit |"
-    )
-    yield "|" + " --- |" * 11
-    for k in range(0, len(rows), len(FORMS)):
-        some = {row["form"]: row for row in rows[k : k + len(FORMS)]}
-        own = some["gnnjit"]
-        compiled = {f: row["compile_cpu_seconds"] for f, row in some.items()}
-        steps = {f: 1e3 * row["step_cpu_seconds"] for f, row in some.items()}
-        ratios = [f"{steps[f] / steps['gnnjit']:.2f}" for f in FORMS[1:]]
-        cells = [
-            own["network"], str(own["width"]), *(f"{compiled[f]:.2f}" for f in FORMS[:3]),
-            f"{compiled['gnnjit'] / compiled['plain']:.2f}", *(f"{steps[f]:.2f}" for f in FORMS),
-            ", ".join(ratios),
-        ]  # fmt: skip
-        yield f"| {' | '.join(cells)} |"
+def table(records: Sequence[Record], widths: Sequence[int]) -> Iterator[str]:
+    """A line per layer: of each width, plain JAX's seconds, and how many times as long both
+    processes took."""
+    yield "| layer |" + "".join(f" {w}: plain s | first | second |" for w in widths)
+    yield "|" + " --- |" * (1 + 3 * len(widths))
+    times = {(r["layer"], r["width"], r["form"]): r["seconds"] for r in records}
+    for name in dict.fromkeys(r["layer"] for r in records):
+        cells = []
+        for width in widths:
+            plain, *own = (times[name, width, form] for form in FORMS)
+            cells += [f"{plain:.2f}", *(f"{x / plain:.1f}" for x in own)]
+        yield f"| {name} | {' | '.join(cells)} |"
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     top.add_argument("--smoke", action="store_true", help="tiny sizes, seconds; times mean nothing")
-    top.add_argument("--networks", default=",".join(single.MODELS), help="comma-separated")
+    every = ",".join((*NETWORKS, *LAYERS))
+    top.add_argument("--layers", default=every, help="comma-separated (default: all)")
     top.add_argument("--widths", default=",".join(map(str, WIDTHS)), help="comma-separated")
-    top.add_argument("--vertices", type=int, default=2_000)
-    top.add_argument("--edges", type=int, default=20_000)
-    top.add_argument("--repeats", type=int, default=15)
-    top.add_argument("--passes", type=int, default=3)
+    top.add_argument("--vertices", type=int, default=10_000)
+    top.add_argument("--edges", type=int, default=100_000)
+    top.add_argument("--passes", type=int, default=1, help="the least of so many (default: 1)")
     top.add_argument("--json", type=pathlib.Path, help="append a line per form to this file")
     return top
 
@@ -201,32 +146,27 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run it."""
     args = parser().parse_args(argv)
-    networks = [name.strip() for name in args.networks.split(",")]
-    unknown = set(networks) - set(single.MODELS)
-    if unknown:
-        known = list(single.MODELS)
-        raise SystemExit(f"--networks: unknown {sorted(unknown)}, expected some of {known}")
-    widths = [int(width) for width in args.widths.split(",")]
+    names = [name.strip() for name in args.layers.split(",")]
+    known = [*NETWORKS, *LAYERS]
+    if unknown := sorted(set(names) - set(known)):
+        raise SystemExit(f"--layers: unknown {unknown}, expected some of {known}")
+    widths, size = [int(w) for w in args.widths.split(",")], Size(args.vertices, args.edges)
     if args.smoke:
-        networks, widths = networks[:1], [4]
-        args.vertices, args.edges, args.repeats, args.passes = 20, 60, 2, 1
+        widths, size = [8], Size(20, 60)
     threads = measure.usable_cpus()
     facts = {
         "smoke": args.smoke, "machine": measure.machine(threads), "versions": measure.versions(),
     }  # fmt: skip
-    rows = []
-    for width in widths:
-        for network in networks:
-            sizes = Sizes(network, width, args.vertices, args.edges)
-            some = bench(sizes, args.repeats, args.passes, fresh=not args.smoke)
-            measure.append(args.json, *(facts | row for row in some))
-            rows += some
-            print(f"{network}, {width} wide: done", file=sys.stderr)
-    print("\n".join(table(rows)))
+    records: list[Record] = []
+    for name in names:
+        some = bench(name, widths, size, args.passes, seconds if args.smoke else in_fresh_process)
+        measure.append(args.json, *(facts | record for record in some))
+        records += some
+        print(f"{name}: done", file=sys.stderr)
+    print("\n".join(table(records, widths)))
     print(
-        f"\n{args.vertices:,} vertices, {args.edges:,} edges; processor time of all threads, least "
-        f"of {args.passes} processes and {args.repeats} turns in each; seconds to compile, "
-        f"milliseconds a step; {os.cpu_count()} cores"
+        f"\n{size.vertices:,} vertices, {size.edges:,} edges; {threads} threads. *First*, *second*: how "
+        f"many times as long as plain JAX gnnjit takes in a first process, and in one after it."
     )
     return 0
 

@@ -131,16 +131,14 @@ def parameters(shapes: Shapes, seed: int = 1, dtype: Any = jnp.float32) -> dict[
     }
 
 
-def stack_parameters(network: Network, width: int) -> dict[str, Any]:
-    """Of both blocks, and of what follows them."""
-    blocks = [
-        parameters(network.shapes(width), seed, network.dtype) for seed in range(1, 1 + BLOCKS)
-    ]
-    return {"blocks": blocks, "end": parameters(network.end(width), 9, network.dtype)}
+def stack_parameters(network: Network, width: int, blocks: int = BLOCKS) -> dict[str, Any]:
+    """Of all blocks, and of what follows them."""
+    each = [parameters(network.shapes(width), seed, network.dtype) for seed in range(1, 1 + blocks)]
+    return {"blocks": each, "end": parameters(network.end(width), 9, network.dtype)}
 
 
 def stack(network: Network, form: str) -> Callable[[Any, Any, Inputs], Any]:
-    """The loss of two blocks, of parameters, features and data."""
+    """The loss of some blocks, of parameters, features and data."""
     by_hand = network.split or network.plain
     blocks: dict[str, Block] = {
         "layer": network.layer, "plain": network.plain, "split": by_hand,
