@@ -162,12 +162,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         some = bench(name, widths, size, args.passes, seconds if args.smoke else in_fresh_process)
         measure.append(args.json, *(facts | record for record in some))
         records += some
-        print(f"{name}: done", file=sys.stderr)
+        print(list(table(some, widths))[-1], file=sys.stderr, flush=True)
     print("\n".join(table(records, widths)))
-    print(
-        f"\n{size.vertices:,} vertices, {size.edges:,} edges; {threads} threads. *First*, *second*: how "
-        f"many times as long as plain JAX gnnjit takes in a first process, and in one after it."
-    )
+    print(f"""
+{size.vertices:,} vertices, {size.edges:,} edges; {threads} threads. *First*, *second*: how many times as
+long as plain JAX gnnjit takes in a first process, and in one after it.""")
     return 0
 
 
