@@ -33,6 +33,7 @@ else:
     HAVE_LLVM = True
     from gnnjit.lower.cpu import compile as compiler
     from gnnjit.lower.cpu import (
+        edge_lanes,
         feature_width,
         index_rules,
         kept_code,
@@ -82,16 +83,29 @@ def why_not(request: LoweringRequest) -> list[str]:
     """Reasons why `run` cannot be used or, unless these kernels are preferred, why it should not;
     none means that it runs."""
     edges = None if request.preferred == "cpu" else request.graph.num_edges
-    return reasons(request.body, request.reductions, request.rows, edges=edges)
+    body, reductions, rows = request.body, request.reductions, request.rows
+    if found := _unavailable() or _unsupported(body, reductions, rows):
+        return found
+    return reasons(body, reductions, rows, default_config(lanes=_in_lanes(request)), edges=edges)
 
 
 def run(request: LoweringRequest, operands: Sequence[jax.Array]) -> list[jax.Array]:
     body, reductions, rows, graph = request.body, request.reductions, request.rows, request.graph
     return call(
         body, reductions, rows, request.structure, request.num_rows, graph.num_edges, operands,
-        default_config(width=feature_width_of(request)),
+        _config_of(request),
         partial=request.partial, starts=request.starts,
     )  # fmt: skip
+
+
+def _config_of(request: LoweringRequest) -> CodeConfig:
+    return default_config(width=feature_width_of(request), lanes=_in_lanes(request))
+
+
+def _in_lanes(request: LoweringRequest) -> bool:
+    """Whether `run` takes edges side by side."""
+    spec = Spec(request.body, request.reductions, request.rows, INT32, default_config())
+    return edge_lanes.pays(spec, request.graph.num_edges / max(1, request.num_rows))
 
 
 def feature_width_of(request: LoweringRequest) -> int:
@@ -127,7 +141,7 @@ def reasons(
 
 def code(request: LoweringRequest) -> str:
     """The LLVM IR of a traversal that `why_not` has no reason against, for 32-bit indices."""
-    config = default_config(width=feature_width_of(request))
+    config = _config_of(request)
     found = _code(Spec(request.body, request.reductions, request.rows, INT32, config))
     assert isinstance(found, str), found
     return found

@@ -67,19 +67,48 @@ class SortKernel(Frame):
     def _rises(self) -> ir.Value:
         """Whether they do. Writes the end of each row to `next`, 0 for a row without edges."""
         b = self.b
-        position, highest, rises = (self._variable(v) for v in (0, 0, 1))
+        position, rises = self._variable(0), self._variable(1)
         self._fill(self.next, I64(0), b.add(self.rows, I64(1)), I64(0))
-        with self._while(lambda: self._more(position, rises)):
+        last = self.m.larger(b.sub(self.edges, I64(_LANES)), I64(0))  # each looks at one more
+        with self._while(lambda: self._more(position, rises, last)):
             start = b.load(position, typ=I64)
-            stop = self.m.smaller(b.add(start, I64(_BLOCK)), self.edges)
-            with self.m.loop(start, stop) as at:  # no branch: one that fails once a row costs more
-                row = self._row(at)
-                self._put(self.next, row, b.add(at, I64(1)))
-                falls = b.icmp_signed("<", row, b.load(highest, typ=I64))
-                b.store(b.select(falls, I64(0), b.load(rises, typ=I64)), rises)
-                b.store(row, highest)
-            b.store(stop, position)
+            stop = self.m.smaller(b.add(start, I64(_BLOCK)), last)
+            with self.m.loop(start, stop, _LANES) as at:
+                self._end_some(at, rises)
+            steps = b.sdiv(b.add(b.sub(stop, start), I64(_LANES - 1)), I64(_LANES))
+            b.store(b.add(start, b.mul(steps, I64(_LANES))), position)
+        before = self._variable(0)
+        start = b.load(position, typ=I64)
+        b.store(self._row(self.m.larger(b.sub(start, I64(1)), I64(0))), before)
+        with self.m.loop(start, self.edges) as at:
+            row = self._row(at)
+            self._put(self.next, row, b.add(at, I64(1)))
+            falls = b.icmp_signed("<", row, b.load(before, typ=I64))
+            b.store(b.select(falls, I64(0), b.load(rises, typ=I64)), rises)
+            b.store(row, before)
         return b.icmp_signed("==", b.load(rises, typ=I64), I64(1))
+
+    def _end_some(self, at: ir.Value, rises: ir.Value) -> None:
+        """Look at `_LANES` edges and the one after them: where rows end among them, write it."""
+        b = self.b
+        here, after = self._rows_from(at), self._rows_from(b.add(at, I64(1)))
+        falls = b.icmp_unsigned(">", here, after)
+        none = ir.Constant(ir.IntType(_LANES), 0)
+        fine = b.icmp_unsigned("==", b.bitcast(falls, ir.IntType(_LANES)), none)
+        b.store(b.select(fine, b.load(rises, typ=I64), I64(0)), rises)
+        ends = b.icmp_unsigned("!=", here, after)
+        with b.if_then(b.icmp_unsigned("!=", b.bitcast(ends, ir.IntType(_LANES)), none)):
+            for lane in range(_LANES):
+                row = b.extract_element(here, I32(lane))
+                row = row if self.kind == I64 else b.zext(row, I64)
+                self._put(self.next, row, b.add(at, I64(lane + 1)))
+
+    def _rows_from(self, at: ir.Value) -> ir.Value:
+        """The rows of `_LANES` edges, at most `rows`, whatever is in memory."""
+        b, kind = self.b, ir.VectorType(self.kind, _LANES)
+        found = b.load(b.gep(self.key, [at], source_etype=self.kind), typ=kind, align=self.step)
+        most = self._filled(self.rows, kind)
+        return b.select(b.icmp_unsigned("<", found, most), found, most)
 
     def _end_rows(self) -> None:
         """Write `indptr` from the ends of rows in `next`."""
@@ -118,7 +147,7 @@ class SortKernel(Frame):
         b = self.b
         highest, real, rises = (self._variable(v) for v in (-1, 0, 1))
         position = self._variable(0)
-        with self._while(lambda: self._more(position, rises)):
+        with self._while(lambda: self._more(position, rises, self.edges)):
             at = b.load(position, typ=I64)
             row = self._row(at)
             with b.if_then(b.icmp_signed("<", row, self.rows)):
@@ -134,9 +163,9 @@ class SortKernel(Frame):
         self._fill(self.indptr, b.add(before, I64(1)), b.add(self.rows, I64(1)), count)
         return b.icmp_signed("==", b.load(rises, typ=I64), I64(1)), count
 
-    def _more(self, position: ir.Value, rises: ir.Value) -> ir.Value:
+    def _more(self, position: ir.Value, rises: ir.Value, stop: ir.Value) -> ir.Value:
         b = self.b
-        inside = b.icmp_signed("<", b.load(position, typ=I64), self.edges)
+        inside = b.icmp_signed("<", b.load(position, typ=I64), stop)
         return b.and_(inside, b.icmp_signed("==", b.load(rises, typ=I64), I64(1)))
 
     def _move_padding(self, real: ir.Value) -> None:

@@ -41,7 +41,8 @@ class CodeConfig:
     edges ahead are prefetched. `rows_ahead`: so many rows ahead are, where only part of a row's
     edges is there. `left`: work that takes long is left to XLA's thread pool. `width`: all edges
     are traversed for so many features, then for the next ones; 0: for all at once. `tile`: edges
-    of a tile, where they multiply with matrices; 0: one after the other."""
+    of a tile, where they multiply with matrices; 0: one after the other. `lanes`: edges lie side by
+    side in the lanes of vectors."""
 
     piece: int = 8192
     threads: int = 1
@@ -51,6 +52,7 @@ class CodeConfig:
     left: bool = False
     width: int = 0
     tile: int = 64
+    lanes: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,6 +26,7 @@ from gnnjit.ir.space import Space
 from gnnjit.ir.tables import TableRows
 from gnnjit.lower.cpu import tables
 from gnnjit.lower.cpu.control_flow import Emitter
+from gnnjit.lower.cpu.edge_lanes import EdgesInLanes
 from gnnjit.lower.cpu.elementwise_rules import RULES, CodeSite
 from gnnjit.lower.cpu.index_rules import combiner, identity
 from gnnjit.lower.cpu.job import Word
@@ -82,7 +83,7 @@ def accumulators(spec: Spec) -> tuple[list[Accumulator], int]:
     return out, -(-at // 64) * 64
 
 
-class TraversalCode(TiledEdges):
+class TraversalCode(EdgesInLanes, TiledEdges):
     """Emits the functions of one kernel into a module."""
 
     def __init__(self, spec: Spec, module: ir.Module):
@@ -206,8 +207,11 @@ class TraversalCode(TiledEdges):
         for acc in self.of_rows:
             if acc.output in self.spec.starts:
                 m.assign(found[acc], self._start(acc, part))
-        with m.loop(part.since, part.until) as slot:
-            self._edge(slot, {**found, **totals})
+        if self.spec.config.lanes:
+            self.row_in_lanes(part.since, part.until, {**found, **totals})
+        else:
+            with m.loop(part.since, part.until) as slot:
+                self._edge(slot, {**found, **totals})
         if not self.of_rows:
             return
         with b.if_else(part.hub) as (then, otherwise):
