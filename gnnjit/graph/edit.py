@@ -10,8 +10,9 @@ import numpy as np
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import hosting, validate
+from gnnjit.graph.host_sort import counting_sort
 from gnnjit.graph.reading import as_indices, is_integer, is_number, read_array, shown_shape
-from gnnjit.graph.structure import Structure, counting_sort
+from gnnjit.graph.structure import Structure
 from gnnjit.graph.validate import cut, shown
 from gnnjit.shapes import ArrayLike, HostArray, PyTree
 

@@ -409,14 +409,15 @@ def _from_concrete(
     if mask is not None:
         validate.room_for_padding(len(src), num_src, num_dst)
         src, dst = np.where(mask, src, 0), np.where(mask, dst, 0)
-    src, dst = src.astype(dtype), dst.astype(dtype)
+    src, dst = hosting.copied(src, dtype), hosting.copied(dst, dtype)
     order.check_concrete(src, dst, mask, *said)
+    into, outward = sort_on_host(src, dst, mask, (num_src, num_dst))
     graph = Graph(
         src=src,
         dst=dst,
         mask=mask,
-        in_structure=sort_on_host(dst, src, mask, num_dst),
-        out_structure=sort_on_host(src, dst, mask, num_src),
+        in_structure=into,
+        out_structure=outward,
         dropped=None,
         num_src=num_src,
         num_dst=num_dst,

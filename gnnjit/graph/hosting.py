@@ -15,6 +15,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from gnnjit.graph import validate
 from gnnjit.shapes import HostArray, PyTree
 
+CACHE_LINE = 64
+
 
 def on_host(*trees: PyTree) -> bool:
     """Whether NumPy can do the work: values are known, and each array is whole where it is."""
@@ -34,6 +36,22 @@ def _is_host_work(leaf: Any) -> bool:
 def read(array: Any) -> HostArray | None:
     """A concrete array in NumPy."""
     return None if array is None else np.asarray(array)
+
+
+def empty(length: int, dtype: Any) -> HostArray:
+    """An array of unknown content that a CPU device takes over as it is, without a copy: it begins
+    at a cache line."""
+    size = length * np.dtype(dtype).itemsize
+    memory = np.empty(size + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + size].view(dtype)
+
+
+def copied(array: HostArray, dtype: Any) -> HostArray:
+    """A copy in `dtype`, placed as `empty` places it."""
+    copy = empty(len(array), dtype)
+    np.copyto(copy, array, casting="unsafe")
+    return copy
 
 
 def to_device(tree: PyTree, like: Any = None) -> PyTree:

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse
 
 from gnnjit.graph import hosting
 from gnnjit.graph.degree_buckets import make_buckets
+from gnnjit.graph.host_sort import Sorted, counting_sorts
 from gnnjit.graph.row_tasks import make_tasks
 from gnnjit.graph.sorting import sort_edges
 from gnnjit.shapes import EdgeIndex, HostArray, RowPointer, SlotIndex
@@ -60,17 +60,29 @@ class Structure:
 
 
 def sort_on_host(
-    row: HostArray, neighbor: HostArray, mask: HostArray | None, num_rows: int
-) -> Structure:
-    """The structure of concrete edges `row[i] - neighbor[i]`, by a counting sort: O(E + rows).
+    src: HostArray, dst: HostArray, mask: HostArray | None, counts: tuple[int, int]
+) -> tuple[Structure, Structure]:
+    """The in-structure and the out-structure of concrete edges, by counting sorts: O(E + rows).
 
-    Indices must be in range; those under a False `mask` are padding. Its arrays are NumPy's.
+    Indices must be in range; those under a False `mask` are padding. Arrays are NumPy's.
+    counts: sources and destinations.
     """
-    dtype = row.dtype
-    key, keys = row, num_rows
-    if mask is not None:
-        key, keys = np.where(mask, row, dtype.type(num_rows)), num_rows + 1
-    indptr, neighbor, edge = counting_sort(key, neighbor, keys)
+    num_src, num_dst = counts
+    by_dst, dst_keys = _with_padding(dst, mask, num_dst)
+    by_src, src_keys = _with_padding(src, mask, num_src)
+    into, outward = counting_sorts([(by_dst, src, dst_keys), (by_src, dst, src_keys)])
+    return _structure(into, num_dst, dst.dtype), _structure(outward, num_src, src.dtype)
+
+
+def _with_padding(row: HostArray, mask: HostArray | None, num_rows: int) -> tuple[HostArray, int]:
+    """Keys of a sort that puts padding last, and how many there are."""
+    if mask is None:
+        return row, num_rows
+    return np.where(mask, row, row.dtype.type(num_rows)), num_rows + 1
+
+
+def _structure(found: Sorted, num_rows: int, dtype: np.dtype) -> Structure:
+    indptr, neighbor, edge = found
     indptr = indptr[: num_rows + 1].astype(dtype, copy=False)
     return Structure(
         indptr,  # type: ignore[arg-type]
@@ -79,19 +91,6 @@ def sort_on_host(
         make_buckets(indptr),
         make_tasks(indptr),
     )
-
-
-def counting_sort(
-    key: HostArray, payload: HostArray, num_keys: int
-) -> tuple[HostArray, HostArray, HostArray]:
-    """(first slot of each key, payload by slot, position by slot), stable.
-
-    SciPy's conversion from CSC to CSR is exactly this sort: take one column per edge.
-    """
-    columns = np.arange(len(key) + 1, dtype=key.dtype)
-    matrix = scipy.sparse.csc_array((payload, key, columns), shape=(num_keys, len(key)))
-    rows = matrix.tocsr()
-    return rows.indptr, rows.data, rows.indices
 
 
 def sort_traced(

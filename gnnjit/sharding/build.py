@@ -12,7 +12,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit.graph import validate
-from gnnjit.graph.structure import Structure, counting_sort
+from gnnjit.graph.host_sort import counting_sort
+from gnnjit.graph.structure import Structure
 from gnnjit.partition.partition import Partition
 from gnnjit.shapes import HostArray
 from gnnjit.sharding.exchange import AllGather, Halo, Ring, StopRange, runs_of

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gnnjit.graph.structure import Structure, counting_sort
+from gnnjit.graph.host_sort import counting_sort
+from gnnjit.graph.structure import Structure
 from gnnjit.shapes import HostArray
 from gnnjit.sharding.exchange import Halo, SendBlock, moved_rows
 

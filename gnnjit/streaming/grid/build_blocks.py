@@ -15,8 +15,8 @@ import numpy as np
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import validate
+from gnnjit.graph.host_sort import counting_sort
 from gnnjit.graph.reading import as_indices
-from gnnjit.graph.structure import counting_sort
 from gnnjit.shapes import ArrayLike, HostArray
 from gnnjit.store.store import VertexStore
 
