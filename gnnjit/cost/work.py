@@ -12,6 +12,7 @@ from gnnjit.cost.kinds import CACHES, INDEX, NAMES
 from gnnjit.cost.machine import Machine
 from gnnjit.cost.model import Work
 from gnnjit.cost.sketch import ArrayNode, EdgeNode, Sketch, SketchedTraversal
+from gnnjit.cost.temporaries import array_bytes, temporaries
 from gnnjit.ir.large_products import MATRIX
 from gnnjit.ir.space import Space
 
@@ -30,7 +31,7 @@ def bytes_of(sketch: Sketch, machine: Machine) -> float:
     kept = _materialised(sketch.operations, sketch.outputs)
     arrays = [n for n in sketch.operations if n.op != "leaf" and n in kept and n.place > 1]
     hoisted = [n for t in sketch.traversals for n in _Edges(t, machine).hoisted]
-    return sum(map(_bytes, arrays)) + sum(sketch.sizes[n.place] * n.bytes for n in hoisted)
+    return sum(map(array_bytes, arrays)) + sum(sketch.sizes[n.place] * n.bytes for n in hoisted)
 
 
 class _Counter:
@@ -55,36 +56,14 @@ class _Counter:
     def fresh(self) -> None:
         """Memory that the C library asks of the system in every call, since it gives back blocks of
         that size: results each, and the one block of all temporaries. Its pages are zeroed."""
-        results = {o: _bytes(o) for o in self.sketch.outputs if o.op != "leaf"}
+        results = {o: array_bytes(o) for o in self.sketch.outputs if o.op != "leaf"}
         blocks = [*results.values(), self.temporaries(set(results))]
         self.add("memory", fresh=sum(b for b in blocks if b > self.machine.fresh))
 
     def temporaries(self, results: set[ArrayNode]) -> float:
-        """Bytes of the arrays, but for results, that are alive at the same time at most. A loop
-        writes over an operand of the same size that nobody reads any more."""
+        """Bytes of the arrays, but for results, that are alive at the same time at most."""
         nodes = [n for n in self.sketch.operations if n.op != "leaf" and n in self.kept]
-        last = {i: k for k, node in enumerate(nodes) for i in self.reads(node)}
-        home = set(results)
-        for k, node in reversed(list(enumerate(nodes))):
-            if node in home and _is_loop(node):
-                home.update(self.dying(node, k, last))
-        dead: dict[int, float] = {}
-        alive = peak = 0.0
-        for k, node in enumerate(nodes):
-            if node not in home:
-                over = self.dying(node, k, last) if _is_loop(node) else []
-                reused = any(i not in home for i in over)
-                peak = max(peak, alive + (0.0 if reused else _bytes(node)))
-                alive += _bytes(node)
-                end = last.get(node, k)
-                dead[end] = dead.get(end, 0.0) + _bytes(node)
-            alive -= dead.pop(k, 0.0)
-        return peak
-
-    def dying(self, node: ArrayNode, k: int, last: dict[ArrayNode, int]) -> list[ArrayNode]:
-        """The first operand whose place the result of node number `k` may take."""
-        same = (i for i in self.reads(node) if i.op != "leaf" and _bytes(i) == _bytes(node))
-        return [i for i in same if last.get(i) == k][:1]
+        return temporaries(nodes, self.reads, results)
 
     def reads(self, node: ArrayNode) -> list[ArrayNode]:
         """The written arrays that a node reads, through what is fused into it."""
@@ -111,7 +90,7 @@ class _Counter:
                 self.elementwise(node)
 
     def matmul(self, node: ArrayNode) -> None:
-        n, moved = node.place, sum(_bytes(i) for i in node.inputs) + _bytes(node)
+        n, moved = node.place, sum(array_bytes(i) for i in node.inputs) + array_bytes(node)
         heads = max(node.inputs, key=lambda i: i.place).width // max(1, node.inner)
         if heads == 1:
             self.product(n, node.inner, node.width, moved)
@@ -129,14 +108,14 @@ class _Counter:
 
     def tall(self, node: ArrayNode) -> None:
         ct, other = node.inputs
-        n, moved = max(ct.place, other.place), _bytes(ct) + _bytes(other)
+        n, moved = max(ct.place, other.place), array_bytes(ct) + array_bytes(other)
         columns = max(1, ct.width * other.width // max(1, node.width))
         self.add("tall", **tall_features(n, node.width, columns, moved, self.machine))
 
     def reduce(self, node: ArrayNode) -> None:
         """A sum over vertices, or within each; of products with one number per vertex, or to one,
         XLA's loop on a CPU is several times as slow."""
-        read = sum(map(_bytes, self.reads(node)))
+        read = sum(map(array_bytes, self.reads(node)))
         slow = (node.op == "total" and _scaled_by_number(node.inputs[0])) or (
             node.op != "total" and node.width == 1
         )
@@ -147,11 +126,11 @@ class _Counter:
         if node.place == 1:
             self.add("elementwise", count=1)
             return
-        moved = _bytes(node) + sum(map(_bytes, self.reads(node)))
+        moved = array_bytes(node) + sum(map(array_bytes, self.reads(node)))
         functions = node.place * node.width * node.cost.transcendental
-        repeats = _bytes(node) if _repeats_heads(node) else 0.0
+        repeats = array_bytes(node) if _repeats_heads(node) else 0.0
         self.add(
-            "elementwise", count=1, parallel=float(_bytes(node) > self.machine.parallel),
+            "elementwise", count=1, parallel=float(array_bytes(node) > self.machine.parallel),
             bytes=moved, repeats=repeats, transcendentals=functions,
         )  # fmt: skip
 
@@ -319,19 +298,10 @@ def _repeats_heads(node: ArrayNode) -> bool:
     return any(1 < i.width < node.width and i.place == node.place for i in sources)
 
 
-def _is_loop(node: ArrayNode) -> bool:
-    """Whether it is computed element by element."""
-    return node.op not in ("aggregate", "tall", "total", "dot_general") and node.cost.rule != "sum"
-
-
 def _scaled_by_number(node: ArrayNode) -> bool:
     """Whether it is a product with one number per element."""
     sources = [i.inputs[0] if i.op == "view" else i for i in node.inputs]
     return node.op == "mul" and node.width > 1 and any(i.width == 1 for i in sources)
-
-
-def _bytes(node: ArrayNode) -> float:
-    return float(node.place * node.bytes)
 
 
 def _is_matmul(node: ArrayNode) -> bool:

@@ -26,9 +26,9 @@ product is multiplied by the number of edges last, where the program does not do
 features may be too large for a number. Half precision is multiplied and summed in float32. A
 product that moves from the edges to a vertex space reads 0 at vertices without edges, so that a NaN
 which nobody read stays out of the gradient of W. Refuses maxima and minima, factors that vary along
-the features (gates), what has another dtype than the matrix (but for float32 and half precision) or
-another precision than the default, matrices that are not shared, and more than 64 values between a
-matrix and its features.
+the features (gates), what has another dtype than the matrix (but for float32 and half precision),
+products of different precisions, matrices that are not shared, and more than 64 values between a
+matrix and its features. A product keeps the precision that was asked for.
 """
 
 from __future__ import annotations

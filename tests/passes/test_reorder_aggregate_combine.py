@@ -245,6 +245,39 @@ def test_last_matrix_of_an_edge_mlp_and_its_bias():
         """)  # fmt: skip
 
 
+@pytest.mark.parametrize("asked", ["DEFAULT", "HIGH", "HIGHEST"])
+def test_a_precision_moves_with_its_product(asked):
+    """As where `jax.default_matmul_precision` is set."""
+    precise = f"precision=(Precision.{asked}, Precision.{asked}), preferred_element_type=None"
+    fires(COMBINE, SUM_FIRST.replace("a @ w", f"dot_general(a, w, {precise})"), f"""\
+        layer f(x: f32[src, 2], w: f32[2, 3])
+          a: i32[src] = degree of u
+          b: bool[src] = a > 0
+          c: bool[src, 2] = broadcast_in_dim(b, broadcast_dimensions=())
+          d: f32[2] = broadcast_in_dim(0.0, broadcast_dimensions=())
+          f: f32[src, 2] = select_n(c, d, x)
+          g: f32[src, 3] = dot_general(f, w, {precise})
+          h: f32[dst, 3] = sum over (u -> v) of g[u]
+          return h
+        """)  # fmt: skip
+
+
+def test_products_of_different_precisions_stay_apart():
+    precise = "precision=(Precision.HIGHEST, Precision.HIGHEST), preferred_element_type=None"
+    old = program(f"""\
+        layer f(x: f32[src, 2], v: f32[dst, 2], w: f32[2, 3])
+          a: f32[src, 3] = x @ w
+          b: f32[dst, 3] = sum over (u -> v) of a[u]
+          c: f32[dst, 3] = dot_general(v, w, {precise})
+          d: f32[dst, 3] = b + c
+          return d
+        """)  # fmt: skip
+    new = AGGREGATE(old)
+    assert products(new) == 2
+    assert f"dot_general(v, w, {precise})" in show(new)
+    same(old, new)
+
+
 def test_a_matrix_moves_onto_the_edges_only_when_told():
     text = """\
         layer f(x: f32[src, 2], y: f32[dst, 2], w: f32[2, 3])

@@ -23,6 +23,7 @@ from gnnjit.passes.analysis.movable_matmuls import (
     MatmulSite,
     Tree,
     is_plain,
+    precision_of,
     reads,
     walk,
 )
@@ -115,6 +116,8 @@ def _match(analysis: Analysis, eqn: Equation) -> Score | None:
     if not isinstance(vector, Value) or vector.space is not Space.SHARED:
         return None
     assert isinstance(product, Value)
+    if eqn.op.name == "dot_general" and precision_of(eqn) != form.matmul.precision:
+        return None
     tree, leaves = walk(product, analysis.linear, analysis.made)
     too_large = len(tree) > LARGEST_TREE
     return None if too_large else Score(eqn, product, form, vector, axis, tree, leaves)

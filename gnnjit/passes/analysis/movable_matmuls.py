@@ -45,6 +45,9 @@ Tree = Mapping[Value, tuple[int, ...]]
 LARGEST_TREE = 64
 """Values that one matrix is moved past, at most."""
 
+PRECISIONS = (None, *((p, p) for p in lax.Precision))
+"""Precisions of both operands that a product keeps wherever it stands."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Matmul:
@@ -69,8 +72,13 @@ class Matmul:
         """The number of columns of the product."""
         return self.matrix.shape[1 - self.axis]
 
+    @property
+    def precision(self) -> Any:
+        return precision_of(self.eqn)
+
     def same(self, other: Matmul) -> bool:
-        return self.matrix is other.matrix and self.axis == other.axis
+        one = (self.axis, self.precision) == (other.axis, other.precision)
+        return one and self.matrix is other.matrix
 
     def in_dtype(self, builder: Builder, dtype: Any) -> Atom:
         """The matrix, as it multiplies features of this dtype."""
@@ -99,12 +107,18 @@ def match_matmul(eqn: Equation) -> Matmul | None:
     return Matmul(eqn, at, eqn.op["dimension_numbers"][0][at][0])
 
 
+def precision_of(eqn: Equation) -> Any:
+    """What was asked of a product, as JAX has it: None, a pair, or the name of an algorithm."""
+    assert isinstance(eqn.op, Lax)
+    return dict(eqn.op.params).get("precision")
+
+
 def is_plain(eqn: Equation) -> bool:
-    """Whether nothing but the default is asked of a product of two arrays of one dtype."""
+    """Whether nothing but a precision is asked of a product of two arrays of one dtype."""
     assert isinstance(eqn.op, Lax)
     params, dtype = dict(eqn.op.params), eqn.outputs[0].dtype
     contracted, batched = params["dimension_numbers"]
-    usual = params.get("precision") is None and params.get("out_sharding") is None
+    usual = precision_of(eqn) in PRECISIONS and params.get("out_sharding") is None
     one = len(contracted[0]) == 1 and not batched[0]
     same = all(a.dtype == dtype for a in eqn.inputs)
     return usual and one and same and is_floating(dtype)
