@@ -3,6 +3,7 @@
 from gnnjit.compiler.check import check
 from gnnjit.compiler.explain import explain
 from gnnjit.compiler.layer import layer, reference
+from gnnjit.frontend import readout
 from gnnjit.frontend.vocabulary import (
     degree,
     dropout,
@@ -42,6 +43,7 @@ __all__ = [
     "min",
     "portable",
     "random_uniform",
+    "readout",
     "rebalance",
     "reference",
     "shard",

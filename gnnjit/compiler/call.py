@@ -232,8 +232,9 @@ def calls_of(
     if is_layer(target):
         owner = getattr(target, "__self__", None)
         args = args if owner is None else (owner, *args)
-        edges, rest = keywords.get("edges"), {k: v for k, v in keywords.items() if k != "edges"}
-        return [trace_call(target.__gnnjit_layer__, args, edges, rest)]
+        rest = dict(keywords)
+        edges, of_graphs = rest.pop("edges", None), rest.pop("globals", None)
+        return [trace_call(target.__gnnjit_layer__, args, edges, rest, of_graphs)]
     if not callable(target):
         raise LayerError(f"{asked}: got {type(target).__name__}, expected a layer or a function")
     with recorded_calls() as calls:
@@ -244,17 +245,22 @@ def calls_of(
 
 
 def trace_call(
-    definition: Definition, args: Any, edges: Any, keywords: dict[str, Any]
+    definition: Definition,
+    args: Any,
+    edges: Any,
+    keywords: dict[str, Any],
+    of_graphs: Any = None,
 ) -> TracedCall:
-    """Check the arguments of one call, and trace the function."""
+    """Check the arguments of one call, and trace the function. `of_graphs`: its `globals`."""
     owner, graph, x, params = _split(definition, args)
     where = f"{definition.where}: {definition.name}"
     if isinstance(x, Bipartite):
         x = Bipartite(checked(x.src, "x.src", where), checked(x.dst, "x.dst", where))
     else:
         x = checked(x, "x", where)
-    edges = checked(edges, "edges", where)
+    edges, of_graphs = checked(edges, "edges", where), checked(of_graphs, "globals", where)
     _check_sizes(definition, graph, x, edges)
+    graph.check(of_graphs, Space.GRAPH, f"{where}: globals")
     if isinstance(graph, ShardedGraph):
         _check_mesh(definition)
     else:
@@ -262,7 +268,7 @@ def trace_call(
     src, dst = (x.src, x.dst) if isinstance(x, Bipartite) else (x, x)
     static = {k: keywords[k] for k in definition.statics if k in keywords}
     shared = {k: v for k, v in keywords.items() if k not in static}
-    arguments = Arguments(src, dst, edges, params, shared)
+    arguments = Arguments(src, dst, edges, params, shared, of_graphs)
     fn = functools.partial(definition.fn, *owner, **static)
     own = owner[0] if owner else None
     linen = active_linen(own)
@@ -361,6 +367,6 @@ def _run(call: Call, graph: AnyGraph, arrays: Any) -> list[Any]:
         return outs
     # What a primitive is lowered to is not looked into for the devices that it needs.
     return [
-        jax.lax.with_sharding_constraint(x, graph.sharding_of(space is not Space.SHARED))
+        jax.lax.with_sharding_constraint(x, graph.sharding_of(not space.is_replicated))
         for x, space in zip(outs, call.output_spaces, strict=True)
     ]

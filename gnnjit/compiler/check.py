@@ -194,7 +194,7 @@ def _results(call: TracedCall, outs: Sequence[Any]) -> list[Any]:
     graph = call.graph
     if not isinstance(graph, ShardedGraph):
         return list(outs)
-    real = {Space.SHARED: True, Space.DST: graph.vertex_mask}
+    real = {Space.SHARED: True, Space.GRAPH: True, Space.DST: graph.vertex_mask}
     return [
         jnp.where(jnp.reshape(real.get(space, graph.mask), (-1,) + (1,) * (x.ndim - 1)), x, 0)
         if x.ndim else x

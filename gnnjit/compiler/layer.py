@@ -30,11 +30,14 @@ def layer(
     edges. A vertex value that is returned comes back as `[num_dst, ...]`, an edge value as
     `[num_edges, ...]` in the order in which the edges were given, a shared value as it is.
 
-    The result is called as `layer(graph, x, *params, edges=None, **params)`:
+    The result is called as `layer(graph, x, *params, edges=None, globals=None, **params)`:
 
     - `graph` is a `gnnjit.Graph`, or what `gnnjit.shard` made of one.
     - `x` is a pytree of `[num_nodes, ...]`, or `Bipartite(src=..., dst=...)`.
     - `edges` is a pytree of `[num_edges, ...]`, read as `e.data`.
+    - `globals` is a pytree of `[num_graphs, ...]`, one row for each graph of a batch, read as
+      `e.globals`. What is computed from it and from `gnnjit.readout` alone is computed once a
+      graph, and comes back as `[num_graphs, ...]`.
 
     It composes with `jit`, `grad`, `vmap`, `scan` and the rest of JAX. On a method, `self` counts
     as captured. `layer.explain(...)` and `layer.check(...)` take the arguments of a call; see
@@ -79,8 +82,8 @@ def layer(
     definition = Definition(fn, statics, location(fn), budget)
 
     @functools.wraps(fn)
-    def call(*args: Any, edges: Any = None, **keywords: Any) -> Any:
-        return trace_call(definition, args, edges, keywords).run_recorded()
+    def call(*args: Any, edges: Any = None, globals: Any = None, **keywords: Any) -> Any:
+        return trace_call(definition, args, edges, keywords, globals).run_recorded()
 
     call.__gnnjit_layer__ = definition  # type: ignore[attr-defined]
     signature = _called_as(definition)
@@ -103,10 +106,13 @@ def _called_as(definition: Definition) -> inspect.Signature | None:
     if len(own) < at + 2 or any(p.kind not in positional for p in own[: at + 2]):
         return None
     taken = {p.name for p in own}
-    if taken & {"graph", "x", "edges"}:
+    if taken & {"graph", "x", "edges", "globals"}:
         return None
     graph, x = (inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in ("graph", "x"))
     head = [p.replace(kind=inspect.Parameter.POSITIONAL_ONLY) for p in own[:at]]
-    edges = inspect.Parameter("edges", inspect.Parameter.KEYWORD_ONLY, default=None)
-    rest = sorted([edges, *own[at + 2 :]], key=lambda p: p.kind)  # stable: edges comes first
+    given = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+        for name in ("edges", "globals")
+    ]
+    rest = sorted([*given, *own[at + 2 :]], key=lambda p: p.kind)  # stable: these come first
     return inspect.Signature([*head, graph, x, *rest])

@@ -126,7 +126,7 @@ class Call:
 
 def _device_bytes(graph: AnyGraph, x: Any, space: Space) -> int:
     """Bytes of an array of a space, on one device."""
-    if space is Space.SHARED or not isinstance(graph, ShardedGraph):
+    if space.is_replicated or not isinstance(graph, ShardedGraph):
         return num_bytes(x)
     return num_bytes(x) // graph.num_shards
 
@@ -134,8 +134,8 @@ def _device_bytes(graph: AnyGraph, x: Any, space: Space) -> int:
 def _sizes_here(graph: AnyGraph) -> GraphSizes:
     """Vertices and edges that one device works on."""
     if isinstance(graph, ShardedGraph):
-        return GraphSizes(graph.num_rows, graph.num_rows, graph.num_slots)
-    return GraphSizes(graph.num_src, graph.num_dst, graph.num_edges)
+        return GraphSizes(graph.num_rows, graph.num_rows, graph.num_slots, graph.num_graphs)
+    return GraphSizes(graph.num_src, graph.num_dst, graph.num_edges, graph.num_graphs)
 
 
 def bind(call: Call, graph: AnyGraph, arrays: Sequence[Any]) -> list[Any]:

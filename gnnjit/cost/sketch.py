@@ -24,6 +24,8 @@ from gnnjit.ir.program import (
     Index,
     Lax,
     Literal,
+    OfGraph,
+    Pool,
     Program,
     Reduce,
     Value,
@@ -37,17 +39,20 @@ _TIES = OpCost("none", 3)
 
 @dataclasses.dataclass(frozen=True)
 class GraphSizes:
-    """Number of sources, destinations and edges (with padding)."""
+    """Number of sources, destinations and edges (with padding), and of graphs."""
 
     src: int
     dst: int
     edges: int
+    graphs: int = 1
 
     def __getitem__(self, space: Space) -> int:
         if space is Space.EDGE:
             return self.edges
         if space is Space.SHARED:
             return 1
+        if space is Space.GRAPH:
+            return self.graphs
         return self.src if space is Space.SRC else self.dst
 
 
@@ -146,6 +151,11 @@ class _Sketcher:
                 n = self.sizes[eqn.space]
                 for k, out in enumerate(eqn.outputs):
                     env[out] = _lax(self.tape, eqn, inputs, out, place=n, number=k)
+            case Pool() | OfGraph():
+                (out,) = eqn.outputs
+                known = TABLE["reduce_sum" if isinstance(eqn.op, Pool) else "copy"]
+                env[out] = self.tape.add(eqn.op.name, known, inputs, out.size, _itemsize(out),
+                                         detail=eqn.op, place=self.sizes[out.space])  # fmt: skip
             case Degree() | Index():
                 (out,) = eqn.outputs
                 env[out] = self.tape.leaf((eqn.op.name, out.space), self.sizes[out.space], 1, 4)

@@ -70,6 +70,15 @@ def by_hand(
     known = all(_compat.value_of(x) is not None for x in given)
     if not isinstance(graph, Graph) or not known or not graph.num_dst:
         return None
+    if any(v.space is Space.GRAPH for v in traced.program.values()):
+        warnings.warn(
+            f"{where}: {name} computes with values of whole graphs (e.globals, gnnjit.readout), so "
+            "it cannot run edge by edge under jax.disable_jit(); it is compiled, and prints "
+            "nothing",
+            GnnjitWarning,
+            stacklevel=2,
+        )
+        return None
     if graph.num_edges > MANY:
         warnings.warn(
             f"{where}: {name} runs edge by edge under jax.disable_jit(), a millisecond or more for "

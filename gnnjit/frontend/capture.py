@@ -13,6 +13,8 @@ from gnnjit import _compat
 from gnnjit.errors import LayerError
 from gnnjit.frontend import suspicions
 from gnnjit.frontend.interned import CUSTOM, interned
+from gnnjit.frontend.pooled import pool
+from gnnjit.frontend.readout import pool_p
 from gnnjit.frontend.vocabulary import degree_p, index_p, reduce_p
 from gnnjit.frontend.walker import Walker
 from gnnjit.ir.program import (
@@ -25,7 +27,9 @@ from gnnjit.ir.program import (
     Lax,
     Literal,
     Location,
+    OfGraph,
     Op,
+    Pool,
     Program,
     Reduce,
     Value,
@@ -38,7 +42,7 @@ MUTABLE = (
     "edges: read it before the layer and pass the array; return what should be stored, and store "
     "it where the layer is called"
 )
-_OURS = (reduce_p, degree_p, index_p)
+_OURS = (reduce_p, pool_p, degree_p, index_p)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,11 +118,14 @@ def _on_the_edges(program: Program) -> Program:
 
     `log(v)` stands among what the user does with an edge, so a vertex without edges never
     computes it, in value or gradient. What reaches an output other than through a reduction
-    stays per vertex, also where edges read it too: the user asked for it at every vertex.
+    stays per vertex, also where edges read it too: the user asked for it at every vertex. So does
+    what is reduced over the vertices of a graph.
     """
     asked = set(program.outputs)
     for eqn in reversed(program.equations):
-        if eqn.space is Space.DST and not isinstance(eqn.op, Reduce) and asked & {*eqn.outputs}:
+        if isinstance(eqn.op, Pool):
+            asked.update(eqn.inputs)
+        elif eqn.space is Space.DST and not isinstance(eqn.op, Reduce) and asked & {*eqn.outputs}:
             asked.update(eqn.inputs)
 
     def rule(builder: Builder, eqn: Equation) -> bool:
@@ -140,6 +147,7 @@ class _LayerWalker(Walker[Atom]):
         self.edge_values = edge_values
         self.effects = effects
         self.warned: set[Any] = set()
+        self.read: dict[tuple[Atom, Space], Atom] = {}
 
     def constant(self, variables: Sequence[Any], value: Any) -> Atom:
         if not np.shape(value):
@@ -159,11 +167,30 @@ class _LayerWalker(Walker[Atom]):
         if self.effects and not eqn.outvars:
             return []
         _refuse(eqn, ins, self.where, self.outermost.source_info)
+        if eqn.primitive is pool_p:
+            return [pool(self.builder, eqn.params["kind"], ins[0], self.where)]
+        ins = self.out_of_graphs(ins, eqn.primitive is reduce_p)
         op, space = self.operation(eqn, ins)
         if op.name == "index":
             ins = []
         outs = [Value(tuple(v.aval.shape), v.aval.dtype, space) for v in eqn.outvars]
         return self.builder.emit(op, ins, outs, self.where)
+
+    def out_of_graphs(self, ins: list[Atom], reduced: bool) -> list[Atom]:
+        """The operands, values of graphs as values of vertices where the others are of those (or
+        all edges of a vertex read them: `reduced`)."""
+        others = join(*(a.space for a in ins if a.space is not Space.GRAPH))
+        if others is Space.SHARED and not reduced:
+            return ins
+        space = Space.SRC if others is Space.SRC else Space.DST
+        return [self.of_graph(a, space) if a.space is Space.GRAPH else a for a in ins]
+
+    def of_graph(self, value: Atom, space: Space) -> Atom:
+        if (value, space) not in self.read:
+            out = Value(tuple(value.shape), value.dtype, space)
+            self.builder.emit(OfGraph(), [value], [out], self.where)
+            self.read[value, space] = out
+        return self.read[value, space]
 
     def operation(self, eqn: Any, ins: list[Atom]) -> tuple[Op, Space]:
         if eqn.primitive is reduce_p:
@@ -184,7 +211,7 @@ class _LayerWalker(Walker[Atom]):
         if (where, said) in self.warned:  # a word may reduce twice
             return
         self.warned.add((where, said))
-        reduced = any(isinstance(e.op, (Reduce, Degree)) for e in self.builder.equations)
+        reduced = any(isinstance(e.op, (Reduce, Pool, Degree)) for e in self.builder.equations)
         suspicions.warn(where, suspicions.reduced_vertex_value(said, value, reduced))
 
 
@@ -219,8 +246,10 @@ def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None, made_at: Any)
             "same for the whole graph, expected like= (or what gnnjit.dropout is given) on edges "
             "or vertices: draw for a parameter with jax.random, outside the layer"
         )
-    if eqn.primitive is reduce_p and ins[0].space is Space.SHARED:
+    if eqn.primitive in (reduce_p, pool_p) and ins[0].space is Space.SHARED:
         raise LayerError(at + _shared_message(eqn.params["said"], ins[0]))
+    if eqn.primitive is pool_p and ins[0].space is Space.GRAPH:
+        raise LayerError(at + _graph_message(eqn.params["said"], ins[0]))
     if eqn.primitive.name in CUSTOM or any(True for _ in _compat.subjaxprs(eqn)):
         inner = next((e for e in _nested(eqn) if e.primitive in _OURS), None)
         if inner is not None:
@@ -232,14 +261,28 @@ def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None, made_at: Any)
 
 def _shared_message(said: str, atom: Atom) -> str:
     kind = f"{atom.dtype.name}{list(atom.shape)}"
-    name = f" {atom.name}" if isinstance(atom, Value) and atom.name else ""
+    name = _named(atom)
     advice = "gnnjit.degree() counts the edges"
     if isinstance(atom, Value) and len(atom.shape) == 2:
         advice = f"Did you mean {said}(e.src @ {atom.name or 'w'})?"
+    if said.startswith("readout."):
+        advice = f"Combine it with v or e.src first, as in {said}({name.strip() or 'w'} * v)"
     return (
         f"{said}() needs a value on edges or vertices, got the shared value{name}: {kind}, which "
         f"is the same for every edge. {advice}"
     )
+
+
+def _graph_message(said: str, atom: Atom) -> str:
+    kind = f"{atom.dtype.name}{list(atom.shape)}"
+    return (
+        f"{said}() needs a value on edges or vertices, got a value of the whole graph{_named(atom)}"
+        f": {kind}, which there is once a graph. Use it as it is"
+    )
+
+
+def _named(atom: Atom) -> str:
+    return f" {atom.name}" if isinstance(atom, Value) and atom.name else ""
 
 
 def _nested(eqn: Any) -> Any:

@@ -69,7 +69,7 @@ def _attribute(
 ) -> LayerError | None:
     if not _compat.is_tracer(error.obj):
         return None
-    if error.name not in ("src", "dst", "data"):
+    if error.name not in ("src", "dst", "data", "globals"):
         asked = shortened(str(error.name), 60)
         return LayerError(
             f"{at}: {name} asked an array for .{asked}, which arrays do not have\n"

@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from gnnjit.errors import GnnjitWarning
-from gnnjit.ir.program import Degree, Equation, Lax, Location, Program, Reduce, Value
+from gnnjit.ir.program import Degree, Equation, Lax, Location, Pool, Program, Reduce, Value
 from gnnjit.ir.space import Space
 
 _seen: dict[Any, Any] = {}
@@ -72,7 +72,7 @@ def _is_per_feature(eqn: Equation) -> bool:
 
 def _warn_of_own_features(program: Program) -> None:
     """Where a layer reduces over no edges, and adds up the features of one source instead."""
-    if any(isinstance(e.op, (Reduce, Degree)) for e in program.equations):
+    if any(isinstance(e.op, (Reduce, Pool, Degree)) for e in program.equations):
         return
     for v in program.inputs:
         if v.space is not Space.SRC or not v.shape:

@@ -25,8 +25,8 @@ from gnnjit.ir.space import Space
 
 @dataclasses.dataclass(frozen=True)
 class Edge:
-    """One incoming edge as a layer function sees it: `src`, `dst` and `data`, each a pytree of
-    per-element arrays. Reading what the call did not bring is an error."""
+    """One incoming edge as a layer function sees it: `src`, `dst`, `data` and `globals` (of its
+    graph), each a pytree of per-element arrays. Reading what the call did not bring is an error."""
 
     _fields: dict[str, Any]
     _missing: dict[str, str]
@@ -40,7 +40,7 @@ class Edge:
             raise LayerError(self._missing[name])
         if name in _OF_ARRAYS:
             return self._fail()
-        raise LayerError(f"an edge has src, dst and data; it has no {name!r}")
+        raise LayerError(f"an edge has src, dst, data and globals; it has no {name!r}")
 
     def _fail(self, *_: Any, **__: Any) -> Any:
         raise LayerError(_AS_ARRAY)
@@ -82,13 +82,15 @@ class _Missing:
 @dataclasses.dataclass(frozen=True)
 class Arguments:
     """What one call of a layer brings. Leaves of `src`, `dst`, `edges` have a leading axis of
-    their space's size; `params` leaves are shared. A missing part is None."""
+    their space's size, and those of `globals` one for each graph; `params` leaves are shared. A
+    missing part is None."""
 
     src: Any
     dst: Any
     edges: Any
     params: tuple[Any, ...]
     keywords: dict[str, Any]
+    globals: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +119,7 @@ def trace(
         Space.SRC: ("e.src", args.src),
         Space.DST: ("v", args.dst),
         Space.EDGE: ("e.data", args.edges),
+        Space.GRAPH: ("e.globals", args.globals),
         Space.SHARED: ("", (args.params, args.keywords)),
     }
     mistakes.check_call(fn, args.params, list(args.keywords), name, where)
@@ -153,7 +156,8 @@ def trace(
             raise
         raise said from error
     refuse_batched_constants(captured, graph, f"{where}: {name}")
-    _refuse_unread_edges(captured, f"{where}: {name}")
+    for space in (Space.EDGE, Space.GRAPH):
+        _refuse_unread(captured, space, f"{where}: {name}")
     if not getattr(fn, "args", ()):  # a module's parameters are captured too
         suspicions.look_through(captured.program, len(captured.constants), graph)
     return TracedLayer(captured.program, (*operands, *captured.constants), out_trees[-1])
@@ -186,7 +190,9 @@ def call_element(
 ) -> list[Any]:
     """The leaves of what `fn` returns for one vertex and one incoming edge."""
     shared = jax.tree.map(jnp.asarray, (args.params, args.keywords))
-    groups = {Space.SRC: src, Space.DST: dst, Space.EDGE: data, Space.SHARED: shared}
+    groups = {
+        Space.SRC: src, Space.DST: dst, Space.EDGE: data, Space.GRAPH: None, Space.SHARED: shared,
+    }  # fmt: skip
     out = _call(fn, args, groups, name, where)
     return [_output(leaf, f"{where}: {name}") for leaf in jax.tree.leaves(out)]
 
@@ -222,6 +228,7 @@ def call_once(
         Space.SRC: jax.tree.map(element, args.src),
         Space.DST: jax.tree.map(element, args.dst),
         Space.EDGE: jax.tree.map(element, args.edges),
+        Space.GRAPH: jax.tree.map(element, args.globals),
         Space.SHARED: (args.params, args.keywords),
     }
     state = getattr(owner, "_state", None)
@@ -260,12 +267,13 @@ def refuse_batched_constants(captured: Any, graph: Any, what: str) -> None:
             )
 
 
-def _refuse_unread_edges(captured: Captured, what: str) -> None:
-    """Error where a call brought edge features and the layer's results depend on none of them.
+def _refuse_unread(captured: Captured, space: Space, what: str) -> None:
+    """Error where a call brought features of edges, or of graphs, and the layer's results depend on
+    none of them.
 
     A layer that reads some leaves of a pytree is no mistake: layers of a model may share one.
     """
-    given = [v for v in captured.program.inputs if v.space is Space.EDGE]
+    given = [v for v in captured.program.inputs if v.space is space]
     if not given or not captured.unread.issuperset(given):
         return
     shown: list[str] = []
@@ -275,6 +283,12 @@ def _refuse_unread_edges(captured: Captured, what: str) -> None:
         if sum(map(len, shown)) > 300:
             break
     more = f" and {len(given) - len(shown)} more" if len(given) > len(shown) else ""
+    if space is Space.GRAPH:
+        raise LayerError(
+            f"{what} was given globals=, and its results depend on none of it (per graph: "
+            f"{', '.join(shown)}{more}). Read it in the layer as e.globals, as in v + e.globals; "
+            "or leave globals= out"
+        )
     raise LayerError(
         f"{what} was given edges=, and its results depend on none of it (per edge: "
         f"{', '.join(shown)}{more}). "
@@ -373,6 +387,12 @@ def _call(fn: Any, args: Arguments, groups: dict[Space, Any], name: str, where: 
         missing["data"] = _ABSENT.format(where, name, "e.data", "edge features", "edges=...")
     else:
         fields["data"] = groups[Space.EDGE]
+    if args.globals is None:
+        missing["globals"] = _ABSENT.format(
+            where, name, "e.globals", "features of graphs", "globals=..., [num_graphs, ...]"
+        )
+    else:
+        fields["globals"] = groups[Space.GRAPH]
     v = groups[Space.DST] if args.dst is not None else _Missing(no_dst)
     params, keywords = groups[Space.SHARED]
     with layer_scope():

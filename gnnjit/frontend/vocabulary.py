@@ -20,7 +20,8 @@ from jax import lax
 
 from gnnjit import _compat
 from gnnjit.errors import LayerError, shortened
-from gnnjit.ir.at_most import at_most
+from gnnjit.frontend import formulas
+from gnnjit.frontend.formulas import as_by, as_float, real
 from gnnjit.system.contexts import Context
 
 _state = threading.local()
@@ -60,11 +61,12 @@ def _runner() -> Runner | None:
     return getattr(_state, "runner", None)
 
 
-def _inside(what: str) -> None:
+def inside(what: str, reads: str = "the edges of one vertex") -> None:
+    """Error unless a layer is being traced; notes the word that the user said."""
     _state.said = what
     if not _in_layer.value:
         raise LayerError(
-            f"gnnjit.{what}() was called outside a layer: it reads the edges of one vertex, so it "
+            f"gnnjit.{what}() was called outside a layer: it reads {reads}, so it "
             "has meaning only in a function decorated with @gnnjit.layer"
         )
 
@@ -76,16 +78,21 @@ def _define(name: str) -> Any:
     return prim
 
 
-def _reduce_jvp(primals: Any, tangents: Any, *, kind: str, said: str) -> Any:
-    if kind != "sum":
-        raise LayerError(
-            f"jax.jvp or jax.grad inside a layer reached gnnjit.{said}(): differentiate the whole "
-            "layer from outside instead"
-        )
-    (x,), (t,) = primals, tangents
-    out = reduce_p.bind(x, kind=kind, said=said)
-    zero = type(t) is _compat.ad.Zero
-    return out, t if zero else reduce_p.bind(t, kind=kind, said=said)
+def linear_jvp(primitive: Any) -> Callable[..., Any]:
+    """The jvp rule of a reduction inside a layer: sums are linear, the others have none."""
+
+    def rule(primals: Any, tangents: Any, *, kind: str, said: str) -> Any:
+        if kind != "sum":
+            raise LayerError(
+                f"jax.jvp or jax.grad inside a layer reached gnnjit.{said}(): differentiate the "
+                "whole layer from outside instead"
+            )
+        (x,), (t,) = primals, tangents
+        out = primitive.bind(x, kind=kind, said=said)
+        zero = type(t) is _compat.ad.Zero
+        return out, t if zero else primitive.bind(t, kind=kind, said=said)
+
+    return rule
 
 
 reduce_p = _define("gnnjit_reduce")
@@ -93,8 +100,8 @@ _compat.batching.primitive_batchers[reduce_p] = lambda args, dims, **params: (
     reduce_p.bind(*args, **params),
     dims[0],
 )
-_compat.ad.primitive_jvps[reduce_p] = _reduce_jvp
-_compat.ad.primitive_transposes[reduce_p] = lambda *_, **__: _no_inner_transpose()
+_compat.ad.primitive_jvps[reduce_p] = linear_jvp(reduce_p)
+_compat.ad.primitive_transposes[reduce_p] = lambda *_, **__: no_inner_transpose()
 
 _compat.mlir.register_lowering(
     reduce_p, _compat.mlir.lower_fun(lambda x, **_: x, multiple_results=False)
@@ -124,14 +131,16 @@ _compat.ad.primitive_jvps[index_p] = lambda primals, tangents: (
 )
 
 
-def _no_inner_transpose() -> Any:
+def no_inner_transpose() -> Any:
+    """The transpose rule of a reduction inside a layer."""
     raise LayerError(
         "jax.grad inside a layer reached a reduction over edges: differentiate the whole layer "
         "from outside instead, or differentiate only the per-edge part inside"
     )
 
 
-def _reduce(kind: str, x: Any) -> jax.Array:
+def numbers_to_reduce(kind: str, x: Any) -> tuple[jax.Array, str]:
+    """The array, and the word that the user said. Error where it has no such reduction."""
     x = jnp.asarray(x)
     said = getattr(_state, "said", kind)
     if kind != "sum" and jnp.issubdtype(x.dtype, jnp.complexfloating):
@@ -140,6 +149,11 @@ def _reduce(kind: str, x: Any) -> jax.Array:
         raise LayerError(
             f"{said}() got random keys ({x.dtype.name}), which are no numbers: draw from them first"
         )
+    return x, said
+
+
+def _reduce(kind: str, x: Any) -> jax.Array:
+    x, said = numbers_to_reduce(kind, x)
     if (runner := _runner()) is not None:
         return runner.reduce(kind, x)
     return reduce_p.bind(x, kind=kind, said=said)
@@ -159,20 +173,7 @@ def _no_order(said: str, x: jax.Array) -> str:
 
 def _sum(x: Any) -> jax.Array:
     """In the dtype of `jnp.sum`: of integers and truth values, the widest that there is."""
-    return _reduce("sum", _as_by("sum", x))
-
-
-def _as_by(word: str, x: Any) -> jax.Array:
-    """`x` in the dtype that `jax.numpy` gives this word of it; of integers and truth values too."""
-    x = jnp.asarray(x)
-    return x.astype(_dtype_by(word, x.dtype, bool(jax.config.read("jax_enable_x64"))))
-
-
-@functools.cache
-def _dtype_by(word: str, dtype: Any, x64: bool) -> Any:
-    if jnp.issubdtype(dtype, jnp.inexact) or jnp.issubdtype(dtype, jax.dtypes.extended):
-        return dtype  # keys are refused by name
-    return jax.eval_shape(getattr(jnp, word), jax.ShapeDtypeStruct((1,), dtype)).dtype
+    return _reduce("sum", as_by("sum", x))
 
 
 def _extreme(kind: str, x: Any) -> jax.Array:
@@ -204,7 +205,7 @@ def sum(value: Any, *, initial: Any = None) -> Any:
     Raises:
         LayerError: outside a layer.
     """
-    _inside("sum")
+    inside("sum")
     return _map(lambda x: _where_edges(_sum(x), initial), value)
 
 
@@ -218,7 +219,7 @@ def max(value: Any, *, initial: Any = None) -> Any:
     Raises:
         LayerError: outside a layer.
     """
-    _inside("max")
+    inside("max")
     return _map(lambda x: _where_edges(_extreme("max", x), initial), value)
 
 
@@ -232,28 +233,25 @@ def min(value: Any, *, initial: Any = None) -> Any:
     Raises:
         LayerError: outside a layer.
     """
-    _inside("min")
+    inside("min")
     return _map(lambda x: _where_edges(_extreme("min", x), initial), value)
 
 
-def _float(x: Any) -> jax.Array:
-    return _as_by("mean", x)
+class _Edges:
+    """The incoming edges of a vertex, as `formulas` reduces over them."""
+
+    def reduce(self, kind: str, x: jax.Array) -> jax.Array:
+        return _reduce(kind, x)
+
+    def count(self, x: jax.Array) -> jax.Array:
+        return _degree()
 
 
-def _real(x: Any) -> Any:
-    """The dtype of a spread of `x`."""
-    return jnp.finfo(_float(x).dtype).dtype
-
-
-def _wide(x: Any) -> jax.Array:
-    """Half precision as float32: a sum or a square of it may not fit, where a mean does."""
-    x = _float(x)
-    return x.astype(jnp.float32) if x.dtype in (jnp.float16, jnp.bfloat16) else x
+EDGES = _Edges()
 
 
 def _mean(x: Any) -> jax.Array:
-    x = _wide(x)
-    return _reduce("sum", x) / jnp.maximum(_degree(), 1).astype(x.dtype)
+    return formulas.mean(EDGES, x).astype(as_float(x).dtype)
 
 
 def mean(value: Any, *, initial: Any = None) -> Any:
@@ -266,43 +264,8 @@ def mean(value: Any, *, initial: Any = None) -> Any:
     Raises:
         LayerError: outside a layer.
     """
-    _inside("mean")
-    return _map(lambda x: _where_edges(_mean(x).astype(_float(x).dtype), initial), value)
-
-
-def _spread(x: Any) -> tuple[jax.Array, jax.Array]:
-    """The variance, and how large a standard deviation rounding alone may give.
-
-    The mean is off by rounding, in a long row by many units, and the values may be rounded
-    otherwise where they are computed again. The mean of the deviations is what it is off by, the
-    same for all edges; its square leaves the variance (the corrected two-pass algorithm). What is
-    left may be the rounding of that square, or of each value by itself.
-    """
-    x = _wide(x)
-    middle = _mean(x)
-    away = x - middle
-    off = _squared(lax.stop_gradient(_mean(away)))
-    variance = _mean(_squared(away)) - off
-    eps = jnp.finfo(x.dtype).eps
-    count = _degree().astype(off.dtype)
-    least = _ROUNDINGS * eps * jnp.abs(middle) + jnp.sqrt(_ROUNDINGS * eps * count * off)
-    return variance, lax.stop_gradient(least)
-
-
-def _squared(x: jax.Array) -> jax.Array:
-    """`|x|^2`, real for complex numbers too."""
-    if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        return jnp.square(x.real) + jnp.square(x.imag)
-    return jnp.square(x)
-
-
-_ROUNDINGS = 4
-"""Units in the last place by which two evaluations of one value may differ."""
-
-
-def _var(x: Any) -> jax.Array:
-    variance, _ = _spread(x)
-    return jnp.where(variance <= 0, jnp.zeros_like(variance), variance)
+    inside("mean")
+    return _map(lambda x: _where_edges(_mean(x), initial), value)
 
 
 def var(value: Any, *, initial: Any = None) -> Any:
@@ -318,15 +281,8 @@ def var(value: Any, *, initial: Any = None) -> Any:
     Raises:
         LayerError: outside a layer.
     """
-    _inside("var")
-    return _map(lambda x: _where_edges(_var(x).astype(_real(x)), initial), value)
-
-
-def _std(x: Any) -> jax.Array:
-    variance, least = _spread(x)
-    none = variance <= 0
-    found = jnp.sqrt(jnp.where(none, jnp.ones_like(variance), variance))
-    return jnp.where(none | (found <= least), jnp.zeros_like(found), found)
+    inside("var")
+    return _map(lambda x: _where_edges(formulas.var(EDGES, x).astype(real(x)), initial), value)
 
 
 def std(value: Any, *, initial: Any = None) -> Any:
@@ -342,25 +298,12 @@ def std(value: Any, *, initial: Any = None) -> Any:
     Raises:
         LayerError: outside a layer.
     """
-    _inside("std")
-    return _map(lambda x: _where_edges(_std(x).astype(_real(x)), initial), value)
-
-
-def _shifted(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`x` less its maximum, never positive, and the maximum, a constant; where that is not finite,
-    0 stands for it."""
-    top = lax.stop_gradient(_reduce("max", x))
-    shift = jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))
-    return at_most(x, top) - shift, shift
+    inside("std")
+    return _map(lambda x: _where_edges(formulas.std(EDGES, x).astype(real(x)), initial), value)
 
 
 def _logsumexp(x: Any) -> jax.Array:
-    x = _wide(x)
-    below, shift = _shifted(x)
-    total = _reduce("sum", jnp.exp(below))
-    nothing = jnp.where(_degree() > 0, -jnp.inf, 0).astype(x.dtype)
-    none = total == 0
-    return jnp.where(none, nothing, jnp.log(jnp.where(none, 1, total)) + shift)
+    return formulas.logsumexp(EDGES, x).astype(as_float(x).dtype)
 
 
 def logsumexp(value: Any, *, initial: Any = None) -> Any:
@@ -373,15 +316,8 @@ def logsumexp(value: Any, *, initial: Any = None) -> Any:
     Raises:
         LayerError: outside a layer.
     """
-    _inside("logsumexp")
-    return _map(lambda x: _where_edges(_logsumexp(x).astype(_float(x).dtype), initial), value)
-
-
-def _softmax(x: Any) -> jax.Array:
-    dtype = _float(x).dtype
-    weight = jnp.exp(_shifted(_wide(x))[0])
-    total = _reduce("sum", weight)
-    return (weight / jnp.where(total == 0, jnp.ones_like(total), total)).astype(dtype)
+    inside("logsumexp")
+    return _map(lambda x: _where_edges(_logsumexp(x), initial), value)
 
 
 def softmax(value: Any) -> Any:
@@ -395,14 +331,14 @@ def softmax(value: Any) -> Any:
     Raises:
         LayerError: outside a layer.
     """
-    _inside("softmax")
-    return _map(_softmax, value)
+    inside("softmax")
+    return _map(lambda x: formulas.softmax(EDGES, x), value)
 
 
 def degree() -> jax.Array:
     """Number of incoming edges of this vertex, `int32[]`; padding is not counted. Raises LayerError
     outside a layer."""
-    _inside("degree")
+    inside("degree")
     return _degree()
 
 
@@ -446,7 +382,7 @@ def random_uniform(key: Any, like: Any) -> jax.Array:
     Raises:
         LayerError: outside a layer, or `key` is not one random key.
     """
-    _inside("random_uniform")
+    inside("random_uniform")
     return _uniform(key, jnp.asarray(like))
 
 
@@ -481,7 +417,7 @@ def dropout(value: Any, rate: float, key: Any) -> Any:
     Raises:
         LayerError: outside a layer, or `rate` or `key` is no such value.
     """
-    _inside("dropout")
+    inside("dropout")
     if not isinstance(rate, numbers.Real) or not 0 <= rate < 1:
         came = shortened(repr(rate), 100)
         raise LayerError(f"gnnjit.dropout: rate must be a number in [0, 1), got {came}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,17 +13,20 @@ import numpy as np
 from gnnjit.errors import GraphError
 from gnnjit.graph import hosting, validate
 from gnnjit.graph.graph import Bipartite, Graph
+from gnnjit.graph.members import End, joined
 
 
 def batch(graphs: Sequence[Graph]) -> tuple[Graph, Any]:
     """One graph that holds all of `graphs`, vertices and edges one graph after the other.
 
-    Features are batched by `jnp.concatenate`. Padding edges stay padding.
+    Features are batched by `jnp.concatenate`. Padding edges stay padding, and so do vertices that
+    `Graph.pad` added. The graph remembers its `num_graphs` graphs: layers on it take `globals=`,
+    and `gnnjit.readout` reduces into each graph. A batch among `graphs` counts as its graphs.
 
     Returns:
         The graph, and the number of each vertex's graph, `int32[N]` (for bipartite graphs a
         `Bipartite` of one for the sources and one for the destinations), sorted, for
-        `jax.ops.segment_sum(x, graph_index, len(graphs))`.
+        `jax.ops.segment_sum(x, graph_index, graph.num_graphs)`.
 
     Raises:
         GraphError: if there are no graphs, or bipartite and other graphs are mixed.
@@ -52,12 +56,18 @@ def batch(graphs: Sequence[Graph]) -> tuple[Graph, Any]:
     mask = _masks(graphs)
     src = _shifted([g.src for g in graphs], num_src)
     dst = _shifted([g.dst for g in graphs], num_dst)
+    of_dst = _owner(graphs, "dst")
     if graphs[0].bipartite:
         sizes: Any = {"num_src": sum(num_src), "num_dst": sum(num_dst)}
-        index = Bipartite(_owner(num_src), _owner(num_dst))
+        of_src = _owner(graphs, "src")
+        index: Any = Bipartite(of_src, of_dst)
     else:
-        sizes, index = {"num_nodes": sum(num_dst)}, _owner(num_dst)
-    return Graph.from_edges(src, dst, edge_mask=mask, **sizes), index
+        sizes, index, of_src = {"num_nodes": sum(num_dst)}, of_dst, None
+    graph = Graph.from_edges(src, dst, edge_mask=mask, **sizes)
+    members = joined(graphs, of_src, of_dst, sum(g.num_graphs for g in graphs))
+    if hosting.on_host(members):
+        members = hosting.to_device(members)
+    return dataclasses.replace(graph, members=members), index
 
 
 def _shifted(arrays: list[Any], counts: list[int]) -> Any:
@@ -82,5 +92,12 @@ def _masks(graphs: list[Graph]) -> Any:
     )
 
 
-def _owner(counts: list[int]) -> jax.Array:
-    return hosting.to_device(np.repeat(np.arange(len(counts), dtype=np.int32), counts))
+def _owner(graphs: list[Graph], end: End) -> jax.Array:
+    """The number of each vertex's graph."""
+    first = np.cumsum([0, *(g.num_graphs for g in graphs)])
+    parts = []
+    for graph, offset in zip(graphs, first[:-1].astype(np.int32), strict=True):
+        rows = graph.num_src if end == "src" else graph.num_dst
+        inner = None if graph.members is None else graph.members.of(end, graph.bipartite)[0]
+        parts.append(np.full(rows, offset) if inner is None else inner + offset)
+    return hosting.to_device(hosting.concatenated(parts))

@@ -12,8 +12,9 @@ import numpy as np
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import edit, hosting, normalize, order, padding, reading, validate
+from gnnjit.graph.members import Members, check_globals
 from gnnjit.graph.statistics import Statistics, compute_statistics
-from gnnjit.graph.structure import Structure, append_padding, sort_on_host
+from gnnjit.graph.structure import Structure, sort_on_host
 from gnnjit.shapes import ArrayLike, EdgeIndex, EdgeMask, EdgeWeight, PyTree, VertexWeight
 
 Counts = tuple[int | None, int | None]
@@ -31,9 +32,11 @@ class Bipartite:
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["src", "dst", "mask", "in_structure", "out_structure", "dropped", "whole_degree"],
+    data_fields=[
+        "src", "dst", "mask", "in_structure", "out_structure", "dropped", "whole_degree", "members",
+    ],
     meta_fields=["num_src", "num_dst", "num_edges", "bipartite", "nested"],
-)
+)  # fmt: skip
 @dataclasses.dataclass(frozen=True, eq=False)
 class Graph:
     """A directed graph `src[i] -> dst[i]`: a frozen pytree, to be passed as an argument.
@@ -54,6 +57,8 @@ class Graph:
             Such a graph counts as bipartite, and layers take one array of the sources' features.
         whole_degree: `int[num_src]`, the in-edges of each source in the graph that a block was
             sampled from; None for other graphs.
+        members: which graph of a batch each vertex belongs to, and which vertices are padding; None
+            where all belong to one graph.
     """
 
     src: EdgeIndex
@@ -68,6 +73,7 @@ class Graph:
     bipartite: bool
     nested: bool = False
     whole_degree: jax.Array | None = None
+    members: Members | None = None
 
     @classmethod
     def from_edges(
@@ -128,6 +134,11 @@ class Graph:
             )
         return self.num_dst
 
+    @property
+    def num_graphs(self) -> int:
+        """The graphs of a batch, those without vertices included; 1 of any other graph."""
+        return 1 if self.members is None else self.members.num_graphs
+
     def num_dropped(self) -> jax.Array:
         """`int[]`: edges that `from_edges` made padding since an endpoint was out of range.
 
@@ -150,6 +161,7 @@ class Graph:
             num_dst=self.num_src,
             nested=False,
             whole_degree=None,
+            members=None if self.members is None else self.members.reversed(self.bipartite),
         )
 
     def at_both_ends(self, x: PyTree) -> PyTree:
@@ -259,7 +271,7 @@ class Graph:
             mask = hosting.concatenated([old_mask, new_mask])
         src, dst = (hosting.concatenated([end, new]) for end in (self.src, self.dst))
         graph = Graph.from_edges(src, dst, self.num_nodes, edge_mask=mask)
-        graph = dataclasses.replace(graph, dropped=self.dropped)
+        graph = dataclasses.replace(graph, dropped=self.dropped, members=self.members)
         if edges is None:
             return graph
         self.check(edges, "edge", "edges")
@@ -278,7 +290,8 @@ class Graph:
         if not validate.is_traced(self):
             edges = edit.real_edges(*edges, self.mask)
         src, dst, _ = edit.symmetrize(*edges)
-        return Graph.from_edges(src, dst, num_nodes)
+        graph = Graph.from_edges(src, dst, num_nodes)
+        return dataclasses.replace(graph, members=self.members)
 
     def pad(
         self,
@@ -287,8 +300,10 @@ class Graph:
         *,
         num_src: int | None = None,
         num_dst: int | None = None,
+        num_graphs: int | None = None,
     ) -> Graph:
-        """Append vertices without edges, and padding edges, up to capacities.
+        """Append vertices without edges, padding edges and graphs without vertices, up to
+        capacities. No readout counts the new vertices.
 
         Graphs that are padded to the same capacities share one compilation: the result always has a
         `mask`, and never degree buckets, whose shapes depend on the degrees.
@@ -297,6 +312,7 @@ class Graph:
             num_nodes: the capacity for vertices; what the graph has if left out.
             num_edges: the capacity for edges; likewise.
             num_src, num_dst: the capacities of a bipartite graph's two vertex sets.
+            num_graphs: the capacity for graphs of a batch.
 
         Raises:
             GraphError: if a capacity is below what the graph has, is not an integer, or names
@@ -304,7 +320,9 @@ class Graph:
         """
         present = self.num_src, self.num_dst, self.num_edges
         wanted = num_nodes, num_edges, num_src, num_dst
-        return _padded(self, *padding.capacities(present, self.bipartite, *wanted))
+        graphs = padding.capacity("num_graphs", num_graphs, self.num_graphs)
+        sizes = padding.capacities(present, self.bipartite, *wanted)
+        return padding.padded(self, *sizes, graphs)
 
     def pad_nodes(self, x: PyTree) -> PyTree:
         """`x` with rows of zeros appended up to `num_nodes` (per vertex set, for a `Bipartite`).
@@ -359,15 +377,18 @@ class Graph:
 
         Args:
             x: a pytree of arrays.
-            space: "src", "dst" or "edge" (or an enumeration member with such a value).
+            space: "src", "dst", "edge" or "graph" (or an enumeration member with such a value).
             what: the name of `x` in the message.
         """
         given, space = space, validate.space_name(space)
-        if space not in ("src", "dst", "edge"):
+        if space not in ("src", "dst", "edge", "graph"):
             raise GraphError(
-                f"check() got the space {validate.shown(given)}, expected 'src', 'dst' or 'edge': "
-                f"name what there is a row for"
+                f"check() got the space {validate.shown(given)}, expected 'src', 'dst', 'edge' or "
+                f"'graph': name what there is a row for"
             )
+        if space == "graph":
+            check_globals(self.num_graphs, x, what)
+            return
         if space == "edge":
             count, kind = self.num_edges, "edges"
         else:
@@ -383,6 +404,7 @@ class Graph:
         else:
             vertices = f"{self.num_dst} vertices"
         padded = "" if self.mask is None else ", padded"
+        padded += "" if self.num_graphs == 1 else f", {self.num_graphs} graphs"
         return f"Graph({vertices}, {self.num_edges} edges{padded})"
 
 
@@ -454,37 +476,6 @@ def _from_traced(
         num_edges=num_edges,
         bipartite=bipartite,
     )
-
-
-def _padded(graph: Graph, num_src: int, num_dst: int, num_edges: int) -> Graph:
-    """`graph` with vertices and padding edges appended; the present ones keep their numbers."""
-    validate.room_for_padding(num_edges, num_src, num_dst)
-    dtype = validate.index_dtype(num_edges=num_edges, num_src=num_src, num_dst=num_dst)
-    on_host = hosting.on_host(graph)
-    place, dropped = graph.src, graph.dropped
-    if on_host:
-        graph = jax.tree.map(np.asarray, dataclasses.replace(graph, dropped=None))
-    xp: Any = np if on_host else jnp
-    new = num_edges - graph.num_edges
-    mask = xp.ones(graph.num_edges, bool) if graph.mask is None else graph.mask
-    whole = graph.whole_degree
-    padded = dataclasses.replace(
-        graph,
-        src=xp.pad(graph.src, (0, new)),
-        dst=xp.pad(graph.dst, (0, new)),
-        mask=xp.pad(mask, (0, new)),
-        in_structure=append_padding(graph.in_structure, num_dst, num_edges),
-        out_structure=append_padding(graph.out_structure, num_src, num_edges),
-        whole_degree=None if whole is None else xp.pad(whole, (0, num_src - graph.num_src)),
-        num_src=num_src,
-        num_dst=num_dst,
-        num_edges=num_edges,
-    )
-    if graph.src.dtype != dtype:
-        padded = jax.tree.map(lambda a: a if a.dtype == np.bool_ else a.astype(dtype), padded)
-    if not on_host:
-        return padded
-    return dataclasses.replace(hosting.to_device(padded, place), dropped=dropped)
 
 
 def _widen(index: Any, dtype: np.dtype) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -9,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import GraphError
-from gnnjit.graph import hosting, validate
+from gnnjit.graph import hosting, members, validate
 from gnnjit.graph.reading import is_number, read_array, shown_shape
+from gnnjit.graph.structure import append_padding
 from gnnjit.shapes import PyTree
 
 
@@ -39,13 +41,14 @@ def capacities(
     src, dst = (num_src, num_dst) if bipartite else (num_nodes, num_nodes)
     names = ("num_src", "num_dst") if bipartite else ("num_nodes", "num_nodes")
     return (
-        _capacity(names[0], src, present[0]),
-        _capacity(names[1], dst, present[1]),
-        _capacity("num_edges", num_edges, present[2]),
+        capacity(names[0], src, present[0]),
+        capacity(names[1], dst, present[1]),
+        capacity("num_edges", num_edges, present[2]),
     )
 
 
-def _capacity(name: str, wanted: Any, present: int) -> int:
+def capacity(name: str, wanted: Any, present: int) -> int:
+    """The wanted size, or the present one. Raises GraphError if it is below that."""
     if wanted is None:
         return present
     wanted = validate.as_count(name, wanted)
@@ -55,6 +58,40 @@ def _capacity(name: str, wanted: Any, present: int) -> int:
             f"{present}: nothing is cut off, so pass a larger capacity"
         )
     return wanted
+
+
+def padded(graph: Any, num_src: int, num_dst: int, num_edges: int, num_graphs: int) -> Any:
+    """A `Graph` with vertices, padding edges and graphs appended; the present ones keep their
+    numbers."""
+    validate.room_for_padding(num_edges, num_src, num_dst)
+    dtype = validate.index_dtype(num_edges=num_edges, num_src=num_src, num_dst=num_dst)
+    on_host = hosting.on_host(graph)
+    place, dropped = graph.src, graph.dropped
+    if on_host:
+        graph = jax.tree.map(np.asarray, dataclasses.replace(graph, dropped=None))
+    xp: Any = np if on_host else jnp
+    new = num_edges - graph.num_edges
+    mask = xp.ones(graph.num_edges, bool) if graph.mask is None else graph.mask
+    whole = graph.whole_degree
+    rows = (graph.num_src, graph.num_dst), (num_src, num_dst)
+    result = dataclasses.replace(
+        graph,
+        src=xp.pad(graph.src, (0, new)),
+        dst=xp.pad(graph.dst, (0, new)),
+        mask=xp.pad(mask, (0, new)),
+        in_structure=append_padding(graph.in_structure, num_dst, num_edges),
+        out_structure=append_padding(graph.out_structure, num_src, num_edges),
+        whole_degree=None if whole is None else xp.pad(whole, (0, num_src - graph.num_src)),
+        members=members.padded(graph.members, graph.bipartite, *rows, num_graphs),
+        num_src=num_src,
+        num_dst=num_dst,
+        num_edges=num_edges,
+    )
+    if graph.src.dtype != dtype:
+        result = jax.tree.map(lambda a: a if a.dtype == np.bool_ else a.astype(dtype), result)
+    if not on_host:
+        return result
+    return dataclasses.replace(hosting.to_device(result, place), dropped=dropped)
 
 
 def pad_rows(tree: PyTree, count: int, what: str) -> PyTree:

@@ -9,6 +9,7 @@ from jax import export
 
 from gnnjit.graph.degree_buckets import Buckets
 from gnnjit.graph.graph import Bipartite, Graph
+from gnnjit.graph.members import Members
 from gnnjit.graph.row_tasks import RowTasks, TaskList
 from gnnjit.graph.structure import Structure
 
@@ -28,7 +29,7 @@ def _as_tuples(x: Any) -> Any:
 
 def register() -> None:
     """Tell JAX how the parts of a graph are written. Both processes import gnnjit then."""
-    for kind in (Bipartite, Buckets, Graph, RowTasks, Structure):
+    for kind in (Bipartite, Buckets, Graph, Members, RowTasks, Structure):
         export.register_pytree_node_serialization(
             kind,
             serialized_name=f"gnnjit.{kind.__name__}",

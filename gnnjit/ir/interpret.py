@@ -24,6 +24,8 @@ from gnnjit.ir.program import (
     Index,
     Lax,
     Literal,
+    OfGraph,
+    Pool,
     Program,
     Reduce,
     Store,
@@ -36,7 +38,8 @@ from gnnjit.ir.space import Space
 class Incidence:
     """The edges as two index arrays `[num_edges]`; `mask` (optional) is False on padding, and
     `numbers` (optional) are what the user calls the elements of a space, by their places if left
-    out."""
+    out. `graphs` (optional) says of the sources and destinations which graph each belongs to
+    and whether it is real; one graph of real vertices if left out."""
 
     src: jax.Array
     dst: jax.Array
@@ -44,10 +47,45 @@ class Incidence:
     num_dst: int
     mask: jax.Array | None = None
     numbers: Callable[[Space], jax.Array] | None = None
+    graphs: Callable[[Space], tuple[jax.Array, jax.Array]] | None = None
+    num_graphs: int = 1
 
     def size(self, space: Space) -> int:
-        sizes = {Space.SRC: self.num_src, Space.DST: self.num_dst, Space.EDGE: len(self.src)}
+        sizes = {
+            Space.SRC: self.num_src, Space.DST: self.num_dst, Space.EDGE: len(self.src),
+            Space.GRAPH: self.num_graphs,
+        }  # fmt: skip
         return sizes[space]
+
+    def members(self, space: Space) -> tuple[jax.Array, jax.Array]:
+        """The graph of each vertex, and whether it is real."""
+        if self.graphs is not None:
+            return self.graphs(space)
+        rows = self.size(space)
+        return jnp.zeros(rows, jnp.int32), jnp.ones(rows, jnp.bool_)
+
+    def of_graph(self, x: jax.Array, space: Space) -> jax.Array:
+        """The value of each vertex's graph. No gradient comes from padding."""
+        ids, real = self.members(space)
+        rows = x[ids]
+        real = real.reshape((-1,) + (1,) * (x.ndim - 1))
+        return jnp.where(real, rows, jax.lax.stop_gradient(rows))
+
+    def pool(self, kind: str, x: jax.Array, counts: Sequence[jax.Array]) -> jax.Array:
+        """Reduce an array of destinations over those of each graph."""
+        ids, real = self.members(Space.DST)
+        if counts:
+            real &= counts[0] > 0
+        column = real.reshape((-1,) + (1,) * (x.ndim - 1))
+        if kind == "sum":
+            rows = _widen(jnp.where(column, x, jnp.zeros_like(x)))
+            return jax.ops.segment_sum(rows, ids, self.num_graphs).astype(x.dtype)
+        worst = extreme(x.dtype, -1 if kind == "max" else 1)
+        weight = counts[1].astype(jnp.float32) if counts else jnp.ones(x.shape, jnp.float32)
+        n = self.num_graphs
+        found = _segment_extreme(kind, n)(jnp.where(column, x, worst), ids, real, weight)
+        some = jax.ops.segment_max(real.astype(jnp.int32), ids, n) > 0
+        return jnp.where(some.reshape((-1,) + (1,) * (x.ndim - 1)), found, jnp.zeros_like(found))
 
     def endpoint(self, space: Space) -> jax.Array:
         return {Space.SRC: self.src, Space.DST: self.dst}[space]
@@ -85,7 +123,8 @@ class Incidence:
         else:
             worst = extreme(x.dtype, -1 if op.kind == "max" else 1)
             real = jnp.ones(len(self.src), jnp.bool_) if self.mask is None else self.mask
-            found = _segment_extreme(op.kind, n)(self.valid(x, worst), ids, real)
+            weight = jnp.ones(x.shape, jnp.float32)
+            found = _segment_extreme(op.kind, n)(self.valid(x, worst), ids, real, weight)
             some = (self.degree_of(ids, n) > 0).reshape((-1,) + (1,) * (x.ndim - 1))
             out = jnp.where(some, found, jnp.zeros_like(found))
         return out[0] if op.into is Space.SHARED else out
@@ -107,23 +146,26 @@ class Incidence:
 
 @functools.cache
 def _segment_extreme(kind: str, n: int) -> Callable[..., jax.Array]:
-    """The extremes of the `n` rows, of values, their rows, and whether they are no padding. The
-    gradient is shared by the edges that attain one: all of them, where it is NaN."""
+    """The extremes of the `n` rows, of values, their rows, whether they are no padding, and their
+    weights. The gradient is shared by the values that attain one, by weight: by all of them, where
+    it is NaN."""
 
     @jax.custom_jvp
-    def extreme_of(x: jax.Array, ids: jax.Array, real: jax.Array) -> jax.Array:
+    def extreme_of(x: jax.Array, ids: jax.Array, real: jax.Array, weight: jax.Array) -> jax.Array:
         segment = jax.ops.segment_max if kind == "max" else jax.ops.segment_min
         return segment(x, ids, n)
 
     @extreme_of.defjvp
     def _(primals: Any, tangents: Any) -> Any:
-        x, ids, real = primals
-        best = extreme_of(x, ids, real)
+        x, ids, real, weight = primals
+        best = extreme_of(x, ids, real, weight)
         attained = best[ids]
         attains = (x == attained) | (attained != attained)
         attains &= real.reshape((-1,) + (1,) * (x.ndim - 1))
-        count = jax.ops.segment_sum(attains.astype(jnp.float32), ids, n)
-        total = jax.ops.segment_sum(jnp.where(attains, _widen(tangents[0]), 0), ids, n)
+        share = jnp.where(attains, weight, 0)
+        count = jax.ops.segment_sum(share, ids, n)
+        share = share.astype(_widen(x).dtype)
+        total = jax.ops.segment_sum(jnp.where(attains, _widen(tangents[0]) * share, 0), ids, n)
         return best, (total / jnp.maximum(count, 1)).astype(x.dtype)
 
     return extreme_of
@@ -170,8 +212,15 @@ def _equation(eqn: Equation, inc: Incidence, args: list[Any]) -> list[Any]:
             if eqn.op.kind == "exp_sum":
                 return [inc.exp_sum(eqn.op.into, *on_edges)]
             return [inc.reduce(eqn.op, on_edges[0])]
+        case Pool():
+            operands = [_over_rows(inc, x, s) for x, s in zip(args, spaces, strict=True)]
+            return [inc.pool(eqn.op.kind, operands[0], operands[1:])]
+        case OfGraph():
+            return [inc.of_graph(args[0], out.space)]
         case Store():
             return args
+        case Degree() if out.space is Space.GRAPH:
+            return [inc.pool("sum", jnp.ones(inc.num_dst, out.dtype), ())]
         case Degree():
             ids = inc.endpoint(out.space)
             return [inc.degree_of(ids, inc.size(out.space)).astype(out.dtype)]
@@ -183,6 +232,11 @@ def _equation(eqn: Equation, inc: Incidence, args: list[Any]) -> list[Any]:
             inner = interpret(body, inc, args)
             values = [inc.spread(x, o.space) for x, o in zip(inner, body.outputs, strict=True)]
             return [_reduced(inc, values, i, r) for i, r in enumerate(reductions)]
+
+
+def _over_rows(inc: Incidence, x: Any, space: Space) -> Any:
+    """A value of destinations, one for each also if it is shared."""
+    return jnp.broadcast_to(x, (inc.num_dst, *jnp.shape(x))) if space is Space.SHARED else x
 
 
 def _reduced(inc: Incidence, values: list[jax.Array], i: int, reduction: Reduce | None) -> Any:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from gnnjit import _compat
 from gnnjit.ir.evaluate import bind
-from gnnjit.ir.program import Atom, Equation, Lax, Program, Reduce, op_key
+from gnnjit.ir.program import Atom, Equation, Lax, Pool, Program, Reduce, op_key
 
 
 def nonlinear(program: Program, roots: set[int]) -> Equation | None:
@@ -32,6 +32,8 @@ def _is_linear(eqn: Equation, at: tuple[int, ...]) -> bool:
     match eqn.op:
         case Reduce(kind):
             return kind == "sum" or (kind == "exp_sum" and at == (1,))
+        case Pool(kind):
+            return kind == "sum"
         case Lax():
             return _transposes(_Question(eqn, at))
     return True

@@ -125,6 +125,8 @@ class _Parser:
         line = self.line
         if line.peek(1).text == "over":
             return self.reduction(scope, outputs[0])
+        if line.peek(1).text == "[" and line.peek(2).text == "graph" and line.peek(3).text == "of":
+            return ir.OfGraph(), [self.of_graph(scope, outputs[0])]
         if line.peek(1).text == "of" and line.peek().text in ("degree", "index"):
             return self.vertex_number(outputs[0]), []
         if line.sees("store") and line.peek(1).text == "(":
@@ -144,10 +146,21 @@ class _Parser:
         said = {k: p for k, p in (implied | params).items() if p is not _ABSENT}
         return Lax(primitive, tuple(sorted(said.items()))), operands
 
-    def reduction(self, scope: Scope, out: Value) -> tuple[Reduce, list[Atom]]:
+    def of_graph(self, scope: Scope, out: Value) -> Atom:
+        """`x[graph of v]`"""
+        name = self.line.name("a value of graphs")
+        if name not in scope:
+            self.line.fail(f"{name} is not defined")
+        self.line.expect("[", "graph", "of", out.space.index, "]")
+        return scope[name]
+
+    def reduction(self, scope: Scope, out: Value) -> tuple[Any, list[Atom]]:
         """`sum over (u -> v) of x`, or `... of exp(s - max s) * x`, whose operands are s and x"""
         kind = self.line.name("a reduction")
         self.line.expect("over")
+        if self.line.skip("(", "v", "in", "graph", ")"):
+            self.line.expect("of")
+            return ir.Pool(kind), self.line.listed(lambda: self.atom(scope), END.text)
         homes: list[SpaceKind] = [home for words, home in _OVER.items() if self.line.skip(*words)]
         if not homes:
             self.line.fail("expected (u -> v), (v <- u) or `all edges` after `over`")

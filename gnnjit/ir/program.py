@@ -121,6 +121,28 @@ class Reduce:
 
 
 @dataclasses.dataclass(frozen=True)
+class Pool:
+    """Reduce a vertex value over the vertices of each graph; 0 where a graph has none.
+
+    `kind` is `sum`, `max` or `min`. An extreme over the edges of each graph is pooled from those
+    over the edges of each vertex, and has two operands more: the number of edges of each vertex,
+    where 0 leaves the vertex out, and for each entry the number of edges that attain it, by which
+    the gradient is shared among vertices that tie.
+    """
+
+    kind: str
+    name: str = "pool"
+
+
+@dataclasses.dataclass(frozen=True)
+class OfGraph:
+    """The value of the graph that each vertex belongs to. No other operation reads values of
+    graphs in a larger space, so traversals know of none."""
+
+    name: str = "of_graph"
+
+
+@dataclasses.dataclass(frozen=True)
 class Store:
     """The value of its operand, which lies on the edges, as an array in memory.
 
@@ -132,7 +154,8 @@ class Store:
 
 @dataclasses.dataclass(frozen=True)
 class Degree:
-    """Number of edges at each element of the output's space (`SRC` or `DST`)."""
+    """Number of edges at each element of the output's space (`SRC` or `DST`); in `GRAPH`, the number
+    of vertices."""
 
     name: str = "degree"
 
@@ -188,7 +211,7 @@ def _renumbered(reduction: Reduce | None, keep: list[int]) -> Reduce | None:
     return dataclasses.replace(reduction, score=keep.index(reduction.score))
 
 
-Op = Lax | Reduce | Store | Degree | Index | Aggregate
+Op = Lax | Reduce | Pool | OfGraph | Store | Degree | Index | Aggregate
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

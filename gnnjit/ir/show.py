@@ -28,6 +28,9 @@ JAX's own: they are numbered in a list beside the text.
     sum over all edges of x    one shared value
     sum over (u -> v) of exp(s - max s) * x    a score s shifted by its maximum at v, in one go
     degree of v, index of u    number of edges at v; number of the element itself
+    sum over (v in graph) of x    for each graph, over its vertices; `of x, n, k` for an extreme over
+                               edges, with their number at v, and how many attain it
+    x[graph of v]              the value x of the graph that v belongs to
     store(x)                   the edge value x, written to memory once
 
 *Traversals* (`Aggregate`) name what they read, then their equations, then their outputs in order:
@@ -67,6 +70,8 @@ from gnnjit.ir.program import (
     Index,
     Lax,
     Literal,
+    OfGraph,
+    Pool,
     Program,
     Reduce,
     Store,
@@ -85,6 +90,7 @@ OVER: dict[SpaceKind, str] = {
     "graph": "over each graph",  # ill-formed like the next; shown in the verifier's messages
     "edge": "over each edge",
 }
+MEMBERS = "over (v in graph)"
 TRAVERSAL = "for each edge (u -> v)"
 SHORT_DTYPES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
@@ -192,6 +198,10 @@ class Printer:
         match eqn.op:
             case Reduce():
                 return self.reduction(eqn.op, eqn.inputs)
+            case Pool():
+                return f"{eqn.op.kind} {MEMBERS} of {', '.join(map(self.atom, eqn.inputs))}"
+            case OfGraph():
+                return f"{', '.join(map(self.atom, eqn.inputs))}[graph of {eqn.space.index}]"
             case Degree() | Index():
                 return f"{eqn.op.name} of {eqn.space.index or eqn.space.value}"
             case Store():

@@ -26,8 +26,8 @@ class Space:
     `a <= b` says that a value of `a` can be read in `b`; it is so where `join(a, b)` is `b`. There
     is one object for each space, also after pickling, so `is` compares two of them.
 
-    Layers use `SHARED`, `SRC`, `DST` and `EDGE`. `GRAPH`, one value for each graph of a batch, and
-    spaces with a name can be joined, printed and parsed; no pass or lowering knows them yet.
+    Layers use `SHARED`, `GRAPH` (one value for each graph of a batch), `SRC`, `DST` and `EDGE`.
+    Spaces with a name can be joined, printed and parsed; no pass or lowering knows them yet.
     """
 
     kind: SpaceKind
@@ -72,6 +72,11 @@ class Space:
     @property
     def is_vertex(self) -> bool:
         return self.kind in ("src", "dst")
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether each device has all values of it, where vertices and edges are sharded."""
+        return self.kind in ("shared", "graph")
 
     @property
     def flipped(self) -> Space:

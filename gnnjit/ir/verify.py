@@ -5,9 +5,11 @@
   in one space, and their shapes and dtypes are those of the primitive.
 - `Reduce` writes the space it names and keeps shape and dtype of its operand; an `exp_sum` those of
   its value, whose first axes are its score's, both of them floating.
+- `Pool` takes a value of destinations (or a shared one) into the graphs; an extreme may come with
+  `int32` counts, one for each vertex and one for each entry. `OfGraph` brings a value of graphs to
+  sources or destinations; no `Lax` equation reads one outside of the graphs.
 - `Store` keeps one edge value as it is.
-- `Degree` is `int32[]` per source or destination; `Index` is `int32[]` per source, destination or
-  edge.
+- `Degree` is `int32[]` per source, destination or graph; `Index` also per edge.
 - `Aggregate` holds only `Lax` equations. Its body's inputs are its operands one for one, its
   outputs are the body's, each in the space its reduction names (on the edges where it has none).
 """
@@ -31,6 +33,8 @@ from gnnjit.ir.program import (
     Equation,
     Index,
     Lax,
+    OfGraph,
+    Pool,
     Program,
     Reduce,
     Store,
@@ -95,12 +99,16 @@ def _broken_rule(eqn: Equation) -> str | None:
             return _lax(eqn, eqn.op)
         case Reduce():
             return _reduce(eqn, eqn.op)
+        case Pool():
+            return _pool(eqn, eqn.op)
+        case OfGraph():
+            return _of_graph(eqn)
         case Store():
             return _store(eqn)
         case Degree():
-            return _vertex_number(eqn, ("src", "dst"))
+            return _number(eqn, ("src", "dst", "graph"))
         case Index():
-            return _vertex_number(eqn, ("src", "dst", "edge"))
+            return _number(eqn, ("src", "dst", "edge", "graph"))
         case Aggregate():
             return _aggregate(eqn, eqn.op)
 
@@ -114,6 +122,8 @@ def _lax(eqn: Equation, op: Lax) -> str | None:
         needed = join(*(a.space for a in eqn.inputs))
     except LayerError as error:
         return str(error)
+    if found is not Space.GRAPH and any(a.space is Space.GRAPH for a in eqn.inputs):
+        return f"it reads a value of graphs in {found.value}, where of_graph should have brought it"
     if not needed <= found:
         return f"its operands can be read together in {needed.value}, but it sits in {found.value}"
     if any(is_extended(v.dtype) for v in (*eqn.inputs, *eqn.outputs)):
@@ -138,6 +148,32 @@ def _reduce(eqn: Equation, op: Reduce) -> str | None:
     else:
         wrong = _reduction(op, eqn.outputs[0])
     return wrong or _compare(eqn.outputs, [_aval(eqn.inputs[-1])], op.kind)
+
+
+def _pool(eqn: Equation, op: Pool) -> str | None:
+    if op.kind not in ("sum", "max", "min"):
+        return f"unknown reduction {op.kind!r} into graphs; known are sum, max, min"
+    counted = len(eqn.inputs) == 3 and op.kind != "sum"
+    if not (counted or len(eqn.inputs) == 1) or len(eqn.outputs) != 1:
+        return "a pool has one operand, or an extreme and two counts, and one output"
+    for i, atom in enumerate(eqn.inputs):
+        if atom.space not in (Space.DST, Space.SHARED):
+            return f"a pool takes values of dst, but operand {i} lies in {atom.space.value}"
+    if eqn.space is not Space.GRAPH:
+        return f"a pool goes into graph, not into {eqn.space.value}"
+    shape, counts = tuple(eqn.inputs[0].shape), list(map(_aval, eqn.inputs[1:]))
+    if counts and counts != [((), np.dtype(np.int32)), (shape, np.dtype(np.int32))]:
+        return f"its counts are {', '.join(map(kind, eqn.inputs[1:]))}"
+    return _compare(eqn.outputs, [_aval(eqn.inputs[0])], "pool")
+
+
+def _of_graph(eqn: Equation) -> str | None:
+    if len(eqn.inputs) != 1 or len(eqn.outputs) != 1:
+        return "of_graph has one operand and one output"
+    if eqn.inputs[0].space is not Space.GRAPH or not eqn.space.is_vertex:
+        spaces = eqn.inputs[0].space.value, eqn.space.value
+        return f"of_graph goes from graph to src or dst, not from {spaces[0]} to {spaces[1]}"
+    return _compare(eqn.outputs, [_aval(eqn.inputs[0])], "of_graph")
 
 
 def _store(eqn: Equation) -> str | None:
@@ -171,7 +207,7 @@ def _reduction(op: Reduce, out: Value) -> str | None:
     return None
 
 
-def _vertex_number(eqn: Equation, allowed: Sequence[SpaceKind]) -> str | None:
+def _number(eqn: Equation, allowed: Sequence[SpaceKind]) -> str | None:
     if eqn.inputs or len(eqn.outputs) != 1:
         return f"{eqn.op.name} has no operands and one output"
     if eqn.space.kind not in allowed:

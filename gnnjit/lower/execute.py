@@ -18,6 +18,8 @@ from gnnjit.ir.program import (
     Index,
     Lax,
     Literal,
+    OfGraph,
+    Pool,
     Program,
     Value,
     op_key,
@@ -30,17 +32,19 @@ from gnnjit.sharding.sharded_graph import ShardedGraph
 RunGraph = Graph | ShardedGraph | LocalShard
 """A program runs over a graph, over one on many devices, or over one device's shard of it."""
 
-RunAggregate = Callable[[Any, Equation, list[Any]], Sequence[Any]]
+Run = Callable[[Any, Equation, list[Any]], Sequence[Any]]
+"""What is no work of each element by itself: traversals, and what goes into graphs or out."""
 
 
 def size(graph: RunGraph, space: Space) -> int:
     """Number of elements of a space (edges: with padding)."""
+    if space is Space.GRAPH:
+        assert not isinstance(graph, LocalShard)
+        return graph.num_graphs
     return {Space.SRC: graph.num_src, Space.DST: graph.num_dst, Space.EDGE: graph.num_edges}[space]
 
 
-def execute(
-    program: Program, graph: RunGraph, operands: Sequence[Any], aggregate: RunAggregate
-) -> list[Any]:
+def execute(program: Program, graph: RunGraph, operands: Sequence[Any], run: Run) -> list[Any]:
     """The outputs of `program` on arrays `[size(space), *shape]`; shared ones are unbatched."""
     env: dict[Value, Any] = dict(zip(program.inputs, operands, strict=True))
     done: dict[Hashable, list[Any]] = {}
@@ -57,12 +61,14 @@ def execute(
                 if key not in done:
                     done[key] = _apply(eqn, graph, args)
                 outs = done[key]
+            case Aggregate() | Pool() | OfGraph():
+                outs = run(graph, eqn, args)
+            case Degree() if out.space is Space.GRAPH:
+                outs = run(graph, eqn, args)
             case Degree():
                 outs = [graph.degree(out.space).astype(out.dtype)]
             case Index():
                 outs = [_numbers(graph, out.space).astype(out.dtype)]
-            case Aggregate():
-                outs = aggregate(graph, eqn, args)
             case _:
                 raise AssertionError(f"{eqn.op} is left after fuse-scatter-apply-gather")
         env.update(zip(eqn.outputs, outs, strict=True))
@@ -71,7 +77,9 @@ def execute(
 
 def _numbers(graph: RunGraph, space: Space) -> Any:
     """The user's numbers of the elements of a space."""
-    return jnp.arange(size(graph, space)) if isinstance(graph, Graph) else graph.numbers(space)
+    if isinstance(graph, Graph) or space is Space.GRAPH:
+        return jnp.arange(size(graph, space))
+    return graph.numbers(space)
 
 
 def size_or_shared(graph: RunGraph, space: Space) -> int | None:
@@ -91,7 +99,8 @@ def _operands_key(eqn: Equation, args: list[Any]) -> tuple[Hashable, ...]:
 def _apply(eqn: Equation, graph: RunGraph, args: list[Any]) -> list[Any]:
     batched = [a.space is not Space.SHARED for a in eqn.inputs]
     assert isinstance(eqn.op, Lax)
-    place = graph.place if isinstance(graph, ShardedGraph) else None
+    sharded = isinstance(graph, ShardedGraph) and not eqn.space.is_replicated
+    place = graph.place if sharded else None
     matmul = vertex_matmul.apply(eqn, args, place)
     if matmul is not None:
         return [matmul]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from gnnjit.ir.interpret import Incidence
-from gnnjit.ir.program import Aggregate, Atom, Equation, Program, Value
+from gnnjit.ir.evaluate import is_shared
+from gnnjit.ir.program import Aggregate, Atom, Degree, Equation, OfGraph, Pool, Program, Value
 from gnnjit.ir.space import Space
+from gnnjit.lower import members
 from gnnjit.lower.aggregate import aggregate
 from gnnjit.lower.execute import execute, size, spread
 from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
@@ -26,9 +28,23 @@ def run_program(
 ) -> list[Any]:
     """The outputs as the user gets them, in `output_spaces`; `limit` as in `aggregate`."""
 
+    read: dict[tuple[int, bool], Any] = {}  # sources may be the destinations: once is enough
+
     def run(graph: AnyGraph, eqn: Equation, args: list[Any]) -> list[Any]:
-        assert isinstance(eqn.op, Aggregate)
-        return aggregate(graph, eqn.op.body, eqn.op.reductions, args, limit)
+        match eqn.op:
+            case Aggregate(body, reductions):
+                return aggregate(graph, body, reductions, args, limit)
+            case Pool(kind):
+                rows = [over_rows(graph, x, a) for x, a in zip(args, eqn.inputs, strict=True)]
+                return [members.pool(graph, kind, rows[0], rows[1:])]
+            case OfGraph():
+                key = id(args[0]), graph.bipartite and eqn.space is Space.SRC
+                if key not in read:
+                    read[key] = members.of_graph(graph, args[0], eqn.space)
+                return [read[key]]
+            case Degree():
+                return [members.num_vertices(graph)]
+        raise AssertionError(eqn.op)
 
     return outputs(graph, program, output_spaces, execute(program, graph, operands, run))
 
@@ -42,10 +58,15 @@ def outputs(
     for x, atom, space in zip(outs, program.outputs, output_spaces, strict=True):
         if space in (Space.EDGE, Space.SRC):
             x = on_edges(graph, x, atom)
-        elif space is Space.DST and atom.space is Space.SHARED:
-            x = jnp.broadcast_to(x, (graph.num_dst, *jnp.shape(x)))
+        elif atom.space is Space.SHARED and space is not Space.SHARED:
+            x = jnp.broadcast_to(x, (size(graph, space), *jnp.shape(x)))
         result.append(x)
     return result
+
+
+def over_rows(graph: AnyGraph, x: Any, atom: Atom) -> Any:
+    """A value of destinations, one for each also if it is shared."""
+    return jnp.broadcast_to(x, (graph.num_dst, *jnp.shape(x))) if is_shared(atom) else x
 
 
 def on_edges(graph: AnyGraph, x: Any, atom: Atom) -> Any:
@@ -60,10 +81,26 @@ def incidence(graph: AnyGraph) -> Incidence:
     """The edges between the rows of arrays of vertices."""
     if not isinstance(graph, ShardedGraph):
         src, dst = (real_edges(graph, x) for x in (graph.src, graph.dst))
-        return Incidence(src, dst, graph.num_src, graph.num_dst, graph.mask)
+        return Incidence(
+            src, dst, graph.num_src, graph.num_dst, graph.mask, None, _members_of(graph),
+            graph.num_graphs,
+        )  # fmt: skip
     row = jnp.arange(graph.num_dst)
     src, dst = (on_edges(graph, row, Value((), row.dtype, s)) for s in (Space.SRC, Space.DST))
-    return Incidence(src, dst, graph.num_src, graph.num_dst, graph.mask, graph.numbers)
+    return Incidence(
+        src, dst, graph.num_src, graph.num_dst, graph.mask, graph.numbers, _members_of(graph),
+        graph.num_graphs,
+    )  # fmt: skip
+
+
+def _members_of(graph: AnyGraph) -> Callable[[Space], tuple[Any, Any]]:
+    def found(space: Space) -> tuple[Any, Any]:
+        ids, real = members.members(graph, space)
+        rows = size(graph, space)
+        ids = jnp.zeros(rows, jnp.int32) if ids is None else ids
+        return ids, jnp.ones(rows, jnp.bool_) if real is None else real
+
+    return found
 
 
 def real_edges(graph: AnyGraph, x: Any) -> Any:
@@ -82,7 +119,9 @@ def real_edges(graph: AnyGraph, x: Any) -> Any:
 
 def shape_of(graph: AnyGraph, atom: Atom, space: Space) -> jax.ShapeDtypeStruct:
     """The shape of an output returned in a space: there, or on the edges instead of the sources."""
-    rows = {Space.SHARED: (), Space.DST: (size(graph, Space.DST),)}
+    rows = {
+        Space.SHARED: (), Space.GRAPH: (graph.num_graphs,), Space.DST: (size(graph, Space.DST),),
+    }  # fmt: skip
     shape = rows.get(space, (size(graph, Space.EDGE),))
     return jax.ShapeDtypeStruct((*shape, *atom.shape), atom.dtype)
 

@@ -106,7 +106,7 @@ def _place(graph: AnyGraph, space: Space) -> NamedSharding | None:
     """Where arrays of a space lie, if they are on several devices: what each needs then counts."""
     if not isinstance(graph, ShardedGraph):
         return None
-    return graph.sharding_of(space is not Space.SHARED)
+    return graph.sharding_of(not space.is_replicated)
 
 
 def _forward(candidate: Candidate, leaves: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:

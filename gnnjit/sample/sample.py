@@ -12,6 +12,7 @@ from numba import njit
 
 from gnnjit.errors import SampleError
 from gnnjit.graph import Graph, Structure
+from gnnjit.graph.members import Members
 from gnnjit.sample.picking import taken
 from gnnjit.sample.workers import ALONE, Workers
 from gnnjit.shapes import HostArray
@@ -136,7 +137,14 @@ class Sample:
             bipartite=not square,
             nested=not square,
             whole_degree=None if square else degree,  # type: ignore[arg-type]
+            members=_members(real, room, square) if padded else None,
         )
+
+
+def _members(real: Sequence[int], room: Sequence[int], square: bool) -> Members:
+    """One graph, of which the first `real` sources and destinations are no padding."""
+    src, dst = (np.arange(rows) < count for count, rows in zip(real[:2], room[:2], strict=True))
+    return Members(real_dst=dst, real_src=None if square else src)
 
 
 class Sampler(Protocol):

@@ -13,6 +13,7 @@ from gnnjit.cost.partition_model import PartitionModel
 from gnnjit.errors import GraphError, PlanError
 from gnnjit.graph import Graph, validate
 from gnnjit.graph.edit import real_edges
+from gnnjit.graph.members import Members
 from gnnjit.partition.locality import order_vertices
 from gnnjit.partition.partition import (
     Partition,
@@ -120,9 +121,16 @@ def shard(
         ways=tuple(every),
         exchange=way,
     )
-    return dataclasses.replace(
-        build(sharding_plan, mesh, axis, way, features=features), report=report
-    )
+    sharded = build(sharding_plan, mesh, axis, way, features=features)
+    return dataclasses.replace(sharded, report=report, members=_members(graph, sharded))
+
+
+def _members(graph: Graph, sharded: ShardedGraph) -> Members | None:
+    """The graph of the vertex in each row, and whether that is real."""
+    own = graph.members
+    if own is None:
+        return None
+    return Members(sharded.put(own.dst), None, sharded.put(own.real_dst), None, own.num_graphs)
 
 
 def _checked(

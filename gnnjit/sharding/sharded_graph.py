@@ -16,6 +16,7 @@ from gnnjit.distributed.process_group import on_host
 from gnnjit.errors import GraphError
 from gnnjit.graph import validate
 from gnnjit.graph.graph import Graph
+from gnnjit.graph.members import Members, check_globals
 from gnnjit.graph.structure import Structure
 from gnnjit.partition.partition import Partition
 from gnnjit.shapes import ArrayLike, EdgeMask, HostArray, PyTree
@@ -26,7 +27,7 @@ from gnnjit.sharding.exchange import AllGather, Cover, Exchange, Halo, Ring
     jax.tree_util.register_dataclass,
     data_fields=[
         "vertex", "edge", "sizes", "edge_counts", "out_degree", "src", "dst",
-        "in_structure", "out_structure", "exchange", "cover",
+        "in_structure", "out_structure", "exchange", "cover", "members",
     ],
     meta_fields=[
         "mesh", "axis", "features", "num_nodes", "num_given", "num_rows", "num_slots",
@@ -54,6 +55,8 @@ class ShardedGraph:
         num_src, num_dst, num_edges: lengths of the arrays of vertices and edges, with padding.
         alone_of: in a result of `alone`, the number of shards of the whole graph.
         report: the decisions of `gnnjit.shard`, to be printed.
+        members: which graph of a batch the vertex of each row belongs to; None where all belong to
+            one graph.
     """
 
     vertex: Any
@@ -77,6 +80,7 @@ class ShardedGraph:
     num_sources: int
     alone_of: int | None = None
     report: Any = None
+    members: Members | None = None
 
     bipartite = False
 
@@ -96,6 +100,11 @@ class ShardedGraph:
     def num_edges(self) -> int:
         """The length of arrays of edges, padding included: `P * num_slots`."""
         return self.num_shards * self.num_slots
+
+    @property
+    def num_graphs(self) -> int:
+        """The graphs of a batch; 1 of any other graph."""
+        return 1 if self.members is None else self.members.num_graphs
 
     @property
     def exchange_name(self) -> str:
@@ -167,7 +176,10 @@ class ShardedGraph:
 
     def check(self, x: PyTree, space: Any, what: str) -> None:
         """Raises GraphError unless every array in `x` has one row per element of `space`, padding
-        included."""
+        included; for the space "graph", one per graph."""
+        if getattr(space, "value", space) == "graph":
+            check_globals(self.num_graphs, x, what)
+            return
         edges = getattr(space, "value", space) == "edge"
         count, kind = (self.num_edges, "slots of edges") if edges else (self.num_dst, "rows")
         put = "put_edges" if edges else "put"

@@ -232,7 +232,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "space": (
         lambda: small().check(np.ones(3), "up", "x"),
-        "check() got the space 'up', expected 'src', 'dst' or 'edge': name what there is a row for",
+        "check() got the space 'up', expected 'src', 'dst', 'edge' or 'graph': "
+        "name what there is a row for",
     ),
     "a list as features": (
         lambda: small().check([1.0] * 5000, "dst", "x"),
