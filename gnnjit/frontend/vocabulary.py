@@ -7,7 +7,6 @@ Everything here acts on *per-element* values and has meaning only inside `@gnnji
 from __future__ import annotations
 
 import contextlib
-import functools
 import numbers
 import threading
 from collections.abc import Callable, Iterator

@@ -139,6 +139,18 @@ class Incidence:
         term = times(jnp.exp(wide_score - shift), self.valid(_widen(value), 0))
         return self.reduce(Reduce("sum", into), term).astype(value.dtype)
 
+    def degree(self, space: Space) -> jax.Array:
+        """How many edges each vertex, or vertices each graph, has."""
+        if space is Space.GRAPH:
+            return self.pool("sum", jnp.ones(self.num_dst, jnp.int32), ())
+        return self.degree_of(self.endpoint(space), self.size(space))
+
+    def index(self, space: Space) -> jax.Array:
+        """The user's number of each element."""
+        if self.numbers is None or space is Space.GRAPH:
+            return jnp.arange(self.size(space))
+        return self.numbers(space)
+
     def degree_of(self, ids: jax.Array, n: int) -> jax.Array:
         one = self.valid(jnp.ones(len(self.src), jnp.int32), 0)
         return jax.ops.segment_sum(one, ids, n)
@@ -201,12 +213,7 @@ def _equation(eqn: Equation, inc: Incidence, args: list[Any]) -> list[Any]:
     spaces = [a.space for a in eqn.inputs]
     match eqn.op:
         case Lax():
-            arrays = [inc.read(x, s, out.space) for x, s in zip(args, spaces, strict=True)]
-            batched = [s is not Space.SHARED for s in spaces]
-            outs = bind_in_space(eqn.op, arrays, batched)
-            if out.space is not Space.SHARED and not any(batched):
-                outs = [jnp.broadcast_to(o, (inc.size(out.space), *o.shape)) for o in outs]
-            return outs
+            return _elements(eqn.op, inc, out.space, spaces, args)
         case Reduce():
             on_edges = [inc.spread(x, s) for x, s in zip(args, spaces, strict=True)]
             if eqn.op.kind == "exp_sum":
@@ -219,19 +226,26 @@ def _equation(eqn: Equation, inc: Incidence, args: list[Any]) -> list[Any]:
             return [inc.of_graph(args[0], out.space)]
         case Store():
             return args
-        case Degree() if out.space is Space.GRAPH:
-            return [inc.pool("sum", jnp.ones(inc.num_dst, out.dtype), ())]
         case Degree():
-            ids = inc.endpoint(out.space)
-            return [inc.degree_of(ids, inc.size(out.space)).astype(out.dtype)]
+            return [inc.degree(out.space).astype(out.dtype)]
         case Index():
-            if inc.numbers is not None:
-                return [inc.numbers(out.space).astype(out.dtype)]
-            return [jnp.arange(inc.size(out.space), dtype=out.dtype)]
+            return [inc.index(out.space).astype(out.dtype)]
         case Aggregate(body, reductions):
             inner = interpret(body, inc, args)
             values = [inc.spread(x, o.space) for x, o in zip(inner, body.outputs, strict=True)]
             return [_reduced(inc, values, i, r) for i, r in enumerate(reductions)]
+
+
+def _elements(
+    op: Lax, inc: Incidence, at: Space, spaces: Sequence[Space], args: list[Any]
+) -> list[Any]:
+    """The results of a primitive on every element of the space `at`."""
+    arrays = [inc.read(x, s, at) for x, s in zip(args, spaces, strict=True)]
+    batched = [s is not Space.SHARED for s in spaces]
+    outs = bind_in_space(op, arrays, batched)
+    if at is not Space.SHARED and not any(batched):
+        outs = [jnp.broadcast_to(o, (inc.size(at), *o.shape)) for o in outs]
+    return outs
 
 
 def _over_rows(inc: Incidence, x: Any, space: Space) -> Any:

@@ -154,8 +154,8 @@ class Store:
 
 @dataclasses.dataclass(frozen=True)
 class Degree:
-    """Number of edges at each element of the output's space (`SRC` or `DST`); in `GRAPH`, the number
-    of vertices."""
+    """Number of edges at each element of the output's space (`SRC` or `DST`); in `GRAPH`, the
+    number of vertices."""
 
     name: str = "degree"
 

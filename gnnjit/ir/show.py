@@ -28,8 +28,8 @@ JAX's own: they are numbered in a list beside the text.
     sum over all edges of x    one shared value
     sum over (u -> v) of exp(s - max s) * x    a score s shifted by its maximum at v, in one go
     degree of v, index of u    number of edges at v; number of the element itself
-    sum over (v in graph) of x    for each graph, over its vertices; `of x, n, k` for an extreme over
-                               edges, with their number at v, and how many attain it
+    sum over (v in graph) of x    for each graph, over its vertices; `of x, n, k` if x is the
+                               extreme over n edges of v, k of which attain it
     x[graph of v]              the value x of the graph that v belongs to
     store(x)                   the edge value x, written to memory once
 

@@ -99,8 +99,9 @@ def _operands_key(eqn: Equation, args: list[Any]) -> tuple[Hashable, ...]:
 def _apply(eqn: Equation, graph: RunGraph, args: list[Any]) -> list[Any]:
     batched = [a.space is not Space.SHARED for a in eqn.inputs]
     assert isinstance(eqn.op, Lax)
-    sharded = isinstance(graph, ShardedGraph) and not eqn.space.is_replicated
-    place = graph.place if sharded else None
+    place = None
+    if isinstance(graph, ShardedGraph) and not eqn.space.is_replicated:
+        place = graph.place
     matmul = vertex_matmul.apply(eqn, args, place)
     if matmul is not None:
         return [matmul]

@@ -26,7 +26,11 @@ from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
 def members(graph: AnyGraph, space: Space) -> tuple[Any, Any]:
     """The graph of each vertex (None: all are of one), and whether it is real (None: all are)."""
     own = graph.members
-    ids, real = (None, None) if own is None else own.of(space.value, graph.bipartite)
+    ids, real = (
+        (None, None)
+        if own is None
+        else own.of("src" if space is Space.SRC else "dst", graph.bipartite)
+    )
     if isinstance(graph, ShardedGraph):
         real = graph.vertex_mask if real is None else real & graph.vertex_mask
     return ids, real

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gnnjit.ir.interpret import Incidence
 from gnnjit.ir.evaluate import is_shared
+from gnnjit.ir.interpret import Incidence
 from gnnjit.ir.program import Aggregate, Atom, Degree, Equation, OfGraph, Pool, Program, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import members

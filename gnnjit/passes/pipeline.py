@@ -20,6 +20,7 @@ from gnnjit.passes.fold_constants import FoldConstants
 from gnnjit.passes.fuse_scatter_apply_gather import FuseScatterApplyGather
 from gnnjit.passes.group_sums_by_space import GroupSumsBySpace
 from gnnjit.passes.online_softmax import OnlineSoftmax
+from gnnjit.passes.place_in_graphs import PlaceInGraphs
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.reorder_aggregate_combine import Order, ReorderAggregateCombine
 from gnnjit.passes.scores_as_products import MOST, ScoresAsProducts
@@ -138,6 +139,7 @@ SIMPLIFY: tuple[Row, ...] = (
     Row(GroupSumsBySpace),
     Row(FactorOutOfReduce, lambda o: FactorOutOfReduce(keep_fixed=True, keep=o.on_edges)),
     Row(PlaceInSmallestSpace),
+    Row(PlaceInGraphs),
     Row(ShareSubexpressions),
     Row(DropDead),
 )
