@@ -23,8 +23,9 @@ from gnnjit.frontend.state import active_linen, names_of, unchanged
 from gnnjit.frontend.trace_layer import Arguments, TracedLayer, call_once, leak_message, trace
 from gnnjit.graph import Bipartite, Graph
 from gnnjit.ir.interpret import interpret
-from gnnjit.ir.program import Program
+from gnnjit.ir.program import Pool, Program
 from gnnjit.ir.space import Space
+from gnnjit.lower import members
 from gnnjit.lower.run_program import incidence, outputs, real_edges
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
@@ -91,6 +92,21 @@ class TracedCall:
         whose padding `call` makes zeros."""
         return not isinstance(self.graph, ShardedGraph) and self.graph.mask is not None
 
+    @property
+    def pools(self) -> bool:
+        """Whether vertices are reduced into graphs."""
+        return any(isinstance(e.op, Pool) for e in self.program.equations)
+
+    def without_padding(self, x: Any, space: Space) -> Any:
+        """`x` with zeros for vertices that are padding, where they take part: on shards, and in a
+        layer that reduces vertices into graphs. What they give reaches no result, but 0 times the
+        slope of a NaN would reach a gradient."""
+        if not space.is_vertex:
+            return x
+        if self.pools:
+            return members.without_padding(self.graph, x, space)
+        return self.graph.without_padding(x) if isinstance(self.graph, ShardedGraph) else x
+
     def run(self) -> Any:
         if _reference.value:
             shield = ShieldUnreadVertices(self.padded)
@@ -114,15 +130,9 @@ class TracedCall:
 
     def call(self) -> tuple[list[Any], Call]:
         """The distinct arrays of the call, and what is known of it."""
-        arrays, slots = _distinct(self.traced.operands)
-        if isinstance(self.graph, ShardedGraph):
-            of_vertices = {
-                slot
-                for slot, v in zip(slots, self.program.inputs, strict=True)
-                if v.space.is_vertex
-            }
-            for i in of_vertices:
-                arrays[i] = self.graph.without_padding(arrays[i])
+        inputs, (arrays, slots) = self.program.inputs, _distinct(self.traced.operands)
+        for slot, space in {i: v.space for i, v in zip(slots, inputs, strict=True)}.items():
+            arrays[slot] = self.without_padding(arrays[slot], space)
         own = self.definition
         budget = default_budget() if own.budget is None else own.budget
         label = f"{own.where}: {own.name}"
@@ -178,6 +188,9 @@ class TracedCall:
             real_edges(self.graph, x) if v.space is Space.EDGE else x
             for v, x in zip(program.inputs, operands or self.traced.operands, strict=True)
         ]
+        if self.pools:
+            pairs = zip(program.inputs, arrays, strict=True)
+            arrays = [self.without_padding(x, v.space) for v, x in pairs]
         outs = interpret(program, edges, arrays)
         return outputs(self.graph, program, self.output_spaces, outs)
 

@@ -65,11 +65,11 @@ class Incidence:
         return jnp.zeros(rows, jnp.int32), jnp.ones(rows, jnp.bool_)
 
     def of_graph(self, x: jax.Array, space: Space) -> jax.Array:
-        """The value of each vertex's graph. No gradient comes from padding."""
+        """The value of each vertex's graph. Padding reads that of the first, without a gradient."""
         ids, real = self.members(space)
         rows = x[ids]
         real = real.reshape((-1,) + (1,) * (x.ndim - 1))
-        return jnp.where(real, rows, jax.lax.stop_gradient(rows))
+        return jnp.where(real, rows, jax.lax.stop_gradient(x[:1]))
 
     def pool(self, kind: str, x: jax.Array, counts: Sequence[jax.Array]) -> jax.Array:
         """Reduce an array of destinations over those of each graph."""

@@ -57,11 +57,20 @@ def num_vertices(graph: AnyGraph) -> Any:
 
 
 def of_graph(graph: AnyGraph, x: Any, space: Space) -> Any:
-    """The value of each vertex's graph: padding reads one too, but no gradient comes from it."""
+    """The value of each vertex's graph. Padding reads that of the first graph, which is a number
+    that the user meant; no gradient comes from it."""
     rows, (_, real) = _read(graph, x, space), members(graph, space)
     if real is None:
         return rows
-    return jnp.where(_column(real, rows), rows, jax.lax.stop_gradient(rows))
+    return jnp.where(_column(real, rows), rows, jax.lax.stop_gradient(x[:1]))
+
+
+def without_padding(graph: AnyGraph, x: Any, space: Space) -> Any:
+    """`x` of vertices, with zeros in padding, whatever is there; random keys, which have no zero,
+    as they are."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.extended):
+        return x
+    return _where(members(graph, space)[1], x, 0)
 
 
 @functools.cache
