@@ -1,9 +1,9 @@
 """gnnjit: a compiler for graph neural networks in JAX."""
 
+from gnnjit import readout as readout
 from gnnjit.compiler.check import check
 from gnnjit.compiler.explain import explain
 from gnnjit.compiler.layer import layer, reference
-from gnnjit.frontend import readout
 from gnnjit.frontend.vocabulary import (
     degree,
     dropout,
@@ -43,7 +43,6 @@ __all__ = [
     "min",
     "portable",
     "random_uniform",
-    "readout",
     "rebalance",
     "reference",
     "shard",

@@ -41,7 +41,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "compiler", "cost", "distributed", "frontend", "graph", "ir", "lower", "partition",
         "store", "system",
     },
-    "__init__": {"compiler", "frontend", "graph", "sharding", "streaming", "system"},
+    "readout": {"frontend"},
+    "__init__": {"compiler", "frontend", "graph", "readout", "sharding", "streaming", "system"},
     "nn": {"__init__", "graph", "sharding"},
     "data": {"graph", "partition", "store", "system"},
     "calibration": {

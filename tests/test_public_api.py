@@ -16,6 +16,7 @@ import gnnjit.interop.jraph
 import gnnjit.interop.scipy
 import gnnjit.nn
 import gnnjit.partition
+import gnnjit.readout
 import gnnjit.sample
 import gnnjit.sharding
 import gnnjit.store
@@ -40,6 +41,10 @@ def test_names() -> None:
         "layer", "logsumexp", "max", "mean", "memory_budget", "min", "portable", "random_uniform",
         "rebalance", "reference", "shard", "softmax", "std", "stream", "sum", "var",
     ]  # fmt: skip
+
+
+def test_names_of_readout() -> None:
+    assert names(gnnjit.readout) == ["max", "mean", "min", "softmax", "std", "sum"]
 
 
 def test_names_of_partition() -> None:
@@ -106,8 +111,8 @@ def test_methods_of_graph() -> None:
     public = {name for name in vars(gnnjit.Graph) if not name.startswith("_")}
     assert sorted(public - set(gnnjit.Graph.__dataclass_fields__)) == [
         "at_both_ends", "check", "degree", "from_edges", "gcn_factors", "gcn_norm", "in_degree",
-        "num_dropped", "num_nodes", "out_degree", "pad", "pad_edges", "pad_nodes", "reverse",
-        "statistics", "structure", "to_undirected", "with_self_loops",
+        "num_dropped", "num_graphs", "num_nodes", "out_degree", "pad", "pad_edges", "pad_nodes",
+        "reverse", "statistics", "structure", "to_undirected", "with_self_loops",
     ]  # fmt: skip
 
 
@@ -142,7 +147,9 @@ FUNCTIONS = {
     "Graph.degree": "(self, space='in')",
     "Graph.gcn_norm": "(self, weights=None)",
     "Graph.gcn_factors": "(self, weights=None)",
-    "Graph.pad": "(self, num_nodes=None, num_edges=None, *, num_src=None, num_dst=None)",
+    "Graph.pad": (
+        "(self, num_nodes=None, num_edges=None, *, num_src=None, num_dst=None, num_graphs=None)"
+    ),
     "Graph.pad_edges": "(self, edges)",
     "Graph.pad_nodes": "(self, x)",
     "Graph.reverse": "(self)",
@@ -167,6 +174,12 @@ FUNCTIONS = {
     "store.DiskStore.create": "(folder)",
     "store.DiskStore.open": "(folder)",
     "graph.batch": "(graphs)",
+    "readout.max": "(value, *, initial=None)",
+    "readout.mean": "(value, *, initial=None)",
+    "readout.min": "(value, *, initial=None)",
+    "readout.softmax": "(value)",
+    "readout.std": "(value, *, initial=None)",
+    "readout.sum": "(value, *, initial=None)",
     "graph.coalesce": "(src, dst)",
     "graph.symmetrize": "(src, dst)",
     "data.open_dataset": "(name, data_dir=None, **options)",
@@ -194,19 +207,19 @@ FUNCTIONS = {
     "interop.scipy.from_scipy": "(matrix, *, bipartite=None)",
     "interop.scipy.to_scipy": "(graph, weights=None)",
     "nn.CommNet.__init__": "(self, in_features, out_features, *, aggregator='mean', rngs)",
-    "nn.CommNet.__call__": "(self, graph, x, /, *, edges=None)",
+    "nn.CommNet.__call__": "(self, graph, x, /, *, edges=None, globals=None)",
     "nn.EdgeConv.__init__": "(self, in_features, hidden, out_features, *, rngs)",
-    "nn.EdgeConv.__call__": "(self, graph, x, /, *, edges=None)",
+    "nn.EdgeConv.__call__": "(self, graph, x, /, *, edges=None, globals=None)",
     "nn.GAT.__init__": (
         "(self, in_features, out_features, *, heads=1, concat=True, dropout=0.0, "
         "negative_slope=0.2, self_loops=True, edge_features=None, rngs)"
     ),
-    "nn.GAT.__call__": "(self, graph, x, /, *, edges=None, key=None)",
+    "nn.GAT.__call__": "(self, graph, x, /, *, edges=None, globals=None, key=None)",
     "nn.GATv2.__init__": (
         "(self, in_features, out_features, *, heads=1, concat=True, dropout=0.0, "
         "negative_slope=0.2, self_loops=True, edge_features=None, rngs)"
     ),
-    "nn.GATv2.__call__": "(self, graph, x, /, *, edges=None, key=None)",
+    "nn.GATv2.__call__": "(self, graph, x, /, *, edges=None, globals=None, key=None)",
     "nn.GCN.__init__": "(self, in_features, out_features, *, self_loops=True, use_bias=True, rngs)",
     "nn.GCN.__call__": "(self, graph, x, *, edges=None)",
     "nn.GGNN.__init__": "(self, features, *, steps=2, edge_types=1, rngs)",
@@ -217,7 +230,7 @@ FUNCTIONS = {
     ),
     "nn.GIN.__call__": "(self, graph, x, *, edges=None, train=False, mask=None)",
     "nn.GatedGCN.__init__": "(self, in_features, out_features, *, edge_features=None, rngs)",
-    "nn.GatedGCN.__call__": "(self, graph, x, /, *, edges=None)",
+    "nn.GatedGCN.__call__": "(self, graph, x, /, *, edges=None, globals=None)",
     "nn.SAGE.__init__": (
         "(self, in_features, out_features, *, aggregator='mean', normalize=False, rngs)"
     ),

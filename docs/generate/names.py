@@ -53,6 +53,14 @@ SECTIONS = (
         "sum mean max min var std logsumexp degree softmax dropout random_uniform",
     ),
     Section(
+        "readouts",
+        "Readouts",
+        "What a layer says of whole graphs: reductions over the vertices, or the edges, of each "
+        "graph of a batch. They take a pytree of values of any shape.",
+        "gnnjit.readout",
+        "sum mean max min std softmax",
+    ),
+    Section(
         "graphs",
         "Graphs",
         "Edges in two sorted structures, padding, batching, self loops, normalisation, statistics.",

@@ -131,8 +131,12 @@ class TracedCall:
     def call(self) -> tuple[list[Any], Call]:
         """The distinct arrays of the call, and what is known of it."""
         inputs, (arrays, slots) = self.program.inputs, _distinct(self.traced.operands)
-        for slot, space in {i: v.space for i, v in zip(slots, inputs, strict=True)}.items():
-            arrays[slot] = self.without_padding(arrays[slot], space)
+        spaces: dict[int, set[Space]] = {}
+        for slot, v in zip(slots, inputs, strict=True):
+            spaces.setdefault(slot, set()).add(v.space)
+        for slot, (space, *others) in spaces.items():
+            if not (others and self.graph.bipartite):  # an array of both ends has no one padding
+                arrays[slot] = self.without_padding(arrays[slot], space)
         own = self.definition
         budget = default_budget() if own.budget is None else own.budget
         label = f"{own.where}: {own.name}"

@@ -208,6 +208,53 @@ def test_batch_of_traced_graphs() -> None:
     np.testing.assert_array_equal(index, [0, 0, 0, 1, 1])
 
 
+def test_a_batch_remembers_its_graphs() -> None:
+    first, none = Graph.from_edges([0, 1], [1, 1], 3), Graph.from_edges([], [], 0)
+    graph, index = batch([first, none, first])
+    assert (first.num_graphs, graph.num_graphs) == (1, 3)
+    np.testing.assert_array_equal(index, [0, 0, 0, 2, 2, 2])
+    again, index = batch([graph, first])
+    assert again.num_graphs == 4
+    np.testing.assert_array_equal(index, [0, 0, 0, 2, 2, 2, 3, 3, 3])
+    assert repr(again) == "Graph(9 vertices, 6 edges, 4 graphs)"
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_padding_of_a_batch(traced: bool) -> None:
+    first = Graph.from_edges([0, 1], [1, 1], 3)
+
+    def padded(first: Graph) -> Graph:
+        return batch([first.pad(4, 3), first])[0].pad(9, 6, num_graphs=4)
+
+    graph = (jax.jit(padded) if traced else padded)(first)
+    assert graph.members is not None
+    assert (graph.num_nodes, graph.num_graphs) == (9, 4)
+    np.testing.assert_array_equal(graph.members.dst, [0, 0, 0, 0, 1, 1, 1, 3, 3])
+    real = [True, True, True, False, True, True, True, False, False]
+    np.testing.assert_array_equal(graph.members.real_dst, real)
+
+
+def test_what_keeps_the_graphs_of_a_batch() -> None:
+    one = Graph.from_edges([0, 1], [2, 0], num_src=2, num_dst=3)
+    bipartite, index = batch([one, one])
+    back = bipartite.reverse()
+    assert back.num_graphs == 2
+    np.testing.assert_array_equal(back.members.dst, index.src)
+    np.testing.assert_array_equal(back.members.src, index.dst)
+    square = Graph.from_edges([0, 1], [2, 0], 3)
+    graph, _ = batch([square, square])
+    for kept in (graph.reverse(), graph.with_self_loops(), graph.to_undirected()):
+        assert kept.members is graph.members
+
+
+def test_a_batch_passes_through_jax_export() -> None:
+    square = Graph.from_edges([0, 1], [2, 0], 3)
+    graph, _ = batch([square, square])
+    exported = jax.export.export(jax.jit(lambda g: g.members.dst))(graph)
+    again = jax.export.deserialize(exported.serialize())
+    np.testing.assert_array_equal(again.call(graph), [0, 0, 0, 1, 1, 1])
+
+
 def test_statistics() -> None:
     graph = Graph.from_edges(
         [0, 0, 1, 2, 0, 9], [1, 1, 1, 0, 0, 9], 5, edge_mask=[True] * 5 + [False]

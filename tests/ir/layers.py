@@ -76,7 +76,19 @@ def several() -> Program:
     return Program(operands, (eqn,), outs, "several")
 
 
-LAYERS = {"gat": gat, "gcn": gcn, "sage": sage, "several": several}
+def graphs() -> Program:
+    """Values of graphs, read by vertices and edges and reduced from both."""
+
+    def graphs(x_src: Any, x: Any, u: Any) -> Any:
+        edge = x_src * u
+        of_graph = gnnjit.readout.max(edge) + gnnjit.readout.mean(x) + jnp.tanh(u)
+        return gnnjit.readout.softmax(x) * of_graph, gnnjit.sum(edge) + u, of_graph
+
+    inputs = [value("e.src", Space.SRC, 2), value("v", Space.DST, 2), value("u", Space.GRAPH, 2)]
+    return trace(graphs, inputs, edge_values=True)
+
+
+LAYERS = {"gat": gat, "gcn": gcn, "sage": sage, "several": several, "graphs": graphs}
 
 # 4 sources, 5 destinations: source 3 and destinations 2 and 4 are isolated, 0 -> 0 comes twice.
 GRAPH = Incidence(jnp.array([0, 0, 1, 2, 1]), jnp.array([0, 0, 1, 3, 3]), 4, 5)

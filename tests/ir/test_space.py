@@ -25,10 +25,11 @@ some = st.sampled_from(SPACES)
 
 TYPED = """\
 layer typed(x: f32[src:cites, 4], w: f32[graph], y: f32[dst:cites, 4], b: bool[edge:cites])
-  a: f32[dst:cites, 4] = w[graph] * y
-  c: f32[edge:cites, 4] = x[u] + a[v]
-  d: f32[dst:cites, 4] = sum over (u -> v) of c
-  return d"""
+  a: f32[dst:cites] = w[graph of v]
+  c: f32[dst:cites, 4] = a * y
+  d: f32[edge:cites, 4] = x[u] + c[v]
+  f: f32[dst:cites, 4] = sum over (u -> v) of d
+  return f"""
 
 
 def joined(*spaces: Space | None) -> Space | None:
@@ -104,7 +105,8 @@ def test_names_are_printed_and_parsed() -> None:
     assert show(program, locations=False) == TYPED
     assert [v.space for v in program.values()] == [
         Space("src", "cites"), Space.GRAPH, Space("dst", "cites"), Space("edge", "cites"),
-        Space("dst", "cites"), Space("edge", "cites"), Space("dst", "cites"),
+        Space("dst", "cites"), Space("dst", "cites"), Space("edge", "cites"),
+        Space("dst", "cites"),
     ]  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def test_an_equation_may_sit_above_its_operands() -> None:
     verify(parse("layer f(x: f32[src])\n  a: f32[edge] = x[u] * 2.0\n  return a"))
 
 
-INPUTS = "x: f32[src, 3], y: f32[dst, 3], w: f32[3], k: i32[]"
+INPUTS = "x: f32[src, 3], y: f32[dst, 3], z: f32[graph, 3], w: f32[3], k: i32[]"
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,24 @@ INPUTS = "x: f32[src, 3], y: f32[dst, 3], w: f32[3], k: i32[]"
          "exp_sum takes floating-point numbers, not i32[]"),
         ("a: f32[3] = sum over all edges of exp(w - max w) * w",
          "exp_sum goes into src or dst, not into shared"),
+        ("a: f32[graph, 3] = sum over (v in graph) of x",
+         "a pool takes values of dst, but operand 0 lies in src"),
+        ("a: f32[dst, 3] = sum over (v in graph) of y", "a pool goes into graph, not into dst"),
+        ("a: f32[graph, 3] = mean over (v in graph) of y",
+         "unknown reduction 'mean' into graphs; known are sum, max, min"),
+        ("a: f32[graph, 2] = max over (v in graph) of y",
+         "output 0 is f32[graph, 2], but pool gives f32[graph, 3]"),
+        ("a: f32[graph, 3] = sum over (v in graph) of y, k, k", "a pool has one operand, or an"),
+        ("a: f32[graph, 3] = max over (v in graph) of y, k, k", "its counts are i32[], i32[]"),
+        ("a: f32[dst, 3] = y[graph of v]",
+         "of_graph goes from graph to src or dst, not from dst to dst"),
+        ("a: f32[dst, 2] = z[graph of v]",
+         "output 0 is f32[dst, 2], but of_graph gives f32[dst, 3]"),
+        ("a: f32[dst, 3] = y + z[graph]",
+         "it reads a value of graphs in dst, where of_graph should have"),
+        ("a: f32[graph, 3] = y[v] + z", "can be read together in dst, but it sits in graph"),
         ("a: f32[dst] = degree of v", "output 0 is f32[dst], but degree gives i32[dst]"),
-        ("a: i32[edge] = degree of e", "degree is defined in src or dst, not in edge"),
+        ("a: i32[edge] = degree of e", "degree is defined in src or dst or graph, not in edge"),
         ("a: i32[dst, 2] = index of v", "output 0 is i32[dst, 2], but index gives i32[dst]"),
     ],
 )  # fmt: skip
@@ -109,7 +125,7 @@ def test_index_of_the_whole_graph() -> None:
     good = parse("layer f()\n  a: i32[dst] = index of v\n  return a")
     out = Value((), np.dtype(np.int32), Space.SHARED)
     eqn = dataclasses.replace(good.equations[0], outputs=(out,))
-    assert "index is defined in src or dst or edge, not in shared" in error(
+    assert "index is defined in src or dst or edge or graph, not in shared" in error(
         Program((), (eqn,), (out,))
     )
 
