@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import Graph, hosting
+from gnnjit.graph.members import Members
 from gnnjit.graph.reading import as_indices, is_integer, read_array, shown_shape
 from gnnjit.graph.validate import check_leading, cut, is_traced
 from gnnjit.shapes import ArrayLike, PyTree
@@ -24,7 +26,7 @@ class FromGraphsTuple(NamedTuple):
         graph: all graphs of the batch side by side.
         nodes, edges, globals: the pytrees as they came: `[N, ...]`, `[E, ...]`, `[G, ...]` or None.
         n_node, n_edge: `int[G]`, vertices and edges of each graph, padding graphs included.
-        graph_index: `int32[N]`, the graph of each vertex.
+        graph_index: `int32[N]`, the graph of each vertex, which `graph` remembers too.
         graph_mask: `bool[G]`, False on padding graphs; None if the batch is not padded.
     """
 
@@ -39,7 +41,8 @@ class FromGraphsTuple(NamedTuple):
 
 
 def from_graphs_tuple(graphs: Any, *, padded: bool = False) -> FromGraphsTuple:
-    """The graph of a `GraphsTuple`, concrete or traced.
+    """The graph of a `GraphsTuple`, concrete or traced: a batch of its graphs, padding graphs among
+    them, so that a layer takes its `globals`.
 
     Args:
         graphs: a `jraph.GraphsTuple` (any object with its fields).
@@ -76,8 +79,11 @@ def from_graphs_tuple(graphs: Any, *, padded: bool = False) -> FromGraphsTuple:
         owner = jnp.repeat(index, n_node, total_repeat_length=num_nodes)
     placed: Any = (n_node, n_edge, owner, graph_mask)
     n_node, n_edge, owner, graph_mask = hosting.to_device(placed) if on_host else placed
+    graph = Graph.from_edges(senders, receivers, num_nodes, edge_mask=edge_mask)
+    if len(index):
+        graph = dataclasses.replace(graph, members=Members(dst=owner, num_graphs=len(index)))
     return FromGraphsTuple(
-        graph=Graph.from_edges(senders, receivers, num_nodes, edge_mask=edge_mask),
+        graph=graph,
         nodes=graphs.nodes,
         edges=graphs.edges,
         globals=graphs.globals,
