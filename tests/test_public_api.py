@@ -165,7 +165,8 @@ FUNCTIONS = {
         "overlapped=True, cached=True, refined=False)"
     ),
     "streaming.StreamedGraph.from_edges": (
-        "(src, dst, num_nodes, *, store=None, order='auto', seed=0)"
+        "(src, dst, num_nodes, *, store=None, order='auto', seed=0, graph_index=None, "
+        "num_graphs=None)"
     ),
     "streaming.StreamedGraph.put": "(self, name, rows)",
     "streaming.StreamedGraph.put_edges": "(self, name, rows)",

@@ -20,7 +20,7 @@ End = Literal["src", "dst"]
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["dst", "src", "real_dst", "real_src"],
-    meta_fields=["num_graphs"],
+    meta_fields=["num_graphs", "rising"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Members:
@@ -29,10 +29,11 @@ class Members:
     The sources of a graph of one vertex set are its destinations: `src` and `real_src` are None.
 
     Attributes:
-        dst, src: `int32[vertices]`, the graph of each vertex. It never falls from one vertex to the
-            next, except in a sharded graph. None: all belong to the first graph.
+        dst, src: `int32[vertices]`, the graph of each vertex. None: all belong to the first graph.
         real_dst, real_src: `bool[vertices]`, False on padding. None: no vertex is padding.
         num_graphs: the number of graphs, those without vertices included (static).
+        rising: whether the graph never falls from one vertex to the next (static). It may where the
+            rows of vertices have another order, on shards and in streams.
     """
 
     dst: Any = None
@@ -40,6 +41,7 @@ class Members:
     real_dst: Any = None
     real_src: Any = None
     num_graphs: int = 1
+    rising: bool = True
 
     def of(self, end: End, bipartite: bool) -> tuple[Any, Any]:
         """The graph of each vertex at one end of the edges, and whether it is real."""

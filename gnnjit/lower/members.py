@@ -2,8 +2,9 @@
 
 The vertices of a batch stand graph after graph, so "vertex of graph" is a bipartite graph whose
 edges are sorted: reductions into graphs, and the gradients of reading their values, are `aggregate`
-over it, on whatever lowering takes that. Where there is one graph they are reductions of arrays,
-which also run block by block; on a sharded graph, JAX's segment operations, which XLA partitions.
+over it, on whatever lowering takes that. Where there is one graph they are reductions of arrays;
+where vertices have another order, on shards and in streams, JAX's segment operations. XLA cuts both
+for shards, and both run block by block.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def _total(graph: AnyGraph, x: Any) -> Any:
     """The sum over the vertices of each graph, padding included; half precision in float32."""
     if graph.num_graphs == 1:
         return jnp.sum(x, axis=0, dtype=x.dtype, keepdims=True)
-    if isinstance(graph, ShardedGraph):
+    if not _rises(graph):
         wide = x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
         ids, _ = members(graph, Space.DST)
         return jax.ops.segment_sum(wide, ids, graph.num_graphs).astype(x.dtype)
@@ -117,13 +118,18 @@ def _largest(graph: AnyGraph, kind: str, x: Any) -> Any:
         if not x.shape[0]:
             return jnp.zeros((1, *x.shape[1:]), x.dtype)
         return (jnp.max if kind == "max" else jnp.min)(x, axis=0, keepdims=True)
-    if isinstance(graph, ShardedGraph):
+    if not _rises(graph):
         reduce = jax.ops.segment_max if kind == "max" else jax.ops.segment_min
         return reduce(x, members(graph, Space.DST)[0], graph.num_graphs)
     return _reduced(graph, kind, x)
 
 
-def _reduced(graph: Graph, kind: str, x: Any) -> Any:
+def _rises(graph: AnyGraph) -> bool:
+    """Whether the vertices stand graph after graph."""
+    return graph.members is not None and graph.members.rising
+
+
+def _reduced(graph: AnyGraph, kind: str, x: Any) -> Any:
     value = Value(tuple(x.shape[1:]), x.dtype, Space.EDGE)
     body = Program((value,), (), (value,), "body")
     return aggregate(_membership(graph, Space.DST), body, (Reduce(kind, Space.DST),), [x])[0]
@@ -134,14 +140,14 @@ def _read(graph: AnyGraph, x: Any, space: Space) -> Any:
     count = graph.num_src if space is Space.SRC else graph.num_dst
     if graph.num_graphs == 1:
         return jnp.broadcast_to(x, (count, *x.shape[1:]))
-    if isinstance(graph, ShardedGraph):
+    if not _rises(graph):
         return x[members(graph, space)[0]]
     value = Value(tuple(x.shape[1:]), x.dtype, Space.DST)
     body = Program((value,), (), (value,), "body")
     return aggregate(_membership(graph, space), body, (None,), [x])[0]
 
 
-def _membership(graph: Graph, space: Space) -> Graph:
+def _membership(graph: AnyGraph, space: Space) -> Graph:
     """The bipartite graph of an edge from each vertex to its graph. Vertices are in rising order of
     their graphs, so nothing has to be sorted."""
     ids, _ = members(graph, space)

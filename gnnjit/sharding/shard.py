@@ -130,7 +130,8 @@ def _members(graph: Graph, sharded: ShardedGraph) -> Members | None:
     own = graph.members
     if own is None:
         return None
-    return Members(sharded.put(own.dst), None, sharded.put(own.real_dst), None, own.num_graphs)
+    index, real = sharded.put(own.dst), sharded.put(own.real_dst)
+    return Members(index, None, real, None, own.num_graphs, rising=False)
 
 
 def _checked(

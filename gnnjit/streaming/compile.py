@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ import numpy as np
 from gnnjit.distributed.process_group import digest, hashed
 from gnnjit.errors import StreamError
 from gnnjit.frontend import trace_arrays
+from gnnjit.graph.members import Members
 from gnnjit.graph.validate import is_traced
 from gnnjit.ir.array_program import Array, ArrayProgram, Constant, Rows
 from gnnjit.streaming.explain import GridExplanation, explain
@@ -93,15 +94,18 @@ class StreamedArguments:
                   if not jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) else str(x.dtype))
             for x in self.leaves
         )  # fmt: skip
-        return self.tree, kinds, graph.num_nodes, graph.num_edges
+        graphs = graph.num_graphs, graph.graph_index is None
+        return self.tree, kinds, graph.num_nodes, graph.num_edges, graphs
 
     def shapes(self, num_nodes: int, num_edges: int) -> list[Any]:
-        """The shapes of the flat inputs: the graph is two arrays of degrees."""
+        """The shapes of the flat inputs: the graph is two arrays of degrees, and in a batch also
+        the graph of each vertex."""
         found: list[Any] = []
         count = {Rows.VERTEX: num_nodes, Rows.EDGE: num_edges}
         for x in self.leaves:
             if isinstance(x, StreamedGraph):
-                found += [jax.ShapeDtypeStruct((num_nodes,), np.int32)] * 2
+                count_of = 2 if x.graph_index is None else 3
+                found += [jax.ShapeDtypeStruct((num_nodes,), np.int32)] * count_of
             elif isinstance(x, RowArray):
                 found.append(jax.ShapeDtypeStruct((count[x.rows], *x.shape[1:]), x.dtype))
             else:
@@ -112,12 +116,19 @@ class StreamedArguments:
         """The arguments as the function sees them."""
         rest = iter(values)
         leaves = [
-            graph_proxy(num_nodes, num_edges, next(rest), next(rest))
+            graph_proxy(num_nodes, num_edges, next(rest), next(rest), _members(x, rest))
             if isinstance(x, StreamedGraph)
             else next(rest)
             for x in self.leaves
         ]
         return jax.tree.unflatten(self.tree, leaves)
+
+
+def _members(graph: StreamedGraph, values: Iterator[Any]) -> Members | None:
+    """The graph of each vertex, the next of `values` where there are several."""
+    if graph.graph_index is None:
+        return None
+    return Members(next(values), num_graphs=graph.num_graphs, rising=False)
 
 
 def _as_array(x: Any) -> Any:
@@ -263,6 +274,8 @@ class PreparedFunction:
             if isinstance(leaf, StreamedGraph):
                 names[next(inputs)] = self.layout.blocks.in_degree
                 names[next(inputs)] = self.layout.blocks.out_degree
+                if leaf.graph_index is not None:
+                    names[next(inputs)] = leaf.graph_index.name
             elif isinstance(leaf, RowArray):
                 array = next(inputs)
                 names[array], versions[array] = self._name(leaf), leaf.version

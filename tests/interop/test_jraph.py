@@ -41,7 +41,7 @@ def assert_same_tuple(a: Any, b: Any) -> None:
 
 def test_from_graphs_tuple() -> None:
     got = from_graphs_tuple(two_graphs())
-    assert repr(got.graph) == "Graph(5 vertices, 4 edges)"
+    assert repr(got.graph) == "Graph(5 vertices, 4 edges, 2 graphs)"
     np.testing.assert_array_equal(got.graph.src, [0, 1, 3, 4])
     np.testing.assert_array_equal(got.graph.in_degree, [0, 1, 1, 0, 2])
     np.testing.assert_array_equal(got.graph_index, [0, 0, 0, 1, 1])

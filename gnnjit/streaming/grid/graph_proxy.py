@@ -10,6 +10,7 @@ import jax
 
 from gnnjit.errors import StreamError
 from gnnjit.graph import Graph
+from gnnjit.graph.members import Members
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["degrees"], meta_fields=[])
@@ -53,7 +54,9 @@ class _Absent:
     __add__ = __radd__ = __sub__ = __mul__ = __lt__ = __gt__ = _fail
 
 
-def graph_proxy(num_nodes: int, num_edges: int, in_degree: Any, out_degree: Any) -> Graph:
+def graph_proxy(
+    num_nodes: int, num_edges: int, in_degree: Any, out_degree: Any, members: Members | None
+) -> Graph:
     """What a streamed function sees of the graph."""
     nothing: Any = _Absent()
     ins: Any = _Degrees(in_degree)
@@ -69,6 +72,7 @@ def graph_proxy(num_nodes: int, num_edges: int, in_degree: Any, out_degree: Any)
         num_dst=num_nodes,
         num_edges=num_edges,
         bipartite=False,
+        members=members,
     )
 
 

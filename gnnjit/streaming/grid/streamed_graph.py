@@ -14,7 +14,7 @@ import numpy as np
 
 from gnnjit.distributed.process_group import ProcessGroup, digest
 from gnnjit.errors import GraphError, StoreError, StreamError
-from gnnjit.graph.reading import read_on_host
+from gnnjit.graph.reading import as_indices, read_on_host
 from gnnjit.graph.validate import refuse_sparse, shown
 from gnnjit.ir.array_program import Rows
 from gnnjit.partition.locality import Ordering, order_vertices
@@ -40,6 +40,9 @@ USER = {Rows.VERTEX: "user.vertex.", Rows.EDGE: "user.edge."}
 LONGEST = 160
 """Characters of such a name."""
 
+GRAPH_INDEX = "graph_index"
+"""What the store calls the graph of each row's vertex."""
+
 _count = itertools.count()
 
 
@@ -58,6 +61,8 @@ class StreamedGraph:
     Attributes:
         store: holds everything that belongs to the graph.
         num_nodes, num_edges: N and E.
+        num_graphs: of a batch; 1 of any other graph.
+        graph_index: `int32[N]`, the graph of each vertex in a batch; None of any other graph.
         unwanted: names of results that nobody holds any more.
         held: what stays on the device between calls, by what it is.
         layouts: numbers of blocks, and of slices of each, that functions of the graph have, the
@@ -73,6 +78,7 @@ class StreamedGraph:
         edges: Callable[[], Iterator[tuple[HostArray, HostArray]]],
         *,
         vertex: str | None = None,
+        num_graphs: int = 1,
     ) -> None:
         """A graph whose rows lie in `store`.
 
@@ -82,6 +88,8 @@ class StreamedGraph:
             edges: called for blocks `(src, dst)` of all edges, in the order that is cut.
             vertex: the array `int32[N]` in the store that has the user's number of each row; None
                 where the rows are in the user's order.
+            num_graphs: of a batch; if more than 1, the store has the graph of each row's vertex, as
+                `from_edges` puts it there.
         """
         self.store = store
         self._tenant = store.tenant
@@ -95,6 +103,8 @@ class StreamedGraph:
         self.watch: Callable[[int, int], None] | None = None
         self._versions: dict[str, int] = {}
         self._blocks: dict[int, EdgeBlocks] = {}
+        self.num_graphs = num_graphs
+        self.graph_index = self.column(GRAPH_INDEX) if num_graphs > 1 else None
 
     @classmethod
     def from_edges(
@@ -106,6 +116,8 @@ class StreamedGraph:
         store: VertexStore | None = None,
         order: Any = "auto",
         seed: int = 0,
+        graph_index: ArrayLike | None = None,
+        num_graphs: int | None = None,
     ) -> StreamedGraph:
         """The graph of the edges `src[e] -> dst[e]`, its vertices ordered for locality.
 
@@ -120,9 +132,12 @@ class StreamedGraph:
                 "given", "auto" ("metis" where `pymetis` is installed, else "rcm"), or `int[N]`, the
                 old number of each new vertex.
             seed: of METIS's random choices.
+            graph_index: `int[N]`, of a batch: the number of each vertex's graph, as
+                `gnnjit.graph.batch` gives it. One graph if left out.
+            num_graphs: of a batch; the largest number plus one if left out.
 
         Raises:
-            GraphError: endpoints or sizes that do not fit.
+            GraphError: endpoints, numbers of graphs or sizes that do not fit.
             StoreError: `store` is none.
         """
         if not (store is None or isinstance(store, VertexStore)):
@@ -135,7 +150,8 @@ class StreamedGraph:
         store.tenant = object()
         vertex = None if ordering.method == "given" else "vertex"
         first, last = (_ranked(ordering, x) for x in (src, dst))
-        store.group.same("the graph", lambda: digest(ordering.vertex, first, last))
+        index, graphs = _graphs(graph_index, num_graphs, num_nodes)
+        store.group.same("the graph", lambda: digest(ordering.vertex, first, last, index))
 
         def begin() -> None:
             # First what says that the others are complete.
@@ -144,10 +160,12 @@ class StreamedGraph:
                     store.drop(name)
             if vertex is not None:
                 _put(store, vertex, ordering.vertex.astype(np.int32))
+            if graphs > 1:
+                _put(store, GRAPH_INDEX, index[ordering.vertex])
 
         store.once(begin)
         edges = functools.partial(_in_pieces, first, last)
-        return cls(store, num_nodes, len(first), edges, vertex=vertex)
+        return cls(store, num_nodes, len(first), edges, vertex=vertex, num_graphs=graphs)
 
     def put(self, name: str, rows: ArrayLike) -> VertexArray:
         """Write vertex data to the store, and give its handle, as `array` does.
@@ -366,7 +384,8 @@ class StreamedGraph:
             self.store.once(lambda: [self.store.drop(name) for name in sorted(gone)])
 
     def __repr__(self) -> str:
-        return f"StreamedGraph({self.num_nodes} vertices, {self.num_edges} edges)"
+        graphs = "" if self.num_graphs == 1 else f", {self.num_graphs} graphs"
+        return f"StreamedGraph({self.num_nodes} vertices, {self.num_edges} edges{graphs})"
 
 
 def fresh_name(kind: str) -> str:
@@ -389,6 +408,32 @@ def _put(store: VertexStore, name: str, rows: HostArray) -> None:
     store.add(name, len(rows), rows.shape[1:], rows.dtype, replace=True)
     store.write(name, 0, rows)
     store.seal(name)
+
+
+def _graphs(index: Any, num_graphs: Any, num_nodes: int) -> tuple[HostArray, int]:
+    """`int32[N]`, the graph of each vertex, and how many graphs there are."""
+    if index is None:
+        if num_graphs not in (None, 1):
+            raise GraphError(
+                f"num_graphs is {shown(num_graphs)} without a graph_index, expected both: pass the "
+                "second result of gnnjit.graph.batch as graph_index"
+            )
+        return np.zeros(0, np.int32), 1
+    index = np.asarray(as_indices("graph_index", index))
+    if index.shape != (num_nodes,):
+        raise GraphError(
+            f"graph_index has {len(index)} entries, expected {num_nodes}: pass the graph of each "
+            "vertex"
+        )
+    most = int(index.max(initial=-1)) + 1
+    graphs = max(most, 1) if num_graphs is None else whole("num_graphs", num_graphs, 1)
+    if most > graphs or index.min(initial=0) < 0:
+        wrong = index.min(initial=0) if index.min(initial=0) < 0 else most - 1
+        raise GraphError(
+            f"graph_index holds {wrong}, expected numbers from 0 to {graphs - 1}: pass a larger "
+            "num_graphs, or number the graphs from 0"
+        )
+    return index.astype(np.int32), graphs
 
 
 def _ranked(ordering: Ordering, ends: ArrayLike) -> HostArray:
