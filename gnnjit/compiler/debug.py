@@ -83,10 +83,10 @@ def _parts(
         yield from (f"--- after {name}\n{_text(program)}" for name, program in after)
     here = shapes(graph) if isinstance(graph, ShardedGraph) else graph
     for direction, choice in _traversals(problem, plan, here, call_shapes):
-        kernel = kernel_of(direction, choice)
+        kernel = kernel_of(direction, choice, here)
         yield kernel.reasons if level < 3 else str(kernel)
         if level >= 4:
-            yield f"--- code\n{_code(choice, here, choices.limit)}"
+            yield f"--- code\n{_code(choice, choice.request.graph, choices.limit)}"
 
 
 def _text(program: Program) -> str:

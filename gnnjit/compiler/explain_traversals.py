@@ -45,9 +45,11 @@ class Kernel:
         return "\n".join([self.reasons, *("  " + line for line in self.traversal.splitlines())])
 
 
-def kernel_of(direction: str, choice: Choice) -> Kernel:
+def kernel_of(direction: str, choice: Choice, graph: Graph) -> Kernel:
     request = choice.request
     rows = "destination" if request.rows is Space.DST else "source"
+    if _sizes(request.graph) != _sizes(graph):
+        direction, rows = "readouts", "graph, one edge per vertex"
     printer = Printer(request.body, [])
     body = show(request.body, locations=False, objects=[]).splitlines()[len(printer.header()) :]
     reads = [f"{printer.name(v)}: {kind(v)}" for v in request.body.inputs]
@@ -60,12 +62,14 @@ def kernel_of(direction: str, choice: Choice) -> Kernel:
 
 def forward_kernels(program: Program, graph: Graph) -> list[Kernel]:
     """The traversals of an optimised program."""
-    return [kernel_of("forward", choice) for choice in forward_choices(program, graph)]
+    return [kernel_of("forward", choice, graph) for choice in forward_choices(program, graph)]
 
 
 def backward_kernels(program: Program, gradient: Any, graph: Graph) -> list[Kernel]:
-    """The traversals of the gradient of `program`, whose jaxpr is given, beside those forward."""
-    return [kernel_of("backward", choice) for choice in backward_choices(program, gradient, graph)]
+    """The traversals of the gradient of `program`, whose jaxpr is given, beside those forward; and
+    those that reduce vertices into their graphs."""
+    choices = backward_choices(program, gradient, graph)
+    return [kernel_of("backward", choice, graph) for choice in choices]
 
 
 def forward_choices(program: Program, graph: Graph) -> list[Choice]:
@@ -74,11 +78,27 @@ def forward_choices(program: Program, graph: Graph) -> list[Choice]:
 
 
 def backward_choices(program: Program, gradient: Any, graph: Graph) -> list[Choice]:
-    eqns = [e.params for e in _equations(gradient) if e.primitive is aggregate_p]
-    ops = [(Aggregate(p["body"], p["reductions"]), p["limit"]) for p in eqns]
-    seen = {e.op for e in program.equations if isinstance(e.op, Aggregate)}
-    fresh = dict.fromkeys((op, limit) for op, limit in ops if op not in seen)
-    return [choice for op, limit in fresh for choice in _choices(op, graph, limit)]
+    seen = {(e.op, True) for e in program.equations if isinstance(e.op, Aggregate)}
+    fresh: dict[Any, Graph] = {}
+    for eqn in _equations(gradient):
+        if eqn.primitive is not aggregate_p:
+            continue
+        op, over = Aggregate(eqn.params["body"], eqn.params["reductions"]), _graph_of(eqn)
+        own = not isinstance(over, Graph) or _sizes(over) == _sizes(graph)
+        if (op, own) not in seen:
+            fresh.setdefault((op, own, eqn.params["limit"]), graph if own else over)
+    return [c for (op, _, limit), over in fresh.items() for c in _choices(op, over, limit)]
+
+
+def _graph_of(eqn: Any) -> Any:
+    """The graph that an aggregate runs over, its arrays as descriptions."""
+    treedef, count = eqn.params["graph_def"]
+    leaves = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars[:count]]
+    return jax.tree.unflatten(treedef, leaves)
+
+
+def _sizes(graph: Any) -> tuple[int, int, int]:
+    return graph.num_src, graph.num_dst, graph.num_edges
 
 
 def _choices(op: Aggregate, graph: Graph, limit: int | None = None) -> Iterator[Choice]:
