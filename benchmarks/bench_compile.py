@@ -30,6 +30,11 @@ FORMS = ("plain", "first", "second")
 
 WIDTHS = (16, 64, 128, 512)
 
+LEGEND = (
+    "*First*, *second*: how many times as long as plain JAX gnnjit takes in a first process, and in "
+    "one after it."
+)
+
 Record = dict[str, Any]
 
 
@@ -164,9 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         records += some
         print(list(table(some, widths))[-1], file=sys.stderr, flush=True)
     print("\n".join(table(records, widths)))
-    print(f"""
-{size.vertices:,} vertices, {size.edges:,} edges; {threads} threads. *First*, *second*: how many times as
-long as plain JAX gnnjit takes in a first process, and in one after it.""")
+    print(f"\n{size.vertices:,} vertices, {size.edges:,} edges; {threads} threads. {LEGEND}")
     return 0
 
 
