@@ -31,8 +31,8 @@ FORMS = ("plain", "first", "second")
 WIDTHS = (16, 64, 128, 512)
 
 LEGEND = (
-    "*First*, *second*: how many times as long as plain JAX gnnjit takes in a first process, and in "
-    "one after it."
+    "*First*, *second*: how many times as long as plain JAX gnnjit takes in a first process, and "
+    "in one after it."
 )
 
 Record = dict[str, Any]
