@@ -31,7 +31,7 @@ def of_its_own(v: Any, e: Any, x: Any) -> Any:
 
 def test_help_shows_how_a_layer_is_called() -> None:
     text = pydoc.plain(pydoc.render_doc(attention))
-    assert "attention(graph, x, /, w: 'Any', *, edges=None, slope: 'float' = 0.2)" in text
+    assert "attention(graph, x, /, w: 'Any', *, edges=None, globals=None, slope: 'float' = 0.2)" in text
     assert "Attends." in text
 
 
