@@ -134,9 +134,10 @@ class TracedCall:
         spaces: dict[int, set[Space]] = {}
         for slot, v in zip(slots, inputs, strict=True):
             spaces.setdefault(slot, set()).add(v.space)
-        for slot, (space, *others) in spaces.items():
-            if not (others and self.graph.bipartite):  # an array of both ends has no one padding
-                arrays[slot] = self.without_padding(arrays[slot], space)
+        for slot, found in spaces.items():
+            # An array that is also one of edges, or of two vertex sets, has no padding of its own.
+            if len(found) == 1 or (all(s.is_vertex for s in found) and not self.graph.bipartite):
+                arrays[slot] = self.without_padding(arrays[slot], next(iter(found)))
         own = self.definition
         budget = default_budget() if own.budget is None else own.budget
         label = f"{own.where}: {own.name}"

@@ -47,6 +47,7 @@ def layer(
     for rows of `x` that no edge reads, as far as edges compute with them. A vertex value that is
     returned is computed for every row, as in plain JAX: NaN in a padded row stays in that row of
     the result, and makes the gradient of a weight that it meets NaN. Fill padded rows with zeros.
+    A layer that uses `gnnjit.readout` reads the vertices that `Graph.pad` added as zeros.
 
     Args:
         static_argnames: keyword arguments that are Python values, as in `jax.jit`.

@@ -323,6 +323,15 @@ def test_padding_may_hold_anything(bad: float) -> None:
     assert all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
 
 
+def test_one_array_for_padded_vertices_and_for_edges() -> None:
+    graph = small(3, 5, 0).pad(5, 5)
+    x = np.float32(np.random.default_rng(0).normal(size=(5, F)))
+    layer = gnnjit.layer(lambda v, e: (readout.sum(e.data), readout.sum(v)))
+    of_edges, of_vertices = layer(graph, x, edges=x)
+    np.testing.assert_allclose(of_edges[0], x.sum(0), rtol=1e-5)
+    np.testing.assert_allclose(of_vertices[0], x[:3].sum(0), rtol=1e-5)
+
+
 def test_nan_reaches_its_own_graph_alone() -> None:
     b = of("some")
     x = b.features()["x"]
