@@ -13,6 +13,7 @@ from compilations import compilations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gnnjit
 from gnnjit.errors import GraphError
 from gnnjit.graph import Graph
 from gnnjit.interop.jraph import from_graphs_tuple, to_graphs_tuple
@@ -237,3 +238,33 @@ def test_nothing_is_compiled_for_a_concrete_batch() -> None:
             )
             jax.block_until_ready(back)
     assert not found
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_block_with_globals_is_jraphs_graph_network(padded: bool) -> None:
+    batch = jraph.batch([two_graphs(), two_graphs()])
+    rng = np.random.default_rng(0)
+    sizes = {"nodes": batch.n_node.sum(), "edges": batch.n_edge.sum(), "globals": 4}
+    batch = batch._replace(**{k: np.float32(rng.normal(size=(n, 3))) for k, n in sizes.items()})
+    w = {k: np.float32(rng.normal(size=(n, 3))) for k, n in (("e", 12), ("v", 9), ("u", 9))}
+
+    def new(key: str, *parts: Any) -> Any:
+        return jnp.tanh(jnp.concatenate(parts, axis=-1) @ w[key])
+
+    @gnnjit.layer
+    def block(v: Any, e: Any) -> Any:
+        edge = new("e", e.data, e.src, v, e.globals)
+        vertex = new("v", v, gnnjit.sum(edge), e.globals)
+        pooled = gnnjit.readout.sum(vertex), gnnjit.readout.sum(edge)
+        return vertex, edge, new("u", *pooled, e.globals)
+
+    want = jraph.GraphNetwork(
+        lambda edge, sent, received, u: new("e", edge, sent, received, u),
+        lambda v, _, received, u: new("v", v, received, u),
+        lambda v, edge, u: new("u", v, edge, u),
+    )(batch)
+    given = jraph.pad_with_graphs(batch, 16, 16, 6) if padded else batch
+    found = from_graphs_tuple(given, padded=padded)
+    got = block(found.graph, found.nodes, edges=found.edges, globals=found.globals)
+    for y, expected in zip(got, (want.nodes, want.edges, want.globals), strict=True):
+        np.testing.assert_allclose(y[: len(expected)], expected, rtol=1e-5, atol=1e-5)
