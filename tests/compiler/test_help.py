@@ -31,7 +31,8 @@ def of_its_own(v: Any, e: Any, x: Any) -> Any:
 
 def test_help_shows_how_a_layer_is_called() -> None:
     text = pydoc.plain(pydoc.render_doc(attention))
-    assert "attention(graph, x, /, w: 'Any', *, edges=None, globals=None, slope: 'float' = 0.2)" in text
+    given = "edges=None, globals=None, slope: 'float' = 0.2"
+    assert f"attention(graph, x, /, w: 'Any', *, {given})" in text
     assert "Attends." in text
 
 
