@@ -54,7 +54,8 @@ class Net(nnx.Module):
         places = zip(self.own, self.neighbors, self.dense, graphs, strict=True)
         for i, (own, neighbors, dense, graph) in enumerate(places):
             x = dropped(x, key, 2 * i, rate)
-            x = jnp.concatenate([own(x), neighbors(mean_of_neighbors(graph, x))], axis=-1)
+            mean = mean_of_neighbors(graph, x)  # of the destinations, which come first
+            x = jnp.concatenate([own(x[: len(mean)]), neighbors(mean)], axis=-1)
             x = dense(dropped(x, key, 2 * i + 1, rate))
         squares = jnp.sum(x * x, axis=-1, keepdims=True)
         return self.last(x * jax.lax.rsqrt(squares + 1e-12))
@@ -75,12 +76,15 @@ def batches(data: Dataset, kind: str, layers: int, threads: int) -> Iterator[Any
         whole = (data.graph,), jnp.asarray(data.x), jnp.asarray(data.y), None, jnp.asarray(train)
         while True:
             yield whole
+    count = data.graph.num_nodes
     if kind == "frontier":
-        sampler: Any = FrontierSampler(data.graph, frontier=1000, vertices=6000, roots=train)
+        sampler: Any = FrontierSampler(
+            data.graph, frontier=min(1000, count // 8), vertices=min(6000, count // 2), roots=train
+        )
         options: dict[str, Any] = {"labelled": train, "steps": 4}
     else:
         sampler = NeighborSampler(data.graph, FANOUTS[layers])
-        options = {"seeds": train, "batch_size": 512}
+        options = {"seeds": train, "batch_size": min(512, count // 4)}
     loader = Loader(sampler, data.x, data.y, threads=threads, shapes=2, prefetch=3, **options)
     while True:
         for part in loader:
@@ -88,15 +92,15 @@ def batches(data: Dataset, kind: str, layers: int, threads: int) -> Iterator[Any
 
 
 def curve(
-    data: Dataset, kind: str, layers: int, seconds: float, every: int, *, hidden: int = 512,
-    rate: float = 0.1, lr: float = 0.01, threads: int = 1, decay: int | None = None,
-) -> list[dict[str, float]]:  # fmt: skip
-    """Micro-F1 after every so many steps; seconds are those of steps and batches, without compiling
-    and evaluating. `decay`: steps in which the learning rate falls to 0, after which it ends."""
+    data: Dataset, kind: str, layers: int, steps: int, every: int, *, hidden: int = 512,
+    rate: float = 0.1, lr: float = 0.01, threads: int = 1,
+) -> Iterator[dict[str, float]]:  # fmt: skip
+    """Micro-F1 after every so many of `steps`, in which the learning rate falls to 0; seconds are
+    those of steps and batches, without compiling and evaluating."""
     rngs = nnx.Rngs(0)
     net = Net(data.num_features, hidden, data.num_classes, layers, rngs)
     definition, params = nnx.split(net)
-    optimizer = optax.adam(lr if decay is None else optax.cosine_decay_schedule(lr, decay))
+    optimizer = optax.adam(optax.cosine_decay_schedule(lr, steps))
     state = optimizer.init(params)
 
     def update(params: Any, state: Any, part: Any, key: Any) -> Any:
@@ -113,10 +117,11 @@ def curve(
 
     step = jax.jit(update, donate_argnums=(0, 1))
     said = jax.jit(lambda params, x: nnx.merge(definition, params)((data.graph,), x) > 0)
-    x, spent, points = jnp.asarray(data.x), 0.0, []
+    x, spent = jnp.asarray(data.x), 0.0
     stream, compiled = batches(data, kind, layers, threads), {}
     number = 0
-    while spent < seconds and (decay is None or number < decay):
+    next(stream)  # samplers are compiled
+    while number < steps:
         started = time.perf_counter()
         for _ in range(every):
             part = next(stream)
@@ -135,9 +140,7 @@ def curve(
         for split in ("train", "val", "test"):
             mask = np.asarray(getattr(data, f"{split}_mask"))
             point[split] = f1(answers[mask], np.asarray(data.y)[mask])
-        points.append(point)
-        print({k: round(v, 4) for k, v in point.items()}, flush=True)
-    return points
+        yield point
 
 
 def f1(said: np.ndarray, true: np.ndarray) -> float:

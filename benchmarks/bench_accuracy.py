@@ -1,0 +1,75 @@
+"""How accurate is a network that trains on samples of a graph, and how soon?
+
+    python benchmarks/bench_accuracy.py --smoke
+    python benchmarks/bench_accuracy.py --folder DATA --json benchmarks/results/accuracy.jsonl
+
+Micro-F1 of GraphSAINT's network for PPI (Hamilton's 14,755 vertices, 121 labels): trained on
+subgraphs of frontier sampling, on neighbours sampled layer by layer, or on the whole graph. DATA is
+the folder that holds the data set. See benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+from common import measure
+from rich.console import Console
+from sampling.accuracy import curve
+
+import gnnjit
+from gnnjit.data import Dataset, open_dataset
+
+KINDS = ("frontier", "neighbor", "full")
+
+
+def tiny() -> Dataset:
+    """A graph of 200 vertices with three labels that its features tell."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 8)).astype(np.float32)
+    graph = gnnjit.Graph.from_edges(*rng.integers(0, 200, (2, 800)), num_nodes=200)
+    part = rng.permutation(200) % 4
+    return Dataset("tiny", graph, x, x[:, :3] > 0, part < 2, part == 2, part == 3, num_classes=3)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated (default: all)")
+    parser.add_argument("--layers", default="2", help="numbers of layers (default: 2)")
+    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--every", type=int, default=100, help="steps between two evaluations")
+    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--folder", type=pathlib.Path, help="where the data set is")
+    parser.add_argument("--json", type=pathlib.Path, help="append a line per evaluation")
+    parser.add_argument("--smoke", action="store_true", help="a tiny graph: does it run?")
+    args = parser.parse_args(argv)
+    kinds = args.kinds.split(",")
+    if unknown := sorted(set(kinds) - set(KINDS)):
+        raise SystemExit(f"--kinds: unknown {unknown}, expected some of {list(KINDS)}")
+    if args.smoke:
+        args.steps, args.every, args.hidden = 4, 2, 8
+    elif args.folder is None:
+        raise SystemExit("--folder: missing, expected the folder that holds PPI")
+    data = tiny() if args.smoke else open_dataset("ppi", args.folder)
+    facts = {
+        "benchmark": "accuracy", "smoke": args.smoke, "data": data.name, "hidden": args.hidden,
+        "of_steps": args.steps, "machine": measure.machine(measure.usable_cpus()),
+        "versions": measure.versions(),
+    }  # fmt: skip
+    console = Console()
+    for kind in kinds:
+        for layers in map(int, args.layers.split(",")):
+            console.print(f"{kind}, {layers} layers")
+            for point in curve(data, kind, layers, args.steps, args.every, hidden=args.hidden):
+                measure.append(args.json, facts | {"kind": kind, "layers": layers, **point})
+                shown = {k: round(v, 4) for k, v in point.items()}
+                console.print("  ".join(f"{k} {v}" for k, v in shown.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
