@@ -35,6 +35,9 @@ DEAR = frozenset(
 DEAR_WORK = 8
 """Additions that one of them costs."""
 
+COMPARED = ("at_most", "eq", "ne")
+"""Words that compare a value of an edge with what a traversal may have made of the same values."""
+
 GATHERED = 1.2
 """Additions that it costs to gather a scalar of one edge."""
 
@@ -58,7 +61,12 @@ def pays(spec: Spec, degree: float) -> bool:
 
 
 def _can(spec: Spec) -> bool:
-    """Whether they can be."""
+    """Whether they can be, and no other traversal may have to compute the same bits: a softmax
+    compares its scores with their maximum, and code for lanes rounds other than code for edges."""
+    if any(op is not None and op.kind != "sum" for op in spec.reductions):
+        return False
+    if any(e.op.name in COMPARED for e in spec.equations(PER_EDGE)):
+        return False
     other = (spec.tiling, spec.matvecs, spec.reads, spec.sums, spec.outers, spec.block)
     values = [v for v in spec.used if spec.levels[v] == PER_EDGE]
     sizes = [v.size for v in values] + [_scalars(a) for a in spec.body.outputs]

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gnnjit
+from gnnjit.ir.at_most import at_most
 from gnnjit.ir.program import Reduce
 from gnnjit.lower.cpu import edge_lanes, kernel
 from gnnjit.lower.cpu.spec import INT32, Spec
@@ -109,9 +110,9 @@ def test_the_bits_do_not_depend_on_threads():
             assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
-def pays(fn, *shapes, degree=40.0):
+def pays(fn, *shapes, degree=40.0, reduce="sum"):
     body = trace(fn, *shapes)
-    spec = Spec(body, (Reduce("sum", DST),), DST, INT32, kernel.default_config())
+    spec = Spec(body, (Reduce(reduce, DST),), DST, INT32, kernel.default_config())
     return edge_lanes.pays(spec, degree)
 
 
@@ -131,6 +132,14 @@ def test_where_it_pays():
     assert not pays(repulsion, (DST, (64,), F32), (SRC, (64,), F32))  # full lanes as it is
     half = np.dtype(jnp.bfloat16)
     assert not pays(repulsion, (DST, (3,), half), (SRC, (3,), half))
+
+
+def test_what_another_traversal_computes_too_keeps_its_bits():
+    """The scores of a softmax, and their maximum."""
+    top = (DST, (3,), F32)
+    assert not pays(repulsion, *THREE, reduce="max")
+    assert not pays(lambda a, b, t: jnp.exp(at_most(repulsion(a, b), t) - t), *THREE, top)
+    assert not pays(lambda a, b, t: jnp.where(repulsion(a, b) == t, a / b, b), *THREE, top)
 
 
 def test_forces_and_their_gradients_run_so():
