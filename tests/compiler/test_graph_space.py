@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 from typing import Any
@@ -81,8 +82,13 @@ def assert_same(fast: Any, slow: Any, args: Any, rtol: float = 2e-5) -> None:
     jax.tree.map(close, got, want)
 
 
-@pytest.mark.parametrize("kind", ["vertex", "edge", "source", "reduced"])
-@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *itertools.product(BATCHES, ("vertex", "edge")),
+        *itertools.product(("padded", "no edges"), ("source", "reduced")),
+    ],
+)
 def test_readouts(name: str, kind: str) -> None:
     b, w = of(name), W.astype(np.float32)
 
@@ -255,9 +261,11 @@ def test_double_precision_and_second_derivatives(word: str, kind: str) -> None:
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["vertex", "source"])
-@pytest.mark.parametrize("word", ["max", "min"])
-@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize(
+    ("name", "word", "kind"),
+    [(name, "max", kind) for name in BATCHES for kind in ("vertex", "source")]
+    + [("padded", "min", "vertex"), ("padded", "min", "source")],
+)
 def test_ties_share_the_gradient_evenly(name: str, word: str, kind: str) -> None:
     b = of(name)
     x = np.random.default_rng(0).integers(0, 2, (b.graph.num_nodes, F)).astype(np.float32)
