@@ -57,6 +57,12 @@ def message(v, e, w):
 
 
 @gnnjit.layer
+def of_graphs(v, e, w):
+    middle = gnnjit.readout.mean(v)
+    return gnnjit.max(jnp.concatenate([e.src, v, middle]) @ w)
+
+
+@gnnjit.layer
 def scaled(v, e):
     return gnnjit.sum(v * e.src)
 
@@ -149,6 +155,7 @@ CASES = {
     "fold-constants": Case(negated, (4,)),
     "share-subexpressions": Case(same, (4,), None, ((4, 8),)),
     "split-concat-matmul": Case(message, (4,), (2,), ((10, 8),)),
+    "place-in-graphs": Case(of_graphs, (4,), None, ((12, 8),)),
     "contract-with-shared-first": Case(bases, (4,), (3,), ((3, 4, 8),)),
     "group-sums-by-space": Case(biased, (4,), None, ((2, 4),)),
     "factor-out-of-reduce": Case(scaled, (4,)),
