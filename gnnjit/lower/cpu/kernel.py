@@ -84,9 +84,7 @@ def why_not(request: LoweringRequest) -> list[str]:
     none means that it runs."""
     edges = None if request.preferred == "cpu" else request.graph.num_edges
     body, reductions, rows = request.body, request.reductions, request.rows
-    if found := _unavailable() or _unsupported(body, reductions, rows):
-        return found
-    return reasons(body, reductions, rows, default_config(lanes=_in_lanes(request)), edges=edges)
+    return reasons(body, reductions, rows, lambda: _lanes_of(request), edges=edges)
 
 
 def run(request: LoweringRequest, operands: Sequence[jax.Array]) -> list[jax.Array]:
@@ -99,13 +97,15 @@ def run(request: LoweringRequest, operands: Sequence[jax.Array]) -> list[jax.Arr
 
 
 def _config_of(request: LoweringRequest) -> CodeConfig:
-    return default_config(width=feature_width_of(request), lanes=_in_lanes(request))
+    return dataclasses.replace(_lanes_of(request), width=feature_width_of(request))
 
 
-def _in_lanes(request: LoweringRequest) -> bool:
-    """Whether `run` takes edges side by side."""
-    spec = Spec(request.body, request.reductions, request.rows, INT32, default_config())
-    return edge_lanes.pays(spec, request.graph.num_edges / max(1, request.num_rows))
+def _lanes_of(request: LoweringRequest) -> CodeConfig:
+    """The configuration for this machine, with edges side by side where that pays."""
+    config = default_config()
+    spec = Spec(request.body, request.reductions, request.rows, INT32, config)
+    pays = edge_lanes.pays(spec, request.graph.num_edges / max(1, request.num_rows))
+    return dataclasses.replace(config, lanes=pays)
 
 
 def feature_width_of(request: LoweringRequest) -> int:
@@ -122,15 +122,15 @@ def reasons(
     body: Program,
     reductions: Reductions,
     rows: Space,
-    config: CodeConfig | None = None,
+    config: Callable[[], CodeConfig] | None = None,
     *,
     edges: int | None = None,
 ) -> list[str]:
     """Reasons why `call` cannot be used or, given the number of edges, why it should not; none
-    means that it can."""
+    means that it can. `config` is asked where there is code for the program."""
     if found := _unavailable() or _unsupported(body, reductions, rows):
         return found
-    spec = Spec(body, reductions, rows, INT32, config or default_config())
+    spec = Spec(body, reductions, rows, INT32, (config or default_config)())
     if edges is not None and (found := worth.why_not(spec, edges)):
         return found
     lines = _lines(spec)

@@ -133,7 +133,7 @@ def data(case: Case, body: Program, seed=0, draw=None) -> list[jax.Array]:
 def compute(body, reductions, case, args, rows=DST, index=np.int32, **config):
     config = {"piece": 64, **config}
     settings = kernel.default_config(**config)
-    assert kernel.reasons(body, reductions, rows, settings) == []
+    assert kernel.reasons(body, reductions, rows, lambda: settings) == []
     n = case.size(rows)[0]
 
     @jax.jit
