@@ -29,6 +29,10 @@ from pallas_kernels.traversal import (
 MAX_PROGRAMS = 512
 """Programs that leave a partial result: a few for each multiprocessor."""
 
+MULTIPLE = 1024
+"""Rows of an array that a matrix product sums over. XLA splits such a sum among programs, and first
+copies arrays whose length their number does not divide."""
+
 WIDE = 32
 """Scalars of a sum from which the lanes are added up in each step, not in the end."""
 
@@ -41,24 +45,28 @@ def run(
     operands: Sequence[jax.Array],
     config: TileConfig,
     *,
+    longer: frozenset[int] = frozenset(),
     interpret: bool = False,
 ) -> list[jax.Array]:
     """The outputs: `[num_edges, *shape]`, 0 where `mask` is False, or reduced: `[*shape]`.
 
     row, neighbor: `int[num_edges]`, both endpoints of each edge; mask: `bool[num_edges]`, False
-        on padding.
+        on padding; longer: outputs, by number, whose arrays end with rows of zeros, so that
+        their length is a multiple of `MULTIPLE`.
     """
     num_edges = row.shape[0]
     if num_edges == 0:
         shapes = [o.shape if o.reduction else (0, *o.shape) for o in t.outputs]
         return [jnp.zeros(s, o.dtype) for s, o in zip(shapes, t.outputs, strict=True)]
-    blocks = -(-num_edges // config.lanes)
+    rounded = -(-num_edges // MULTIPLE) * MULTIPLE
+    lengths = [rounded if i in longer else num_edges for i in range(len(t.outputs))]
+    blocks = -(-max(lengths) // config.lanes)
     programs = blocks if not t.reduced else min(blocks, MAX_PROGRAMS)
     shapes = [
-        jax.ShapeDtypeStruct((num_edges, *o.shape), o.dtype)
+        jax.ShapeDtypeStruct((length, *o.shape), o.dtype)
         if o.reduction is None
         else jax.ShapeDtypeStruct((programs, *o.shape), traversal.accumulator_dtype(o.dtype))
-        for o in t.outputs
+        for length, o in zip(lengths, t.outputs, strict=True)
     ]
     inputs = [row, neighbor, *([] if mask is None else [mask]), *operands]
 
@@ -147,7 +155,8 @@ class _EdgesProgram:
                 x = traversal.spread(x, self.lanes)
                 valid = jnp.broadcast_to(traversal.lift(keep, x.ndim), x.shape)
                 x = jnp.where(valid, x, jnp.zeros_like(x))
-                traversal.write(self.outs[i], edge, o.shape, inside, x)
+                ref = self.outs[i]
+                traversal.write(ref, edge, o.shape, edge < ref.shape[0], x)
             else:
                 kept[i] = x
         reduced = self.t.reduced

@@ -66,7 +66,13 @@ def by_row(
     return outs
 
 
-def by_edge(part: KernelPart, request: LoweringRequest, operands: list[Any]) -> list[Any]:
+def by_edge(
+    part: KernelPart,
+    request: LoweringRequest,
+    operands: list[Any],
+    longer: frozenset[int] = frozenset(),
+) -> list[Any]:
+    """longer: outputs whose arrays may end with rows of zeros; `edges.run` says how many."""
     interpret, graph = request.platform == "cpu", request.graph
     t = tile_program(part, request.rows, outer_products_of(part))
     row, neighbor = graph.dst, graph.src
@@ -75,7 +81,9 @@ def by_edge(part: KernelPart, request: LoweringRequest, operands: list[Any]) -> 
     kernel = _kernel("edges", part, request)
     timer = None if interpret else timing_inputs.edges_timer(*kernel.sizes, operands)
     config = tune.choose(kernel, t, timer)
-    return edges.run(t, row, neighbor, graph.mask, operands, config, interpret=interpret)
+    return edges.run(
+        t, row, neighbor, graph.mask, operands, config, longer=longer, interpret=interpret
+    )
 
 
 def _kernel(kind: str, part: KernelPart, request: LoweringRequest) -> tune.TunedKernel:

@@ -23,6 +23,9 @@ from gnnjit.lower.lowering import WRITTEN, LoweringRequest, Reductions
 from gnnjit.lower.pallas.launch import KernelPart, by_edge, by_row
 from gnnjit.lower.pallas.outer_products import find_outer_products, too_large
 
+LONG = 1 << 16
+"""Edges from which a copy of their values takes more time than a launch."""
+
 
 @dataclasses.dataclass(frozen=True)
 class StagedTraversal:
@@ -31,7 +34,8 @@ class StagedTraversal:
     edges: its outputs are the values for each edge, then what it sums over all edges itself.
     rows: its operands are the first outputs of `edges`; None where nothing is reduced into rows.
     products: output of the traversal -> which outputs of `edges` are multiplied.
-    kept: output of the traversal -> which output of `edges` it is.
+    kept: output of the traversal -> which output of `edges` it is, none of those: their arrays
+        may be longer.
     """
 
     edges: KernelPart
@@ -42,6 +46,11 @@ class StagedTraversal:
     @property
     def parts(self) -> tuple[KernelPart, ...]:
         return (self.edges,) if self.rows is None else (self.edges, self.rows)
+
+    @functools.cached_property
+    def factors(self) -> frozenset[int]:
+        """The outputs of `edges` that are multiplied."""
+        return frozenset(n for pair in self.products.values() for n in pair)
 
     @functools.cached_property
     def written(self) -> list[int]:
@@ -73,19 +82,20 @@ def _find(body: Program, reductions: Reductions, by: Space) -> StagedTraversal |
     products: dict[int, tuple[int, int]] = {}
     kept: dict[int, int] = {}
 
-    def number(atom: Atom, r: Reduce | None) -> int:
-        """The output of the kernel: rows, factors and other traversals may read the same."""
-        if (atom, r) not in outputs:
-            outputs.append((atom, r))
-        return outputs.index((atom, r))
+    def factor(atom: Atom) -> int:
+        """The output of the kernel: rows and several products may read the same."""
+        if (atom, None) not in outputs:
+            outputs.append((atom, None))
+        return outputs.index((atom, None))
 
-    for i, (atom, r) in enumerate(zip(body.outputs, reductions, strict=True)):
-        if i in owned:
-            continue
+    rest = [i for i in range(len(reductions)) if i not in owned]
+    for i in rest:
         if i in outer and too_large(outer[i]):
-            products[i] = number(outer[i].left, None), number(outer[i].right, None)
-        else:
-            kept[i] = number(atom, r)
+            products[i] = factor(outer[i].left), factor(outer[i].right)
+    for i in rest:
+        if i not in products:
+            kept[i] = len(outputs)
+            outputs.append((body.outputs[i], reductions[i]))
     atoms, into = zip(*outputs, strict=True)
     everything = Program(body.inputs, body.equations, atoms, body.name)
     edges = Aggregate(everything, into).select(range(len(atoms)))
@@ -105,7 +115,9 @@ def _rows(body: Program, reductions: Reductions, owned: list[int]) -> KernelPart
 def run(found: StagedTraversal, request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
     """The outputs of the traversal."""
     outs: list[Any] = [None] * len(request.reductions)
-    values = by_edge(found.edges, request, [operands[i] for i in found.edges.inputs])
+    longer = found.factors if request.graph.num_edges >= LONG else frozenset()
+    given = [operands[i] for i in found.edges.inputs]
+    values = by_edge(found.edges, request, given, longer)
     if found.rows is not None:
         numbers = found.rows.outputs
         sums = by_row(found.rows, request, values[: len(numbers)])

@@ -19,6 +19,8 @@ import gnnjit
 from gnnjit import nn
 from gnnjit.ir.large_products import is_large_product
 from gnnjit.lower import choose
+from gnnjit.lower.pallas import staged
+from pallas_kernels import edges
 
 N, E, F = 200, 40_000, 32
 RNG = np.random.default_rng(0)
@@ -268,3 +270,37 @@ def test_gradients_of_matrices_on_the_edges(name, x64):
         tolerance = 1e-12 if x64 else 1e-4 if pallas.INTERPRET else 1e-2
         for a, b in zip(jax.tree.leaves(have), jax.tree.leaves(want), strict=True):
             np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * float(jnp.abs(b).max()))
+
+
+@pytest.mark.long
+@pallas.numeric
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradients_of_large_matrices(masked, monkeypatch):
+    """Both factors of such a gradient are arrays; those of a long one end with rows of zeros."""
+    monkeypatch.setattr(staged, "LONG", 1)
+    monkeypatch.setattr(edges, "MULTIPLE", 64)
+    rng = np.random.default_rng(0)
+    graph = gnnjit.Graph.from_edges(rng.integers(0, 12, 70), rng.integers(0, 9, 70), num_nodes=12)
+    graph = graph.pad(num_nodes=16, num_edges=90) if masked else graph
+    w = jnp.asarray(rng.normal(size=(2, 96, 96)) / 10, jnp.float32)
+    x = jnp.asarray(rng.normal(size=(graph.num_nodes, 96)), jnp.float32)
+    data = jnp.asarray(rng.normal(size=(graph.num_edges, 96)), jnp.float32)
+
+    @gnnjit.layer
+    def block(v, e, w):
+        message = jnp.tanh(e.data @ w[0] + e.src) @ w[1]
+        return v + gnnjit.sum(message), e.data + message
+
+    def loss(w, x, data):
+        return sum(jnp.sum(jnp.sin(y)) for y in block(graph, x, w, edges=data))
+
+    with jax.default_matmul_precision("highest"):
+        with choose.prefer("segment"):
+            want = jax.jit(jax.grad(loss, (0, 1, 2)))(w, x, data)
+        with pallas.on_kernels():
+            made = jax.jit(jax.grad(loss, (0, 1, 2))).lower(w, x, data)
+        lengths = (128, 96)  # of both factors
+        assert f"tensor<{lengths[0]}x{lengths[1]}xf32>" in made.as_text()
+        have = made.compile()(w, x, data)
+    for a, b in zip(have, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * float(jnp.abs(b).max()))
