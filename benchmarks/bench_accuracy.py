@@ -15,6 +15,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
+import jax
 import numpy as np
 from common import measure
 from rich.console import Console
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--every", type=int, default=100, help="steps between two evaluations")
     parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--threads", type=int, default=1, help="that sample (default: 1)")
     parser.add_argument("--folder", type=pathlib.Path, help="where the data set is")
     parser.add_argument("--json", type=pathlib.Path, help="append a line per evaluation")
     parser.add_argument("--smoke", action="store_true", help="a tiny graph: does it run?")
@@ -57,14 +59,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     data = tiny() if args.smoke else open_dataset("ppi", args.folder)
     facts = {
         "benchmark": "accuracy", "smoke": args.smoke, "data": data.name, "hidden": args.hidden,
-        "of_steps": args.steps, "machine": measure.machine(measure.usable_cpus()),
-        "versions": measure.versions(),
+        "of_steps": args.steps, "threads": args.threads,
+        "device": jax.devices()[0].device_kind,
+        "machine": measure.machine(measure.usable_cpus()), "versions": measure.versions(),
     }  # fmt: skip
     console = Console()
     for kind in kinds:
         for layers in map(int, args.layers.split(",")):
             console.print(f"{kind}, {layers} layers")
-            for point in curve(data, kind, layers, args.steps, args.every, hidden=args.hidden):
+            points = curve(
+                data, kind, layers, args.steps, args.every, hidden=args.hidden, threads=args.threads
+            )
+            for point in points:
                 measure.append(args.json, facts | {"kind": kind, "layers": layers, **point})
                 shown = {k: round(v, 4) for k, v in point.items()}
                 console.print("  ".join(f"{k} {v}" for k, v in shown.items()))

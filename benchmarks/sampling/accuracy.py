@@ -79,7 +79,10 @@ def batches(data: Dataset, kind: str, layers: int, threads: int) -> Iterator[Any
     count = data.graph.num_nodes
     if kind == "frontier":
         sampler: Any = FrontierSampler(
-            data.graph, frontier=min(1000, count // 8), vertices=min(6000, count // 2), roots=train
+            data.graph,
+            frontier=min(1000, count // 8),
+            vertices=min(8000, count * 3 // 5),
+            roots=train,
         )
         options: dict[str, Any] = {"labelled": train, "steps": 4}
     else:
