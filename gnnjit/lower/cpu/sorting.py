@@ -96,12 +96,13 @@ class SortKernel(Frame):
         none = ir.Constant(ir.IntType(_LANES), 0)
         fine = b.icmp_unsigned("==", b.bitcast(falls, ir.IntType(_LANES)), none)
         b.store(b.select(fine, b.load(rises, typ=I64), I64(0)), rises)
-        ends = b.icmp_unsigned("!=", here, after)
-        with b.if_then(b.icmp_unsigned("!=", b.bitcast(ends, ir.IntType(_LANES)), none)):
-            for lane in range(_LANES):
-                row = b.extract_element(here, I32(lane))
-                row = row if self.kind == I64 else b.zext(row, I64)
-                self._put(self.next, row, b.add(at, I64(lane + 1)))
+        ends = self._variable(0)
+        b.store(b.zext(b.bitcast(b.icmp_unsigned("!=", here, after), ir.IntType(_LANES)), I64), ends)
+        with self._while(lambda: b.icmp_unsigned("!=", b.load(ends, typ=I64), I64(0))):
+            left = b.load(ends, typ=I64)
+            edge = b.add(at, b.cttz(left, ir.Constant(ir.IntType(1), 1)))
+            self._put(self.next, self._row(edge), b.add(edge, I64(1)))
+            b.store(b.and_(left, b.sub(left, I64(1))), ends)
 
     def _rows_from(self, at: ir.Value) -> ir.Value:
         """The rows of `_LANES` edges, at most `rows`, whatever is in memory."""
