@@ -15,12 +15,29 @@ from gnnjit.errors import SampleError
 from gnnjit.graph import Graph
 from gnnjit.graph.validate import as_count, shown
 from gnnjit.sample.induced import InducedSampler
+from gnnjit.sample.prefetching import prefetch
 from gnnjit.sample.random import below, key_of, stream
 from gnnjit.sample.workers import ALONE, Workers
 from gnnjit.shapes import ArrayLike, HostArray
 
 _VERTEX, _ENTRIES, _NEXT, _NEXT_SLOT, _NEXT_DEGREE = range(5)
 """The columns of the index array."""
+
+_UNREAD, _KNOWN = -2, -1
+"""In place of a next slot. Unread: the next vertex is still a place in the graph; known: its slot
+and its degree are not looked up."""
+
+_AHEAD = 12
+"""How many vertices later memory is read that was asked for, and later again what it points to."""
+
+_PROBES_AHEAD = 4
+"""How many probes ahead an index is asked for; an entry of the table twice as far."""
+
+_CACHED = 1 << 16
+"""Entries of a table that a cache holds."""
+
+_SPARE = 1 / 16
+"""The room behind the used part of the table, over the used part, at most."""
 
 _PROBING, _STARTING, _MOVING = range(3)
 """Streams of random numbers."""
@@ -47,11 +64,14 @@ class FrontierSampler(InducedSampler):
 
     - An entry holds the number of its vertex alone, so it takes 4 bytes, not 12. Whether that
       vertex is still in the frontier stands in the index array: a pop writes nothing to the table.
-    - Probes are over the used part, which is cleaned up when the table or the index array is full
-      or less than `1 / enlargement` of it is valid: so the expected probes of a pop are at most
-      `enlargement`. A table that is too small for a frontier of high degrees grows.
-    - Where a vertex will move is drawn when it comes in, not when it is popped, so that a pop waits
-      for no memory of the graph. The distribution is the same.
+    - Probes are over the used part and some room behind it, which are cleaned up when the table or
+      the index array is full or less than `1 / enlargement` of them is valid: so the expected
+      probes of a pop are at most `enlargement`. Thanks to the room, what is probed over seldom
+      changes, and memory can be asked for some probes ahead. A table that is too small for a
+      frontier of high degrees grows.
+    - Where a vertex will move is drawn when it comes in, not when it is popped, and looked up a few
+      pops later, when memory has come that was asked for: so that a pop waits for no memory of the
+      graph. The distribution is the same.
 
     Args:
         graph: a concrete graph of one vertex set.
@@ -131,17 +151,22 @@ def walked(indptr, neighbor, roots, size, most, eta, room, key, found):  # type:
     table = np.empty(room, np.int32)
     index = np.empty((np.int64(math.ceil(eta * size)) + 1, 5), indptr.dtype)
     starting, moving, probing = stream(key, _STARTING), stream(key, _MOVING), stream(key, _PROBING)
-    used, valid, held, probes = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    used, bound, valid, probes = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    held, known, ready = np.int64(0), np.int64(0), np.int64(0)
+    spare = min(_SPARE, (eta - 1) / 4)
     for i in range(len(found)):
         if i < size:
-            vertex = np.int64(roots[below(starting, i, len(roots))])
+            vertex = _first(indptr, roots, starting, i)
             slot = np.int64(indptr[vertex])
             degree = indptr[vertex + 1] - slot
             found[i] = vertex
         else:
             if valid == 0:
                 return i, probes
-            number, probes = _pop(table, index, used, probing, probes)
+            number, probes = _pop(table, index, used, bound, probing, probes)
+            if index[number, _NEXT_SLOT] < 0:
+                _read_vertex(neighbor, indptr, index, number)
+                _read_degree(indptr, index, number)
             found[i] = index[number, _VERTEX]
             index[number, _VERTEX] = -1
             valid -= index[number, _ENTRIES]
@@ -150,26 +175,70 @@ def walked(indptr, neighbor, roots, size, most, eta, room, key, found):  # type:
         if degree == 0:
             continue
         entries = min(degree, most)
-        if held == len(index) or used + entries > len(table) or used > eta * valid:
+        if held == len(index) or used + entries > len(table) or bound > eta * valid:
             table, used, held = _cleaned(table, index, held, entries, eta)
+            bound, known, ready = used, held, held  # what was not read yet is read when popped
         table[used : used + entries] = held
         index[held, _VERTEX], index[held, _ENTRIES] = vertex, entries
-        after = neighbor[slot + below(moving, i, degree)]
-        index[held, _NEXT], index[held, _NEXT_SLOT] = after, indptr[after]
-        index[held, _NEXT_DEGREE] = indptr[after + 1] - indptr[after]
+        place = slot + below(moving, i, degree)
+        index[held, _NEXT], index[held, _NEXT_SLOT] = place, _UNREAD
+        prefetch(neighbor, place)
         used, valid, held = used + entries, valid + entries, held + 1
+        if used > bound:
+            bound = used + (np.int64(spare * used) if used > _CACHED else 0)
+        if held - known > _AHEAD:
+            _read_vertex(neighbor, indptr, index, known)
+            known += 1
+        if known - ready > _AHEAD:
+            _read_degree(indptr, index, ready)
+            ready += 1
     return len(found), probes
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _pop(table, index, used, key, probes):  # type: ignore[no-untyped-def]
-    """The number of a vertex of the frontier, by one of its entries, and the probes so far."""
-    number = np.int64(table[below(key, probes, used)])
-    probes += 1
-    while index[number, _VERTEX] < 0:
-        number = np.int64(table[below(key, probes, used)])
+def _first(indptr, roots, key, i):  # type: ignore[no-untyped-def]
+    """Vertex `i` of the first frontier; those after it are asked for."""
+    count = len(roots)
+    prefetch(roots, below(key, i + 2 * _AHEAD, count))
+    prefetch(indptr, roots[below(key, i + _AHEAD, count)])
+    return np.int64(roots[below(key, i, count)])
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _read_vertex(neighbor, indptr, index, number):  # type: ignore[no-untyped-def]
+    """Where vertex `number` of the frontier will move; its own neighbours are asked for."""
+    if index[number, _NEXT_SLOT] == _UNREAD:
+        after = neighbor[index[number, _NEXT]]
+        index[number, _NEXT], index[number, _NEXT_SLOT] = after, _KNOWN
+        prefetch(indptr, after)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _read_degree(indptr, index, number):  # type: ignore[no-untyped-def]
+    """The slot and the degree of the vertex to which vertex `number` of the frontier will move."""
+    if index[number, _NEXT_SLOT] == _KNOWN:
+        after = index[number, _NEXT]
+        index[number, _NEXT_SLOT] = indptr[after]
+        index[number, _NEXT_DEGREE] = indptr[after + 1] - indptr[after]
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _pop(table, index, used, bound, key, probes):  # type: ignore[no-untyped-def]
+    """The number of a vertex of the frontier, by one of its entries, and the probes so far. Entries
+    from `used` to `bound` are no one's."""
+    rows = index.reshape(-1)
+    while True:
+        if used > _CACHED:
+            prefetch(table, below(key, probes + 2 * _PROBES_AHEAD, bound))
+            soon = below(key, probes + _PROBES_AHEAD, bound)
+            if soon < used:
+                prefetch(rows, table[soon] * index.shape[1])
+        at = below(key, probes, bound)
         probes += 1
-    return number, probes
+        if at < used:
+            number = np.int64(table[at])
+            if index[number, _VERTEX] >= 0:
+                return number, probes
 
 
 @njit(nogil=True, cache=True)
