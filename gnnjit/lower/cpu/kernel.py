@@ -73,6 +73,10 @@ def left_to_pool() -> contextlib.AbstractContextManager[None]:
     return _left(True)
 
 
+LARGE_COPIES, FEW_TASKS = 1 << 26, 64
+"""Bytes of all tasks' copies of sums over all edges, and tasks."""
+
+
 def default_config(**changes: Any) -> CodeConfig:
     """The configuration for this machine."""
     base = {"threads": cores(), "lanes_bytes": vector_bytes(), "left": _left.value}
@@ -97,7 +101,21 @@ def run(request: LoweringRequest, operands: Sequence[jax.Array]) -> list[jax.Arr
 
 
 def _config_of(request: LoweringRequest) -> CodeConfig:
-    return dataclasses.replace(_lanes_of(request), width=feature_width_of(request))
+    config = _lanes_of(request)
+    spec = Spec(request.body, request.reductions, request.rows, INT32, config)
+    piece = piece_of(spec, request.num_rows + request.graph.num_edges)
+    return dataclasses.replace(config, width=feature_width_of(request), piece=piece)
+
+
+def piece_of(spec: Spec, keys: int) -> int:
+    """Rows plus edges of a task, of `keys` in all. Each task has a copy of what is summed over all
+    edges; where the copies are large there are fewer tasks, down to `FEW_TASKS`."""
+    summed = (spec.body.outputs[i] for i in (*spec.outers, *spec.sums))
+    copy = sum(math.prod(v.shape) * max(v.dtype.itemsize, 4) for v in summed)
+    piece = spec.config.piece
+    while copy * keys > LARGE_COPIES * piece and keys > FEW_TASKS * piece:
+        piece *= 2
+    return piece
 
 
 def _lanes_of(request: LoweringRequest) -> CodeConfig:

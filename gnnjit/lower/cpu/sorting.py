@@ -97,7 +97,8 @@ class SortKernel(Frame):
         fine = b.icmp_unsigned("==", b.bitcast(falls, ir.IntType(_LANES)), none)
         b.store(b.select(fine, b.load(rises, typ=I64), I64(0)), rises)
         ends = self._variable(0)
-        b.store(b.zext(b.bitcast(b.icmp_unsigned("!=", here, after), ir.IntType(_LANES)), I64), ends)
+        among = b.bitcast(b.icmp_unsigned("!=", here, after), ir.IntType(_LANES))
+        b.store(b.zext(among, I64), ends)
         with self._while(lambda: b.icmp_unsigned("!=", b.load(ends, typ=I64), I64(0))):
             left = b.load(ends, typ=I64)
             edge = b.add(at, b.cttz(left, ir.Constant(ir.IntType(1), 1)))

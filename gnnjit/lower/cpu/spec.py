@@ -24,8 +24,8 @@ ONCE, PER_ROW, PER_EDGE = 0, 1, 2
 Factors = tuple[Value, Value]
 """The two vectors of an outer product."""
 
-MAX_OUTER = 1 << 16
-"""Entries of a sum of outer products at most: each task has a copy of it."""
+MAX_OUTER = 1 << 18
+"""Entries of a sum of outer products at most: each task has a copy of it (`kernel.piece_of`)."""
 
 WIDE, BLOCK = 512, 256
 """Scalars of a value above which features are cut, and about how many one block then has."""

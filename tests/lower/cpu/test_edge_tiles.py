@@ -149,6 +149,21 @@ def test_the_bits_do_not_depend_on_threads_or_tiles():
             assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
+def test_large_copies_take_fewer_tasks():
+    """Each task has its own sum of outer products."""
+    body = trace(network, *inputs(f=512, g=20))
+    spec = spec_of(body, reductions(DST))
+    assert list(spec.outers) == [3]
+    copy, limit, few = 512 * 512 * 4, kernel.LARGE_COPIES, kernel.FEW_TASKS
+    for keys in (10_000, 1_000_000, 100_000_000):
+        piece = kernel.piece_of(spec, keys)
+        tasks = keys / piece
+        assert tasks * copy <= limit or few / 2 < tasks <= few
+        assert piece == 8192 or 2 * tasks * copy > limit
+    assert kernel.piece_of(spec, 10_000) == 8192
+    assert kernel.piece_of(spec_of(body, (Reduce("sum", DST),) * 3 + (None,) * 3), 10**9) == 8192
+
+
 def heads(x, w, v):
     """Three vectors of each edge; then a matrix that is read another way round."""
     many = jnp.tanh(x @ w)
