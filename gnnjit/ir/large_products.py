@@ -7,16 +7,17 @@ import math
 from gnnjit.ir.program import Atom, Equation, Lax, Program
 from gnnjit.ir.space import Space
 
-MATRIX = 32 * 32
+MATRIX = 16 * 16
 """Scalars of a large matrix, at least: products with it are most of the work of a traversal."""
 
 
-def is_large_product(eqn: Equation) -> bool:
-    """Whether `eqn` multiplies what is no shared value with a large matrix that is one."""
+def is_large_product(eqn: Equation, least: int = MATRIX) -> bool:
+    """Whether `eqn` multiplies what is no shared value with a matrix that is one, of so many
+    scalars at least."""
     if eqn.op.name != "dot_general" or eqn.outputs[0].space is Space.SHARED:
         return False
     shared = [a for a in eqn.inputs if a.space is Space.SHARED and len(a.shape) == 2]
-    return any(math.prod(a.shape) >= MATRIX for a in shared)
+    return any(math.prod(a.shape) >= least for a in shared)
 
 
 def large_products(program: Program) -> dict[Atom, frozenset[Equation]]:

@@ -90,13 +90,14 @@ class StoreEdgeValues:
 
 @dataclasses.dataclass(frozen=True)
 class StorableValue:
-    """An edge value worth storing; `width` is in bytes an edge."""
+    """An edge value worth storing; `width` is in bytes an edge, `multiplications` those of an
+    edge, 0 where the value is no result of a matmul."""
 
     location: Location | None
     description: str
     width: int
     value: Value
-    is_matmul: bool = False
+    multiplications: int = 0
 
 
 def storable_values(program: Program) -> tuple[StorableValue, ...]:
@@ -108,11 +109,14 @@ def storable_values(program: Program) -> tuple[StorableValue, ...]:
 
 def _described(eqn: Equation, made: dict[Value, Equation]) -> StorableValue:
     value, what = eqn.outputs[0], eqn.op.name
+    multiplications = 0
     if _is_matmul(eqn):
         names = [parameter_name(a, made) for a in eqn.inputs if a.space is Space.SHARED]
         what = f"matmul with {names[0]}" if any(names) else "matmul"
+        multiplications = value.size * _contracted(eqn)
     width = value.size * value.dtype.itemsize
-    return StorableValue(eqn.location, f"{what}: {kind(value)}", width, value, _is_matmul(eqn))
+    description = f"{what}: {kind(value)}"
+    return StorableValue(eqn.location, description, width, value, multiplications)
 
 
 def parameter_name(atom: Atom, made: Mapping[Value, Equation]) -> str:

@@ -85,7 +85,7 @@ def test_reductions_without_products_stay():
 
 
 def test_refuses_small_products():
-    refuses(StoreSharedProducts(), BOTH.format(n=31, kind="sum", into="src", arrow="v <- u"))
+    refuses(StoreSharedProducts(), BOTH.format(n=15, kind="sum", into="src", arrow="v <- u"))
 
 
 def test_refuses_one_traversal():

@@ -159,10 +159,12 @@ def test_an_edge_matmul_is_stored_if_computing_it_again_costs_more(model, moving
     assert bool(found.chosen.choices.stored) == stores
 
 
-def test_without_a_budget_only_matmuls_are_stored():
+def test_without_a_budget_only_large_matmuls_are_stored():
     """What a layer without them needs grows with the vertices alone."""
-    args = (lambda x, w: edge_mlp(GRAPH, x, w), draw(N, 32), draw(32, 32))
-    assert chosen(costs(matmul__flops=1), *args, moving="all").chosen.choices.stored
+    for width in (63, 64):
+        args = (lambda x, w: edge_mlp(GRAPH, x, w), draw(N, width), draw(width, width))
+        stored = chosen(costs(matmul__flops=1), *args, moving="all").chosen.choices.stored
+        assert bool(stored) == (width == 64)
     program = problem(lambda x: weighed(GRAPH, x), draw(N, 32), moving="all")
     assert storable_values(middle(program.program, program.padded, AS_WRITTEN))
     with use(costs(traversal__functions=1)):

@@ -23,7 +23,7 @@ from gnnjit.lower.cpu.index_rules import combiner
 from gnnjit.lower.cpu.math_rules import convert
 from gnnjit.lower.cpu.simd import I64, Vec, is_float, is_half, register_type
 
-UNROLLED = 256
+UNROLLED = 16 * 16 - 1
 """Multiplications of a product that is written out at most."""
 
 CHAINS = 8
