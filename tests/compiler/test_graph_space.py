@@ -77,8 +77,10 @@ def assert_same(fast: Any, slow: Any, args: Any, rtol: float = 2e-5) -> None:
         return sum(jnp.sum(jnp.sin(o) * w) for o, w in zip(outs, weights, strict=True))
 
     close = functools.partial(np.testing.assert_allclose, rtol=rtol, atol=rtol)
-    jax.tree.map(close, fast(*args), slow(*args))
-    got, want = (jax.grad(lambda xs, f=f: loss(f, xs))(args) for f in (fast, slow))
+    # Compiled as a whole: each operation alone takes as long to compile.
+    want, got = jax.jit(lambda xs: slow(*xs))(args), fast(*args)
+    jax.tree.map(close, got, want)
+    got, want = (jax.jit(jax.grad(functools.partial(loss, f)))(args) for f in (fast, slow))
     jax.tree.map(close, got, want)
 
 
@@ -255,10 +257,13 @@ def test_double_precision_and_second_derivatives(word: str, kind: str) -> None:
         def turned(f: Any, w: Any) -> Any:
             return jnp.sum(jnp.sin(jax.jvp(lambda w: f(a, w), [w], [jnp.cos(w)])[1]))
 
-        got, want = (jax.grad(functools.partial(turned, f))(w) for f in (fast, plain))
-        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
-        got, want = (jax.hessian(lambda w, f=f: jnp.sum(f(a, w) ** 2))(w) for f in (fast, plain))
-        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+        def squares(f: Any, w: Any) -> Any:
+            return jnp.sum(f(a, w) ** 2)
+
+        for second in (lambda f: jax.grad(functools.partial(turned, f)),
+                       lambda f: jax.hessian(functools.partial(squares, f))):  # fmt: skip
+            got, want = (jax.jit(second(f))(w) for f in (fast, plain))
+            np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(
