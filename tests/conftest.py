@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import os
 import tempfile
 from collections.abc import Iterator
 
@@ -22,6 +23,16 @@ hypothesis.settings.load_profile("gnnjit")
 # The processor counts as 8 devices, for tests/shard; all others use the first. It must be said
 # before JAX starts, so it is said to all: they took the same processor time with it.
 jax.config.update("jax_num_cpu_devices", 8)
+
+if jax.__version_info__ < (0, 11):
+    # XLA emits loops without MLIR, as it did until 2025: most tests compile, and so they take two
+    # thirds of the time. Its later releases cannot any more, and processes that tests start with
+    # no flags have what users have.
+    os.environ["XLA_FLAGS"] = " ".join([
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_cpu_use_fusion_emitters=false",
+        "--xla_cpu_parallel_codegen_split_count=1",
+    ])  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
