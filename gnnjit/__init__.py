@@ -17,7 +17,7 @@ from gnnjit.frontend.vocabulary import (
     sum,
     var,
 )
-from gnnjit.graph import Bipartite, Graph
+from gnnjit.graph import Bipartite, Graph, TypedGraph
 from gnnjit.sharding.rebalance import rebalance
 from gnnjit.sharding.shard import shard
 from gnnjit.streaming.stream import stream
@@ -29,6 +29,7 @@ from gnnjit.system.portable import portable
 __all__ = [
     "Bipartite",
     "Graph",
+    "TypedGraph",
     "autotuning",
     "check",
     "degree",

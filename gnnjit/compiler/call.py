@@ -21,7 +21,7 @@ from gnnjit.frontend.arguments import checked
 from gnnjit.frontend.by_hand import by_hand, muted
 from gnnjit.frontend.state import active_linen, names_of, unchanged
 from gnnjit.frontend.trace_layer import Arguments, TracedLayer, call_once, leak_message, trace
-from gnnjit.graph import Bipartite, Graph
+from gnnjit.graph import Bipartite, Graph, TypedGraph
 from gnnjit.ir.interpret import interpret
 from gnnjit.ir.program import Pool, Program
 from gnnjit.ir.space import Space
@@ -247,7 +247,7 @@ def calls_of(
 
     Raises LayerError, in the name of `asked`, where there is none.
     """
-    if is_layer(target):
+    if is_layer(target) and not any(isinstance(a, TypedGraph) for a in args):
         owner = getattr(target, "__self__", None)
         args = args if owner is None else (owner, *args)
         rest = dict(keywords)

@@ -143,7 +143,7 @@ def check(
     if isinstance(seed, bool | np.bool_) or not hasattr(seed, "__index__") or seed < 0:
         raise LayerError(f"check: seed is {shown(seed)}, expected a whole number, 0 or more")
     reports = [check_call(c, rtol, seed) for c in calls_of("check", target, args, keywords)]
-    return reports[0] if is_layer(target) else CheckReports(reports)
+    return reports[0] if is_layer(target) and len(reports) == 1 else CheckReports(reports)
 
 
 def check_call(call: TracedCall, rtol: float | None = None, seed: int = 0) -> CheckReport:

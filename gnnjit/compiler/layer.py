@@ -10,6 +10,7 @@ from typing import Any
 from gnnjit.compiler.call import Definition, location, reference, trace_call
 from gnnjit.compiler.check import check
 from gnnjit.compiler.explain import explain
+from gnnjit.compiler.typed import call_typed, is_typed
 from gnnjit.errors import LayerError
 from gnnjit.system.memory_budget import parse_size
 
@@ -84,6 +85,8 @@ def layer(
 
     @functools.wraps(fn)
     def call(*args: Any, edges: Any = None, globals: Any = None, **keywords: Any) -> Any:
+        if is_typed(args):
+            return call_typed(definition, args, edges, keywords, globals)
         return trace_call(definition, args, edges, keywords, globals).run_recorded()
 
     call.__gnnjit_layer__ = definition  # type: ignore[attr-defined]

@@ -94,12 +94,12 @@ def from_jaxpr(
         Value(tuple(v.aval.shape), v.aval.dtype, Space.SHARED, n)
         for v, n in zip(jaxpr.constvars, names, strict=True)
     ]
-    walker = _LayerWalker(Builder([*inputs, *lifted]), edge_values, effects)
+    walker = LayerWalker(Builder([*inputs, *lifted]), edge_values, effects)
     outputs = walker.run([jaxpr], lifted, list(inputs))
     program = Program((*inputs, *lifted), tuple(walker.builder.equations), tuple(outputs), name)
     live = _live(jaxpr)
     unread = frozenset(v for v, x in zip(inputs, jaxpr.invars, strict=True) if x not in live)
-    return Captured(_on_the_edges(program) if edge_values else program, tuple(consts), unread)
+    return Captured(on_the_edges(program) if edge_values else program, tuple(consts), unread)
 
 
 def _live(jaxpr: Any) -> set[Any]:
@@ -111,7 +111,7 @@ def _live(jaxpr: Any) -> set[Any]:
     return live
 
 
-def _on_the_edges(program: Program) -> Program:
+def on_the_edges(program: Program) -> Program:
     """`program` with the work on destinations that only edges read on the edges.
 
     before:  a: f32[dst] = log(v); y = sum of x[u] * a[v]    after:  a: f32[edge] = log(v)[v]
@@ -139,7 +139,7 @@ def _on_the_edges(program: Program) -> Program:
     return rewrite(program, rule)
 
 
-class _LayerWalker(Walker[Atom]):
+class LayerWalker(Walker[Atom]):
     """Appends the equations of a jaxpr to a program."""
 
     def __init__(self, builder: Builder, edge_values: bool, effects: bool = False):
@@ -166,7 +166,7 @@ class _LayerWalker(Walker[Atom]):
         (eqn,) = eqns
         if self.effects and not eqn.outvars:
             return []
-        _refuse(eqn, ins, self.where, self.outermost.source_info)
+        refuse(eqn, ins, self.where, self.outermost.source_info)
         if eqn.primitive is pool_p:
             return [pool(self.builder, eqn.params["kind"], ins[0], self.where)]
         ins = self.out_of_graphs(ins, eqn.primitive is reduce_p)
@@ -215,7 +215,7 @@ class _LayerWalker(Walker[Atom]):
         suspicions.warn(where, suspicions.reduced_vertex_value(said, value, reduced))
 
 
-def _refuse(eqn: Any, ins: Sequence[Atom], where: Location | None, made_at: Any) -> None:
+def refuse(eqn: Any, ins: Sequence[Atom], where: Location | None, made_at: Any) -> None:
     """Errors for what cannot mean anything per element. `made_at`: JAX's account of the code that
     made the equation, or the outermost call that it is a part of."""
     at = f"{where}: " if where else ""
@@ -295,7 +295,7 @@ def _nested(eqn: Any) -> Any:
 def inline_custom_calls(program: Program) -> Program:
     """Replace `custom_jvp` and `custom_vjp` calls by their bodies, once nothing more is
     differentiated."""
-    walker = _LayerWalker(Builder(program.inputs), edge_values=False)
+    walker = LayerWalker(Builder(program.inputs), edge_values=False)
     builder = walker.builder
     for eqn in program.equations:
         if isinstance(eqn.op, Aggregate):

@@ -50,14 +50,14 @@ def real(x: Any) -> Any:
     return jnp.finfo(as_float(x).dtype).dtype
 
 
-def _wide(x: Any) -> jax.Array:
+def wide(x: Any) -> jax.Array:
     """Half precision as float32: a sum or a square of it may not fit, where a mean does."""
     x = as_float(x)
     return x.astype(jnp.float32) if x.dtype in (jnp.float16, jnp.bfloat16) else x
 
 
 def mean(over: Over, x: Any) -> jax.Array:
-    x = _wide(x)
+    x = wide(x)
     return over.reduce("sum", x) / jnp.maximum(over.count(x), 1).astype(x.dtype)
 
 
@@ -69,7 +69,7 @@ def _spread(over: Over, x: Any) -> tuple[jax.Array, jax.Array]:
     same for all edges; its square leaves the variance (the corrected two-pass algorithm). What is
     left may be the rounding of that square, or of each value by itself.
     """
-    x = _wide(x)
+    x = wide(x)
     middle = mean(over, x)
     away = x - middle
     off = _squared(lax.stop_gradient(mean(over, away)))
@@ -103,7 +103,7 @@ def std(over: Over, x: Any) -> jax.Array:
     return jnp.where(none | (found <= least), jnp.zeros_like(found), found)
 
 
-def _shifted(over: Over, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def shifted(over: Over, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """`x` less its maximum, never positive, and the maximum, a constant; where that is not finite,
     0 stands for it."""
     top = lax.stop_gradient(over.reduce("max", x))
@@ -112,8 +112,8 @@ def _shifted(over: Over, x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def logsumexp(over: Over, x: Any) -> jax.Array:
-    x = _wide(x)
-    below, shift = _shifted(over, x)
+    x = wide(x)
+    below, shift = shifted(over, x)
     total = over.reduce("sum", jnp.exp(below))
     nothing = jnp.where(over.count(x) > 0, -jnp.inf, 0).astype(x.dtype)
     none = total == 0
@@ -122,6 +122,6 @@ def logsumexp(over: Over, x: Any) -> jax.Array:
 
 def softmax(over: Over, x: Any) -> jax.Array:
     dtype = as_float(x).dtype
-    weight = jnp.exp(_shifted(over, _wide(x))[0])
+    weight = jnp.exp(shifted(over, wide(x))[0])
     total = over.reduce("sum", weight)
     return (weight / jnp.where(total == 0, jnp.ones_like(total), total)).astype(dtype)

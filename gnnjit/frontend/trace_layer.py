@@ -123,15 +123,17 @@ def trace(
         Space.SHARED: ("", (args.params, args.keywords)),
     }
     mistakes.check_call(fn, args.params, list(args.keywords), name, where)
-    names = _parameter_names(fn)
+    names = parameter_names(fn)
     values, operands, trees = [], [], {}
     arrays: dict[int, Any] = {}  # a leaf given twice (e.src and v) stays one array
     for space, (label, tree) in parts.items():
         leaves, treedef = jax.tree.flatten_with_path(tree, is_leaf=_is_sparse)
         trees[space] = (treedef, len(leaves))
         for path, leaf in leaves:
-            title = _title(label, path, names)
-            array = arrays.setdefault(id(leaf), _array(leaf, f"{where}: {name}: argument {title}"))
+            title = leaf_title(label, path, names)
+            array = arrays.setdefault(
+                id(leaf), as_array(leaf, f"{where}: {name}: argument {title}")
+            )
             shape = array.shape if space is Space.SHARED else array.shape[1:]
             weak = bool(getattr(array, "weak_type", False))
             values.append(Value(tuple(shape), array.dtype, space, title, weak))
@@ -145,14 +147,14 @@ def trace(
         out = _call(fn, args, groups, name, where)
         leaves, treedef = jax.tree.flatten(out)
         if not leaves:
-            raise LayerError(_nothing(out, name, where))
+            raise LayerError(nothing_returned(out, name, where))
         out_trees.append(treedef)
-        return [_output(leaf, f"{where}: {name}") for leaf in leaves]
+        return [returned(leaf, f"{where}: {name}") for leaf in leaves]
 
     try:
         captured = capture(flat, values, name=name, edge_values=True, effects=effects)
     except Exception as error:
-        if (said := _in_words(error, args, values, name, where)) is None:
+        if (said := in_words(error, args, values, name, where)) is None:
             raise
         raise said from error
     refuse_batched_constants(captured, graph, f"{where}: {name}")
@@ -163,7 +165,7 @@ def trace(
     return TracedLayer(captured.program, (*operands, *captured.constants), out_trees[-1])
 
 
-def _in_words(
+def in_words(
     error: Exception, args: Arguments, values: list[Value], name: str, where: str
 ) -> LayerError | None:
     """The error to raise instead, or None where it says itself what is wrong, and where."""
@@ -194,7 +196,7 @@ def call_element(
         Space.SRC: src, Space.DST: dst, Space.EDGE: data, Space.GRAPH: None, Space.SHARED: shared,
     }  # fmt: skip
     out = _call(fn, args, groups, name, where)
-    return [_output(leaf, f"{where}: {name}") for leaf in jax.tree.leaves(out)]
+    return [returned(leaf, f"{where}: {name}") for leaf in jax.tree.leaves(out)]
 
 
 @contextlib.contextmanager
@@ -309,7 +311,7 @@ def _is_spread(atom: Any, made: dict[Any, Any]) -> bool:
     return 0 not in where or before[where.index(0)] == 1
 
 
-def _title(label: str, path: Any, names: list[str]) -> str:
+def leaf_title(label: str, path: Any, names: list[str]) -> str:
     """How messages and printed programs call an input: `e.src['pos']`, `p['w']`."""
     if label:
         return label + jax.tree_util.keystr(path)
@@ -321,7 +323,7 @@ def _title(label: str, path: Any, names: list[str]) -> str:
     return name + jax.tree_util.keystr(tuple(rest))
 
 
-def _parameter_names(fn: Callable[..., Any]) -> list[str]:
+def parameter_names(fn: Callable[..., Any]) -> list[str]:
     """The names of the parameters after `v` and `e`."""
     try:
         parameters = inspect.signature(fn).parameters.values()
@@ -331,7 +333,7 @@ def _parameter_names(fn: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters if p.kind in kinds][2:]
 
 
-def _array(leaf: Any, what: str) -> Any:
+def as_array(leaf: Any, what: str) -> Any:
     if _is_sparse(leaf):
         raise LayerError(
             f"{what} is a sparse array ({type(leaf).__name__}), expected a dense one: multiply by "
@@ -399,7 +401,7 @@ def _call(fn: Any, args: Arguments, groups: dict[Space, Any], name: str, where: 
         return fn(v, Edge(fields, missing), *params, **keywords)
 
 
-def _nothing(out: Any, name: str, where: str) -> str:
+def nothing_returned(out: Any, name: str, where: str) -> str:
     what = "None" if out is None else f"{type(out).__name__} without arrays"
     return (
         f"{where}: {name} returned {what}, expected arrays: does it end with `return`? Reductions "
@@ -407,7 +409,7 @@ def _nothing(out: Any, name: str, where: str) -> str:
     )
 
 
-def _output(leaf: Any, what: str) -> Any:
+def returned(leaf: Any, what: str) -> Any:
     if isinstance(leaf, (_Missing, Edge)):
         leaf._fail()
     if isinstance(leaf, (bool, int, float, complex, np.ndarray, np.generic)):

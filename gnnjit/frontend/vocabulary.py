@@ -26,6 +26,8 @@ from gnnjit.system.contexts import Context
 _state = threading.local()
 _in_layer = Context(False)
 """A helper that is compiled by `jax.jit` and was traced inside a layer is traced anew outside."""
+by_relation = Context(False)
+"""Whether the layer is traced for a `TypedGraph`, where edges belong to relations."""
 
 
 @contextlib.contextmanager
@@ -130,6 +132,30 @@ _compat.ad.primitive_jvps[index_p] = lambda primals, tangents: (
 )
 
 
+count_p = _compat.Primitive("gnnjit_count")
+"""How many edges its operand is reduced over, which are those of one relation or of all."""
+count_p.def_impl(lambda like: jnp.int32(1))
+count_p.def_abstract_eval(lambda like: _compat.shaped_array((), np.dtype(np.int32)))
+_compat.batching.primitive_batchers[count_p] = lambda args, dims: (
+    count_p.bind(lax.index_in_dim(args[0], 0, dims[0], keepdims=False)),
+    None,
+)
+_compat.ad.primitive_jvps[count_p] = lambda primals, tangents: (
+    count_p.bind(*primals),
+    _compat.zero_tangent(jax.ShapeDtypeStruct((), jnp.int32)),
+)
+
+softmax_p = _define("gnnjit_softmax")
+"""Bound where edges belong to relations: a softmax over all of them is combined at the vertex."""
+_compat.batching.primitive_batchers[softmax_p] = lambda args, dims: (
+    softmax_p.bind(*args),
+    dims[0],
+)
+_compat.ad.primitive_jvps[softmax_p] = lambda primals, _: linear_jvp(softmax_p)(
+    primals, primals, kind="softmax", said="softmax"
+)
+
+
 def no_inner_transpose() -> Any:
     """The transpose rule of a reduction inside a layer."""
     raise LayerError(
@@ -187,8 +213,11 @@ def _map(f: Callable[[Any], Any], value: Any) -> Any:
     return jax.tree.map(f, value)
 
 
-def _where_edges(x: jax.Array, initial: Any) -> jax.Array:
-    return x if initial is None else jnp.where(_degree() > 0, x, jnp.asarray(initial, x.dtype))
+def _where_edges(x: jax.Array, initial: Any, reduced: Any) -> jax.Array:
+    """`x`, which is what `reduced` was reduced to, or `initial` where there was nothing."""
+    if initial is None:
+        return x
+    return jnp.where(EDGES.count(reduced) > 0, x, jnp.asarray(initial, x.dtype))
 
 
 def sum(value: Any, *, initial: Any = None) -> Any:
@@ -205,7 +234,7 @@ def sum(value: Any, *, initial: Any = None) -> Any:
         LayerError: outside a layer.
     """
     inside("sum")
-    return _map(lambda x: _where_edges(_sum(x), initial), value)
+    return _map(lambda x: _where_edges(_sum(x), initial, x), value)
 
 
 def max(value: Any, *, initial: Any = None) -> Any:
@@ -219,7 +248,7 @@ def max(value: Any, *, initial: Any = None) -> Any:
         LayerError: outside a layer.
     """
     inside("max")
-    return _map(lambda x: _where_edges(_extreme("max", x), initial), value)
+    return _map(lambda x: _where_edges(_extreme("max", x), initial, x), value)
 
 
 def min(value: Any, *, initial: Any = None) -> Any:
@@ -233,7 +262,7 @@ def min(value: Any, *, initial: Any = None) -> Any:
         LayerError: outside a layer.
     """
     inside("min")
-    return _map(lambda x: _where_edges(_extreme("min", x), initial), value)
+    return _map(lambda x: _where_edges(_extreme("min", x), initial, x), value)
 
 
 class _Edges:
@@ -243,7 +272,7 @@ class _Edges:
         return _reduce(kind, x)
 
     def count(self, x: jax.Array) -> jax.Array:
-        return _degree()
+        return count_p.bind(jnp.asarray(x)) if by_relation.value else _degree()
 
 
 EDGES = _Edges()
@@ -264,7 +293,7 @@ def mean(value: Any, *, initial: Any = None) -> Any:
         LayerError: outside a layer.
     """
     inside("mean")
-    return _map(lambda x: _where_edges(_mean(x), initial), value)
+    return _map(lambda x: _where_edges(_mean(x), initial, x), value)
 
 
 def var(value: Any, *, initial: Any = None) -> Any:
@@ -281,7 +310,7 @@ def var(value: Any, *, initial: Any = None) -> Any:
         LayerError: outside a layer.
     """
     inside("var")
-    return _map(lambda x: _where_edges(formulas.var(EDGES, x).astype(real(x)), initial), value)
+    return _map(lambda x: _where_edges(formulas.var(EDGES, x).astype(real(x)), initial, x), value)
 
 
 def std(value: Any, *, initial: Any = None) -> Any:
@@ -298,7 +327,7 @@ def std(value: Any, *, initial: Any = None) -> Any:
         LayerError: outside a layer.
     """
     inside("std")
-    return _map(lambda x: _where_edges(formulas.std(EDGES, x).astype(real(x)), initial), value)
+    return _map(lambda x: _where_edges(formulas.std(EDGES, x).astype(real(x)), initial, x), value)
 
 
 def _logsumexp(x: Any) -> jax.Array:
@@ -316,7 +345,7 @@ def logsumexp(value: Any, *, initial: Any = None) -> Any:
         LayerError: outside a layer.
     """
     inside("logsumexp")
-    return _map(lambda x: _where_edges(_logsumexp(x), initial), value)
+    return _map(lambda x: _where_edges(_logsumexp(x), initial, x), value)
 
 
 def softmax(value: Any) -> Any:
@@ -331,6 +360,8 @@ def softmax(value: Any) -> Any:
         LayerError: outside a layer.
     """
     inside("softmax")
+    if by_relation.value:
+        return _map(lambda x: softmax_p.bind(numbers_to_reduce("max", x)[0]), value)
     return _map(lambda x: formulas.softmax(EDGES, x), value)
 
 

@@ -10,6 +10,7 @@ from gnnjit.graph.graph import Bipartite, Graph
 from gnnjit.graph.serialized import register
 from gnnjit.graph.statistics import DegreeStatistics, Statistics
 from gnnjit.graph.structure import Structure
+from gnnjit.graph.typed import TypedGraph
 
 __all__ = [
     "Bipartite",
@@ -17,6 +18,7 @@ __all__ = [
     "Graph",
     "Statistics",
     "Structure",
+    "TypedGraph",
     "batch",
     "coalesce",
     "symmetrize",

@@ -1,0 +1,196 @@
+"""A layer's call on a `TypedGraph`: traced once for each vertex type, run relation by relation."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnnjit import _compat
+from gnnjit.compiler.call import Definition, TracedCall
+from gnnjit.errors import LayerError
+from gnnjit.frontend.arguments import checked
+from gnnjit.frontend.by_hand import muted
+from gnnjit.frontend.state import active_linen, unchanged
+from gnnjit.frontend.trace_layer import Arguments, TracedLayer
+from gnnjit.frontend.trace_typed import TracedType, TypedArguments, trace_type
+from gnnjit.frontend.typed_capture import Union
+from gnnjit.frontend.typed_parts import Part, split
+from gnnjit.graph import Graph, TypedGraph
+from gnnjit.graph.schema import Relation, shown_key
+from gnnjit.ir.evaluate import literal_array
+from gnnjit.ir.interpret import Incidence, interpret
+from gnnjit.ir.program import Atom, Literal, Program, Value
+from gnnjit.system.memory_budget import default_budget
+
+
+def is_typed(args: Sequence[Any]) -> bool:
+    """Whether a layer is called on a typed graph."""
+    return any(isinstance(a, TypedGraph) for a in args[:2])
+
+
+@dataclasses.dataclass(frozen=True)
+class _PartCall(TracedCall):
+    """The call of one part, on the graph of its relation."""
+
+    def by_hand(self) -> None:
+        """Nothing: no function of the user's is this part alone."""
+        return None
+
+
+def call_typed(
+    definition: Definition, args: Any, edges: Any, keywords: dict[str, Any], of_graphs: Any
+) -> dict[str, Any]:
+    """The results of the layer for each vertex type of the graph."""
+    where = f"{definition.where}: {definition.name}"
+    owner, graph, x, params = _taken_apart(definition, args)
+    _refuse(definition, where, of_graphs)
+    graph.check_nodes(x, f"{where}: x")
+    data = graph.check_edges(edges, f"{where}: edges")
+    x = {t: checked(x[t], f"x[{t!r}]", where) for t in graph.types}
+    data = {k: checked(d, f"edges[{shown_key(k)}]", where) for k, d in data.items()}
+    static = {k: keywords[k] for k in definition.statics if k in keywords}
+    shared = {k: v for k, v in keywords.items() if k not in static}
+    arguments = TypedArguments(x, data, params, shared)
+    fn = functools.partial(definition.fn, *owner, **static)
+    call = _Call(definition, fn, graph, arguments)
+    own = owner[0] if owner else None
+    if _is_initialising(active_linen(own)):
+        raise LayerError(
+            f"{where}: a linen module is initialised on a gnnjit.TypedGraph, expected parameters "
+            "that exist: make them in setup(), or use nnx"
+        )
+    traced = {}
+    with unchanged(own, where):
+        for node_type in graph.types:
+            traced[node_type] = call.trace(node_type)
+    _refuse_unread(traced.values(), data, where)
+    return {node_type: call.run(node_type, found) for node_type, found in traced.items()}
+
+
+def _is_initialising(owner: Any) -> bool:
+    check = getattr(owner, "is_initializing", None)
+    return callable(check) and bool(check())
+
+
+def _taken_apart(definition: Definition, args: Any) -> tuple[Any, TypedGraph, Any, Any]:
+    """The owner of a method (or nothing), the graph, the features, the parameters."""
+    at = next(i for i, a in enumerate(args) if isinstance(a, TypedGraph))
+    if len(args) == at + 1:
+        raise LayerError(
+            f"{definition.where}: {definition.name} is called as layer(graph, x, *params), with "
+            "features of each vertex type as x; got a TypedGraph alone"
+        )
+    return args[:at], args[at], args[at + 1], args[at + 2 :]
+
+
+def _refuse(definition: Definition, where: str, of_graphs: Any) -> None:
+    if of_graphs is not None:
+        raise LayerError(
+            f"{where}: globals= on a gnnjit.TypedGraph, expected none: batched typed graphs have "
+            "no values of graphs yet; give each vertex its graph's row as a feature, as in "
+            "globals[index['paper']]"
+        )
+    if definition.budget is not None or default_budget() is not None:
+        raise LayerError(
+            f"{where}: a memory budget for a layer on a gnnjit.TypedGraph, expected none: its "
+            "relations are planned one by one. Leave memory_budget= out"
+        )
+
+
+def _refuse_unread(traced: Any, data: Mapping[Relation, Any], where: str) -> None:
+    """Error where a call brought edge data that no result depends on."""
+    given, unread = 0, 0
+    for found in traced:
+        inputs = [v for v in found.typed.program.inputs if v.space.kind == "edge"]
+        given += len(inputs)
+        unread += len(found.typed.unread.intersection(inputs))
+    if data and given and given == unread:
+        raise LayerError(
+            f"{where} was given edges=, and its results depend on none of it: read it as r.data of "
+            "a relation, or leave edges= out"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """One call on a typed graph."""
+
+    definition: Definition
+    fn: Any
+    graph: TypedGraph
+    arguments: TypedArguments
+
+    def trace(self, node_type: str) -> TracedType:
+        own = self.definition
+        trace = functools.partial(
+            trace_type, self.fn, self.arguments, node_type, self.graph.into(node_type),
+            next(iter(self.graph.relations), None), name=own.name, where=own.where,
+        )  # fmt: skip
+        if not _compat.jit_is_disabled():
+            return trace()
+        with jax.disable_jit(False), muted():
+            return trace()
+
+    def run(self, node_type: str, traced: TracedType) -> Any:
+        """The results for one vertex type."""
+        graphs = {name: self.relation_graph(key) for name, key in traced.relations.items()}
+        count = self.graph.num_nodes[node_type]
+        env = dict(zip(traced.typed.program.inputs, traced.operands, strict=True))
+        hoisted = all(graph.mask is None for graph in graphs.values())
+        for part in split(traced.typed, hoisted):
+            operands = [env[v] for v in part.inputs]
+            if part.relation:
+                outs = self.run_part(part, graphs[part.relation], operands, node_type)
+            else:
+                outs = _at_vertices(part.program, count, operands)
+            env.update(zip(part.outputs, outs, strict=True))
+        results = [self.result(x, env, traced) for x in traced.typed.outputs]
+        return jax.tree.unflatten(traced.out_tree, results)
+
+    def relation_graph(self, key: Relation) -> Graph:
+        """The graph of a relation; without edges, of one that stands in for others."""
+        if key in self.graph.relations:
+            return self.graph[key]
+        first, last = self.graph.num_nodes[key[0]], self.graph.num_nodes[key[2]]
+        none = np.zeros(0, np.int32)
+        if key[0] == key[2]:
+            return Graph.from_edges(none, none, last)
+        return Graph.from_edges(none, none, num_src=first, num_dst=last)
+
+    def run_part(
+        self, part: Part, graph: Graph, operands: Sequence[Any], node_type: str
+    ) -> list[Any]:
+        _, tree = jax.tree.flatten([0] * len(part.outputs))
+        traced = TracedLayer(part.program, tuple(operands), tree)
+        x = self.arguments.x
+        arguments = Arguments(None, x[node_type], None, self.arguments.params, {})
+        return _PartCall(self.definition, self.fn, graph, arguments, traced).run_recorded()
+
+    def result(self, x: Atom | Union, env: Mapping[Value, Any], traced: TracedType) -> Any:
+        """An output as the user gets it: one on the edges of all relations is one for each."""
+        if isinstance(x, Union):
+            if traced.stand_in:
+                return {}
+            parts = zip(traced.relations.values(), x.parts, strict=True)
+            return {key: self.result(part, env, traced) for key, part in parts}
+        return literal_array(x) if isinstance(x, Literal) else env[x]
+
+
+def _at_vertices(program: Program, count: int, operands: Sequence[Any]) -> list[Any]:
+    if _compat.jit_is_disabled():
+        return _evaluated(program, count, operands)
+    return _compiled(program, count, list(operands))
+
+
+def _evaluated(program: Program, count: int, operands: Sequence[Any]) -> list[Any]:
+    none = jnp.zeros(0, jnp.int32)
+    return interpret(program, Incidence(none, none, count, count), operands)
+
+
+_compiled = functools.partial(jax.jit, static_argnums=(0, 1), inline=True)(_evaluated)
