@@ -194,7 +194,7 @@ def explain(
 
     Returns:
         For a layer a `LayerExplanation`, for anything else an `Explanation`, which holds one for
-        each layer.
+        each layer. So it does for a layer on a `TypedGraph`, of one for each relation.
 
     Raises:
         LayerError: the call ran no layer, an option means nothing, or the call is to be measured
@@ -204,7 +204,7 @@ def explain(
     options: dict[str, Any] = {"wrt": wrt if backward else None}
     options |= {"measure": measure, "learn": learn}
     found = [explain_call(c, **options) for c in calls_of("explain", target, args, keywords)]
-    return found[0] if is_layer(target) else Explanation(tuple(found))
+    return found[0] if is_layer(target) and len(found) == 1 else Explanation(tuple(found))
 
 
 def _check_options(wrt: Any, **flags: Any) -> None:

@@ -26,6 +26,7 @@ from gnnjit.graph.schema import Relation, shown_key
 from gnnjit.ir.evaluate import literal_array
 from gnnjit.ir.interpret import Incidence, interpret
 from gnnjit.ir.program import Atom, Literal, Program, Value
+from gnnjit.ir.space import Space
 from gnnjit.system.memory_budget import default_budget
 
 
@@ -70,7 +71,36 @@ def call_typed(
         for node_type in graph.types:
             traced[node_type] = call.trace(node_type)
     _refuse_unread(traced.values(), data, where)
-    return {node_type: call.run(node_type, found) for node_type, found in traced.items()}
+    results = {node_type: call.run(node_type, found) for node_type, found in traced.items()}
+    return _alike(results, traced, graph.num_nodes)
+
+
+def _alike(
+    results: dict[str, list[Any]], traced: Mapping[str, TracedType], counts: Mapping[str, int]
+) -> dict[str, Any]:
+    """The results as trees. What is shared in one type and has a value for each vertex in another,
+    as the sum over the relations of a type that has none, has one for each vertex in both."""
+    rows: dict[tuple[Any, int], Any] = {}
+    for node_type, found in traced.items():
+        for i, x in enumerate(found.typed.outputs):
+            if _space(x) is Space.DST:
+                rows.setdefault((found.out_tree, i), results[node_type][i])
+    out = {}
+    for node_type, found in traced.items():
+        leaves = list(results[node_type])
+        for i, x in enumerate(found.typed.outputs):
+            like = rows.get((found.out_tree, i))
+            if like is not None and _space(x) is Space.SHARED:
+                leaf = jnp.asarray(leaves[i])
+                shape = leaf.shape or like.shape[1:]
+                dtype = jnp.result_type(leaf, like) if x.shape == () else leaf.dtype
+                leaves[i] = jnp.broadcast_to(leaf, (counts[node_type], *shape)).astype(dtype)
+        out[node_type] = jax.tree.unflatten(found.out_tree, leaves)
+    return out
+
+
+def _space(x: Atom | Union) -> Space | None:
+    return None if isinstance(x, Union) else x.space
 
 
 def _is_initialising(owner: Any) -> bool:
@@ -137,8 +167,8 @@ class _Call:
         with jax.disable_jit(False), muted():
             return trace()
 
-    def run(self, node_type: str, traced: TracedType) -> Any:
-        """The results for one vertex type."""
+    def run(self, node_type: str, traced: TracedType) -> list[Any]:
+        """The results for one vertex type, the leaves of their tree."""
         graphs = {name: self.relation_graph(key) for name, key in traced.relations.items()}
         count = self.graph.num_nodes[node_type]
         env = dict(zip(traced.typed.program.inputs, traced.operands, strict=True))
@@ -150,8 +180,7 @@ class _Call:
             else:
                 outs = _at_vertices(part.program, count, operands)
             env.update(zip(part.outputs, outs, strict=True))
-        results = [self.result(x, env, traced) for x in traced.typed.outputs]
-        return jax.tree.unflatten(traced.out_tree, results)
+        return [self.result(x, env, traced) for x in traced.typed.outputs]
 
     def relation_graph(self, key: Relation) -> Graph:
         """The graph of a relation; without edges, of one that stands in for others."""

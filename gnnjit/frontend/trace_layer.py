@@ -40,6 +40,12 @@ class Edge:
             raise LayerError(self._missing[name])
         if name in _OF_ARRAYS:
             return self._fail()
+        if name in ("relations", "map", "dst_type"):
+            raise LayerError(
+                f"the layer reads e.{name}, which edges of a gnnjit.TypedGraph have, but it was "
+                "called on a graph of one type: call it on a TypedGraph with dictionaries of "
+                "features, or write e.src and e.data"
+            )
         raise LayerError(f"an edge has src, dst, data and globals; it has no {name!r}")
 
     def _fail(self, *_: Any, **__: Any) -> Any:

@@ -11,6 +11,7 @@ import jax
 
 from gnnjit import _compat
 from gnnjit.errors import LayerError
+from gnnjit.frontend import mistakes
 from gnnjit.frontend.trace_layer import (
     Arguments,
     _Missing,
@@ -76,6 +77,7 @@ def trace_type(
     relations: those that end there. other: any relation of the graph, whose source features stand
         in for those of a relation without edges where none ends at the type.
     """
+    mistakes.check_call(fn, args.params, list(args.keywords), name, where)
     own = () if relations or other is None else ((other[0], other[1], dst_type),)
     if own and other is not None:
         of_other = jax.tree.map(lambda x: x[:0], args.edges.get(other))

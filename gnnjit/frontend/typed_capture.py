@@ -27,6 +27,7 @@ from gnnjit.frontend.interned import interned
 from gnnjit.frontend.readout import pool_p
 from gnnjit.frontend.typed_words import union_p
 from gnnjit.frontend.vocabulary import EDGES, count_p, degree_p, index_p, reduce_p, softmax_p
+from gnnjit.graph.schema import shown_key
 from gnnjit.ir import build
 from gnnjit.ir.program import (
     Atom,
@@ -143,6 +144,10 @@ class _TypedWalker(LayerWalker):
     def at(self) -> str:
         return f"{self.where}: " if self.where else ""
 
+    def shown(self, name: Any) -> str:
+        """A relation in a message."""
+        return shown_key(self.keys.get(name, name))
+
     def on_relation(self, name: str, atom: Any) -> Atom:
         """A part of a `Union`: on the edges of its relation, whatever `e.map`'s function gave."""
         if isinstance(atom, Union):
@@ -155,8 +160,8 @@ class _TypedWalker(LayerWalker):
             return atom
         if atom.space.of not in (None, name):
             raise LayerError(
-                f"{self.at}e.map's function gave a value of the relation {atom.space.of} for the "
-                f"relation {name}, expected one of its argument: use its r"
+                f"{self.at}e.map's function gave a value of {self.shown(atom.space.of)} for "
+                f"{self.shown(name)}, expected one of its argument: use its r"
             )
         axes = tuple(range(len(atom.shape)))
         op = build.broadcast_in_dim_op(tuple(atom.shape), axes)
@@ -173,10 +178,9 @@ class _TypedWalker(LayerWalker):
         refuse(eqn, ins, self.where, self.outermost.source_info)
         names = {a.space.of for a in ins} - {None}
         if len(names) > 1:
-            first, second = sorted(map(str, names))[:2]
+            first, second = [self.shown(name) for name in sorted(map(str, names))[:2]]
             raise LayerError(
-                f"{self.at}{eqn.primitive.name} combines values of the relations {first} and "
-                f"{second}, whose edges are not the same, expected values of one relation: reduce "
+                f"{self.at}{eqn.primitive.name} combines values of {first} and {second}, whose edges are not the same, expected values of one relation: reduce "
                 "them into the vertex first, as in gnnjit.sum(r.src)"
             )
         plain = join(*(Space(a.space.kind) for a in ins)) if ins else Space.SHARED
@@ -233,7 +237,9 @@ class _TypedWalker(LayerWalker):
                     f"{self.at}softmax() needs a value on edges, got one of {x.space.value}, the "
                     "same for every edge: write gnnjit.softmax(e.map(lambda r: ...))"
                 )
-            return self.by(lambda score: [formulas.softmax(EDGES, score)], [x])[0]
+            return self.by(_softmax_of_one, [x])[0]
+        if len(x.parts) == 1:
+            return Union(tuple(self.by(_softmax_of_one, self.whole(x).parts)))
         outs = self.by(_softmax, self.whole(x).parts)
         half = len(outs) // 2
         return Union(tuple(outs[:half]), tuple(outs[half:]))
@@ -275,7 +281,7 @@ class _TypedWalker(LayerWalker):
         if others:
             raise LayerError(
                 f"{self.at}{eqn.primitive.name} combines a value of all relations (of e.map) with "
-                f"one of the relation {others.pop()}, expected values of the same edges: compute "
+                f"one of {self.shown(others.pop())}, expected values of the same edges: compute "
                 "it within e.map's function"
             )
         scaled = [x for x in ins if isinstance(x, Union) and x.scales is not None]
@@ -324,6 +330,10 @@ def _weighted(*xs: Any) -> list[Any]:
     parts, scales = xs[: len(xs) // 2], xs[len(xs) // 2 :]
     terms = [_sum(x) * scale for x, scale in zip(parts, scales, strict=True)]
     return [functools.reduce(lax.add, terms)]
+
+
+def _softmax_of_one(scores: Any) -> list[Any]:
+    return [formulas.softmax(EDGES, scores)]
 
 
 def _softmax(*scores: Any) -> list[Any]:

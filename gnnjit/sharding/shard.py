@@ -11,7 +11,7 @@ from jax.sharding import AxisType, Mesh
 from gnnjit.cost.link_model import Blocks, Way, choose, ways
 from gnnjit.cost.partition_model import PartitionModel
 from gnnjit.errors import GraphError, PlanError
-from gnnjit.graph import Graph, validate
+from gnnjit.graph import Graph, TypedGraph, validate
 from gnnjit.graph.edit import real_edges
 from gnnjit.graph.members import Members
 from gnnjit.partition.locality import order_vertices
@@ -137,6 +137,11 @@ def _members(graph: Graph, sharded: ShardedGraph) -> Members | None:
 def _checked(
     graph: Any, mesh: Mesh, axis: str | None, features: str | None
 ) -> tuple[Graph, str, Mesh]:
+    if isinstance(graph, TypedGraph):
+        raise GraphError(
+            "shard() got a TypedGraph, and typed graphs are not sharded yet: shard the graph of one "
+            "relation, graph[relation], where it has one vertex set"
+        )
     if not isinstance(graph, Graph) or graph.bipartite:
         got = repr(graph) if isinstance(graph, Graph) else f"a {type(graph).__name__}"
         raise GraphError(f"shard() got {got}, expected a gnnjit.Graph with one vertex set")
