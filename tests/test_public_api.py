@@ -12,7 +12,9 @@ import gnnjit
 import gnnjit.data
 import gnnjit.distributed
 import gnnjit.graph
+import gnnjit.interop.dgl
 import gnnjit.interop.jraph
+import gnnjit.interop.pyg
 import gnnjit.interop.scipy
 import gnnjit.nn
 import gnnjit.partition
@@ -37,9 +39,10 @@ def signature(fn: Any) -> str:
 
 def test_names() -> None:
     assert names(gnnjit) == [
-        "Bipartite", "Graph", "autotuning", "check", "degree", "dropout", "explain", "keep_memory",
-        "layer", "logsumexp", "max", "mean", "memory_budget", "min", "portable", "random_uniform",
-        "rebalance", "reference", "shard", "softmax", "std", "stream", "sum", "var",
+        "Bipartite", "Graph", "TypedGraph", "autotuning", "check", "degree", "dropout", "explain",
+        "keep_memory", "layer", "logsumexp", "max", "mean", "memory_budget", "min", "portable",
+        "random_uniform", "rebalance", "reference", "shard", "softmax", "std", "stream", "sum",
+        "var",
     ]  # fmt: skip
 
 
@@ -89,7 +92,8 @@ def test_names_of_store() -> None:
 
 def test_names_of_modules() -> None:
     assert names(gnnjit.nn) == [
-        "CommNet", "EdgeConv", "GAT", "GATv2", "GCN", "GGNN", "GIN", "GatedGCN", "SAGE",
+        "CommNet", "EdgeConv", "GAT", "GATv2", "GCN", "GGNN", "GIN", "GatedGCN", "HAN", "HGT",
+        "RGCN", "SAGE",
     ]  # fmt: skip
 
 
@@ -102,8 +106,8 @@ def test_names_of_data() -> None:
 
 def test_names_of_graph() -> None:
     assert names(gnnjit.graph) == [
-        "Bipartite", "DegreeStatistics", "Graph", "Statistics", "Structure", "batch", "coalesce",
-        "symmetrize",
+        "Bipartite", "DegreeStatistics", "Graph", "Statistics", "Structure", "TypedGraph", "batch",
+        "coalesce", "symmetrize",
     ]  # fmt: skip
 
 
@@ -113,6 +117,15 @@ def test_methods_of_graph() -> None:
         "at_both_ends", "check", "degree", "from_edges", "gcn_factors", "gcn_norm", "in_degree",
         "num_dropped", "num_graphs", "num_nodes", "out_degree", "pad", "pad_edges", "pad_nodes",
         "reverse", "statistics", "structure", "to_undirected", "with_self_loops",
+    ]  # fmt: skip
+
+
+def test_methods_of_typed_graph() -> None:
+    public = {name for name in vars(gnnjit.TypedGraph) if not name.startswith("_")}
+    assert sorted(public - set(gnnjit.TypedGraph.__dataclass_fields__)) == [
+        "batch", "check_edges", "check_nodes", "from_edges", "from_graphs", "into", "items",
+        "num_edges", "num_nodes", "out_of", "pad", "pad_edges", "pad_nodes", "relation", "reverse",
+        "select", "statistics", "with_relations", "with_reverse", "with_self_relations",
     ]  # fmt: skip
 
 
@@ -156,6 +169,12 @@ FUNCTIONS = {
     "Graph.with_self_loops": "(self, edges=None, *, fill=1.0, missing_only=True)",
     "Graph.statistics": "(self)",
     "Graph.to_undirected": "(self)",
+    "TypedGraph.batch": "(graphs)",
+    "TypedGraph.from_edges": "(edges, num_nodes=None, *, edge_mask=None)",
+    "TypedGraph.from_graphs": "(graphs, num_nodes=None)",
+    "TypedGraph.pad": "(self, num_nodes=None, num_edges=None)",
+    "TypedGraph.with_reverse": "(self, relations=None, *, prefix='rev_')",
+    "TypedGraph.with_self_relations": "(self, name='self')",
     "shard": (
         "(graph, mesh, axis=None, *, partition='auto', order='auto', exchange='auto', "
         "features=None, width=64, cost=None, memory_budget=None)"
@@ -201,10 +220,14 @@ FUNCTIONS = {
         "seed=0, batch_size=0, steps_per_epoch=1, halve_every=0, "
         "normalize_features=False)"
     ),
+    "interop.dgl.from_heterograph": "(heterograph)",
+    "interop.dgl.to_heterograph": ("(graph, heterograph, nodes=None, edges=None, *, tensor=None)"),
     "interop.jraph.from_graphs_tuple": "(graphs, *, padded=False)",
     "interop.jraph.to_graphs_tuple": (
         "(graph, nodes=None, edges=None, globals=None, n_node=None, n_edge=None)"
     ),
+    "interop.pyg.from_hetero_data": "(data)",
+    "interop.pyg.to_hetero_data": "(graph, data, nodes=None, edges=None, *, tensor=None)",
     "interop.scipy.from_scipy": "(matrix, *, bipartite=None)",
     "interop.scipy.to_scipy": "(graph, weights=None)",
     "nn.CommNet.__init__": "(self, in_features, out_features, *, aggregator='mean', rngs)",
@@ -232,6 +255,17 @@ FUNCTIONS = {
     "nn.GIN.__call__": "(self, graph, x, *, edges=None, train=False, mask=None)",
     "nn.GatedGCN.__init__": "(self, in_features, out_features, *, edge_features=None, rngs)",
     "nn.GatedGCN.__call__": "(self, graph, x, /, *, edges=None, globals=None)",
+    "nn.HAN.__init__": (
+        "(self, in_features, out_features, *, heads=1, types, relations, semantic_features=128, "
+        "dropout=0.0, negative_slope=0.2, rngs)"
+    ),
+    "nn.HAN.__call__": "(self, graph, x, *, key=None)",
+    "nn.HGT.__init__": "(self, in_features, out_features, *, heads=1, types, relations, rngs)",
+    "nn.HGT.__call__": "(self, graph, x, /, *, edges=None, globals=None)",
+    "nn.RGCN.__init__": (
+        "(self, in_features, out_features, *, types, relations, bases=None, use_bias=True, rngs)"
+    ),
+    "nn.RGCN.__call__": "(self, graph, x, /, *, edges=None, globals=None)",
     "nn.SAGE.__init__": (
         "(self, in_features, out_features, *, aggregator='mean', normalize=False, rngs)"
     ),

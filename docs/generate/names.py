@@ -65,7 +65,8 @@ SECTIONS = (
         "Graphs",
         "Edges in two sorted structures, padding, batching, self loops, normalisation, statistics.",
         "gnnjit.graph",
-        "gnnjit:Graph gnnjit:Bipartite batch coalesce symmetrize Structure Statistics "
+        "gnnjit:Graph gnnjit:Bipartite gnnjit:TypedGraph "
+        "batch coalesce symmetrize Structure Statistics "
         "DegreeStatistics",
     ),
     Section(
@@ -122,7 +123,7 @@ SECTIONS = (
         "Modules for Flax nnx",
         "Published layers, each one file in the public vocabulary.",
         "gnnjit.nn",
-        "GCN SAGE GAT GATv2 GIN GatedGCN CommNet GGNN EdgeConv",
+        "GCN SAGE GAT GATv2 GIN GatedGCN CommNet GGNN EdgeConv RGCN HGT HAN",
     ),
     Section(
         "linen",
@@ -161,6 +162,20 @@ SECTIONS = (
         "`GraphsTuple`s to graphs, and back.",
         "gnnjit.interop.jraph",
         "from_graphs_tuple to_graphs_tuple FromGraphsTuple",
+    ),
+    Section(
+        "pyg",
+        "PyG",
+        "`HeteroData` to typed graphs, and back.",
+        "gnnjit.interop.pyg",
+        "from_hetero_data to_hetero_data gnnjit.interop.typed:FromHetero",
+    ),
+    Section(
+        "dgl",
+        "DGL",
+        "Heterographs to typed graphs, and back.",
+        "gnnjit.interop.dgl",
+        "from_heterograph to_heterograph",
     ),
     Section(
         "scipy",

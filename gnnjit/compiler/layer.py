@@ -40,6 +40,14 @@ def layer(
       `e.globals`. What is computed from it and from `gnnjit.readout` alone is computed once a
       graph, and comes back as `[num_graphs, ...]`.
 
+    Called on a `gnnjit.TypedGraph`, the function runs once for each vertex type, and `x`, `edges`
+    and the result are dictionaries: features by type, edge data by relation, results by type.
+    There `e.dst_type` is this vertex's type, `e.relations` the relations that end at it (each with
+    `name key src_type dst_type`, and `src dst data` of one edge), and `e.map(f)` is one value over
+    the incoming edges of all relations, `f(r)` on those of `r`. Where no relation ends at a type,
+    `e.relations` is empty, and `e.map` asks `f` for the shape alone, with the graph's first
+    relation.
+
     It composes with `jit`, `grad`, `vmap`, `scan` and the rest of JAX. On a method, `self` counts
     as captured. `layer.explain(...)` and `layer.check(...)` take the arguments of a call; see
     `gnnjit.explain` and `gnnjit.check`.

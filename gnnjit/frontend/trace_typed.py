@@ -82,7 +82,7 @@ def trace_type(
     if own and other is not None:
         of_other = jax.tree.map(lambda x: x[:0], args.edges.get(other))
         args = dataclasses.replace(args, edges={**args.edges, own[0]: of_other})
-    layer = _Layer(fn, args, dst_type, tuple(relations), own, name, where)
+    layer = _Layer(fn, args, dst_type, tuple(relations), own, other, name, where)
     inputs = layer.inputs()
     try:
         typed = capture_typed(layer.flat(inputs), inputs.values, layer.spaces, dst_type, name)
@@ -98,7 +98,7 @@ def trace_type(
 class _Layer:
     """A layer function, and what it is called with for one vertex type.
 
-    stand_in: the relation without edges, if there is one.
+    stand_in: the relation without edges, if there is one; the function sees the name of `other`.
     """
 
     fn: Callable[..., Any]
@@ -106,6 +106,7 @@ class _Layer:
     dst_type: str
     relations: tuple[Relation, ...]
     stand_in: tuple[Relation, ...]
+    other: Relation | None
     name: str
     where: str
     used_stand_in: bool = False
@@ -158,7 +159,7 @@ class _Layer:
             if not self.stand_in:
                 raise LayerError(f"{self.where}: e.map in a graph that has no relation")
             self.used_stand_in = True
-            return ends[self.stand_in[0]]
+            return dataclasses.replace(ends[self.stand_in[0]], key=self.other)
 
         own = [ends[key] for key in self.relations]
         e = typed_edge(self.dst_type, v, own, without_edges, self.where)

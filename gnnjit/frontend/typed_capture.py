@@ -180,7 +180,8 @@ class _TypedWalker(LayerWalker):
         if len(names) > 1:
             first, second = [self.shown(name) for name in sorted(map(str, names))[:2]]
             raise LayerError(
-                f"{self.at}{eqn.primitive.name} combines values of {first} and {second}, whose edges are not the same, expected values of one relation: reduce "
+                f"{self.at}{eqn.primitive.name} combines values of {first} and {second}, whose "
+                "edges are not the same, expected values of one relation: reduce "
                 "them into the vertex first, as in gnnjit.sum(r.src)"
             )
         plain = join(*(Space(a.space.kind) for a in ins)) if ins else Space.SHARED

@@ -44,7 +44,7 @@ def checked_edges(edges: Any) -> dict[Relation, tuple[Any, Any]]:
 
 
 def _pair(ends: Any) -> tuple[Any, Any]:
-    if isinstance(ends, Mapping) or not hasattr(ends, "__len__"):
+    if isinstance(ends, Mapping) or not (hasattr(ends, "__len__") or hasattr(ends, "shape")):
         raise GraphError(
             f"the edges are {validate.shown(ends)}, expected (src, dst): two arrays with one "
             "vertex per edge, or one of shape (2, num_edges)"

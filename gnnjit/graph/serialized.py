@@ -12,10 +12,11 @@ from gnnjit.graph.graph import Bipartite, Graph
 from gnnjit.graph.members import Members
 from gnnjit.graph.row_tasks import RowTasks, TaskList
 from gnnjit.graph.structure import Structure
+from gnnjit.graph.typed import TypedGraph
 
 
 def _dump(static: Any) -> bytes:
-    """The static fields of a pytree node, which are numbers."""
+    """The static fields of a pytree node, which are numbers and names."""
     return json.dumps(static, default=int).encode()
 
 
@@ -29,7 +30,7 @@ def _as_tuples(x: Any) -> Any:
 
 def register() -> None:
     """Tell JAX how the parts of a graph are written. Both processes import gnnjit then."""
-    for kind in (Bipartite, Buckets, Graph, Members, RowTasks, Structure):
+    for kind in (Bipartite, Buckets, Graph, Members, RowTasks, Structure, TypedGraph):
         export.register_pytree_node_serialization(
             kind,
             serialized_name=f"gnnjit.{kind.__name__}",

@@ -13,6 +13,22 @@ from gnnjit.nn.gatv2 import GATv2
 from gnnjit.nn.gcn import GCN
 from gnnjit.nn.ggnn import GGNN
 from gnnjit.nn.gin import GIN
+from gnnjit.nn.han import HAN
+from gnnjit.nn.hgt import HGT
+from gnnjit.nn.rgcn import RGCN
 from gnnjit.nn.sage import SAGE
 
-__all__ = ["GAT", "GCN", "GGNN", "GIN", "SAGE", "CommNet", "EdgeConv", "GATv2", "GatedGCN"]
+__all__ = [
+    "GAT",
+    "GCN",
+    "GGNN",
+    "GIN",
+    "HAN",
+    "HGT",
+    "RGCN",
+    "SAGE",
+    "CommNet",
+    "EdgeConv",
+    "GATv2",
+    "GatedGCN",
+]

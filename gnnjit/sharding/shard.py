@@ -139,8 +139,8 @@ def _checked(
 ) -> tuple[Graph, str, Mesh]:
     if isinstance(graph, TypedGraph):
         raise GraphError(
-            "shard() got a TypedGraph, and typed graphs are not sharded yet: shard the graph of one "
-            "relation, graph[relation], where it has one vertex set"
+            "shard() got a TypedGraph, and typed graphs are not sharded yet, expected a Graph with "
+            "one vertex set: that of a relation from a type to itself is graph[relation]"
         )
     if not isinstance(graph, Graph) or graph.bipartite:
         got = repr(graph) if isinstance(graph, Graph) else f"a {type(graph).__name__}"

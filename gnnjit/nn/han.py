@@ -1,0 +1,113 @@
+"""Heterogeneous graph attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+import gnnjit
+from gnnjit.graph import TypedGraph
+from gnnjit.graph.schema import Relation
+from gnnjit.nn.arguments import check_numbers, check_rate, check_rngs, check_sizes
+from gnnjit.nn.attention import attend
+from gnnjit.nn.hgt import check_heads
+from gnnjit.nn.init import per_head
+from gnnjit.nn.schema import check_schema, linear_of_types, of_relation, widths
+
+
+class HAN(nnx.Module):
+    """`h'[v] = sum over relations r of beta_r z_r[v]`, `z_r[v] = relu(sum over (u -> v) in r of
+    alpha[u, v] W h[u])`, per head, where `alpha = softmax over u in r of leaky_relu(a_r . W h[u] +
+    b_r . W h[v])` and `beta = softmax over r of the mean over v of q . tanh(K z_r[v] + k)`.
+
+    Wang et al., "Heterogeneous Graph Attention Network" (2019), equations 1 to 9: attention to the
+    neighbours of each relation, then to relations. The paper's relations are meta-paths from a type
+    to itself. Vertices without relations get zeros. The mean runs over every row of a type, those
+    of padding too.
+
+    Args:
+        in_features: F, for all types or by type.
+        out_features: F', of all heads together.
+        heads: their number, which divides F'.
+        types, relations: those of the graph: `graph.types`, `graph.relations`.
+        semantic_features: the length of `q`.
+        dropout: rate for the coefficients `alpha`, from 0 to 1.
+        negative_slope: of the leaky ReLU.
+        rngs: draws the weights.
+
+    Raises:
+        LayerError: a size, number, type, relation or `rngs` is no such value, or heads do not
+            divide F'.
+    """
+
+    def __init__(
+        self,
+        in_features: int | Mapping[str, int],
+        out_features: int,
+        *,
+        heads: int = 1,
+        types: Sequence[str],
+        relations: Sequence[Relation],
+        semantic_features: int = 128,
+        dropout: float = 0.0,
+        negative_slope: float = 0.2,
+        rngs: nnx.Rngs,
+    ):
+        check_schema("HAN", types, relations)
+        check_sizes("HAN", out_features=out_features, heads=heads)
+        check_sizes("HAN", semantic_features=semantic_features)
+        check_heads("HAN", out_features, heads)
+        check_rate("HAN", dropout)
+        check_numbers("HAN", negative_slope=negative_slope)
+        check_rngs("HAN", rngs)
+        self.linear = linear_of_types(widths("HAN", in_features, types), out_features, rngs)
+        self.shape = heads, out_features // heads
+        self.attend_src, self.attend_dst = (
+            nnx.Dict({of_relation(k): nnx.Param(per_head(rngs, *self.shape)) for k in relations})
+            for _ in range(2)
+        )
+        self.semantic = nnx.Linear(out_features, semantic_features, rngs=rngs)
+        self.query = nnx.Param(per_head(rngs, 1, semantic_features)[0])
+        self.dropout = dropout
+        self.negative_slope = negative_slope
+
+    def __call__(
+        self, graph: TypedGraph, x: Mapping[str, jax.Array], *, key: jax.Array | None = None
+    ) -> dict[str, jax.Array]:
+        """The new features, `[N, F']` for each type; deterministic without `key`.
+
+        Args:
+            graph: a typed graph.
+            x: for each type `[N, F]`.
+            key: for dropout.
+
+        Raises:
+            GraphError: an array does not fit the graph.
+        """
+        of_relations = self.neighbours(graph, x, key=key)
+        return {node_type: self.weighted(z) for node_type, z in of_relations.items()}
+
+    @gnnjit.layer
+    def neighbours(self, v: Any, e: Any, *, key: jax.Array | None = None) -> jax.Array:
+        """`[relations, F']`: each relation's attention at this vertex."""
+        found = []
+        for i, r in enumerate(e.relations):
+            z_u = self.linear[r.src_type](r.src).reshape(self.shape)
+            z_v = self.linear[e.dst_type](v).reshape(self.shape)
+            name = of_relation(r.key)
+            score = jnp.sum(z_u * self.attend_src[name][...], axis=-1)
+            score += jnp.sum(z_v * self.attend_dst[name][...], axis=-1)
+            score = jax.nn.leaky_relu(score, self.negative_slope)
+            own_key = None if key is None else jax.random.fold_in(key, i)
+            out = attend(score, None, z_u, z_v, self.dropout, own_key)
+            found.append(jax.nn.relu(out).reshape(-1))
+        return jnp.stack(found or [jnp.zeros(self.semantic.in_features)])
+
+    def weighted(self, z: jax.Array) -> jax.Array:
+        """`[N, relations, F'] -> [N, F']`: the attention to relations, the same at all vertices."""
+        scores = jnp.tanh(self.semantic(z)) @ self.query[...]
+        return jnp.einsum("r,nrf->nf", jax.nn.softmax(scores.mean(axis=0)), z)

@@ -1,0 +1,172 @@
+"""Modules for typed graphs against their formulas, in value and gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import gnnjit
+from gnnjit.errors import LayerError
+from gnnjit.nn import HAN, HGT, RGCN
+
+SIZES = {"a": 5, "b": 6, "c": 2}
+WIDTHS = {"a": 3, "b": 4, "c": 2}
+EDGES = {
+    ("a", "to", "b"): np.array([[0, 1, 2, 2, 4, 1], [0, 0, 1, 3, 3, 5]]),
+    ("b", "of", "b"): np.array([[0, 1, 2], [1, 0, 0]]),
+    ("c", "in", "b"): np.zeros((2, 0), np.int64),
+    ("b", "by", "a"): np.array([[5, 0, 1], [0, 0, 4]]),
+}
+GRAPH = gnnjit.TypedGraph.from_edges(EDGES, SIZES)
+SCHEMA: Any = {"types": GRAPH.types, "relations": GRAPH.relations}
+
+
+def features(widths: dict[str, int]) -> dict[str, jax.Array]:
+    rng = np.random.default_rng(0)
+    return {t: jnp.asarray(rng.normal(size=(n, widths[t])), jnp.float32) for t, n in SIZES.items()}
+
+
+def randomised(module: Any) -> Any:
+    """The module with random parameters, biases and gates too."""
+    graphdef, state = nnx.split(module)
+    rng = np.random.default_rng(1)
+    state = jax.tree.map(lambda p: jnp.asarray(rng.normal(size=p.shape), p.dtype), state)
+    return nnx.merge(graphdef, state)
+
+
+def into(node_type: str) -> list[tuple[Any, str, np.ndarray, np.ndarray]]:
+    return [(k, "__".join(k), *ends) for k, ends in EDGES.items() if k[2] == node_type]
+
+
+def total(x: Any, dst: Any, n: int) -> Any:
+    return jax.ops.segment_sum(x, dst, n)
+
+
+def softmax(scores: Any, dst: Any, n: int) -> Any:
+    top = jax.ops.segment_max(jax.lax.stop_gradient(scores), dst, n)
+    weight = jnp.exp(scores - top[dst])
+    return weight / total(weight, dst, n)[dst]
+
+
+def rgcn(m: Any, x: Any) -> Any:
+    out = {}
+    for t, n in SIZES.items():
+        y = x[t] @ m.own[t].kernel + m.own[t].bias
+        for key, name, src, dst in into(t):
+            w = m.weight[name][...]
+            w = w if m.basis is None else sum(c * v for c, v in zip(w, m.basis[...], strict=True))
+            count = np.maximum(np.bincount(dst, minlength=n), 1)
+            y += total((x[key[0]] @ w)[src], dst, n) / count[:, None]
+        out[t] = y
+    return out
+
+
+def hgt(m: Any, x: Any) -> Any:
+    heads, width = m.shape
+    out = {}
+    for t, n in SIZES.items():
+        query = m.query[t](x[t]).reshape(n, heads, width)
+        scores, values, ends = [], [], []
+        for key, name, src, dst in into(t):
+            k = m.key[key[0]](x[key[0]]).reshape(-1, heads, width)
+            k = jnp.einsum("nhd,hdf->nhf", k, m.attend[name][...])[src]
+            scores.append((k * query[dst]).sum(-1) * m.prior[name][...] / np.sqrt(width))
+            v = m.value[key[0]](x[key[0]]).reshape(-1, heads, width)
+            values.append(jnp.einsum("nhd,hdf->nhf", v, m.message[name][...])[src])
+            ends.append(dst)
+        h = jnp.zeros((n, heads, width))
+        if ends:
+            dst = np.concatenate(ends)
+            weight = softmax(jnp.concatenate(scores), dst, n)
+            h = total(weight[..., None] * jnp.concatenate(values), dst, n)
+        y = m.out[t](jax.nn.gelu(h.reshape(n, -1), approximate=False))
+        if t in m.skip:
+            gate = jax.nn.sigmoid(m.skip[t][...])
+            y = gate * y + (1 - gate) * x[t]
+        out[t] = y
+    return out
+
+
+def han(m: Any, x: Any) -> Any:
+    heads, width = m.shape
+    z = {t: m.linear[t](x[t]).reshape(-1, heads, width) for t in SIZES}
+    out = {}
+    for t, n in SIZES.items():
+        found = []
+        for key, name, src, dst in into(t):
+            score = (z[key[0]] * m.attend_src[name][...]).sum(-1)[src]
+            score += (z[t] * m.attend_dst[name][...]).sum(-1)[dst]
+            score = jax.nn.leaky_relu(score, 0.2)
+            weight = softmax(score, dst, n)
+            y = total(weight[..., None] * z[key[0]][src], dst, n)
+            found.append(jax.nn.relu(y).reshape(n, -1))
+        if not found:
+            out[t] = jnp.zeros((n, heads * width))
+            continue
+        level = [jnp.mean(jnp.tanh(m.semantic(y)) @ m.query[...]) for y in found]
+        beta = jax.nn.softmax(jnp.stack(level))
+        out[t] = sum(b * y for b, y in zip(beta, found, strict=True))
+    return out
+
+
+CASES = {
+    "rgcn": (lambda: RGCN(WIDTHS, 4, **SCHEMA, rngs=nnx.Rngs(0)), rgcn, WIDTHS),
+    "rgcn-bases": (
+        lambda: RGCN(4, 5, bases=2, **SCHEMA, rngs=nnx.Rngs(0)), rgcn, dict.fromkeys(SIZES, 4)
+    ),
+    "hgt": (lambda: HGT(WIDTHS, 4, heads=2, **SCHEMA, rngs=nnx.Rngs(0)), hgt, WIDTHS),
+    "han": (
+        lambda: HAN(WIDTHS, 4, heads=2, semantic_features=3, **SCHEMA, rngs=nnx.Rngs(0)), han,
+        WIDTHS,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_values_and_gradients(case):
+    make, formula, widths = CASES[case]
+    module, x = randomised(make()), features(widths)
+    graphdef, state = nnx.split(module)
+
+    def loss(run: Any) -> Any:
+        def of(state: Any, x: Any) -> Any:
+            out = run(nnx.merge(graphdef, state), x)
+            return sum(jnp.sum(jnp.sin(y)) for y in out.values()), out
+
+        return jax.jit(jax.value_and_grad(of, (0, 1), has_aux=True))
+
+    (_, got), grads = loss(lambda m, x: m(GRAPH, x))(state, x)
+    (_, expected), plain = loss(formula)(state, x)
+    for a, b in zip(jax.tree.leaves((got, grads)), jax.tree.leaves((expected, plain)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+def test_dropout_of_han_draws_for_each_relation():
+    module, x = HAN(WIDTHS, 4, dropout=0.5, **SCHEMA, rngs=nnx.Rngs(0)), features(WIDTHS)
+    first, again, other = (module(GRAPH, x, key=jax.random.key(i))["b"] for i in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RGCN({"a": 3}, 4, **SCHEMA, rngs=nnx.Rngs(0)), "in_features has no 'b'"),
+        (lambda: RGCN(WIDTHS, 4, bases=2, **SCHEMA, rngs=nnx.Rngs(0)), "with bases, of all types"),
+        (lambda: RGCN(0, 4, **SCHEMA, rngs=nnx.Rngs(0)), "from 1"),
+        (lambda: RGCN(3, 4, types="ab", relations=(), rngs=nnx.Rngs(0)), "pass graph.types"),
+        (lambda: HGT(3, 4, types=["a"], relations="to", rngs=nnx.Rngs(0)), "pass graph.relations"),
+        (lambda: HGT(3, 4, types=["a"], relations=["to"], rngs=nnx.Rngs(0)), "a name alone"),
+        (lambda: HGT(3, 4, types=["a"], relations=list(EDGES), rngs=nnx.Rngs(0)), "types lacks"),
+        (lambda: HGT(3, 4, heads=3, **SCHEMA, rngs=nnx.Rngs(0)), "3 heads do not divide"),
+        (lambda: HAN(3, 4, dropout=2, **SCHEMA, rngs=nnx.Rngs(0)), "from 0 to 1"),
+    ],
+)
+def test_mistakes(make, message):
+    with pytest.raises(LayerError, match=message):
+        make()
