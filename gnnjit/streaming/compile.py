@@ -14,6 +14,7 @@ import numpy as np
 from gnnjit.distributed.process_group import digest, hashed
 from gnnjit.errors import StreamError
 from gnnjit.frontend import trace_arrays
+from gnnjit.graph import TypedGraph
 from gnnjit.graph.members import Members
 from gnnjit.graph.validate import is_traced
 from gnnjit.ir.array_program import Array, ArrayProgram, Constant, Rows
@@ -48,7 +49,7 @@ class TracedFunction:
 
 
 def _is_leaf(x: Any) -> bool:
-    return isinstance(x, (StreamedGraph, RowArray))
+    return isinstance(x, (StreamedGraph, RowArray, TypedGraph))
 
 
 class StreamedArguments:
@@ -57,6 +58,11 @@ class StreamedArguments:
 
     def __init__(self, args: Any) -> None:
         self.leaves, self.tree = jax.tree.flatten(args, is_leaf=_is_leaf)
+        if any(isinstance(x, TypedGraph) for x in self.leaves):
+            raise StreamError(
+                "a streamed function got a TypedGraph, and typed graphs are not streamed yet, "
+                "expected a StreamedGraph: make it of all vertices of one type"
+            )
         graphs = {id(x): x for x in self.leaves if isinstance(x, StreamedGraph)}
         if len(graphs) != 1:
             raise StreamError(

@@ -11,7 +11,7 @@ import pytest
 
 import gnnjit
 from gnnjit import readout
-from gnnjit.errors import GraphError, LayerError
+from gnnjit.errors import GraphError, LayerError, StreamError
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 GRAPH = gnnjit.TypedGraph.from_edges(
@@ -121,6 +121,8 @@ def test_what_typed_graphs_cannot_do_yet_is_said():
         summed(GRAPH, X, globals=jnp.ones(1))
     with pytest.raises(LayerError, match="memory budget"), gnnjit.memory_budget("1GiB"):
         summed(GRAPH, X)
+    with pytest.raises(StreamError, match=r"TypedGraph.*not streamed yet"):
+        gnnjit.stream(lambda g, x: summed(g, x), memory_budget="1MiB")(GRAPH, X)
     mesh = jax.make_mesh((1,), ("shards",))
     with pytest.raises(GraphError, match=r"TypedGraph.*not sharded yet"):
         gnnjit.shard(GRAPH, mesh)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -66,6 +69,15 @@ def test_it_is_a_pytree_that_jit_and_vmap_take():
 
     graph = rebuilt(jnp.array([0, 9]), jnp.array([1, 1]))
     assert graph["writes"].num_dropped() == 1
+
+
+def test_it_is_written_to_files():
+    graph = made()
+    copy = pickle.loads(pickle.dumps(graph))
+    assert copy.num_edges == graph.num_edges
+    of_author = jax.export.export(jax.jit(lambda g: g["writes"].out_degree))(graph)
+    found = jax.export.deserialize(of_author.serialize()).call(graph)
+    assert found.tolist() == [1, 2]
 
 
 def test_reversed_and_self_relations():
