@@ -261,7 +261,7 @@ FUNCTIONS = {
     ),
     "nn.HAN.__call__": "(self, graph, x, *, key=None)",
     "nn.HGT.__init__": "(self, in_features, out_features, *, heads=1, types, relations, rngs)",
-    "nn.HGT.__call__": "(self, graph, x, /, *, edges=None, globals=None)",
+    "nn.HGT.__call__": "(self, graph, x)",
     "nn.RGCN.__init__": (
         "(self, in_features, out_features, *, types, relations, bases=None, use_bias=True, rngs)"
     ),

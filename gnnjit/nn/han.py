@@ -88,16 +88,17 @@ class HAN(nnx.Module):
         Raises:
             GraphError: an array does not fit the graph.
         """
-        of_relations = self.neighbours(graph, x, key=key)
+        graph.check_nodes(x)
+        z = {t: self.linear[t](rows) for t, rows in x.items()}  # once for all relations
+        of_relations = self.neighbours(graph, z, key=key)
         return {node_type: self.weighted(z) for node_type, z in of_relations.items()}
 
     @gnnjit.layer
     def neighbours(self, v: Any, e: Any, *, key: jax.Array | None = None) -> jax.Array:
-        """`[relations, F']`: each relation's attention at this vertex."""
+        """`[relations, F']`: each relation's attention at this vertex, of `W h`."""
         found = []
         for i, r in enumerate(e.relations):
-            z_u = self.linear[r.src_type](r.src).reshape(self.shape)
-            z_v = self.linear[e.dst_type](v).reshape(self.shape)
+            z_u, z_v = r.src.reshape(self.shape), v.reshape(self.shape)
             name = of_relation(r.key)
             score = jnp.sum(z_u * self.attend_src[name][...], axis=-1)
             score += jnp.sum(z_v * self.attend_dst[name][...], axis=-1)

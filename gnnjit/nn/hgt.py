@@ -11,6 +11,7 @@ from flax import nnx
 
 import gnnjit
 from gnnjit.errors import LayerError
+from gnnjit.graph import TypedGraph
 from gnnjit.graph.schema import Relation
 from gnnjit.nn.arguments import check_rngs, check_sizes
 from gnnjit.nn.schema import check_schema, linear_of_types, of_relation, widths
@@ -68,20 +69,36 @@ class HGT(nnx.Module):
         )
         self.shape = shape[:2]
 
+    def __call__(self, graph: TypedGraph, x: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """The new features, `[N, F']` for each type.
+
+        Args:
+            graph: a typed graph.
+            x: for each type `[N, F]`.
+
+        Raises:
+            GraphError: an array does not fit the graph.
+        """
+        graph.check_nodes(x)
+        projected = {}  # once for all relations
+        for t, rows in x.items():
+            maps = {"key": self.key[t], "query": self.query[t], "value": self.value[t]}
+            heads = {name: linear(rows).reshape(-1, *self.shape) for name, linear in maps.items()}
+            projected[t] = heads | {"own": rows}
+        return self.propagate(graph, projected)
+
     @gnnjit.layer
-    def __call__(self, v: Any, e: Any) -> jax.Array:
-        """Called as `model(graph, x)`, with `x[type]: [N, F]`; gives `[N, F']` for each type."""
-        query = self.query[e.dst_type](v).reshape(self.shape)
+    def propagate(self, v: Any, e: Any) -> jax.Array:
+        """The layer, of projected features."""
 
         def score(r: Any) -> jax.Array:
             name = of_relation(r.key)
-            key = self.key[r.src_type](r.src).reshape(self.shape)
-            key = jnp.einsum("hd,hdf->hf", key, self.attend[name][...])
-            return jnp.sum(key * query, axis=-1) * self.prior[name][...] / self.shape[1] ** 0.5
+            key = jnp.einsum("hd,hdf->hf", r.src["key"], self.attend[name][...])
+            score = jnp.sum(key * v["query"], axis=-1)
+            return score * self.prior[name][...] / self.shape[1] ** 0.5
 
         def message(r: Any) -> jax.Array:
-            value = self.value[r.src_type](r.src).reshape(self.shape)
-            return jnp.einsum("hd,hdf->hf", value, self.message[of_relation(r.key)][...])
+            return jnp.einsum("hd,hdf->hf", r.src["value"], self.message[of_relation(r.key)][...])
 
         weight = gnnjit.softmax(e.map(score))
         total = gnnjit.sum(weight[:, None] * e.map(message)).reshape(-1)
@@ -89,7 +106,7 @@ class HGT(nnx.Module):
         if e.dst_type not in self.skip:
             return out
         gate = jax.nn.sigmoid(self.skip[e.dst_type][...])
-        return gate * out + (1 - gate) * v
+        return gate * out + (1 - gate) * v["own"]
 
 
 def check_heads(module: str, out_features: int, heads: int) -> None:
