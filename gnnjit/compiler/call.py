@@ -322,16 +322,20 @@ def _split(definition: Definition, args: tuple[Any, ...]) -> tuple[Any, Graph, A
             if len(args) == at + 1:
                 break
             if at == 0 and definition.is_method:
-                raise LayerError(
-                    f"{definition.where}: {definition.name} is a method and its owner is missing: "
-                    "model.method.explain(...) does not know the model. Use gnnjit.explain(model, "
-                    "graph, x) or gnnjit.check(model, graph, x)"
-                )
+                raise LayerError(owner_missing(definition))
             return args[:at], args[at], args[at + 1], args[at + 2 :]
     got = ", ".join(type(a).__name__ for a in args) or "nothing"
     raise LayerError(
         f"{definition.where}: {definition.name} is called as layer(graph, x, *params), with a "
         f"gnnjit.Graph and vertex features; got ({got})"
+    )
+
+
+def owner_missing(definition: Definition) -> str:
+    return (
+        f"{definition.where}: {definition.name} is a method and its owner is missing: "
+        "model.method.explain(...) does not know the model. Use gnnjit.explain(model, graph, x) or "
+        "gnnjit.check(model, graph, x)"
     )
 
 

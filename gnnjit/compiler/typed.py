@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit import _compat
-from gnnjit.compiler.call import Definition, TracedCall
+from gnnjit.compiler.call import Definition, TracedCall, owner_missing
 from gnnjit.errors import LayerError
 from gnnjit.frontend.arguments import checked
 from gnnjit.frontend.by_hand import muted
@@ -116,6 +116,8 @@ def _taken_apart(definition: Definition, args: Any) -> tuple[Any, TypedGraph, An
             f"{definition.where}: {definition.name} is called as layer(graph, x, *params), with "
             "features of each vertex type as x; got a TypedGraph alone"
         )
+    if at == 0 and definition.is_method:
+        raise LayerError(owner_missing(definition))
     return args[:at], args[at], args[at + 1], args[at + 2 :]
 
 

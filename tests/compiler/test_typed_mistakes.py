@@ -101,6 +101,12 @@ def test_functions_that_cannot_be_traced(layer, message):
         gnnjit.layer(lambda v, e: layer(v, e) if e.relations else v)(GRAPH, X)
 
 
+class Model:
+    @gnnjit.layer
+    def __call__(self, v: Any, e: Any) -> Any:
+        return v + gnnjit.degree()
+
+
 def test_a_typed_layer_on_a_graph_of_one_type_and_the_other_way_round():
     graph = gnnjit.Graph.from_edges([0, 1], [1, 0])
     with pytest.raises(LayerError, match=r"(?s)e.relations, which edges of a gnnjit.TypedGraph"):
@@ -112,6 +118,8 @@ def test_a_typed_layer_on_a_graph_of_one_type_and_the_other_way_round():
 
     with pytest.raises(LayerError, match=r"called on a gnnjit.TypedGraph"):
         plain(GRAPH, X)
+    with pytest.raises(LayerError, match="owner is missing"):
+        Model.__call__.explain(GRAPH, X)  # type: ignore[attr-defined]
     with pytest.raises(LayerError, match="TypedGraph alone"):
         plain(GRAPH)
 
