@@ -17,7 +17,7 @@ from gnnjit.errors import LayerError
 from gnnjit.frontend.arguments import checked
 from gnnjit.frontend.by_hand import muted
 from gnnjit.frontend.state import active_linen, unchanged
-from gnnjit.frontend.trace_layer import Arguments, TracedLayer
+from gnnjit.frontend.trace_layer import Arguments, TracedLayer, refuse_batched_constants
 from gnnjit.frontend.trace_typed import TracedType, TypedArguments, trace_type
 from gnnjit.frontend.typed_capture import Union
 from gnnjit.frontend.typed_parts import Part, split
@@ -69,7 +69,9 @@ def call_typed(
     traced = {}
     with unchanged(own, where):
         for node_type in graph.types:
-            traced[node_type] = call.trace(node_type)
+            found = traced[node_type] = call.trace(node_type)
+            for key in graph.into(node_type):
+                refuse_batched_constants(found.typed, graph[key], where)
     _refuse_unread(traced.values(), data, where)
     results = {node_type: call.run(node_type, found) for node_type, found in traced.items()}
     return _alike(results, traced, graph.num_nodes)

@@ -94,6 +94,7 @@ def parameters(v: Any, e: Any) -> Any:
         (other_tree, "same structure for every relation"),
         (parameters, "found no 'paper' in a dictionary"),
         (lambda v, e: None, "returned None"),
+        (lambda v, e: v + X["paper"], "that the layer captured is combined with a value of one"),
     ],
 )
 def test_functions_that_cannot_be_traced(layer, message):
