@@ -16,6 +16,7 @@ README = (ROOT / "README.md").read_text()
 NOT_SAID_IN_A_LAYER = {
     "Bipartite",
     "Graph",
+    "TypedGraph",
     "autotuning",
     "check",
     "explain",
