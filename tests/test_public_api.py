@@ -132,27 +132,27 @@ def test_methods_of_typed_graph() -> None:
 FUNCTIONS = {
     "Bipartite": "(src=None, dst=None)",
     "check": "(target, *args, rtol=None, seed=0, **keywords)",
-    "degree": "()",
+    "degree": "(*, over='in')",
     "dropout": "(value, rate, key)",
     "explain": (
         "(target, *args, backward=True, wrt='all', measure=False, learn=False, **keywords)"
     ),
     "layer": "(fn=None, *, static_argnames=(), memory_budget=None)",
-    "logsumexp": "(value, *, initial=None)",
-    "max": "(value, *, initial=None)",
-    "mean": "(value, *, initial=None)",
+    "logsumexp": "(value, *, initial=None, over='in')",
+    "max": "(value, *, initial=None, over='in')",
+    "mean": "(value, *, initial=None, over='in')",
     "memory_budget": "(size)",
-    "min": "(value, *, initial=None)",
+    "min": "(value, *, initial=None, over='in')",
     "portable": "()",
     "random_uniform": "(key, like)",
     "rebalance": (
         "(graph, sharded, fn, *args, threshold=1.1, cost=None, plans=8, seed=0, repeats=3)"
     ),
     "reference": "()",
-    "softmax": "(value)",
-    "std": "(value, *, initial=None)",
-    "sum": "(value, *, initial=None)",
-    "var": "(value, *, initial=None)",
+    "softmax": "(value, *, over='in')",
+    "std": "(value, *, initial=None, over='in')",
+    "sum": "(value, *, initial=None, over='in')",
+    "var": "(value, *, initial=None, over='in')",
     "Graph.from_edges": (
         "(src, dst=None, num_nodes=None, *, num_src=None, num_dst=None, edge_mask=None, "
         "sorted_by=None, symmetric=False)"

@@ -19,6 +19,7 @@ from gnnjit.ir.dtypes import is_inexact
 from gnnjit.ir.program import (
     Aggregate,
     Atom,
+    AtVertex,
     Degree,
     Equation,
     Index,
@@ -156,6 +157,8 @@ class _Sketcher:
                 known = TABLE["reduce_sum" if isinstance(eqn.op, Pool) else "copy"]
                 env[out] = self.tape.add(eqn.op.name, known, inputs, out.size, _itemsize(out),
                                          detail=eqn.op, place=self.sizes[out.space])  # fmt: skip
+            case AtVertex():
+                env[eqn.outputs[0]] = inputs[0]
             case Degree() | Index():
                 (out,) = eqn.outputs
                 env[out] = self.tape.leaf((eqn.op.name, out.space), self.sizes[out.space], 1, 4)
@@ -242,8 +245,8 @@ class _Call:
 
     def forward(self) -> None:
         """The traversals of the aggregate itself."""
-        rows = rows_of(self.op.reductions)
-        plain, scored = [], []
+        plain: list[tuple[EdgeNode, Space | None]] = []
+        scored: list[tuple[EdgeNode, Space | None]] = []
         for r, atom in zip(self.op.reductions, self.op.body.outputs, strict=True):
             into = None if r is None else r.into
             if r is not None and r.score is not None:
@@ -257,12 +260,20 @@ class _Call:
                 plain.append((self.read(atom) if inside is None else inside, into))
             else:
                 plain.append((self.read(atom), into))
-        parts = [plain + scored] if self.owner.online else [plain, scored]
-        for outputs in parts:
-            if outputs:
-                self.owner.traversals.append(
-                    SketchedTraversal(rows, tuple(outputs), backward=False)
-                )
+        for part in [plain + scored] if self.owner.online else [plain, scored]:
+            outputs = {rows: [] for rows in self.rows()}
+            for value, into in part:  # what has no rows of its own comes with the destinations'
+                outputs[into if into in outputs else next(iter(outputs))].append((value, into))
+            for rows, some in outputs.items():
+                if some:
+                    self.owner.traversals.append(
+                        SketchedTraversal(rows, tuple(some), backward=False)
+                    )
+
+    def rows(self) -> list[Space]:
+        """The spaces whose elements own rows; destinations first, and if there are none."""
+        owners = {r.into for r in self.op.reductions if r is not None}
+        return [s for s in (Space.DST, Space.SRC) if s in owners] or [Space.DST]
 
     def weight(self, r: Reduce) -> EdgeNode:
         """`exp(score - max)` of an exp_sum."""
@@ -358,12 +369,6 @@ class _Call:
         for rows, outputs in groups.items():
             self.owner.traversals.append(SketchedTraversal(rows, tuple(outputs), backward=True))
         return found
-
-
-def rows_of(reductions: Sequence[Reduce | None]) -> Space:
-    """The space whose elements own the rows of a traversal."""
-    owners = {r.into for r in reductions if r is not None} - {Space.SHARED}
-    return owners.pop() if owners else Space.DST
 
 
 def split_factors(

@@ -28,7 +28,7 @@ from gnnjit.errors import GnnjitWarning
 from gnnjit.frontend.trace_layer import Arguments, TracedLayer, call_element, fresh_names
 from gnnjit.frontend.vocabulary import answered_by
 from gnnjit.graph import Graph
-from gnnjit.ir.program import Index, Reduce
+from gnnjit.ir.program import Degree, Index, Reduce
 from gnnjit.ir.space import Space
 
 MANY = 10_000
@@ -70,11 +70,10 @@ def by_hand(
     known = all(_compat.value_of(x) is not None for x in given)
     if not isinstance(graph, Graph) or not known or not graph.num_dst:
         return None
-    if any(v.space is Space.GRAPH for v in traced.program.values()):
+    if (reason := _why_not_alone(traced)) is not None:
         warnings.warn(
-            f"{where}: {name} computes with values of whole graphs (e.globals, gnnjit.readout), so "
-            "it cannot run edge by edge under jax.disable_jit(); it is compiled, and prints "
-            "nothing",
+            f"{where}: {name} {reason}, so it cannot run edge by edge under jax.disable_jit(); it "
+            "is compiled, and prints nothing",
             GnnjitWarning,
             stacklevel=2,
         )
@@ -99,6 +98,16 @@ def by_hand(
     except _Failed as failed:
         error = failed.error
     raise error.with_traceback(_of_the_function(error.__traceback__))
+
+
+def _why_not_alone(traced: TracedLayer) -> str | None:
+    """What the function reads of other vertices than the one that it is called for."""
+    program = traced.program
+    if any(v.space is Space.GRAPH for v in program.values()):
+        return "computes with values of whole graphs (e.globals, gnnjit.readout)"
+    if any(isinstance(e.op, (Reduce, Degree)) and e.space is Space.SRC for e in program.equations):
+        return 'reduces over outgoing edges (over="out")'
+    return None
 
 
 def _of_the_function(at: TracebackType | None) -> TracebackType | None:

@@ -15,11 +15,12 @@ from gnnjit.frontend import suspicions
 from gnnjit.frontend.interned import CUSTOM, interned
 from gnnjit.frontend.pooled import pool
 from gnnjit.frontend.readout import pool_p
-from gnnjit.frontend.vocabulary import degree_p, index_p, reduce_p
+from gnnjit.frontend.vocabulary import at_vertex_p, degree_p, index_p, reduce_p
 from gnnjit.frontend.walker import Walker
 from gnnjit.ir.program import (
     Aggregate,
     Atom,
+    AtVertex,
     Builder,
     Degree,
     Equation,
@@ -42,7 +43,7 @@ MUTABLE = (
     "edges: read it before the layer and pass the array; return what should be stored, and store "
     "it where the layer is called"
 )
-_OURS = (reduce_p, pool_p, degree_p, index_p)
+_OURS = (reduce_p, pool_p, degree_p, index_p, at_vertex_p)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,9 +69,9 @@ def capture(
     """Trace `fn(*per-element arrays) -> flat list` once.
 
     Each equation lands in the join of its operands' spaces; with `edge_values`, whatever touches
-    a source or an edge lands on the edges, as a vertex-by-vertex reading of the code has it, and
-    so does what only edges read of the work on `v`. `effects`: whether what has an effect and no
-    result is left out, instead of an error.
+    a source's features or an edge lands on the edges, as a vertex-by-vertex reading of the code
+    has it, and so does what only edges read of the work on `v`. `effects`: whether what has an
+    effect and no result is left out, instead of an error.
     """
     with _compat.without_mesh():  # whatever one lies on that `fn` closes over
         closed = jax.make_jaxpr(fn)(*[_compat.like(v) for v in inputs])
@@ -148,6 +149,7 @@ class LayerWalker(Walker[Atom]):
         self.effects = effects
         self.warned: set[Any] = set()
         self.read: dict[tuple[Atom, Space], Atom] = {}
+        self.inputs = {v for v in builder.env if v.space is Space.SRC}
 
     def constant(self, variables: Sequence[Any], value: Any) -> Atom:
         if not np.shape(value):
@@ -193,17 +195,20 @@ class LayerWalker(Walker[Atom]):
         return self.read[value, space]
 
     def operation(self, eqn: Any, ins: list[Atom]) -> tuple[Op, Space]:
-        if eqn.primitive is reduce_p:
-            if self.edge_values and ins[0].space is Space.DST:
+        if eqn.primitive is reduce_p or eqn.primitive is degree_p:
+            into = Space.DST if eqn.params["over"] == "in" else Space.SRC
+            if eqn.primitive is degree_p:
+                return Degree(), into
+            if self.edge_values and ins[0].space is into is Space.DST:
                 self.warn_of_vertex_value(eqn, ins[0])
-            return Reduce(eqn.params["kind"], Space.DST), Space.DST
-        if eqn.primitive is degree_p:
-            return Degree(), Space.DST
+            return Reduce(eqn.params["kind"], into), into
+        if eqn.primitive is at_vertex_p:
+            return AtVertex(), Space.DST
         space = join(*(a.space for a in ins)) if ins else Space.SHARED
         if eqn.primitive is index_p:
             return Index(), space
-        if self.edge_values and space is Space.SRC:
-            space = Space.EDGE
+        if self.edge_values and space is Space.SRC and not self.inputs.isdisjoint(ins):
+            space = Space.EDGE  # else it is what was reduced over outgoing edges
         return interned(Lax(eqn.primitive, tuple(sorted(eqn.params.items()))), eqn, ins), space
 
     def warn_of_vertex_value(self, eqn: Any, value: Atom) -> None:

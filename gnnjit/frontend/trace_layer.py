@@ -19,7 +19,7 @@ from gnnjit.frontend import arguments, mistakes, suspicions
 from gnnjit.frontend.capture import MUTABLE, Captured, capture
 from gnnjit.frontend.state import library_message
 from gnnjit.frontend.vocabulary import layer_scope
-from gnnjit.ir.program import Program, Value
+from gnnjit.ir.program import AtVertex, Program, Value
 from gnnjit.ir.space import Space
 
 
@@ -166,6 +166,7 @@ def trace(
     refuse_batched_constants(captured, graph, f"{where}: {name}")
     for space in (Space.EDGE, Space.GRAPH):
         _refuse_unread(captured, space, f"{where}: {name}")
+    _refuse_two_vertex_sets(captured.program, graph, f"{where}: {name}")
     if not getattr(fn, "args", ()):  # a module's parameters are captured too
         suspicions.look_through(captured.program, len(captured.constants), graph)
     return TracedLayer(captured.program, (*operands, *captured.constants), out_trees[-1])
@@ -304,6 +305,20 @@ def _refuse_unread(captured: Captured, space: Space, what: str) -> None:
         "gnnjit.nn, ask for it where the module is made (edge_features=...) or take one that has "
         "edge features; or leave edges= out"
     )
+
+
+def _refuse_two_vertex_sets(program: Program, graph: Any, what: str) -> None:
+    """Error where sources are to be destinations, and are others."""
+    found = next((e for e in program.equations if isinstance(e.op, AtVertex)), None)
+    if found is not None and graph.bipartite:
+        kinds = "a block of a sampled batch" if graph.nested else "two vertex sets"
+        raise LayerError(
+            f'{found.location or what}: over="out" gives a value of this vertex over the edges '
+            f"that leave it, but the graph has {kinds} ({graph.num_src} sources, {graph.num_dst} "
+            "destinations), and no edge leaves a destination. Reduce into the sources by a layer "
+            'on graph.reverse(), or use a graph of one vertex set. gnnjit.softmax(..., over="out") '
+            "is an edge value and works on both"
+        )
 
 
 def _is_spread(atom: Any, made: dict[Any, Any]) -> bool:

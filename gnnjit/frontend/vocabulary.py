@@ -1,5 +1,5 @@
-"""What a layer function may say beside plain JAX: reductions over a vertex's incoming edges,
-and random numbers drawn once per element.
+"""What a layer function may say beside plain JAX: reductions over a vertex's incoming or outgoing
+edges, and random numbers drawn once per element.
 
 Everything here acts on *per-element* values and has meaning only inside `@gnnjit.layer`.
 """
@@ -7,10 +7,11 @@ Everything here acts on *per-element* values and has meaning only inside `@gnnji
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import numbers
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,9 @@ from gnnjit.errors import LayerError, shortened
 from gnnjit.frontend import formulas
 from gnnjit.frontend.formulas import as_by, as_float, real
 from gnnjit.system.contexts import Context
+
+Over = Literal["in", "out"]
+"""Which edges of a vertex are reduced: those that end at it, or those that leave it."""
 
 _state = threading.local()
 _in_layer = Context(False)
@@ -82,38 +86,47 @@ def _define(name: str) -> Any:
 def linear_jvp(primitive: Any) -> Callable[..., Any]:
     """The jvp rule of a reduction inside a layer: sums are linear, the others have none."""
 
-    def rule(primals: Any, tangents: Any, *, kind: str, said: str) -> Any:
-        if kind != "sum":
+    def rule(primals: Any, tangents: Any, **params: Any) -> Any:
+        if params.get("kind", "sum") != "sum":
             raise LayerError(
-                f"jax.jvp or jax.grad inside a layer reached gnnjit.{said}(): differentiate the "
-                "whole layer from outside instead"
+                f"jax.jvp or jax.grad inside a layer reached gnnjit.{params['said']}(): "
+                "differentiate the whole layer from outside instead"
             )
         (x,), (t,) = primals, tangents
-        out = primitive.bind(x, kind=kind, said=said)
-        zero = type(t) is _compat.ad.Zero
-        return out, t if zero else primitive.bind(t, kind=kind, said=said)
+        out = primitive.bind(x, **params)
+        return out, t if type(t) is _compat.ad.Zero else primitive.bind(t, **params)
 
     return rule
 
 
-reduce_p = _define("gnnjit_reduce")
-_compat.batching.primitive_batchers[reduce_p] = lambda args, dims, **params: (
-    reduce_p.bind(*args, **params),
-    dims[0],
-)
-_compat.ad.primitive_jvps[reduce_p] = linear_jvp(reduce_p)
-_compat.ad.primitive_transposes[reduce_p] = lambda *_, **__: no_inner_transpose()
+def _elementwise(name: str) -> Any:
+    """A linear primitive of one operand, whose result has its shape."""
+    prim = _define(name)
+    _compat.batching.primitive_batchers[prim] = lambda args, dims, **params: (
+        prim.bind(*args, **params),
+        dims[0],
+    )
+    _compat.ad.primitive_jvps[prim] = linear_jvp(prim)
+    _compat.ad.primitive_transposes[prim] = lambda *_, **__: no_inner_transpose()
+    _compat.mlir.register_lowering(
+        prim, _compat.mlir.lower_fun(lambda x, **_: x, multiple_results=False)
+    )
+    return prim
 
-_compat.mlir.register_lowering(
-    reduce_p, _compat.mlir.lower_fun(lambda x, **_: x, multiple_results=False)
-)
+
+reduce_p = _elementwise("gnnjit_reduce")
+"""Of an edge value; `over` the incoming edges it gives a value of destinations, over the outgoing
+ones a value of sources."""
+
+at_vertex_p = _elementwise("gnnjit_at_vertex")
+"""A value of sources, as a value of the same vertices as destinations."""
 
 degree_p = _compat.Primitive("gnnjit_degree")
-degree_p.def_impl(lambda: jnp.int32(1))
-degree_p.def_abstract_eval(lambda: _compat.shaped_array((), np.dtype(np.int32)))
+degree_p.def_impl(lambda **_: jnp.int32(1))
+degree_p.def_abstract_eval(lambda **_: _compat.shaped_array((), np.dtype(np.int32)))
 
 _compat.mlir.register_lowering(
-    degree_p, _compat.mlir.lower_fun(lambda: jnp.int32(1), multiple_results=False)
+    degree_p, _compat.mlir.lower_fun(lambda **_: jnp.int32(1), multiple_results=False)
 )
 
 index_p = _compat.Primitive("gnnjit_index")
@@ -177,13 +190,6 @@ def numbers_to_reduce(kind: str, x: Any) -> tuple[jax.Array, str]:
     return x, said
 
 
-def _reduce(kind: str, x: Any) -> jax.Array:
-    x, said = numbers_to_reduce(kind, x)
-    if (runner := _runner()) is not None:
-        return runner.reduce(kind, x)
-    return reduce_p.bind(x, kind=kind, said=said)
-
-
 def _no_order(said: str, x: jax.Array) -> str:
     """Why a reduction that compares its values refuses complex ones."""
     instead = {
@@ -196,31 +202,74 @@ def _no_order(said: str, x: jax.Array) -> str:
     )
 
 
-def _sum(x: Any) -> jax.Array:
-    """In the dtype of `jnp.sum`: of integers and truth values, the widest that there is."""
-    return _reduce("sum", as_by("sum", x))
+@dataclasses.dataclass(frozen=True)
+class Edges:
+    """The edges of a vertex, as `formulas` reduces over them. What is reduced over outgoing ones is
+    a value of sources, which edges read at their source, until it is brought to the vertex."""
+
+    over: Over = "in"
+
+    def reduce(self, kind: str, x: jax.Array) -> jax.Array:
+        x, said = numbers_to_reduce(kind, x)
+        if self.over == "in" and (runner := _runner()) is not None:
+            return runner.reduce(kind, x)
+        return reduce_p.bind(x, kind=kind, said=said, over=self.over)
+
+    def count(self, x: jax.Array | None = None) -> jax.Array:
+        """How many edges there are; on a typed graph, of the relations that `x` is a value of."""
+        if by_relation.value and x is not None:
+            return count_p.bind(x)
+        if self.over == "in" and (runner := _runner()) is not None:
+            return runner.degree()
+        return degree_p.bind(over=self.over)
+
+    def extreme(self, kind: str, x: jax.Array) -> jax.Array:
+        """The maximum or minimum; the compiler reduces truth values as integers."""
+        if x.dtype == jnp.bool_:
+            return self.reduce(kind, x.astype(jnp.int32)) > 0
+        return self.reduce(kind, x)
+
+    def at_vertex(self, x: jax.Array) -> jax.Array:
+        return x if self.over == "in" else at_vertex_p.bind(x)
 
 
-def _extreme(kind: str, x: Any) -> jax.Array:
-    """The maximum or minimum; the compiler reduces truth values as integers."""
-    x = jnp.asarray(x)
-    if x.dtype == jnp.bool_:
-        return _reduce(kind, x.astype(jnp.int32)) > 0
-    return _reduce(kind, x)
+def edges_over(said: str, over: Any) -> Edges:
+    """Error unless a layer is being traced, or where `over` is no such word."""
+    inside(said)
+    if over not in ("in", "out"):
+        raise LayerError(
+            f'gnnjit.{said}: over must be "in" (the incoming edges) or "out" (the outgoing ones), '
+            f"got {shortened(repr(over), 100)}"
+        )
+    if over == "out" and by_relation.value:
+        raise LayerError(
+            f'gnnjit.{said}: over="out" on a gnnjit.TypedGraph, whose layers reduce the edges that '
+            "end at a type: call the layer on graph.reverse(), where those edges end that leave here"
+        )
+    return Edges(over)
 
 
-def _map(f: Callable[[Any], Any], value: Any) -> Any:
-    return jax.tree.map(f, value)
+def reduced(
+    said: str,
+    value: Any,
+    initial: Any,
+    over: Over,
+    one: Callable[[Edges, jax.Array], jax.Array],
+) -> Any:
+    """A pytree of edge values, each reduced by `one`; `initial` where a vertex has no edges."""
+    edges = edges_over(said, over)
+
+    def of_leaf(leaf: Any) -> jax.Array:
+        leaf = jnp.asarray(leaf)
+        out = one(edges, leaf)
+        if initial is not None:
+            out = jnp.where(edges.count(leaf) > 0, out, jnp.asarray(initial, out.dtype))
+        return edges.at_vertex(out)
+
+    return jax.tree.map(of_leaf, value)
 
 
-def _where_edges(x: jax.Array, initial: Any, reduced: Any) -> jax.Array:
-    """`x`, which is what `reduced` was reduced to, or `initial` where there was nothing."""
-    if initial is None:
-        return x
-    return jnp.where(EDGES.count(reduced) > 0, x, jnp.asarray(initial, x.dtype))
-
-
-def sum(value: Any, *, initial: Any = None) -> Any:
+def sum(value: Any, *, initial: Any = None, over: Over = "in") -> Any:
     """Sum of `value` over this vertex's incoming edges: the same pytree, a vertex value.
 
     Half precision is summed in float32. Integers and truth values are summed in the widest integer
@@ -229,74 +278,60 @@ def sum(value: Any, *, initial: Any = None) -> Any:
     Args:
         value: a pytree of `[...]`, one value per edge.
         initial: the result over no edges; 0 if left out.
+        over: "out" for this vertex's outgoing edges; there `e.src` is this vertex, and `v` and
+            `e.dst` are the vertex that the edge leads to.
 
     Raises:
-        LayerError: outside a layer.
+        LayerError: outside a layer; or `over` is "out" and sources and destinations are two vertex
+            sets.
     """
-    inside("sum")
-    return _map(lambda x: _where_edges(_sum(x), initial, x), value)
+    return reduced("sum", value, initial, over, lambda e, x: e.reduce("sum", as_by("sum", x)))
 
 
-def max(value: Any, *, initial: Any = None) -> Any:
+def max(value: Any, *, initial: Any = None, over: Over = "in") -> Any:
     """Elementwise maximum over the incoming edges, a vertex value; ties share the gradient evenly.
 
     Args:
         value: a pytree of `[...]`, one value per edge.
         initial: the result over no edges; 0, with a zero gradient, if left out.
+        over: as of `sum`.
 
     Raises:
-        LayerError: outside a layer.
+        LayerError: as of `sum`.
     """
-    inside("max")
-    return _map(lambda x: _where_edges(_extreme("max", x), initial, x), value)
+    return reduced("max", value, initial, over, lambda e, x: e.extreme("max", x))
 
 
-def min(value: Any, *, initial: Any = None) -> Any:
+def min(value: Any, *, initial: Any = None, over: Over = "in") -> Any:
     """Elementwise minimum over the incoming edges, a vertex value; ties share the gradient evenly.
 
     Args:
         value: a pytree of `[...]`, one value per edge.
         initial: the result over no edges; 0, with a zero gradient, if left out.
+        over: as of `sum`.
 
     Raises:
-        LayerError: outside a layer.
+        LayerError: as of `sum`.
     """
-    inside("min")
-    return _map(lambda x: _where_edges(_extreme("min", x), initial, x), value)
+    return reduced("min", value, initial, over, lambda e, x: e.extreme("min", x))
 
 
-class _Edges:
-    """The incoming edges of a vertex, as `formulas` reduces over them."""
-
-    def reduce(self, kind: str, x: jax.Array) -> jax.Array:
-        return _reduce(kind, x)
-
-    def count(self, x: jax.Array) -> jax.Array:
-        return count_p.bind(jnp.asarray(x)) if by_relation.value else _degree()
-
-
-EDGES = _Edges()
-
-
-def _mean(x: Any) -> jax.Array:
-    return formulas.mean(EDGES, x).astype(as_float(x).dtype)
-
-
-def mean(value: Any, *, initial: Any = None) -> Any:
+def mean(value: Any, *, initial: Any = None, over: Over = "in") -> Any:
     """Arithmetic mean over the incoming edges, a vertex value; half precision is summed in float32.
 
     Args:
         value: a pytree of `[...]`, one value per edge.
         initial: the result over no edges; 0 if left out.
+        over: as of `sum`.
 
     Raises:
-        LayerError: outside a layer.
+        LayerError: as of `sum`.
     """
-    inside("mean")
-    return _map(lambda x: _where_edges(_mean(x), initial, x), value)
+    one = formulas.mean
+    return reduced("mean", value, initial, over, lambda e, x: one(e, x).astype(as_float(x).dtype))
 
 
-def var(value: Any, *, initial: Any = None) -> Any:
+def var(value: Any, *, initial: Any = None, over: Over = "in") -> Any:
     """Population variance over the incoming edges: a vertex value, real and never negative.
 
     It takes two traversals, the mean first, so that nothing cancels. The variance of complex values
@@ -305,15 +340,15 @@ def var(value: Any, *, initial: Any = None) -> Any:
     Args:
         value: a pytree of `[...]`, one value per edge.
         initial: the result over no edges; 0 if left out.
+        over: as of `sum`.
 
     Raises:
-        LayerError: outside a layer.
+        LayerError: as of `sum`.
     """
-    inside("var")
-    return _map(lambda x: _where_edges(formulas.var(EDGES, x).astype(real(x)), initial, x), value)
+    return reduced("var", value, initial, over, lambda e, x: formulas.var(e, x).astype(real(x)))
 
 
-def std(value: Any, *, initial: Any = None) -> Any:
+def std(value: Any, *, initial: Any = None, over: Over = "in") -> Any:
     """Population standard deviation over the incoming edges: a vertex value, real.
 
     A spread that rounding alone may have made counts as 0, with gradient 0: that of equal values,
@@ -322,59 +357,55 @@ def std(value: Any, *, initial: Any = None) -> Any:
     Args:
         value: a pytree of `[...]`, one value per edge.
         initial: the result over no edges; 0 if left out.
+        over: as of `sum`.
 
     Raises:
-        LayerError: outside a layer.
+        LayerError: as of `sum`.
     """
-    inside("std")
-    return _map(lambda x: _where_edges(formulas.std(EDGES, x).astype(real(x)), initial, x), value)
+    return reduced("std", value, initial, over, lambda e, x: formulas.std(e, x).astype(real(x)))
 
 
-def _logsumexp(x: Any) -> jax.Array:
-    return formulas.logsumexp(EDGES, x).astype(as_float(x).dtype)
-
-
-def logsumexp(value: Any, *, initial: Any = None) -> Any:
+def logsumexp(value: Any, *, initial: Any = None, over: Over = "in") -> Any:
     """`log(sum(exp(value)))` over the incoming edges, without overflow: a vertex value.
 
     Args:
         value: a pytree of `[...]`, one value per edge.
         initial: the result over no edges; 0 if left out.
+        over: as of `sum`.
 
     Raises:
-        LayerError: outside a layer.
+        LayerError: as of `sum`.
     """
-    inside("logsumexp")
-    return _map(lambda x: _where_edges(_logsumexp(x), initial, x), value)
+    one = formulas.logsumexp
+    return reduced(
+        "logsumexp", value, initial, over, lambda e, x: one(e, x).astype(as_float(x).dtype)
+    )
 
 
-def softmax(value: Any) -> Any:
+def softmax(value: Any, *, over: Over = "in") -> Any:
     """Softmax of an edge value over the incoming edges of its destination: an edge value.
 
     The edges of a vertex whose scores are all -inf get weights 0.
 
     Args:
         value: a pytree of `[...]`, one score per edge; each entry is normalised by itself.
+        over: "out" for the outgoing edges of the edge's source. Sources and destinations may then
+            be two vertex sets.
 
     Raises:
         LayerError: outside a layer.
     """
-    inside("softmax")
+    edges = edges_over("softmax", over)
     if by_relation.value:
-        return _map(lambda x: softmax_p.bind(numbers_to_reduce("max", x)[0]), value)
-    return _map(lambda x: formulas.softmax(EDGES, x), value)
+        return jax.tree.map(lambda x: softmax_p.bind(numbers_to_reduce("max", x)[0]), value)
+    return jax.tree.map(lambda x: formulas.softmax(edges, x), value)
 
 
-def degree() -> jax.Array:
-    """Number of incoming edges of this vertex, `int32[]`; padding is not counted. Raises LayerError
-    outside a layer."""
-    inside("degree")
-    return _degree()
-
-
-def _degree() -> jax.Array:
-    runner = _runner()
-    return degree_p.bind() if runner is None else runner.degree()
+def degree(*, over: Over = "in") -> jax.Array:
+    """Number of incoming edges of this vertex, `int32[]`, or of outgoing ones; padding is not
+    counted. Raises LayerError as `sum` does."""
+    edges = edges_over("degree", over)
+    return edges.at_vertex(edges.count())
 
 
 def _mix(h: jax.Array) -> jax.Array:

@@ -19,6 +19,7 @@ from gnnjit.ir.evaluate import bind_in_space, finite_or_zero, literal_array, tim
 from gnnjit.ir.program import (
     Aggregate,
     Atom,
+    AtVertex,
     Degree,
     Equation,
     Index,
@@ -224,7 +225,7 @@ def _equation(eqn: Equation, inc: Incidence, args: list[Any]) -> list[Any]:
             return [inc.pool(eqn.op.kind, operands[0], operands[1:])]
         case OfGraph():
             return [inc.of_graph(args[0], out.space)]
-        case Store():
+        case Store() | AtVertex():
             return args
         case Degree():
             return [inc.degree(out.space).astype(out.dtype)]

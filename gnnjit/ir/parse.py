@@ -127,6 +127,12 @@ class _Parser:
             return self.reduction(scope, outputs[0])
         if line.peek(1).text == "[" and line.peek(2).text == "graph" and line.peek(3).text == "of":
             return ir.OfGraph(), [self.of_graph(scope, outputs[0])]
+        if line.peek(1).text == "[" and line.peek(2).text == "source":
+            value = scope.get(line.name("a value of sources"))
+            if value is None:
+                line.fail("a value that is not defined is read at a vertex")
+            line.expect("[", "source", "v", "]")
+            return ir.AtVertex(), [value]
         if line.peek(1).text == "of" and line.peek().text in ("degree", "index"):
             return self.vertex_number(outputs[0]), []
         if line.sees("store") and line.peek(1).text == "(":

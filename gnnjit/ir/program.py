@@ -143,6 +143,14 @@ class OfGraph:
 
 
 @dataclasses.dataclass(frozen=True)
+class AtVertex:
+    """The value that each vertex has as a source, as a value of destinations: where both are the
+    same vertices, what is reduced over outgoing edges is a value of the vertex."""
+
+    name: str = "at_vertex"
+
+
+@dataclasses.dataclass(frozen=True)
 class Store:
     """The value of its operand, which lies on the edges, as an array in memory.
 
@@ -211,7 +219,7 @@ def _renumbered(reduction: Reduce | None, keep: list[int]) -> Reduce | None:
     return dataclasses.replace(reduction, score=keep.index(reduction.score))
 
 
-Op = Lax | Reduce | Pool | OfGraph | Store | Degree | Index | Aggregate
+Op = Lax | Reduce | Pool | OfGraph | AtVertex | Store | Degree | Index | Aggregate
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -31,6 +31,7 @@ JAX's own: they are numbered in a list beside the text.
     sum over (v in graph) of x    for each graph, over its vertices; `of x, n, k` if x is the
                                extreme over n edges of v, k of which attain it
     x[graph of v]              the value x of the graph that v belongs to
+    x[source v]                the value x that v has as a source, where it is one
     store(x)                   the edge value x, written to memory once
 
 *Traversals* (`Aggregate`) name what they read, then their equations, then their outputs in order:
@@ -65,6 +66,7 @@ from gnnjit.ir.at_most import at_most_p
 from gnnjit.ir.program import (
     Aggregate,
     Atom,
+    AtVertex,
     Degree,
     Equation,
     Index,
@@ -202,6 +204,8 @@ class Printer:
                 return f"{eqn.op.kind} {MEMBERS} of {', '.join(map(self.atom, eqn.inputs))}"
             case OfGraph():
                 return f"{', '.join(map(self.atom, eqn.inputs))}[graph of {eqn.space.index}]"
+            case AtVertex():
+                return f"{', '.join(map(self.atom, eqn.inputs))}[source v]"
             case Degree() | Index():
                 return f"{eqn.op.name} of {eqn.space.index or eqn.space.value}"
             case Store():

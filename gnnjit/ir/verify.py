@@ -7,7 +7,8 @@
   its value, whose first axes are its score's, both of them floating.
 - `Pool` takes a value of destinations (or a shared one) into the graphs; an extreme may come with
   `int32` counts, one for each vertex and one for each entry. `OfGraph` brings a value of graphs to
-  sources or destinations; no `Lax` equation reads one outside of the graphs.
+  sources or destinations; no `Lax` equation reads one outside of the graphs. `AtVertex` brings a
+  value of sources to destinations.
 - `Store` keeps one edge value as it is.
 - `Degree` is `int32[]` per source, destination or graph; `Index` also per edge.
 - `Aggregate` holds only `Lax` equations. Its body's inputs are its operands one for one, its
@@ -29,6 +30,7 @@ from gnnjit.ir.evaluate import Kind, result_kinds
 from gnnjit.ir.program import (
     Aggregate,
     Atom,
+    AtVertex,
     Degree,
     Equation,
     Index,
@@ -101,8 +103,8 @@ def _broken_rule(eqn: Equation) -> str | None:
             return _reduce(eqn, eqn.op)
         case Pool():
             return _pool(eqn, eqn.op)
-        case OfGraph():
-            return _of_graph(eqn)
+        case OfGraph() | AtVertex():
+            return _brought(eqn)
         case Store():
             return _store(eqn)
         case Degree():
@@ -167,13 +169,18 @@ def _pool(eqn: Equation, op: Pool) -> str | None:
     return _compare(eqn.outputs, [_aval(eqn.inputs[0])], "pool")
 
 
-def _of_graph(eqn: Equation) -> str | None:
+def _brought(eqn: Equation) -> str | None:
+    name = eqn.op.name
     if len(eqn.inputs) != 1 or len(eqn.outputs) != 1:
-        return "of_graph has one operand and one output"
-    if eqn.inputs[0].space is not Space.GRAPH or not eqn.space.is_vertex:
-        spaces = eqn.inputs[0].space.value, eqn.space.value
-        return f"of_graph goes from graph to src or dst, not from {spaces[0]} to {spaces[1]}"
-    return _compare(eqn.outputs, [_aval(eqn.inputs[0])], "of_graph")
+        return f"{name} has one operand and one output"
+    before, after = eqn.inputs[0].space, eqn.space
+    if isinstance(eqn.op, AtVertex):
+        allowed, right = "from src to dst", before is Space.SRC and after is Space.DST
+    else:
+        allowed, right = "from graph to src or dst", before is Space.GRAPH and after.is_vertex
+    if not right:
+        return f"{name} goes {allowed}, not from {before.value} to {after.value}"
+    return _compare(eqn.outputs, [_aval(eqn.inputs[0])], name)
 
 
 def _store(eqn: Equation) -> str | None:

@@ -13,6 +13,7 @@ from gnnjit.ir.evaluate import bind_in_space, literal_array
 from gnnjit.ir.program import (
     Aggregate,
     Atom,
+    AtVertex,
     Degree,
     Equation,
     Index,
@@ -63,6 +64,8 @@ def execute(program: Program, graph: RunGraph, operands: Sequence[Any], run: Run
                 outs = done[key]
             case Aggregate() | Pool() | OfGraph():
                 outs = run(graph, eqn, args)
+            case AtVertex():
+                outs = args
             case Degree() if out.space is Space.GRAPH:
                 outs = run(graph, eqn, args)
             case Degree():

@@ -18,6 +18,10 @@ maximum of its score): for bodies that are too large for a kernel's registers, o
 neighbours in a traversal have no fast kernel. What is left on the edges, or reduced over all of
 them, joins one of these.
 
+With `both_ends`, reductions into sources and into destinations that share work on the edges are one
+aggregate all the same: it is differentiated as one, so that the gradient computes the edge function
+once for both, and becomes a traversal for each when it is lowered (`store-shared-products`).
+
 split:   y = aggregate over (u -> v)          t = aggregate over (u -> v)
                  s = a[u] + b[v]; w = exp(s)           s = a[u] + b[v]; w = exp(s)
                  sum of w                              sum of w * x[u]
@@ -27,7 +31,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gnnjit.ir.program import Aggregate, Atom, Builder, Equation, Lax, Program, Reduce, Store, Value
 from gnnjit.ir.space import Space
@@ -37,13 +41,15 @@ _STEPS = (Reduce, Store, Aggregate)
 
 @dataclasses.dataclass(frozen=True)
 class FuseScatterApplyGather:
-    """`split`: one traversal for each reduction into vertices."""
+    """`split`: one traversal for each reduction into vertices. `both_ends`: those into sources and
+    into destinations may be one aggregate."""
 
     split: bool = False
+    both_ends: bool = False
     name: str = "fuse-scatter-apply-gather"
 
     def __call__(self, program: Program) -> Program:
-        return _Fusion(program, self.split).run()
+        return _Fusion(program, self.split, self.both_ends).run()
 
 
 def traversals(program: Program) -> int:
@@ -78,8 +84,9 @@ _Group = tuple[int, Space, int]
 
 
 class _Fusion:
-    def __init__(self, program: Program, split: bool):
+    def __init__(self, program: Program, split: bool, both_ends: bool = False):
         self.program, self.split = program, split
+        self.both_ends = both_ends and not split
         self.made = {o: e for e in program.equations for o in e.outputs}
         self.level = levels(program.inputs, program.equations)
         self.builder = Builder(program.inputs)
@@ -120,11 +127,21 @@ class _Fusion:
                 result = Value(atom.shape, atom.dtype, Space.EDGE)
                 self.results[atom] = result
                 loose.append((self.level[atom], _Output(atom, None, result, self.made.get(atom))))
+        for level, into, number in list(groups) if self.both_ends else ():
+            other = level, into.flipped, number
+            if into is Space.SRC and other in groups and self.share(groups, other, level):
+                groups[other] += groups.pop((level, into, number))
         for level, output in loose:
             here = [k for k in groups if k[0] == level]
             key = next((k for k in here if k[1] is Space.DST), here[0] if here else None)
             groups.setdefault(key or (level, Space.DST, 0), []).append(output)
         return groups
+
+    def share(self, groups: Mapping[_Group, list[_Output]], other: _Group, level: int) -> bool:
+        """Whether the reductions of one level into sources and destinations do the same work."""
+        every = [groups[other], groups[level, other[1].flipped, other[2]]]
+        ours, theirs = (self.slice([o.atom for o in outputs]) for outputs in every)
+        return not set(map(id, ours)).isdisjoint(map(id, theirs))
 
     def key(self, level: int, output: _Output) -> _Group:
         """The traversal of a reduction; that of a maximum is the `exp_sum`'s that needs it."""

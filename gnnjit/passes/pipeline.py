@@ -165,7 +165,7 @@ FUSE: tuple[Row, ...] = (
     Row(SinkBroadcasts),
     Row(SinkScaling),
     Row(ExtremesInFullPrecision),
-    Row(FuseScatterApplyGather, lambda o: FuseScatterApplyGather(o.choices.split)),
+    Row(FuseScatterApplyGather, lambda o: FuseScatterApplyGather(o.choices.split, both_ends=True)),
 )
 """Passes that leave as few traversals as possible."""
 

@@ -18,7 +18,18 @@ import functools
 import jax
 
 from gnnjit.ir import build
-from gnnjit.ir.program import Atom, Builder, Equation, Lax, Program, Reduce, Store, Value, rewrite
+from gnnjit.ir.program import (
+    Atom,
+    AtVertex,
+    Builder,
+    Equation,
+    Lax,
+    Program,
+    Reduce,
+    Store,
+    Value,
+    rewrite,
+)
 from gnnjit.ir.space import Space, join
 from gnnjit.passes.wide import widened, working
 
@@ -39,6 +50,9 @@ def _place(keep: frozenset[Space], builder: Builder, eqn: Equation) -> bool:
     if isinstance(eqn.op, Reduce):
         return _reduce_of_constant(builder, eqn)
     if isinstance(eqn.op, Store) and inputs[0].space is not Space.EDGE:
+        builder.env[eqn.outputs[0]] = inputs[0]
+        return True
+    if isinstance(eqn.op, AtVertex) and inputs[0].space is Space.SHARED:
         builder.env[eqn.outputs[0]] = inputs[0]
         return True
     if not isinstance(eqn.op, Lax):

@@ -88,7 +88,30 @@ def graphs() -> Program:
     return trace(graphs, inputs, edge_values=True)
 
 
-LAYERS = {"gat": gat, "gcn": gcn, "sage": sage, "several": several, "graphs": graphs}
+def outgoing() -> Program:
+    """Sent and received values, and weights over outgoing edges."""
+
+    def outgoing(x_src: Any, x: Any) -> Any:
+        edge = x_src * x
+        weight = gnnjit.softmax(edge, over="out")
+        return gnnjit.sum(edge, over="out") * gnnjit.degree(over="out"), gnnjit.sum(weight)
+
+    inputs = [value("e.src", Space.SRC, 2), value("v", Space.DST, 2)]
+    return trace(outgoing, inputs, edge_values=True)
+
+
+def sent() -> Program:
+    def sent(x_src: Any, x: Any) -> Any:
+        return gnnjit.sum(x_src * x, over="out") * gnnjit.degree(over="out")
+
+    inputs = [value("e.src", Space.SRC), value("v", Space.DST)]
+    return trace(sent, inputs, edge_values=True)
+
+
+LAYERS = {
+    "gat": gat, "gcn": gcn, "sage": sage, "several": several, "graphs": graphs,
+    "outgoing": outgoing, "sent": sent,
+}  # fmt: skip
 
 # 4 sources, 5 destinations: source 3 and destinations 2 and 4 are isolated, 0 -> 0 comes twice.
 GRAPH = Incidence(jnp.array([0, 0, 1, 2, 1]), jnp.array([0, 0, 1, 3, 3]), 4, 5)

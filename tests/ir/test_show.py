@@ -59,6 +59,16 @@ GOLDEN = {
             f: f32[2] = sum over all edges of a
             h: f32[edge, 2] = on each edge a
           return c, d, f, h""",
+    "sent": """\
+        layer sent(e.src: f32[src], v': f32[dst])
+          a: f32[edge] = e.src[u] * v'[v]
+          b: f32[src] = sum over (v <- u) of a
+          c: f32[dst] = b[source v]
+          d: i32[src] = degree of u
+          f: i32[dst] = d[source v]
+          g: f32[dst] = convert_element_type(f)
+          h: f32[dst] = c * g
+          return h""",
 }
 
 

@@ -57,6 +57,45 @@ def test_fires_once_for_each_level_and_computes_again_what_both_need():
         """)  # fmt: skip
 
 
+def test_both_ends_are_one_aggregate_where_they_share_work():
+    before = """\
+        layer f(x: f32[src], y: f32[dst])
+          a: f32[edge] = x[u] * y[v]
+          b: f32[dst] = sum over (u -> v) of a
+          c: f32[src] = sum over (v <- u) of a
+          return b, c
+        """
+    fires(FuseScatterApplyGather(both_ends=True), before, """\
+        layer f(x: f32[src], y: f32[dst])
+          for each edge (u -> v) of x[u], y[v]
+            a: f32[edge] = x[u] * y[v]
+            b: f32[dst] = sum over (u -> v) of a
+            c: f32[src] = sum over (v <- u) of a
+          return b, c
+        """)  # fmt: skip
+    assert count_aggregates(FuseScatterApplyGather()(program(before))) == 2
+    split = FuseScatterApplyGather(split=True, both_ends=True)
+    assert count_aggregates(split(program(before))) == 2
+
+
+def test_both_ends_stay_apart_where_they_share_nothing():
+    after = FuseScatterApplyGather(both_ends=True)(
+        program("""\
+        layer f(x: f32[src], y: f32[dst])
+          a: f32[edge] = x[u] * y[v]
+          b: f32[dst] = sum over (u -> v) of a
+          c: f32[edge] = x[u] + y[v]
+          d: f32[src] = sum over (v <- u) of c
+          return b, d
+        """)
+    )
+    assert count_aggregates(after) == 2
+
+
+def count_aggregates(found: Any) -> int:
+    return sum(isinstance(e.op, Aggregate) for e in found.equations)
+
+
 def test_refuses_where_nothing_is_on_the_edges():
     refuses(
         FuseScatterApplyGather(),

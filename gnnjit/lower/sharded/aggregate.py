@@ -21,6 +21,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from gnnjit.errors import LayerError
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Atom, Equation, Program, Reduce, Value
 from gnnjit.ir.space import Space
@@ -107,6 +108,7 @@ class _Device:
         return self.aggregate(eqn.op, args)
 
     def aggregate(self, original: Aggregate, args: Sequence[Any]) -> list[Any]:
+        _refuse_extremes(original)
         op = wide_sums(original)
         if isinstance(self.shard.exchange, Ring):
             outs = _RingTraversal(self, op, args).outputs()
@@ -280,6 +282,18 @@ class _Device:
         assert cover is not None
         halos = {Space.SRC: cover.rows, Space.DST: cover.sums}
         return self.with_tables(op, args, cover.graph(), halos)
+
+
+def _refuse_extremes(op: Aggregate) -> None:
+    """Error where a source's edges, which lie on many shards, are reduced to anything but a sum."""
+    for r in op.reductions:
+        if r is not None and r.into is Space.SRC and r.kind != "sum":
+            raise LayerError(
+                f'gnnjit.{r.kind} (or a softmax or logsumexp) with over="out" on a sharded graph: '
+                "a vertex's outgoing edges lie on the shards of their ends, which send back sums "
+                'alone. Call the layer on the reversed graph with over="in" and over="out" '
+                "exchanged, or on a graph that is not sharded"
+            )
 
 
 class _RingTraversal:

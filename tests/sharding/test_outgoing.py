@@ -1,0 +1,58 @@
+"""Sums over outgoing edges on shards are those of one device, in value and gradient."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gnnjit
+from gnnjit.errors import LayerError
+
+from .functions import F
+from .graphs import EXCHANGES, assert_same, mesh
+
+
+@functools.cache
+def graph() -> gnnjit.Graph:
+    src, dst = np.random.default_rng(0).integers(0, 22, (2, 70))
+    return gnnjit.Graph.from_edges(src, dst, 23)
+
+
+@gnnjit.layer
+def block(v: Any, e: Any, w: Any) -> Any:
+    edge = jnp.tanh(jnp.concatenate([e.data, e.src, v]) @ w)
+    out = gnnjit.mean(edge, over="out") * v + gnnjit.sum(edge)
+    return out + gnnjit.std(edge, over="out") + gnnjit.degree(over="out"), edge
+
+
+def value_and_gradients(graph: Any, args: Any) -> Any:
+    def loss(args: Any) -> Any:
+        x, d, w = args
+        out = block(graph, x, w, edges=d)
+        return sum(jnp.sum(jnp.cos(y)) for y in out), out
+
+    return jax.grad(loss, has_aux=True)(args)
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_a_block_with_sent_edges(exchange: str) -> None:
+    rng, g = np.random.default_rng(0), graph()
+    x, d, w = (np.float32(rng.normal(size=(n, F))) for n in (g.num_nodes, g.num_edges, 3 * F))
+    s = gnnjit.shard(g, mesh(4), exchange=exchange)
+    run = jax.jit(value_and_gradients)
+    (dx, dd, dw), (vertex, edge) = run(s, (s.put(x), s.put_edges(d), w))
+    got = (s.get(dx), s.get_edges(dd), dw), (s.get(vertex), s.get_edges(edge))
+    assert_same(got, run(g, (x, d, w)))
+
+
+@pytest.mark.parametrize("word", ["max", "softmax"])
+def test_extremes_of_outgoing_edges(word: str) -> None:
+    s = gnnjit.shard(graph(), mesh(2))
+    layer = gnnjit.layer(lambda v, e: (v, getattr(gnnjit, word)(e.src * v, over="out")))
+    with pytest.raises(LayerError, match=r"on a sharded graph: .* on the reversed graph"):
+        layer(s, s.put(np.ones((23, F), np.float32)))
