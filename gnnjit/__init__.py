@@ -4,6 +4,9 @@ from gnnjit import readout as readout
 from gnnjit.compiler.check import check
 from gnnjit.compiler.explain import explain
 from gnnjit.compiler.layer import layer, reference
+from gnnjit.frontend.folding import fold
+from gnnjit.frontend.products import all, any, prod
+from gnnjit.frontend.ranks import argmax, argmin, median, quantile, sort, top_k
 from gnnjit.frontend.vocabulary import (
     degree,
     dropout,
@@ -30,26 +33,36 @@ __all__ = [
     "Bipartite",
     "Graph",
     "TypedGraph",
+    "all",
+    "any",
+    "argmax",
+    "argmin",
     "autotuning",
     "check",
     "degree",
     "dropout",
     "explain",
+    "fold",
     "keep_memory",
     "layer",
     "logsumexp",
     "max",
     "mean",
+    "median",
     "memory_budget",
     "min",
     "portable",
+    "prod",
+    "quantile",
     "random_uniform",
     "rebalance",
     "reference",
     "shard",
     "softmax",
+    "sort",
     "std",
     "stream",
     "sum",
+    "top_k",
     "var",
 ]

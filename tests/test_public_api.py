@@ -39,10 +39,10 @@ def signature(fn: Any) -> str:
 
 def test_names() -> None:
     assert names(gnnjit) == [
-        "Bipartite", "Graph", "TypedGraph", "autotuning", "check", "degree", "dropout", "explain",
-        "keep_memory", "layer", "logsumexp", "max", "mean", "memory_budget", "min", "portable",
-        "random_uniform", "rebalance", "reference", "shard", "softmax", "std", "stream", "sum",
-        "var",
+        "Bipartite", "Graph", "TypedGraph", "all", "any", "argmax", "argmin", "autotuning", "check",
+        "degree", "dropout", "explain", "fold", "keep_memory", "layer", "logsumexp", "max", "mean",
+        "median", "memory_budget", "min", "portable", "prod", "quantile", "random_uniform",
+        "rebalance", "reference", "shard", "softmax", "sort", "std", "stream", "sum", "top_k", "var",
     ]  # fmt: skip
 
 
@@ -131,27 +131,37 @@ def test_methods_of_typed_graph() -> None:
 
 FUNCTIONS = {
     "Bipartite": "(src=None, dst=None)",
+    "all": "(value, *, over='in')",
+    "any": "(value, *, over='in')",
+    "argmax": "(value, *, over='in')",
+    "argmin": "(value, *, over='in')",
     "check": "(target, *args, rtol=None, seed=0, **keywords)",
     "degree": "(*, over='in')",
     "dropout": "(value, rate, key)",
     "explain": (
         "(target, *args, backward=True, wrt='all', measure=False, learn=False, **keywords)"
     ),
+    "fold": "(step, init, value, *, order=None, over='in')",
     "layer": "(fn=None, *, static_argnames=(), memory_budget=None)",
     "logsumexp": "(value, *, initial=None, over='in')",
     "max": "(value, *, initial=None, over='in')",
     "mean": "(value, *, initial=None, over='in')",
+    "median": "(value, *, initial=None, over='in')",
     "memory_budget": "(size)",
     "min": "(value, *, initial=None, over='in')",
     "portable": "()",
+    "prod": "(value, *, initial=None, over='in')",
+    "quantile": "(value, q, *, initial=None, over='in')",
     "random_uniform": "(key, like)",
     "rebalance": (
         "(graph, sharded, fn, *args, threshold=1.1, cost=None, plans=8, seed=0, repeats=3)"
     ),
     "reference": "()",
     "softmax": "(value, *, over='in')",
+    "sort": "(value, size, *, order=None, initial=None, over='in')",
     "std": "(value, *, initial=None, over='in')",
     "sum": "(value, *, initial=None, over='in')",
+    "top_k": "(value, k, *, order=None, initial=None, over='in')",
     "var": "(value, *, initial=None, over='in')",
     "Graph.from_edges": (
         "(src, dst=None, num_nodes=None, *, num_src=None, num_dst=None, edge_mask=None, "

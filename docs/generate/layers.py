@@ -129,6 +129,11 @@ def edge_network(v, e, w):
     return gnnjit.sum(jnp.tanh(jnp.tanh(e.src + v) @ w))
 
 
+@gnnjit.layer
+def middle(v, e):
+    return gnnjit.median(e.src * v)
+
+
 EDGE_NETWORK_GRADIENT = """\
 layer gradient(x: f32[src, 32], y: f32[dst, 32], w: f32[32, 32], c: f32[dst, 32])
   a: f32[edge, 32] = x[u] + y[v]
@@ -163,6 +168,7 @@ CASES = {
     "scores-as-products": Case(heads, (4,), None, ((4, 16), (2, 8))),
     "sink-vertex-work": Case(same, (4,), None, ((4, 8),)),
     "store-edge-values": Case(largest, (4,), None, ((4, 8),)),
+    "sink-into-sequences": Case(middle, (4,)),
     "online-softmax": Case(weighted, (4,), ()),
     "sink-broadcasts": Case(copies, (4,), (2,)),
     "sink-scaling": Case(normalized, {"x": (4,), "factor": ()}),

@@ -48,9 +48,10 @@ SECTIONS = (
         "vocabulary",
         "Vocabulary",
         "What a layer says beside JAX itself. Reductions run over the incoming edges of a vertex, "
-        "and take a pytree of values of any shape.",
+        "or its outgoing ones, and take a pytree of values of any shape.",
         "gnnjit",
-        "sum mean max min var std logsumexp degree softmax dropout random_uniform",
+        "sum mean max min var std logsumexp prod any all degree softmax argmax argmin median "
+        "quantile top_k sort fold dropout random_uniform",
     ),
     Section(
         "readouts",

@@ -22,6 +22,7 @@ from gnnjit.ir.program import (
     AtVertex,
     Degree,
     Equation,
+    Fold,
     Index,
     Lax,
     Literal,
@@ -29,6 +30,7 @@ from gnnjit.ir.program import (
     Pool,
     Program,
     Reduce,
+    Select,
     Value,
 )
 from gnnjit.ir.space import Space, join
@@ -159,6 +161,11 @@ class _Sketcher:
                                          detail=eqn.op, place=self.sizes[out.space])  # fmt: skip
             case AtVertex():
                 env[eqn.outputs[0]] = inputs[0]
+            case Select() | Fold():  # the same in all plans; a gradient is that of their operands
+                for k, out in enumerate(eqn.outputs):
+                    env[out] = self.tape.add(eqn.op.name, TABLE["reduce_sum"], inputs, out.size,
+                                             _itemsize(out), detail=(eqn.op, k),
+                                             place=self.sizes[out.space])  # fmt: skip
             case Degree() | Index():
                 (out,) = eqn.outputs
                 env[out] = self.tape.leaf((eqn.op.name, out.space), self.sizes[out.space], 1, 4)
@@ -321,6 +328,8 @@ class _Call:
             count = SketchedTraversal(into, ((attained, into),), backward=True)
             self.owner.traversals.append(count)
             ct = tape.binary("mul", attained, ct)
+        if r is not None and r.kind == "prod":
+            ct = tape.binary("div", ct, value)
         if r is not None and r.score is not None:
             weight = self.weight(r)
             score = self.read(self.op.body.outputs[r.score])

@@ -28,7 +28,7 @@ from gnnjit.errors import GnnjitWarning
 from gnnjit.frontend.trace_layer import Arguments, TracedLayer, call_element, fresh_names
 from gnnjit.frontend.vocabulary import answered_by
 from gnnjit.graph import Graph
-from gnnjit.ir.program import Degree, Index, Reduce
+from gnnjit.ir.program import Degree, Fold, Index, Reduce, Select
 from gnnjit.ir.space import Space
 
 MANY = 10_000
@@ -107,6 +107,8 @@ def _why_not_alone(traced: TracedLayer) -> str | None:
         return "computes with values of whole graphs (e.globals, gnnjit.readout)"
     if any(isinstance(e.op, (Reduce, Degree)) and e.space is Space.SRC for e in program.equations):
         return 'reduces over outgoing edges (over="out")'
+    if any(isinstance(e.op, (Select, Fold)) for e in program.equations):
+        return "orders the edges of a vertex (gnnjit.sort, gnnjit.fold and their like)"
     return None
 
 
@@ -254,7 +256,7 @@ def _reduced(kind: str, xs: Sequence[Any]) -> Any:
     every = jnp.stack(xs)
     if kind == "sum":
         return jnp.sum(every, 0, dtype=every.dtype)
-    return (jnp.max if kind == "max" else jnp.min)(every, 0)
+    return {"max": jnp.max, "min": jnp.min, "prod": jnp.prod}[kind](every, 0)
 
 
 class _Silent(io.TextIOBase):

@@ -11,9 +11,11 @@ import numpy as np
 
 from gnnjit import _compat
 from gnnjit.errors import LayerError
-from gnnjit.frontend import suspicions
+from gnnjit.frontend import in_turn, suspicions
+from gnnjit.frontend.folding import fold_p
 from gnnjit.frontend.interned import CUSTOM, interned
 from gnnjit.frontend.pooled import pool
+from gnnjit.frontend.ranks import select_p
 from gnnjit.frontend.readout import pool_p
 from gnnjit.frontend.vocabulary import at_vertex_p, degree_p, index_p, reduce_p
 from gnnjit.frontend.walker import Walker
@@ -24,6 +26,7 @@ from gnnjit.ir.program import (
     Builder,
     Degree,
     Equation,
+    Fold,
     Index,
     Lax,
     Literal,
@@ -33,6 +36,7 @@ from gnnjit.ir.program import (
     Pool,
     Program,
     Reduce,
+    Select,
     Value,
     rewrite,
 )
@@ -43,7 +47,8 @@ MUTABLE = (
     "edges: read it before the layer and pass the array; return what should be stored, and store "
     "it where the layer is called"
 )
-_OURS = (reduce_p, pool_p, degree_p, index_p, at_vertex_p)
+_OURS = (reduce_p, pool_p, degree_p, index_p, at_vertex_p, select_p, fold_p)
+_OF_EDGES = (reduce_p, select_p, fold_p)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,8 +129,8 @@ def on_the_edges(program: Program) -> Program:
     """
     asked = set(program.outputs)
     for eqn in reversed(program.equations):
-        if isinstance(eqn.op, Pool):
-            asked.update(eqn.inputs)
+        if isinstance(eqn.op, (Pool, Select, Fold)):
+            asked.update(eqn.inputs if isinstance(eqn.op, Pool) else eqn.inputs[: eqn.op.own])
         elif eqn.space is Space.DST and not isinstance(eqn.op, Reduce) and asked & {*eqn.outputs}:
             asked.update(eqn.inputs)
 
@@ -171,12 +176,27 @@ class LayerWalker(Walker[Atom]):
         refuse(eqn, ins, self.where, self.outermost.source_info)
         if eqn.primitive is pool_p:
             return [pool(self.builder, eqn.params["kind"], ins[0], self.where)]
-        ins = self.out_of_graphs(ins, eqn.primitive is reduce_p)
+        ins = self.out_of_graphs(ins, eqn.primitive in _OF_EDGES)
+        if eqn.primitive is select_p:
+            return in_turn.select(self.builder, eqn.params, ins, self.where)
+        if eqn.primitive is fold_p:
+            return in_turn.fold(self.builder, eqn.params, ins, self.step_of(eqn), self.where)
         op, space = self.operation(eqn, ins)
         if op.name == "index":
             ins = []
         outs = [Value(tuple(v.aval.shape), v.aval.dtype, space) for v in eqn.outvars]
         return self.builder.emit(op, ins, outs, self.where)
+
+    def step_of(self, eqn: Any) -> Callable[[Sequence[Value], Sequence[Value]], Program]:
+        """The program of a fold's step, of its inputs and of what it closed over."""
+
+        def body(inputs: Sequence[Value], closed: Sequence[Value]) -> Program:
+            walker = _LayerWalker(Builder([*inputs, *closed]), edge_values=False)
+            walker.outermost, walker.where = self.outermost, self.where
+            outs = walker.run([eqn.params["step"]], list(closed), list(inputs))
+            return Program((*inputs, *closed), tuple(walker.builder.equations), tuple(outs), "body")
+
+        return body
 
     def out_of_graphs(self, ins: list[Atom], reduced: bool) -> list[Atom]:
         """The operands, values of graphs as values of vertices where the others are of those (or
@@ -206,7 +226,7 @@ class LayerWalker(Walker[Atom]):
             return AtVertex(), Space.DST
         space = join(*(a.space for a in ins)) if ins else Space.SHARED
         if eqn.primitive is index_p:
-            return Index(), space
+            return Index(), Space.EDGE if eqn.params["edge"] else space
         if self.edge_values and space is Space.SRC and not self.inputs.isdisjoint(ins):
             space = Space.EDGE  # else it is what was reduced over outgoing edges
         return interned(Lax(eqn.primitive, tuple(sorted(eqn.params.items()))), eqn, ins), space
@@ -251,11 +271,12 @@ def refuse(eqn: Any, ins: Sequence[Atom], where: Location | None, made_at: Any) 
             "same for the whole graph, expected like= (or what gnnjit.dropout is given) on edges "
             "or vertices: draw for a parameter with jax.random, outside the layer"
         )
-    if eqn.primitive in (reduce_p, pool_p) and ins[0].space is Space.SHARED:
+    if eqn.primitive in (reduce_p, select_p, pool_p) and ins[0].space is Space.SHARED:
         raise LayerError(at + _shared_message(eqn.params["said"], ins[0]))
     if eqn.primitive is pool_p and ins[0].space is Space.GRAPH:
         raise LayerError(at + _graph_message(eqn.params["said"], ins[0]))
-    if eqn.primitive.name in CUSTOM or any(True for _ in _compat.subjaxprs(eqn)):
+    nested = eqn.primitive.name in CUSTOM or any(True for _ in _compat.subjaxprs(eqn))
+    if nested and eqn.primitive is not fold_p:  # whose own step is looked into when it is walked
         inner = next((e for e in _nested(eqn) if e.primitive in _OURS), None)
         if inner is not None:
             raise LayerError(

@@ -26,7 +26,7 @@ from gnnjit.frontend.capture import MUTABLE, LayerWalker, refuse
 from gnnjit.frontend.interned import interned
 from gnnjit.frontend.readout import pool_p
 from gnnjit.frontend.typed_words import union_p
-from gnnjit.frontend.vocabulary import EDGES, count_p, degree_p, index_p, reduce_p, softmax_p
+from gnnjit.frontend.vocabulary import Edges, count_p, degree_p, index_p, reduce_p, softmax_p
 from gnnjit.graph.schema import shown_key
 from gnnjit.ir import build
 from gnnjit.ir.program import (
@@ -105,6 +105,11 @@ def capture_typed(
     return TypedProgram(program, walker.owner, tuple(outs), tuple(consts), unread)
 
 
+KNOWN = (
+    "sum", "mean", "max", "min", "any", "all", "var", "std", "logsumexp", "softmax", "degree",
+)  # fmt: skip
+"""The words of layers on typed graphs."""
+
 _LINEAR = frozenset({"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose"})
 """What is done to a product is done to both of its factors."""
 
@@ -125,6 +130,11 @@ class _TypedWalker(LayerWalker):
             raise LayerError(
                 f"{self.at}gnnjit.{eqn.params['said']} in a layer on a gnnjit.TypedGraph, expected "
                 "reductions over edges: reduce the vertices of a type between layers"
+            )
+        if prim in (select_p, fold_p) or eqn.params.get("kind") == "prod":
+            raise LayerError(
+                f"{self.at}gnnjit.{eqn.params['said']} in a layer on a gnnjit.TypedGraph, expected "
+                f"one of {', '.join(KNOWN)}: these are combined over relations"
             )
         if prim is union_p:
             return [Union(tuple(map(self.on_relation, self.relations, ins)))]
@@ -320,7 +330,7 @@ class _TypedWalker(LayerWalker):
 
 
 def _sum(x: Any) -> Any:
-    return reduce_p.bind(x, kind="sum", said="sum")
+    return reduce_p.bind(x, kind="sum", said="sum", over="in")
 
 
 def _total(*parts: Any) -> list[Any]:
@@ -334,7 +344,7 @@ def _weighted(*xs: Any) -> list[Any]:
 
 
 def _softmax_of_one(scores: Any) -> list[Any]:
-    return [formulas.softmax(EDGES, scores)]
+    return [formulas.softmax(Edges(), scores)]
 
 
 def _softmax(*scores: Any) -> list[Any]:
@@ -347,7 +357,7 @@ def _softmax(*scores: Any) -> list[Any]:
     dtype = formulas.as_float(scores[0]).dtype
     weights, totals, lifts = [], [], []
     for score in scores:
-        below, shift = formulas.shifted(EDGES, formulas.wide(score))
+        below, shift = formulas.shifted(Edges(), formulas.wide(score))
         weights.append(jnp.exp(below))
         totals.append(_sum(weights[-1]))
         nothing = jnp.asarray(-jnp.inf, shift.dtype)
@@ -363,7 +373,7 @@ def _softmax(*scores: Any) -> list[Any]:
 
 def _extreme(kind: str, *parts: Any) -> list[Any]:
     """The extreme over all relations; edges that tie share the gradient evenly."""
-    tops = [reduce_p.bind(x, kind=kind, said=kind) for x in parts]
+    tops = [reduce_p.bind(x, kind=kind, said=kind, over="in") for x in parts]
     counts = [count_p.bind(x) for x in parts]
     if not jnp.issubdtype(parts[0].dtype, jnp.floating):
         return [_best(kind, tops, counts)]

@@ -130,17 +130,18 @@ _compat.mlir.register_lowering(
 )
 
 index_p = _compat.Primitive("gnnjit_index")
-index_p.def_impl(lambda like: jnp.int32(0))
-index_p.def_abstract_eval(lambda like: _compat.shaped_array((), np.dtype(np.int32)))
-_compat.batching.primitive_batchers[index_p] = lambda args, dims: (
-    index_p.bind(lax.index_in_dim(args[0], 0, dims[0], keepdims=False)),
+"""The number of the element that a value belongs to; with `edge`, always that of the edge."""
+index_p.def_impl(lambda like, **_: jnp.int32(0))
+index_p.def_abstract_eval(lambda like, **_: _compat.shaped_array((), np.dtype(np.int32)))
+_compat.batching.primitive_batchers[index_p] = lambda args, dims, **params: (
+    index_p.bind(lax.index_in_dim(args[0], 0, dims[0], keepdims=False), **params),
     None,
 )
 _compat.mlir.register_lowering(
-    index_p, _compat.mlir.lower_fun(lambda like: jnp.int32(0), multiple_results=False)
+    index_p, _compat.mlir.lower_fun(lambda like, **_: jnp.int32(0), multiple_results=False)
 )
-_compat.ad.primitive_jvps[index_p] = lambda primals, tangents: (
-    index_p.bind(*primals),
+_compat.ad.primitive_jvps[index_p] = lambda primals, tangents, **params: (
+    index_p.bind(*primals, **params),
     _compat.zero_tangent(jax.ShapeDtypeStruct((), jnp.int32)),
 )
 
@@ -181,7 +182,7 @@ def numbers_to_reduce(kind: str, x: Any) -> tuple[jax.Array, str]:
     """The array, and the word that the user said. Error where it has no such reduction."""
     x = jnp.asarray(x)
     said = getattr(_state, "said", kind)
-    if kind != "sum" and jnp.issubdtype(x.dtype, jnp.complexfloating):
+    if kind in ("max", "min") and jnp.issubdtype(x.dtype, jnp.complexfloating):
         raise LayerError(_no_order(said, x))
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         raise LayerError(
@@ -455,7 +456,7 @@ whose words are 0, element 0 would always draw 0."""
 def _uniform(key: Any, like: jax.Array) -> jax.Array:
     words = _key_words(key)
     runner = _runner()
-    element = index_p.bind(like) if runner is None else runner.index()
+    element = index_p.bind(like, edge=False) if runner is None else runner.index()
     h = element.astype(jnp.uint32) + _START
     for word in words:
         h = _mix(h ^ word)

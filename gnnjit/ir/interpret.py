@@ -16,12 +16,14 @@ import jax.numpy as jnp
 from gnnjit.ir.at_most import at_most
 from gnnjit.ir.dtypes import is_floating
 from gnnjit.ir.evaluate import bind_in_space, finite_or_zero, literal_array, times
+from gnnjit.ir.in_turn import in_turn
 from gnnjit.ir.program import (
     Aggregate,
     Atom,
     AtVertex,
     Degree,
     Equation,
+    Fold,
     Index,
     Lax,
     Literal,
@@ -29,6 +31,7 @@ from gnnjit.ir.program import (
     Pool,
     Program,
     Reduce,
+    Select,
     Store,
     Value,
 )
@@ -121,6 +124,10 @@ class Incidence:
             ids, n = self.endpoint(op.into), self.size(op.into)
         if op.kind == "sum":
             out = jax.ops.segment_sum(_widen(self.valid(x, 0)), ids, n).astype(x.dtype)
+        elif op.kind == "prod":
+            found = _segment_prod(n)(_widen(self.valid(x, 1)), ids).astype(x.dtype)
+            some = (self.degree_of(ids, n) > 0).reshape((-1,) + (1,) * (x.ndim - 1))
+            out = jnp.where(some, found, jnp.zeros_like(found))
         else:
             worst = extreme(x.dtype, -1 if op.kind == "max" else 1)
             real = jnp.ones(len(self.src), jnp.bool_) if self.mask is None else self.mask
@@ -184,6 +191,23 @@ def _segment_extreme(kind: str, n: int) -> Callable[..., jax.Array]:
     return extreme_of
 
 
+@functools.cache
+def _segment_prod(n: int) -> Callable[..., jax.Array]:
+    """The products of the `n` rows; none of the factors may be 0 where it is differentiated."""
+
+    @jax.custom_jvp
+    def product_of(x: jax.Array, ids: jax.Array) -> jax.Array:
+        return jax.ops.segment_prod(x, ids, n)
+
+    @product_of.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        x, ids = primals
+        product = product_of(x, ids)
+        return product, product * jax.ops.segment_sum(tangents[0] / x, ids, n)
+
+    return product_of
+
+
 def _widen(x: jax.Array) -> jax.Array:
     return x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
 
@@ -217,12 +241,12 @@ def _equation(eqn: Equation, inc: Incidence, args: list[Any]) -> list[Any]:
             return _elements(eqn.op, inc, out.space, spaces, args)
         case Reduce():
             on_edges = [inc.spread(x, s) for x, s in zip(args, spaces, strict=True)]
-            if eqn.op.kind == "exp_sum":
-                return [inc.exp_sum(eqn.op.into, *on_edges)]
-            return [inc.reduce(eqn.op, on_edges[0])]
-        case Pool():
-            operands = [_over_rows(inc, x, s) for x, s in zip(args, spaces, strict=True)]
-            return [inc.pool(eqn.op.kind, operands[0], operands[1:])]
+            scored = eqn.op.kind == "exp_sum"
+            return [
+                inc.exp_sum(eqn.op.into, *on_edges) if scored else inc.reduce(eqn.op, *on_edges)
+            ]
+        case Pool(kind):
+            return [_pooled(inc, kind, args, spaces)]
         case OfGraph():
             return [inc.of_graph(args[0], out.space)]
         case Store() | AtVertex():
@@ -231,6 +255,8 @@ def _equation(eqn: Equation, inc: Incidence, args: list[Any]) -> list[Any]:
             return [inc.degree(out.space).astype(out.dtype)]
         case Index():
             return [inc.index(out.space).astype(out.dtype)]
+        case Select() | Fold():
+            return in_turn(eqn, inc, args)
         case Aggregate(body, reductions):
             inner = interpret(body, inc, args)
             values = [inc.spread(x, o.space) for x, o in zip(inner, body.outputs, strict=True)]
@@ -247,6 +273,11 @@ def _elements(
     if at is not Space.SHARED and not any(batched):
         outs = [jnp.broadcast_to(o, (inc.size(at), *o.shape)) for o in outs]
     return outs
+
+
+def _pooled(inc: Incidence, kind: str, args: list[Any], spaces: Sequence[Space]) -> jax.Array:
+    operands = [_over_rows(inc, x, s) for x, s in zip(args, spaces, strict=True)]
+    return inc.pool(kind, operands[0], operands[1:])
 
 
 def _over_rows(inc: Incidence, x: Any, space: Space) -> Any:

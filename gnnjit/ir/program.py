@@ -11,7 +11,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -103,7 +103,8 @@ class Lax:
 class Reduce:
     """Reduce an edge value over the edges of each element of `into`; 0 where there are none.
 
-    `kind` is `sum`, `max`, `min` or `exp_sum`. Into `SHARED` means over all edges.
+    `kind` is `sum`, `max`, `min`, `prod` or `exp_sum`. Into `SHARED` means over all edges. The
+    derivative of a `prod` divides by each factor: none may be 0 where it is differentiated.
 
     `exp_sum` has a score beside its value: the sum of `exp(score - shift) * value`, where `shift`
     is the largest score of the row, a constant to differentiation, or 0 where that is not finite.
@@ -176,6 +177,58 @@ class Index:
 
 
 @dataclasses.dataclass(frozen=True)
+class Select:
+    """The number of the edge whose value has a rank among those of its row, entry by entry.
+
+    `body` computes the value of an edge, and the number by which edges that tie are ordered, from
+    the operands after the first; that one is the ranks, `int32[k]`, from 0. The results are
+    `int32[k, *shape]` in `into`; -1 where a row has no edge of that rank.
+
+    descending: largest values first, and NaN before them; else last, after all.
+    first: all ranks are 0.
+    """
+
+    body: Program
+    into: Space
+    descending: bool = False
+    first: bool = False
+    name: str = "select"
+
+    own: ClassVar[int] = 1
+    """How many operands come before those that are read on the edges."""
+
+    @property
+    def carried(self) -> int:
+        """How many inputs of the body are no operands."""
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Fold:
+    """A state of each row, changed by its edges one after the other.
+
+    `body` gives the next state from the last one and the operands that are read on the edge. The
+    equation's operands are the edges' `order`, if it has one, the first state, and those. Edges of
+    a row come by their order, NaN last, and by their numbers where that ties.
+    """
+
+    body: Program
+    into: Space
+    ordered: bool = False
+    name: str = "fold"
+
+    @property
+    def carried(self) -> int:
+        """How many inputs of the body are the state."""
+        return len(self.body.outputs)
+
+    @property
+    def own(self) -> int:
+        """How many operands come before those that are read on the edges."""
+        return self.carried + self.ordered
+
+
+@dataclasses.dataclass(frozen=True)
 class Aggregate:
     """Apply `body` on each edge, then reduce each of its outputs.
 
@@ -219,7 +272,7 @@ def _renumbered(reduction: Reduce | None, keep: list[int]) -> Reduce | None:
     return dataclasses.replace(reduction, score=keep.index(reduction.score))
 
 
-Op = Lax | Reduce | Pool | OfGraph | AtVertex | Store | Degree | Index | Aggregate
+Op = Lax | Reduce | Pool | OfGraph | AtVertex | Store | Degree | Index | Select | Fold | Aggregate
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -326,8 +379,13 @@ def op_key(op: Op) -> Hashable:
             return op.key
         case Aggregate(body, reductions):
             return ("aggregate", body.key(), reductions)
+        case Select() | Fold():
+            return (op.name, dataclasses.replace(op, body=_NOTHING), op.body.key())
         case _:
             return op
+
+
+_NOTHING = Program((), (), ())
 
 
 def _param_key(param: Any) -> Hashable:

@@ -41,6 +41,16 @@ JAX's own: they are numbered in a list beside the text.
       d: f32[dst, 3] = sum over (u -> v) of c
       f: f32[edge, 3] = on each edge c
 
+Selections and folds are such blocks too (`gnnjit.ir.parse` does not read these back):
+
+    select over (u -> v) of a[u], n        the number n of the edge at which c has rank r in its row
+      c: f32[edge, 3] = tanh(a[u])
+      d: i32[dst, 2, 3] = number n at rank r of c, largest first
+
+    fold over (u -> v) in order of t, of a[u], p.w    edge after edge, from state s to the next
+      ...
+      h: f32[dst, 3] = s from 0.0 to g
+
 An operand read twice, or a constant, is listed with a name of its own: `g = 2.0`.
 
 *Constants* without a suffix are `f32`, `i32` or `bool`; others say so: `1:u32`. `f32(0.2)` is the
@@ -54,7 +64,7 @@ import functools
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -69,6 +79,7 @@ from gnnjit.ir.program import (
     AtVertex,
     Degree,
     Equation,
+    Fold,
     Index,
     Lax,
     Literal,
@@ -76,6 +87,7 @@ from gnnjit.ir.program import (
     Pool,
     Program,
     Reduce,
+    Select,
     Store,
     Value,
 )
@@ -187,6 +199,8 @@ class Printer:
         """The lines of one equation, each with its location."""
         if isinstance(eqn.op, Aggregate):
             return self.traversal(eqn, eqn.op, indent)
+        if isinstance(eqn.op, (Select, Fold)):
+            return self.in_turn(eqn, eqn.op, indent)
         if not eqn.outputs:  # ill-formed; shown in the verifier's messages
             operands = ", ".join(map(self.atom, eqn.inputs))
             return [(f"{indent}{eqn.op.name}({operands})", eqn.location)]
@@ -263,16 +277,47 @@ class Printer:
             return f"{type(param).__name__}({', '.join(f'{k}={self.param(p)}' for k, p in said)})"
         return self.reference(param)
 
-    def traversal(self, eqn: Equation, op: Aggregate, indent: str) -> list[Line]:
+    def in_turn(self, eqn: Equation, op: Select | Fold, indent: str) -> list[Line]:
+        """A selection or a fold."""
+        own, body = [self.atom(a) for a in eqn.inputs[: op.own]], op.body
+        for state in body.inputs[: op.carried]:
+            self.name(state)
+        operands = self.operands(eqn.inputs[op.own :], body.inputs[op.carried :], body)
+        head = f"{indent}{op.name} {OVER[op.into.kind]}"
+        if isinstance(op, Fold) and op.ordered:
+            head += f" in order of {self.atom(eqn.inputs[0], Space.EDGE)},"
+        lines: list[Line] = [
+            (head + (f" of {', '.join(operands)}" if operands else ""), eqn.location)
+        ]
+        for inner in body.equations:
+            lines += self.equation(inner, indent + "  ")
+        ends = [self.atom(a, Space.EDGE) for a in body.outputs]
+        if isinstance(op, Select):
+            first = ", largest first" if op.descending else ""
+            hows = [f"number {ends[1]} at rank {own[0]} of {ends[0]}{first}"]
+        else:
+            states = map(self.atom, body.inputs[: op.carried])
+            pairs = zip(states, own[op.ordered :], ends, strict=False)
+            hows = [f"{state} from {start} to {end}" for state, start, end in pairs]
+        for out, how in zip(eqn.outputs, hows, strict=False):
+            lines.append((f"{indent}  {self.typed((out,))} = {how}", None))
+        return lines
+
+    def operands(self, given: Sequence[Atom], inputs: Sequence[Value], body: Program) -> list[str]:
+        """What a block reads, as its head says it; names the inputs of its body."""
         operands = []
-        for outer, inner in zip(eqn.inputs, op.body.inputs, strict=False):
+        for outer, inner in zip(given, inputs, strict=False):
             text = self.atom(outer, Space.EDGE)
-            taken = [self.names.get(v) for v in op.body.inputs]
+            taken = [self.names.get(v) for v in body.inputs]
             if isinstance(outer, Value) and self.name(outer) not in taken:
                 self.names[inner] = self.name(outer)
             else:
                 text = f"{self.name(inner)} = {text}"
             operands.append(text)
+        return operands
+
+    def traversal(self, eqn: Equation, op: Aggregate, indent: str) -> list[Line]:
+        operands = self.operands(eqn.inputs, op.body.inputs, op.body)
         head = f"{indent}{TRAVERSAL}" + (f" of {', '.join(operands)}" if operands else "")
         lines: list[Line] = [(head, eqn.location)]
         for inner in op.body.equations:

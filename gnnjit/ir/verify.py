@@ -11,6 +11,8 @@
   value of sources to destinations.
 - `Store` keeps one edge value as it is.
 - `Degree` is `int32[]` per source, destination or graph; `Index` also per edge.
+- `Select` and `Fold` take operands of sources or destinations, whichever they go into, and others
+  that their body reads on the edges. A `Fold`'s state has one type, from its start to its end.
 - `Aggregate` holds only `Lax` equations. Its body's inputs are its operands one for one, its
   outputs are the body's, each in the space its reduction names (on the edges where it has none).
 """
@@ -33,19 +35,21 @@ from gnnjit.ir.program import (
     AtVertex,
     Degree,
     Equation,
+    Fold,
     Index,
     Lax,
     OfGraph,
     Pool,
     Program,
     Reduce,
+    Select,
     Store,
     Value,
 )
 from gnnjit.ir.show import Printer, kind
 from gnnjit.ir.space import Space, SpaceKind, join
 
-_KINDS = ("sum", "max", "min", "exp_sum")
+_KINDS = ("sum", "max", "min", "prod", "exp_sum")
 
 _sound: weakref.WeakSet[Equation] = weakref.WeakSet()
 """Equations that keep the rules, wherever they stand: passes leave most of them as they are."""
@@ -68,7 +72,7 @@ def verify(program: Program) -> None:
         reason = _broken_rule(eqn)
         if reason is not None:
             _fail(program, eqn, reason)
-        if isinstance(eqn.op, Aggregate):
+        if isinstance(eqn.op, (Aggregate, Select, Fold)):
             _check_body(program, eqn, eqn.op.body)
         _sound.add(eqn)
     for i, atom in enumerate(program.outputs):
@@ -107,12 +111,12 @@ def _broken_rule(eqn: Equation) -> str | None:
             return _brought(eqn)
         case Store():
             return _store(eqn)
-        case Degree():
-            return _number(eqn, ("src", "dst", "graph"))
-        case Index():
-            return _number(eqn, ("src", "dst", "edge", "graph"))
+        case Degree() | Index():
+            return _number(eqn)
         case Aggregate():
             return _aggregate(eqn, eqn.op)
+        case Select() | Fold():
+            return _in_turn(eqn, eqn.op)
 
 
 def _lax(eqn: Equation, op: Lax) -> str | None:
@@ -214,12 +218,43 @@ def _reduction(op: Reduce, out: Value) -> str | None:
     return None
 
 
-def _number(eqn: Equation, allowed: Sequence[SpaceKind]) -> str | None:
+def _number(eqn: Equation) -> str | None:
+    allowed: tuple[SpaceKind, ...] = ("src", "dst", "edge", "graph")
+    if isinstance(eqn.op, Degree):
+        allowed = ("src", "dst", "graph")
     if eqn.inputs or len(eqn.outputs) != 1:
         return f"{eqn.op.name} has no operands and one output"
     if eqn.space.kind not in allowed:
         return f"{eqn.op.name} is defined in {' or '.join(allowed)}, not in {eqn.space.value}"
     return _compare(eqn.outputs, [((), np.dtype(np.int32))], eqn.op.name)
+
+
+def _in_turn(eqn: Equation, op: Select | Fold) -> str | None:
+    """A selection or a fold."""
+    for inner in op.body.equations:
+        if not isinstance(inner.op, Lax):
+            return f"its body holds {inner.op.name}; only primitives of JAX may stand there"
+    own, read = eqn.inputs[: op.own], eqn.inputs[op.own :]
+    if len(read) != len(op.body.inputs) - op.carried:
+        return f"it has {len(read)} operands on the edges, its body {len(op.body.inputs)} inputs"
+    for given, wanted in zip(read, op.body.inputs[op.carried :], strict=True):
+        if not given.space <= wanted.space or _aval(given) != _aval(wanted):
+            return f"an operand is {kind(given)}, its body's input is {kind(wanted)}"
+    if not op.into.is_vertex or any(o.space is not op.into for o in eqn.outputs):
+        return f"it goes into {op.into.value}, a space of vertices that its outputs lie in"
+    start = own[isinstance(op, Fold) and op.ordered :]
+    if any(not a.space <= op.into for a in start):
+        return f"what it starts from cannot be read in {op.into.value}"
+    if isinstance(op, Select):
+        count = own[0].shape[0] if len(own[0].shape) == 1 else -1
+        shape = (count, *op.body.outputs[0].shape)
+        return _compare(eqn.outputs, [(shape, np.dtype(np.int32))], op.name)
+    expected = [_aval(a) for a in op.body.outputs]
+    if [_aval(a) for a in start] != expected or [_aval(a) for a in op.body.inputs][
+        : op.carried
+    ] != expected:
+        return "its state has another type at its start, in its body, or after it"
+    return _compare(eqn.outputs, expected, op.name)
 
 
 def _aggregate(eqn: Equation, op: Aggregate) -> str | None:

@@ -171,7 +171,8 @@ def _tangents(
     operand_tangents: list[Any],
     live: list[int],
 ) -> list[Any]:
-    """The tangents of outputs `live`, one aggregate.
+    """The tangents of outputs `live`, one aggregate. Those of a product are the sum of
+    `step / factor`, times the product.
 
     To an `exp_sum` the maximum is a constant, as in the softmax that it was made from: what shifts
     all scores of a row cancels, or is added again (logsumexp).
@@ -203,15 +204,14 @@ def _tangents(
         for k, attains in zip(ties.numbers, attained, strict=True):
             at = live.index(k)
             steps[at] = jnp.where(attains, steps[at], 0)
-        return steps
+        return _per_factor(steps, values, tuple(call.reductions[k] for k in live))
 
     into = tuple(_as_sum(call.reductions[k]) for k in live)
     found = call.capture(tangent, inputs, into, [*call.operands, *operand_tangents, *tops, *shifts])
     # Here, not on the edges: transposed, the weights multiply the cotangents of rows.
-    for k, share in zip(ties.numbers, weight, strict=True):
-        at = live.index(k)
-        found[at] = found[at] * share
-    return found
+    rows = dict(zip(ties.numbers, weight, strict=True))
+    rows |= {k: outs[k] for k in live if _is_product(call.reductions[k])}
+    return [x * rows[k] if k in rows else x for k, x in zip(live, found, strict=True)]
 
 
 def _terms(
@@ -230,6 +230,16 @@ def _scores(reductions: Reductions) -> dict[int, int]:
 
 def _is_extreme(reduction: Reduce | None) -> bool:
     return reduction is not None and reduction.kind in ("max", "min")
+
+
+def _is_product(reduction: Reduce | None) -> bool:
+    return reduction is not None and reduction.kind == "prod"
+
+
+def _per_factor(steps: Sequence[Any], values: Sequence[Any], reductions: Reductions) -> list[Any]:
+    """The steps of an edge's values, those of a product's factors divided by them."""
+    each = zip(steps, values, reductions, strict=True)
+    return [s / x if _is_product(r) else s for s, x, r in each]
 
 
 def _as_sum(reduction: Reduce | None) -> Reduce | None:
@@ -345,8 +355,8 @@ def _transpose(cts: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
     known = [i for i in range(len(call.operands)) if i not in linear]
     depend = depends(body, set(linear))
     wanted = [k for k, ct in enumerate(cts) if type(ct) is not ad.Zero and depend[k]]
-    if any(_is_extreme(reductions[k]) for k in wanted):
-        raise LayerError("a maximum or minimum is not linear and cannot be transposed")
+    if any(_is_extreme(reductions[k]) or _is_product(reductions[k]) for k in wanted):
+        raise LayerError("a maximum, minimum or product is not linear and cannot be transposed")
     reach = _reached(body, linear, wanted)
     score_of = {k: score for k, score in _scores(reductions).items() if k in wanted}
     scores = sorted(set(score_of.values()))

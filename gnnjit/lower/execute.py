@@ -16,12 +16,14 @@ from gnnjit.ir.program import (
     AtVertex,
     Degree,
     Equation,
+    Fold,
     Index,
     Lax,
     Literal,
     OfGraph,
     Pool,
     Program,
+    Select,
     Value,
     op_key,
 )
@@ -62,7 +64,7 @@ def execute(program: Program, graph: RunGraph, operands: Sequence[Any], run: Run
                 if key not in done:
                     done[key] = _apply(eqn, graph, args)
                 outs = done[key]
-            case Aggregate() | Pool() | OfGraph():
+            case Aggregate() | Pool() | OfGraph() | Select() | Fold():
                 outs = run(graph, eqn, args)
             case AtVertex():
                 outs = args

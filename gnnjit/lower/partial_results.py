@@ -1,9 +1,10 @@
 """Partial results of aggregates, chunk by chunk.
 
-They merge by their reduction: sums add; maxima and minima compare, where a row has edges in the
-chunk; `exp_sum` carries the maximum it is shifted by, and rescales (online softmax). Sums of half
-precision stay in float32 until the end (`wide_sums`). The order of the chunks is fixed, so that
-runs are equal bit for bit; a sum of sums differs from one sum in its last bits.
+They merge by their reduction: sums add, products multiply; maxima and minima compare, where a row
+has edges in the chunk; `exp_sum` carries the maximum it is shifted by, and rescales (online
+softmax). Sums of half precision stay in float32 until the end (`wide_sums`). The order of the
+chunks is fixed, so that runs are equal bit for bit; a sum of sums differs from one sum in its last
+bits.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ def highest(dtype: Any) -> Any:
     return True if dtype == jnp.bool_ else jnp.iinfo(dtype).max
 
 
+_START = {"max": lowest, "min": highest, "prod": lambda dtype: 1}
+"""What rows without edges have, by the reductions whose result there is another number, 0."""
+
+
 def partial_shapes(op: Aggregate, rows: int) -> list[jax.ShapeDtypeStruct]:
     """The shapes of partial results: one array for each output that is not left on the edges, and
     the number of edges of each row where that matters."""
@@ -53,9 +58,8 @@ def partial_shapes(op: Aggregate, rows: int) -> list[jax.ShapeDtypeStruct]:
 def empty(op: Aggregate, rows: int, numpy: Any = np) -> list[Any]:
     """Partial results without any edge, as arrays of `numpy`."""
     kinds = [r.kind for r in op.reductions if r is not None]
-    start = {"max": lowest, "min": highest}
     return [
-        numpy.full(x.shape, start[kind](x.dtype) if kind in start else 0, x.dtype)
+        numpy.full(x.shape, _START[kind](x.dtype) if kind in _START else 0, x.dtype)
         for kind, x in itertools.zip_longest(kinds, partial_shapes(op, rows))
     ]
 
@@ -75,7 +79,7 @@ def wide_sums(op: Aggregate) -> Aggregate:
 
 
 def _counts(op: Aggregate) -> bool:
-    return any(r is not None and r.kind in ("max", "min") for r in op.reductions)
+    return any(r is not None and r.kind in _START for r in op.reductions)
 
 
 def first(op: Aggregate, outs: Sequence[Any], degree: Any) -> list[Any]:
@@ -91,10 +95,9 @@ def merged(r: Reduce, before: Any | None, new: Any, degree: Any) -> Any:
         return new if before is None else before + new
     some = degree.sum() > 0 if r.into is Space.SHARED else _as_column(degree > 0, new)
     if before is None:
-        start = lowest if r.kind == "max" else highest
-        return jnp.where(some, new, jnp.full_like(new, start(new.dtype)))
-    better = jnp.maximum if r.kind == "max" else jnp.minimum
-    return jnp.where(some, better(before, new), before)
+        return jnp.where(some, new, jnp.full_like(new, _START[r.kind](new.dtype)))
+    both = {"max": jnp.maximum, "min": jnp.minimum, "prod": jnp.multiply}[r.kind]
+    return jnp.where(some, both(before, new), before)
 
 
 def counted(
@@ -150,7 +153,7 @@ def finish(op: Aggregate, partial: Sequence[Any]) -> list[Any]:
             found.append(None)
             continue
         x = next(values)
-        if r.kind in ("max", "min"):
+        if r.kind in _START:
             degree = partial[-1]
             some = degree.sum() > 0 if r.into is Space.SHARED else _as_column(degree > 0, x)
             x = jnp.where(some, x, jnp.zeros_like(x))

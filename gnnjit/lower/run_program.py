@@ -9,13 +9,27 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from gnnjit.errors import LayerError
 from gnnjit.ir.evaluate import is_shared
 from gnnjit.ir.interpret import Incidence
-from gnnjit.ir.program import Aggregate, Atom, Degree, Equation, OfGraph, Pool, Program, Value
+from gnnjit.ir.program import (
+    Aggregate,
+    Atom,
+    Degree,
+    Equation,
+    Fold,
+    OfGraph,
+    Pool,
+    Program,
+    Select,
+    Value,
+)
 from gnnjit.ir.space import Space
 from gnnjit.lower import members
 from gnnjit.lower.aggregate import aggregate
 from gnnjit.lower.execute import execute, size, spread
+from gnnjit.lower.fold import fold
+from gnnjit.lower.select import select
 from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
 
 
@@ -44,6 +58,12 @@ def run_program(
                 return [read[key]]
             case Degree():
                 return [members.num_vertices(graph)]
+            case Select():
+                _refuse_streamed(graph, eqn, "ranks of edges (gnnjit.argmax, sort and their like)")
+                ranks = at_rows(graph, args[0], eqn.inputs[0], eqn.op.into)
+                return [select(graph, eqn.op, ranks, args[1:], limit)]
+            case Fold():
+                return _folded(graph, eqn, eqn.op, args)
         raise AssertionError(eqn.op)
 
     return outputs(graph, program, output_spaces, execute(program, graph, operands, run))
@@ -64,9 +84,36 @@ def outputs(
     return result
 
 
+def _folded(graph: AnyGraph, eqn: Equation, op: Fold, args: Sequence[Any]) -> list[Any]:
+    if isinstance(graph, ShardedGraph):
+        raise LayerError(
+            f"{eqn.location or 'layer'}: gnnjit.fold on a sharded graph, whose shards would wait "
+            "for each other edge after edge: call the layer on a graph that is not sharded"
+        )
+    _refuse_streamed(graph, eqn, "gnnjit.fold")
+    order = on_edges(graph, args[0], eqn.inputs[0]) if op.ordered else None
+    own = zip(args[op.ordered : op.own], eqn.inputs[op.ordered : op.own], strict=True)
+    start = [at_rows(graph, x, a, op.into) for x, a in own]
+    return fold(graph, op, order, start, args[op.own :])
+
+
+def _refuse_streamed(graph: AnyGraph, eqn: Equation, what: str) -> None:
+    """Error where the edges are not at hand: they are taken one after the other, or often."""
+    if not isinstance(graph, ShardedGraph) and not hasattr(graph.src, "shape"):
+        raise LayerError(
+            f"{eqn.location or 'layer'}: {what} on a streamed graph, whose edges come block by "
+            "block: call the layer on a gnnjit.Graph in memory, outside of gnnjit.stream"
+        )
+
+
+def at_rows(graph: AnyGraph, x: Any, atom: Atom, space: Space) -> Any:
+    """A value of vertices, one for each also if it is shared."""
+    return jnp.broadcast_to(x, (size(graph, space), *jnp.shape(x))) if is_shared(atom) else x
+
+
 def over_rows(graph: AnyGraph, x: Any, atom: Atom) -> Any:
     """A value of destinations, one for each also if it is shared."""
-    return jnp.broadcast_to(x, (graph.num_dst, *jnp.shape(x))) if is_shared(atom) else x
+    return at_rows(graph, x, atom, Space.DST)
 
 
 def on_edges(graph: AnyGraph, x: Any, atom: Atom) -> Any:

@@ -27,6 +27,7 @@ from gnnjit.passes.scores_as_products import MOST, ScoresAsProducts
 from gnnjit.passes.share_subexpressions import ShareSubexpressions
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.passes.sink_broadcasts import SinkBroadcasts
+from gnnjit.passes.sink_into_sequences import SinkIntoSequences
 from gnnjit.passes.sink_row_arithmetic import SinkRowArithmetic
 from gnnjit.passes.sink_scaling import SinkScaling
 from gnnjit.passes.sink_vertex_work import SinkVertexWork
@@ -161,6 +162,7 @@ CHOOSE: tuple[Row, ...] = (
 
 FUSE: tuple[Row, ...] = (
     Row(StoreEdgeValues, lambda o: StoreEdgeValues(o.choices.stored), "choices.stored"),
+    Row(SinkIntoSequences),
     Row(OnlineSoftmax, when="online"),
     Row(SinkBroadcasts),
     Row(SinkScaling),

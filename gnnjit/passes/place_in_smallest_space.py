@@ -6,8 +6,8 @@ Every value moves to the join of its operands' spaces; that inference is NeuGrap
 redundant computation (section 3.4). A reduction of a value that is the same on all edges of an
 element becomes a product with the degree (sum; of half precision, in float32), or the value itself
 where there are edges (max, min). A `store` of what leaves the edges is dropped. Always legal.
-Refuses `exp_sum`, which is made after this pass; what truly depends on both endpoints stays on the
-edges, and so does work of the vertices in `keep` (that `sink-vertex-work` put there).
+Refuses `prod`, and `exp_sum`, which is made after this pass; what truly depends on both endpoints
+stays on the edges, and so does work of the vertices in `keep` (that `sink-vertex-work` put there).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def homes(program: Program) -> dict[Atom, Space]:
 def _reduce_of_constant(builder: Builder, eqn: Equation) -> bool:
     op, x, where = eqn.op, builder[eqn.inputs[0]], eqn.location
     assert isinstance(op, Reduce)
-    if op.kind == "exp_sum" or op.into is Space.SHARED or not x.space <= op.into:
+    if op.kind in ("exp_sum", "prod") or op.into is Space.SHARED or not x.space <= op.into:
         return False
     out = eqn.outputs[0]
     if op.kind == "sum":

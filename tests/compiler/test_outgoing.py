@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,42 +15,9 @@ import gnnjit
 from gnnjit.errors import GnnjitWarning, LayerError
 from gnnjit.lower import choose
 
-F = 3
+from .drawn import GRAPHS, F, assert_same, drawn, features, of, real
+
 WORDS = ("sum", "mean", "max", "min", "var", "std", "logsumexp")
-
-
-def drawn(vertices: int, edges: int, seed: int = 0) -> gnnjit.Graph:
-    """With a self loop, parallel edges, a hub, and a vertex without edges."""
-    rng = np.random.default_rng(seed)
-    src, dst = rng.integers(0, vertices - 1, (2, edges))
-    src[: edges // 3] = 1
-    src[-1], dst[-1], src[-2], dst[-2] = 0, 0, src[-3], dst[-3]
-    return gnnjit.Graph.from_edges(src, dst, vertices)
-
-
-GRAPHS: dict[str, Callable[[], gnnjit.Graph]] = {
-    "some": lambda: drawn(7, 20),
-    "padded": lambda: drawn(6, 12).pad(9, 20),
-    "no edges": lambda: gnnjit.Graph.from_edges([], [], 3),
-}
-
-
-@functools.cache
-def of(name: str) -> gnnjit.Graph:
-    return GRAPHS[name]()
-
-
-def features(graph: gnnjit.Graph, dtype: Any = np.float32) -> tuple[Any, Any, Any]:
-    rng = np.random.default_rng(1)
-    shapes = (graph.num_nodes, F), (graph.num_edges, F), (F, F)
-    return tuple(rng.normal(size=s).astype(dtype) for s in shapes)  # type: ignore[return-value]
-
-
-def real(graph: gnnjit.Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers, sources and destinations of the edges that are no padding."""
-    every = np.arange(graph.num_edges)
-    kept = every if graph.mask is None else every[np.asarray(graph.mask)]
-    return kept, np.asarray(graph.src)[kept], np.asarray(graph.dst)[kept]
 
 
 def plain(word: str, values: Any, rows: np.ndarray, count: int) -> Any:
@@ -74,20 +41,6 @@ def plain_softmax(values: Any, rows: np.ndarray) -> Any:
         at = np.flatnonzero(rows == row)
         out = out.at[at].set(jax.nn.softmax(values[at], axis=0))
     return out
-
-
-def assert_same(fast: Any, slow: Any, args: Any, rtol: float = 2e-5) -> None:
-    """Equal values, and gradients of a nonlinear function of them."""
-
-    def loss(f: Any, args: Any) -> Any:
-        outs = jax.tree.leaves(f(*args))
-        weights = [np.cos(np.arange(o.size)).reshape(o.shape).astype(o.dtype) for o in outs]
-        return sum(jnp.sum(jnp.sin(o) * w) for o, w in zip(outs, weights, strict=True))
-
-    close = functools.partial(np.testing.assert_allclose, rtol=rtol, atol=rtol)
-    jax.tree.map(close, fast(*args), slow(*args))
-    got, want = (jax.grad(lambda xs, f=f: loss(f, xs))(args) for f in (fast, slow))
-    jax.tree.map(close, got, want)
 
 
 @gnnjit.layer
@@ -223,14 +176,15 @@ def test_two_vertex_sets() -> None:
 
 def test_a_block_of_a_sampled_batch() -> None:
     graph = gnnjit.Graph.from_edges([0, 1], [0, 0], num_src=3, num_dst=1)
-    graph = gnnjit.graph.Graph(**{**graph.__dict__, "nested": True})
+    graph = dataclasses.replace(graph, nested=True)
     with pytest.raises(LayerError, match="a block of a sampled batch"):
         gnnjit.layer(lambda v, e: gnnjit.sum(e.src, over="out"))(graph, np.ones((3, F), np.float32))
 
 
 def test_no_such_edges() -> None:
+    both: Any = "both"
     with pytest.raises(LayerError, match=r'over must be "in" .* or "out" .*, got .both.'):
-        gnnjit.layer(lambda v, e: gnnjit.sum(e.src, over="both"))(of("some"), np.ones((7, F)))
+        gnnjit.layer(lambda v, e: gnnjit.sum(e.src, over=both))(of("some"), np.ones((7, F)))
     with pytest.raises(LayerError, match=r"gnnjit.degree\(\) was called outside a layer"):
         gnnjit.degree(over="out")
 

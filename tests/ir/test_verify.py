@@ -55,7 +55,7 @@ INPUTS = "x: f32[src, 3], y: f32[dst, 3], z: f32[graph, 3], w: f32[3], k: i32[]"
          "store keeps values on the edges, but its operand lies in src"),
         ("a: f32[edge, 3] = store(x[u], y[v])", "store has one operand and one output"),
         ("a: f32[dst, 3] = mean over (u -> v) of x[u]",
-         "unknown reduction 'mean'; known are sum, max, min, exp_sum"),
+         "unknown reduction 'mean'; known are sum, max, min, prod, exp_sum"),
         ("a: f32[dst, 2] = sum over (u -> v) of x[u]",
          "output 0 is f32[dst, 2], but sum gives f32[dst, 3]"),
         ("a: f32[dst] = sum over (u -> v) of exp(x[u] - max x[u]) * 1.0",

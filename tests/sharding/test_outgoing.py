@@ -56,3 +56,25 @@ def test_extremes_of_outgoing_edges(word: str) -> None:
     layer = gnnjit.layer(lambda v, e: (v, getattr(gnnjit, word)(e.src * v, over="out")))
     with pytest.raises(LayerError, match=r"on a sharded graph: .* on the reversed graph"):
         layer(s, s.put(np.ones((23, F), np.float32)))
+
+
+@gnnjit.layer
+def ranks(v: Any, e: Any) -> Any:
+    edge = jnp.tanh(e.src * v + e.data)
+    return gnnjit.argmax(edge), gnnjit.median(edge), gnnjit.prod(edge), gnnjit.any(edge > 0.9)
+
+
+@pytest.mark.parametrize("exchange", ["halo", pytest.param("ring", marks=pytest.mark.long)])
+def test_ranks_and_products(exchange: str) -> None:
+    rng, g = np.random.default_rng(0), graph()
+    x, d = (np.float32(rng.normal(size=(n, F))) for n in (g.num_nodes, g.num_edges))
+    s = gnnjit.shard(g, mesh(4), exchange=exchange)
+    got = tuple(map(s.get, ranks(s, s.put(x), edges=s.put_edges(d))))
+    assert_same(got, ranks(g, x, edges=d))
+
+
+def test_folds() -> None:
+    s = gnnjit.shard(graph(), mesh(2))
+    layer = gnnjit.layer(lambda v, e: gnnjit.fold(lambda s, z: s + z, v, e.src))
+    with pytest.raises(LayerError, match=r"gnnjit\.fold on a sharded graph"):
+        layer(s, s.put(np.ones((23, F), np.float32)))

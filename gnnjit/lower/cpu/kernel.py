@@ -295,7 +295,7 @@ def _unsupported(body: Program, reductions: Sequence[Reduce | None], rows: Space
             continue
         if op.into not in (rows, Space.SHARED):
             out.append(f"a reduction into {op.into.value} in a traversal by {rows.value}")
-        if op.kind not in ("sum", "max", "min") or value.dtype == np.bool_:
+        if op.kind not in ("sum", "max", "min", "prod") or value.dtype == np.bool_:
             out.append(f"no CPU kernel code for {op.kind} of {value.dtype}")
     return sorted(set(out))
 

@@ -139,4 +139,5 @@ def _add(total: Any, x: Any, reduction: Reduce, keep: Any) -> Any:
     x = x.astype(total.dtype)
     keep = keep.reshape((-1,) + (1,) * (x.ndim - 1))
     x = jnp.where(keep, x, neutral(reduction, total.dtype))
-    return {"sum": jnp.add, "max": jnp.maximum, "min": jnp.minimum}[reduction.kind](total, x)
+    how = {"sum": jnp.add, "max": jnp.maximum, "min": jnp.minimum, "prod": jnp.multiply}
+    return how[reduction.kind](total, x)

@@ -38,8 +38,8 @@ def accumulator_dtype(dtype: Any) -> Any:
 
 
 def neutral(reduction: Reduce, dtype: Any) -> Any:
-    if reduction.kind == "sum":
-        return jnp.zeros((), dtype)
+    if reduction.kind in ("sum", "prod"):
+        return jnp.asarray(reduction.kind == "prod", dtype)
     return extreme(dtype, -1 if reduction.kind == "max" else 1)
 
 
@@ -268,11 +268,11 @@ class _ChunkStep:
     def reduce(self, total: Any, x: Any, r: Reduce, part: _ChunkEdges) -> Any:
         x = _mask(x.astype(total.dtype), part.valid, neutral(r, total.dtype))
         if r.into is Space.SHARED:
-            whole = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}[r.kind](x, axis=0)
-            pair = jnp.stack([total[0], whole])
-            return {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}[r.kind](pair, axis=0)[None]
+            of_all = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min, "prod": jnp.prod}[r.kind]
+            pair = jnp.stack([total[0], of_all(x, axis=0)])
+            return of_all(pair, axis=0)[None]
         at = total.at[part.row]
-        how = {"sum": at.add, "max": at.max, "min": at.min}[r.kind]
+        how = {"sum": at.add, "max": at.max, "min": at.min, "prod": at.multiply}[r.kind]
         return how(x, indices_are_sorted=True, mode="drop", wrap_negative_indices=False)
 
     def write(self, written: Any, x: Any, part: _ChunkEdges) -> Any:
