@@ -23,7 +23,9 @@ from gnnjit import _compat
 from gnnjit.errors import LayerError
 from gnnjit.frontend import formulas
 from gnnjit.frontend.capture import MUTABLE, LayerWalker, refuse
+from gnnjit.frontend.folding import fold_p
 from gnnjit.frontend.interned import interned
+from gnnjit.frontend.ranks import select_p
 from gnnjit.frontend.readout import pool_p
 from gnnjit.frontend.typed_words import union_p
 from gnnjit.frontend.vocabulary import Edges, count_p, degree_p, index_p, reduce_p, softmax_p
