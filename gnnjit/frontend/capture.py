@@ -48,7 +48,7 @@ MUTABLE = (
     "it where the layer is called"
 )
 _OURS = (reduce_p, pool_p, degree_p, index_p, at_vertex_p, select_p, fold_p)
-_OF_EDGES = (reduce_p, select_p, fold_p)
+_OF_EDGES = (reduce_p, select_p)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,11 +176,13 @@ class LayerWalker(Walker[Atom]):
         refuse(eqn, ins, self.where, self.outermost.source_info)
         if eqn.primitive is pool_p:
             return [pool(self.builder, eqn.params["kind"], ins[0], self.where)]
+        if eqn.primitive is fold_p:
+            space = in_turn.into(eqn.params["over"])
+            ins = [self.of_graph(a, space) if a.space is Space.GRAPH else a for a in ins]
+            return in_turn.fold(self.builder, eqn.params, ins, self.step_of(eqn), self.where)
         ins = self.out_of_graphs(ins, eqn.primitive in _OF_EDGES)
         if eqn.primitive is select_p:
             return in_turn.select(self.builder, eqn.params, ins, self.where)
-        if eqn.primitive is fold_p:
-            return in_turn.fold(self.builder, eqn.params, ins, self.step_of(eqn), self.where)
         op, space = self.operation(eqn, ins)
         if op.name == "index":
             ins = []
@@ -271,7 +273,7 @@ def refuse(eqn: Any, ins: Sequence[Atom], where: Location | None, made_at: Any) 
             "same for the whole graph, expected like= (or what gnnjit.dropout is given) on edges "
             "or vertices: draw for a parameter with jax.random, outside the layer"
         )
-    if eqn.primitive in (reduce_p, select_p, pool_p) and ins[0].space is Space.SHARED:
+    if eqn.primitive in (*_OF_EDGES, pool_p) and ins[0].space is Space.SHARED:
         raise LayerError(at + _shared_message(eqn.params["said"], ins[0]))
     if eqn.primitive is pool_p and ins[0].space is Space.GRAPH:
         raise LayerError(at + _graph_message(eqn.params["said"], ins[0]))

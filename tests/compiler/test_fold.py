@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import gnnjit
-from gnnjit.errors import LayerError
+from gnnjit.errors import GnnjitWarning, LayerError
+from gnnjit.graph import batch
 from gnnjit.lower import fold as lowering
 
 from .drawn import GRAPHS, F, assert_same, drawn, features, of, real
@@ -214,6 +215,34 @@ def test_edges_made_inside_a_compiled_function() -> None:
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+def test_globals_and_a_loop_inside_a_step() -> None:
+    one = gnnjit.Graph.from_edges([0, 1], [1, 0], 2)
+    graph, _ = batch([one, one])
+
+    @gnnjit.layer
+    def layer(v: Any, e: Any) -> Any:
+        def turn(state: Any, value: Any) -> Any:
+            twice, _ = jax.lax.scan(lambda c, _: (c + value, None), 0 * value, None, length=2)
+            return jax.nn.relu(state) + twice
+
+        return gnnjit.fold(turn, e.globals, e.src), gnnjit.median(e.src * e.globals)
+
+    x, u = np.ones((4, 1), np.float32), np.array([[-1.0], [2.0]], np.float32)
+    state, median = layer(graph, x, globals=u)
+    assert state[:, 0].tolist() == [2, 2, 4, 4]
+    assert median[:, 0].tolist() == [-1, -1, 2, 2]
+    grad = jax.grad(lambda u: jnp.sum(layer(graph, x, globals=u)[0]))(u)
+    assert grad[:, 0].tolist() == [0, 2]
+
+
+def test_two_vertex_sets_and_no_vertices() -> None:
+    graph = gnnjit.Graph.from_edges([0, 1, 1], [0, 0, 2], num_src=2, num_dst=3)
+    x = gnnjit.Bipartite(jnp.array([2.0, 3.0]), jnp.zeros(3))
+    layer = gnnjit.layer(lambda v, e: gnnjit.fold(lambda s, z: 10 * s + z, v, e.src))
+    assert layer(graph, x).tolist() == [23, 0, 3]
+    assert layer(gnnjit.Graph.from_edges([], [], 0), jnp.zeros(0)).shape == (0,)
+
+
 @pytest.mark.parametrize("sorted_by", ["src", "dst"])
 def test_edges_that_are_said_to_be_symmetric_come_as_given(sorted_by: str) -> None:
     src, dst = np.array([0, 0, 0, 1, 2, 2]), np.array([2, 1, 2, 0, 0, 0])
@@ -280,5 +309,5 @@ def test_without_jit_it_is_compiled_all_the_same() -> None:
     x, _, _ = features(graph)
     want = own(graph, x)
     message = "orders the edges of a vertex"
-    with jax.disable_jit(), pytest.warns(gnnjit.errors.GnnjitWarning, match=message):
+    with jax.disable_jit(), pytest.warns(GnnjitWarning, match=message):
         np.testing.assert_allclose(own(graph, x), want, rtol=1e-5)
