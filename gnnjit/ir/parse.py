@@ -111,6 +111,8 @@ class _Parser:
     def equation(self, scope: Scope) -> Equation:
         if self.line.sees("for"):
             return self.traversal(scope)
+        if self.line.peek().text in ("select", "fold") and self.line.peek(1).text == "over":
+            return self.in_turn(scope)
         line = self.line
         outputs = (self.declared(), *(self.declared() for _ in iter(lambda: line.skip(","), False)))
         line.expect("=")
@@ -251,6 +253,89 @@ class _Parser:
         body = Program(inputs, tuple(equations), atoms, "body")
         op = Aggregate(body, self.scored(head, results))
         return Equation(op, tuple(operands), tuple(out for out, _, _ in results), head.location)
+
+    def in_turn(self, scope: Scope) -> Equation:
+        """`select over (u -> v) of operands` or `fold over (u -> v) in order of t, of operands`,
+        then lines that are further in."""
+        head = self.line
+        kind = head.next().text
+        head.expect("over")
+        into = next((Space(home) for words, home in _OVER.items() if head.skip(*words)), None)
+        if into is None:
+            head.fail("expected (u -> v) or (v <- u) after `over`")
+        order: list[Atom] = []
+        if head.skip("in", "order", "of"):
+            order.append(self.atom(scope))
+            head.expect(",")
+        inner: Scope = {}
+        operands: list[Atom] = []
+        if head.skip("of"):
+            operands = head.listed(lambda: self.operand(scope, inner), END.text)
+        head.expect(END.text)
+        read = tuple(inner.values())
+        states = self.states(head, inner)
+        equations: list[Equation] = []
+        starts: list[Atom] = []
+        ends: list[Atom] = []
+        outs: list[Value] = []
+        descending = first = False
+        self.row += 1
+        while self.row < len(self.lines) and self.line.indent > head.indent:
+            texts = [t.text for t in self.line.tokens]
+            at = texts.index("=") + 1 if "=" in texts else len(texts)
+            if "number" not in texts[at : at + 1] and "from" not in texts[at + 1 : at + 2]:
+                equations.append(self.equation(inner))
+                continue
+            outs.append(self.declared())
+            if kind == "select":
+                descending, first = self.selected(scope, inner, starts, ends)
+            else:
+                self.line.expect("=")
+                self.line.name("a state")
+                self.line.expect("from")
+                starts.append(self.atom(scope))
+                self.line.expect("to")
+                ends.append(self.atom(inner))
+            self.line.expect(END.text)
+            self.row += 1
+        for out in outs:
+            self.define(scope, out)
+        body = Program((*states, *read), tuple(equations), tuple(ends), "body")
+        op = (
+            ir.Select(body, into, descending, first) if kind == "select"
+            else ir.Fold(body, into, bool(order))
+        )  # fmt: skip
+        return Equation(op, (*order, *starts, *operands), tuple(outs), head.location)
+
+    def states(self, head: Line, inner: Scope) -> list[Value]:
+        """The states of a fold, which its last lines name, before any line reads them."""
+        found, start = [], self.row
+        self.row += 1
+        while self.row < len(self.lines) and self.line.indent > head.indent:
+            if "from" in [t.text for t in self.line.tokens]:
+                out = self.declared()
+                self.line.expect("=")
+                name = self.line.name("a state")
+                found.append(Value(out.shape, out.dtype, out.space, name))
+                self.define(inner, found[-1])
+                self.line.at = 0
+            self.row += 1
+        self.row = start
+        return found
+
+    def selected(
+        self, scope: Scope, inner: Scope, ranks: list[Atom], ends: list[Atom]
+    ) -> tuple[bool, bool]:
+        """`= number n at rank r of c, largest first`"""
+        self.line.expect("=", "number")
+        number = self.atom(inner)
+        self.line.expect("at")
+        first = self.line.skip("first")
+        self.line.expect("rank")
+        ranks.append(self.atom(scope))
+        self.line.expect("of")
+        ends += [self.atom(inner), number]
+        return self.line.skip(",", "largest", "first"), first
 
     def operand(self, scope: Scope, inner: Scope) -> Atom:
         """`x[u]`, or `name = x[u]`; defines the body's input."""

@@ -41,10 +41,10 @@ JAX's own: they are numbered in a list beside the text.
       d: f32[dst, 3] = sum over (u -> v) of c
       f: f32[edge, 3] = on each edge c
 
-Selections and folds are such blocks too (`gnnjit.ir.parse` does not read these back):
+Selections and folds are such blocks too:
 
     select over (u -> v) of a[u], n        the number n of the edge at which c has rank r in its row
-      c: f32[edge, 3] = tanh(a[u])
+      c: f32[edge, 3] = tanh(a[u])         (`first rank r` where all of r are 0)
       d: i32[dst, 2, 3] = number n at rank r of c, largest first
 
     fold over (u -> v) in order of t, of a[u], p.w    edge after edge, from state s to the next
@@ -294,7 +294,8 @@ class Printer:
         ends = [self.atom(a, Space.EDGE) for a in body.outputs]
         if isinstance(op, Select):
             first = ", largest first" if op.descending else ""
-            hows = [f"number {ends[1]} at rank {own[0]} of {ends[0]}{first}"]
+            rank = f"{'first ' if op.first else ''}rank {own[0]}"
+            hows = [f"number {ends[1]} at {rank} of {ends[0]}{first}"]
         else:
             states = map(self.atom, body.inputs[: op.carried])
             pairs = zip(states, own[op.ordered :], ends, strict=False)

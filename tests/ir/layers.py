@@ -108,9 +108,26 @@ def sent() -> Program:
     return trace(sent, inputs, edge_values=True)
 
 
+def ordered() -> Program:
+    """Ranks, and states that edges change."""
+
+    def ordered(x_src: Any, x: Any, w: Any) -> Any:
+        edge = x_src * x
+        state = gnnjit.fold(lambda s, z: s @ w + z, x, edge, order=edge[0])
+        count = gnnjit.fold(lambda s, z: (s[1], s[0] + 1), (jnp.int32(0), jnp.int32(1)), edge)
+        return state, count, gnnjit.argmin(x_src - x), gnnjit.top_k(edge, 2)
+
+    inputs = [
+        value("e.src", Space.SRC, 2),
+        value("v", Space.DST, 2),
+        value("w", Space.SHARED, 2, 2),
+    ]
+    return trace(ordered, inputs, edge_values=True)
+
+
 LAYERS = {
     "gat": gat, "gcn": gcn, "sage": sage, "several": several, "graphs": graphs,
-    "outgoing": outgoing, "sent": sent,
+    "outgoing": outgoing, "sent": sent, "ordered": ordered,
 }  # fmt: skip
 
 # 4 sources, 5 destinations: source 3 and destinations 2 and 4 are isolated, 0 -> 0 comes twice.

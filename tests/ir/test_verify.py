@@ -277,3 +277,22 @@ def test_what_was_sound_is_looked_at_where_it_stands() -> None:
     assert "operand 0" in error(without)
     twice = dataclasses.replace(program, equations=program.equations * 2)
     assert "already defined" in error(twice)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("fold over (u -> v) of x[u]", "  a: f32[edge] = s[v] + x[u]",
+          "  b: f32[dst] = s from x to a"), "what it starts from cannot be read in dst"),
+        (("fold over (u -> v) of x[u]", "  a: f32[edge] = s[v] + x[u]",
+          "  b: f32[dst] = s from r to a"), "its state has another type at its start"),
+        (("select over (u -> v) of x[u], n", "  b: i32[dst] = number n at rank r of x"),
+         "output 0 is i32[dst], but select gives i32[dst, 2]"),
+        (("select over (u -> v) of x[u], n", "  a: f32[dst] = sum over (u -> v) of x[u]",
+          "  b: i32[dst, 2] = number n at rank r of x"), "its body holds sum; only primitives"),
+    ],
+)  # fmt: skip
+def test_rules_of_selections_and_folds(lines: tuple[str, ...], message: str) -> None:
+    text = "\n  ".join(lines)
+    head = "layer f(x: f32[src], y: f32[dst], r: i32[dst, 2], n: i32[edge])"
+    assert message in error(parse(f"{head}\n  {text}\n  return b"))
