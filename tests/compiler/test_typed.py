@@ -49,8 +49,15 @@ def compare(layer: Any, case: str, dtype: Any = np.float32, rtol: float = 2e-5) 
     close(grads, plain_grads, rtol)
 
 
-@pytest.mark.parametrize("case", cases.CASES)
-@pytest.mark.parametrize("layer", cases.LAYERS, ids=lambda f: f.__name__)
+SHORT = [(layer, "academic") for layer in cases.LAYERS] + [(cases.hgt, "one-type")]
+LONG = [(f, case) for f in cases.LAYERS for case in cases.CASES if (f, case) not in SHORT]
+
+
+@pytest.mark.parametrize(
+    ("layer", "case"),
+    [*SHORT, *(pytest.param(*pair, marks=pytest.mark.long) for pair in LONG)],
+    ids=lambda x: getattr(x, "__name__", x),
+)
 def test_values_and_gradients(layer, case):
     compare(layer, case)
 
