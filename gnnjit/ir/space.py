@@ -27,8 +27,8 @@ class Space:
     is one object for each space, also after pickling, so `is` compares two of them.
 
     Layers use `SHARED`, `GRAPH` (one value for each graph of a batch), `SRC`, `DST` and `EDGE`.
-    Spaces with a name can be joined, printed and parsed. Programs of typed graphs have them until they
-    are cut into parts of one relation (design/0017); no pass or lowering knows them.
+    Spaces with a name can be joined, printed and parsed. Programs of typed graphs have them until
+    they are cut into parts of one relation (design/0017); no pass or lowering knows them.
     """
 
     kind: SpaceKind
