@@ -42,7 +42,8 @@ def test_names() -> None:
         "Bipartite", "Graph", "TypedGraph", "all", "any", "argmax", "argmin", "autotuning", "check",
         "degree", "dropout", "explain", "fold", "keep_memory", "layer", "logsumexp", "max", "mean",
         "median", "memory_budget", "min", "portable", "prod", "quantile", "random_uniform",
-        "rebalance", "reference", "shard", "softmax", "sort", "std", "stream", "sum", "top_k", "var",
+        "rebalance", "reference", "shard", "softmax", "sort", "std", "stream", "sum", "top_k",
+        "var",
     ]  # fmt: skip
 
 

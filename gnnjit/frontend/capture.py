@@ -193,7 +193,7 @@ class LayerWalker(Walker[Atom]):
         """The program of a fold's step, of its inputs and of what it closed over."""
 
         def body(inputs: Sequence[Value], closed: Sequence[Value]) -> Program:
-            walker = _LayerWalker(Builder([*inputs, *closed]), edge_values=False)
+            walker = LayerWalker(Builder([*inputs, *closed]), edge_values=False)
             walker.outermost, walker.where = self.outermost, self.where
             outs = walker.run([eqn.params["step"]], list(closed), list(inputs))
             return Program((*inputs, *closed), tuple(walker.builder.equations), tuple(outs), "body")

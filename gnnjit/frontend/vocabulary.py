@@ -245,7 +245,7 @@ def edges_over(said: str, over: Any) -> Edges:
     if over == "out" and by_relation.value:
         raise LayerError(
             f'gnnjit.{said}: over="out" on a gnnjit.TypedGraph, whose layers reduce the edges that '
-            "end at a type: call the layer on graph.reverse(), where those edges end that leave here"
+            "end at a type: call another layer on graph.reverse(), where these edges end"
         )
     return Edges(over)
 

@@ -86,6 +86,13 @@ def parameters(v: Any, e: Any) -> Any:
         (lambda v, e: v * e, "used as an array"),
         (lambda v, e: gnnjit.softmax(v), "needs a value on edges, got one of dst"),
         (lambda v, e: v + readout.sum(v), "readout.sum.*reduce the vertices of a type between"),
+        (lambda v, e: gnnjit.median(e.map(lambda r: r.src)), "gnnjit.median in a.*one of sum, mean"),
+        (lambda v, e: gnnjit.prod(e.relations[0].src), "gnnjit.prod in a layer on a"),
+        (
+            lambda v, e: gnnjit.fold(lambda c, x: c + x, 0.0 * v, e.relations[0].src),
+            "gnnjit.fold in a layer on a",
+        ),
+        (lambda v, e: gnnjit.sum(e.relations[0].src, over="out"), "sum: over=.out.*graph.reverse"),
         (of_two, r"values of .*'writes'.* and .*'cites'.*reduce them into the vertex first"),
         (nested, "inside the function of another e.map"),
         (of_other, "gave a value of .*'writes'.* for .*'cites'"),
