@@ -86,7 +86,7 @@ def parameters(v: Any, e: Any) -> Any:
         (lambda v, e: v * e, "used as an array"),
         (lambda v, e: gnnjit.softmax(v), "needs a value on edges, got one of dst"),
         (lambda v, e: v + readout.sum(v), "readout.sum.*reduce the vertices of a type between"),
-        (lambda v, e: gnnjit.median(e.map(lambda r: r.src)), "gnnjit.median in a.*one of sum, mean"),
+        (lambda v, e: gnnjit.median(e.map(lambda r: r.src)), "median in a.*one of sum, mean"),
         (lambda v, e: gnnjit.prod(e.relations[0].src), "gnnjit.prod in a layer on a"),
         (
             lambda v, e: gnnjit.fold(lambda c, x: c + x, 0.0 * v, e.relations[0].src),
