@@ -300,16 +300,20 @@ class _Ties:
             inputs.append(Value(atom.shape, x.dtype, home(call.reductions[k])))
         n = len(self.body.inputs)
 
-        def count(*xs: Any) -> list[Any]:
+        def ones(*xs: Any) -> list[Any]:
             values = evaluate_element(self.body, xs[:n])
             attained = self.attained(call, xs[:n], xs[n:], values)
             return [attains.astype(jnp.float32) for attains in attained]
 
         into = tuple(_as_sum(call.reductions[k]) for k in self.numbers)
         operands = [lax.stop_gradient(x) for x in call.operands]
-        counts = call.capture(count, inputs, into, [*operands, *best])
-        types = [call.body.outputs[k].dtype for k in self.numbers]
-        return [(1 / jnp.maximum(c, 1)).astype(t) for c, t in zip(counts, types, strict=True)]
+        counts = call.capture(ones, inputs, into, [*operands, *best])
+        shares = []
+        for k, count in zip(self.numbers, counts, strict=True):
+            dtype = call.body.outputs[k].dtype
+            precise = jnp.maximum(count, 1).astype(jnp.promote_types(dtype, jnp.float32))
+            shares.append((1 / precise).astype(dtype))
+        return shares
 
     def attained(
         self, call: _Application, primals: Sequence[Any], best: Sequence[Any], values: Sequence[Any]

@@ -141,3 +141,11 @@ def test_deciding_values_are_float32():
 )
 def test_what_stays_in_its_own_type(fn, dtype):
     assert in_float32(body(fn, dtype), (0,)) is None
+
+
+def test_shares_in_double_precision():
+    with jax.enable_x64(True):
+        graph = gnnjit.Graph.from_edges([0, 1, 2], [0, 0, 0], num_nodes=3)
+        layer = gnnjit.layer(lambda v, e: gnnjit.max(e.src))
+        share = jax.grad(lambda x: layer(graph, x).sum())(np.ones((3, 1)))
+    np.testing.assert_array_equal(share[:, 0], [1 / 3] * 3)
