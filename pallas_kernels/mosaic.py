@@ -42,8 +42,9 @@ else:
 """Why this module cannot be used with the installed JAX; empty if it can."""
 
 WIDTHS = (128, 256, 512, 768, 1024)
-"""Sizes of vectors that are taken. All multiples of 128 lower, but of 384 bfloat16 numbers a thread
-reads three at once, whose alignment nobody has checked on a GPU; 640 and more was not needed."""
+"""Sizes of vectors that are taken. All multiples of 128 lower. 384 is left out, since a thread
+reads three bfloat16 numbers at once there, an alignment that was not checked on a GPU; 640 and more
+were not needed."""
 
 Values = list[Any]
 

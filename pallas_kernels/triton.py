@@ -49,8 +49,8 @@ def outer(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def maximum(a: jax.Array, b: jax.Array, *, number: bool = False) -> jax.Array:
-    """The larger one, NaN where either is: the backend's own `max` drops NaN. number: `b` is none,
-    for which one comparison is enough."""
+    """The larger one, NaN where either is: the backend's own `max` drops NaN. number: `b` is never
+    NaN, so one comparison is enough."""
     if not jnp.issubdtype(a.dtype, jnp.floating):
         return jnp.maximum(a, b)
     return jnp.where(a < b, b, a) if number else jnp.where((a > b) | (a != a), a, b)
