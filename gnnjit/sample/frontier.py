@@ -24,11 +24,12 @@ _VERTEX, _ENTRIES, _NEXT, _NEXT_SLOT, _NEXT_DEGREE = range(5)
 """The columns of the index array."""
 
 _UNREAD, _KNOWN = -2, -1
-"""In place of a next slot. Unread: the next vertex is still a place in the graph; known: its slot
-and its degree are not looked up."""
+"""What stands in place of a next slot. Unread: instead of the next vertex there is the place in the
+graph where it is read. Known: the vertex is read, but not its slot and its degree."""
 
 _AHEAD = 12
-"""How many vertices later memory is read that was asked for, and later again what it points to."""
+"""Vertices between asking for memory and reading it. A next vertex is read so many vertices after
+it was drawn, and its degree after twice as many."""
 
 _PROBES_AHEAD = 4
 """How many probes ahead an index is asked for; an entry of the table twice as far."""
@@ -66,11 +67,11 @@ class FrontierSampler(InducedSampler):
       vertex is still in the frontier stands in the index array: a pop writes nothing to the table.
     - Probes are over the used part and some room behind it, which are cleaned up when the table or
       the index array is full or less than `1 / enlargement` of them is valid: so the expected
-      probes of a pop are at most `enlargement`. Thanks to the room, what is probed over seldom
-      changes, and memory can be asked for some probes ahead. A table that is too small for a
-      frontier of high degrees grows.
-    - Where a vertex will move is drawn when it comes in, not when it is popped, and looked up a few
-      pops later, when memory has come that was asked for: so that a pop waits for no memory of the
+      probes of a pop are at most `enlargement`. The range of the probes changes only when the room
+      is used up, so the next ones are known, and their memory is asked for. A table that is too
+      small for a frontier of high degrees grows.
+    - Where a vertex will move is drawn when it comes in, not when it is popped. The processor is
+      asked for that memory at once, and the memory is read some pops later, so no pop waits for the
       graph. The distribution is the same.
 
     Args:

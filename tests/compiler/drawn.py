@@ -49,8 +49,11 @@ def real(graph: gnnjit.Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return kept, np.asarray(graph.src)[kept], np.asarray(graph.dst)[kept]
 
 
-def assert_same(fast: Any, slow: Any, args: Any, rtol: float = 2e-5) -> None:
-    """Equal values, and gradients of a nonlinear function of them."""
+def assert_same(
+    fast: Any, slow: Any, args: Any, rtol: float = 2e-5, *, compiled: bool = True
+) -> None:
+    """Equal values, and gradients of a nonlinear function of them. compiled: gradients, and values
+    of `slow`, are compiled as a whole: each operation alone takes as long to compile."""
 
     def loss(f: Any, args: Any) -> Any:
         outs = jax.tree.leaves(f(*args))
@@ -58,6 +61,8 @@ def assert_same(fast: Any, slow: Any, args: Any, rtol: float = 2e-5) -> None:
         return sum(jnp.sum(jnp.sin(o) * w) for o, w in zip(outs, weights, strict=True))
 
     close = functools.partial(np.testing.assert_allclose, rtol=rtol, atol=rtol)
-    jax.tree.map(close, fast(*args), slow(*args))
-    got, want = (jax.grad(lambda xs, f=f: loss(f, xs))(args) for f in (fast, slow))
+    whole = jax.jit if compiled else (lambda f: f)
+    want, got = whole(lambda xs: slow(*xs))(args), fast(*args)
+    jax.tree.map(close, got, want)
+    got, want = (whole(jax.grad(functools.partial(loss, f)))(args) for f in (fast, slow))
     jax.tree.map(close, got, want)

@@ -28,6 +28,7 @@ from .batches import (
     rows_of_graphs,
     small,
 )
+from .drawn import assert_same
 
 WORDS = ("sum", "mean", "max", "min", "std")
 W = np.random.default_rng(7).normal(size=(F, F))
@@ -66,22 +67,6 @@ def call(layer: Any, b: Batch, a: dict[str, Any], w: Any, used: str = "d") -> An
     given = {"edges": a["d"]} if "d" in used else {}
     given |= {"globals": a["u"]} if "u" in used else {}
     return layer(b.graph, a["x"], w, **given)
-
-
-def assert_same(fast: Any, slow: Any, args: Any, rtol: float = 2e-5) -> None:
-    """Equal values, and gradients of a nonlinear function of them."""
-
-    def loss(f: Any, args: Any) -> Any:
-        outs = jax.tree.leaves(f(*args))
-        weights = [np.cos(np.arange(o.size)).reshape(o.shape).astype(o.dtype) for o in outs]
-        return sum(jnp.sum(jnp.sin(o) * w) for o, w in zip(outs, weights, strict=True))
-
-    close = functools.partial(np.testing.assert_allclose, rtol=rtol, atol=rtol)
-    # Compiled as a whole: each operation alone takes as long to compile.
-    want, got = jax.jit(lambda xs: slow(*xs))(args), fast(*args)
-    jax.tree.map(close, got, want)
-    got, want = (jax.jit(jax.grad(functools.partial(loss, f)))(args) for f in (fast, slow))
-    jax.tree.map(close, got, want)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from gnnjit.ir.large_products import MATRIX
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Value
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import TableRows, read_of
@@ -23,7 +24,7 @@ from gnnjit.lower.cpu.index_rules import combiner
 from gnnjit.lower.cpu.math_rules import convert
 from gnnjit.lower.cpu.simd import I64, Vec, is_float, is_half, register_type
 
-UNROLLED = 16 * 16 - 1
+UNROLLED = MATRIX - 1
 """Multiplications of a product that is written out at most."""
 
 CHAINS = 8

@@ -23,8 +23,8 @@ from gnnjit.lower.lowering import WRITTEN, LoweringRequest, Reductions
 from gnnjit.lower.pallas.launch import KernelPart, by_edge, by_row
 from gnnjit.lower.pallas.outer_products import find_outer_products, too_large
 
-MATRIX = 32 * 32
-"""Scalars of a matrix from which products with it are done on tiles of edges."""
+TILED = 32 * 32
+"""Scalars of a matrix from which edges are multiplied with it in tiles."""
 
 LONG = 1 << 16
 """Edges from which a copy of their values takes more time than a launch."""
@@ -77,7 +77,7 @@ def find(request: LoweringRequest) -> StagedTraversal | None:
 
 @functools.lru_cache(maxsize=1024)
 def _find(body: Program, reductions: Reductions, by: Space) -> StagedTraversal | None:
-    if not any(is_large_product(e, MATRIX) for e in body.equations):
+    if not any(is_large_product(e, TILED) for e in body.equations):
         return None
     outer = find_outer_products(body, reductions)
     owned = [i for i, r in enumerate(reductions) if r is not None and r.into is by]
