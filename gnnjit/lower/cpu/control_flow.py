@@ -62,6 +62,16 @@ class Emitter(Codegen):
         self.b.branch(head)
         self.b.position_at_end(done)
 
+    def each_vector(self, size: int, run: Callable[[ir.Value, int], None]) -> None:
+        """`run(at, width)` for each vector of `size` scalars: a loop, and what is left of it."""
+        rest = size % self.lanes
+        if size > rest:
+            with self.loop(I64(0), I64(size - rest), self.lanes) as at:
+                run(at, self.lanes)
+        if rest:
+            with self.scope():
+                run(I64(size - rest), rest)
+
     @contextlib.contextmanager
     def when(self, condition: ir.Value) -> Iterator[None]:
         with self.b.if_then(condition), self.scope():

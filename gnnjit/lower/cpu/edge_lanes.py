@@ -21,7 +21,7 @@ from gnnjit.lower.cpu.index_rules import combiner, identity
 from gnnjit.lower.cpu.job import JobReader
 from gnnjit.lower.cpu.simd import I32, I64, PTR, Vec, is_half, mangle, memory_type
 from gnnjit.lower.cpu.spec import PER_EDGE, Spec
-from gnnjit.lower.cpu.vector_loops import Env
+from gnnjit.lower.cpu.stored import Env
 
 MOST_SCALARS = 8
 """Scalars of a value of an edge at most."""

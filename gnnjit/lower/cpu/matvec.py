@@ -196,36 +196,51 @@ class Product:
         taken = m.take([convert(m, other, kind)], self.plan.places)
         given = m.stack(-(-taken.size * kind.itemsize // 8))
         m.store(taken, given, np.arange(taken.size))
-        if batch * rows == 1:
-            return dataclasses.replace(self._row(given, self.pointer), dtype=dtype)
         columns = self.plan.columns
+        product = VectorMatrix(m, kind, inner, columns, self.registers)
+        if batch * rows == 1:
+            return dataclasses.replace(product.of(given, self.pointer), dtype=dtype)
         result = m.stack(-(-batch * rows * columns * kind.itemsize // 8))
         with m.loop(I64(0), I64(batch)) as b:
             matrix = m.offset(self.pointer, b, inner * columns * kind.itemsize)
             with m.loop(I64(0), I64(rows)) as r:
                 row = m.b.add(m.b.mul(b, I64(rows)), r)
-                sums = self._row(m.offset(given, row, inner * kind.itemsize), matrix)
+                sums = product.of(m.offset(given, row, inner * kind.itemsize), matrix)
                 m.store(sums, m.offset(result, row, columns * kind.itemsize), np.arange(columns))
         found = m.load(result, kind, np.arange(batch * rows * columns))
         return dataclasses.replace(found, dtype=dtype)
 
-    def _row(self, given: ir.Value, matrix: ir.Value) -> Vec:
-        kind, columns = self.plan.matrix.dtype, self.plan.columns
+
+@dataclasses.dataclass(frozen=True)
+class VectorMatrix:
+    """Code for `[inner] @ [inner, columns]`, both in memory, of floats as they are in registers.
+
+    registers: vectors of sums at most.
+    """
+
+    m: Emitter
+    dtype: np.dtype
+    inner: int
+    columns: int
+    registers: int
+
+    def of(self, given: ir.Value, matrix: ir.Value) -> Vec:
+        """The product of what pointers point to."""
         chunks: list[ir.Value] = []
         for first, widths in self._strips():
-            chunks += self._strip(given, self.m.offset(matrix, first, kind.itemsize), widths)
-        return Vec(kind, columns, tuple(chunks))
+            chunks += self._strip(given, self.m.offset(matrix, first, self.dtype.itemsize), widths)
+        return Vec(self.dtype, self.columns, tuple(chunks))
 
     def _strips(self) -> Iterator[tuple[int, list[int]]]:
         """Columns whose sums fit registers: the first of them, and the widths of their vectors."""
-        widths, start = self.m.widths(self.plan.columns), 0
+        widths, start = self.m.widths(self.columns), 0
         for strip in np.array_split(widths, -(-len(widths) // self.registers)):
             yield start, strip.tolist()
             start += int(strip.sum())
 
     def _strip(self, given: ir.Value, matrix: ir.Value, widths: list[int]) -> Sequence[ir.Value]:
-        m, kind, size = self.m, self.plan.matrix.dtype, sum(widths)
-        inner, step = self.plan.places.shape[2], kind.itemsize
+        m, kind, size = self.m, self.dtype, sum(widths)
+        inner, step = self.inner, kind.itemsize
         zero = m.literal(kind, 0, size)
         chains = max(1, min(CHAINS // len(widths), inner))
         sums = [m.variable(zero) for _ in range(chains)]
@@ -235,7 +250,7 @@ class Product:
         def grow(place: tuple[ir.Value, ...], k: ir.Value) -> None:
             one = ir.VectorType(register_type(kind), 1)
             scalar = m.b.load(m.offset(given, k, step), align=step, typ=one)
-            row = m.load(m.offset(matrix, k, self.plan.columns * step), kind, np.arange(size))
+            row = m.load(m.offset(matrix, k, self.columns * step), kind, np.arange(size))
             pairs = zip(row.chunks, m.value_of(place, zero).chunks, strict=True)
             new = [m.intrinsic("fma", m.splat(scalar, 0, r.type.count), r, t) for r, t in pairs]
             m.assign(place, Vec(kind, size, tuple(new)))

@@ -383,8 +383,8 @@ def _unspread(atom: Atom, makers: Mapping[Atom, Equation]) -> Atom:
 
 
 def _factors(out: Atom, makers: Mapping[Atom, Equation]) -> tuple[Factors, ...]:
-    """The factors of an outer product of two vectors, perhaps transposed, or of a sum of such
-    products; none of anything else."""
+    """The factors of an outer product of two vectors, perhaps transposed or in another shape, or of
+    a sum of such products; none of anything else."""
     eqn = makers.get(out)
     if eqn is None or not isinstance(eqn.op, Lax):
         return ()
@@ -393,7 +393,11 @@ def _factors(out: Atom, makers: Mapping[Atom, Equation]) -> tuple[Factors, ...]:
         found = [_factors(a, makers) if a.shape == out.shape else () for a in eqn.inputs]
         return (*found[0], *found[1]) if all(found) else ()
     if eqn.op.name == "transpose" and params["permutation"] == (1, 0):
-        return tuple((b, a) for a, b in _factors(eqn.inputs[0], makers))
+        found, shape = _factors(eqn.inputs[0], makers), eqn.inputs[0].shape
+        same = all((a.size, b.size) == shape for a, b in found)
+        return tuple((b, a) for a, b in found) if same else ()
+    if eqn.op.name == "reshape":
+        return _factors(eqn.inputs[0], makers)
     if eqn.op.name != "dot_general":
         return ()
     contracted, batch = params["dimension_numbers"]

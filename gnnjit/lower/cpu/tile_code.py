@@ -21,7 +21,8 @@ from gnnjit.lower.cpu.matvec import SharedMatrix, register_dtype
 from gnnjit.lower.cpu.outer_products import Collector
 from gnnjit.lower.cpu.simd import I64, PTR, Vec, register_type
 from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW
-from gnnjit.lower.cpu.vector_loops import Env, Sink, Stored, VectorLoops, is_looped
+from gnnjit.lower.cpu.stored import Env, Stored, is_looped
+from gnnjit.lower.cpu.vector_loops import Sink, VectorLoops
 
 WIDE = 4
 """Vectors of a block of a product's result at most; its rows take the other registers."""

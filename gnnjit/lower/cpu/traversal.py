@@ -35,8 +35,8 @@ from gnnjit.lower.cpu.matvec import Product, SharedMatrix
 from gnnjit.lower.cpu.outer_products import Collector, Products
 from gnnjit.lower.cpu.simd import I32, I64, PTR, Vec, is_half, mangle
 from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Factors, Spec
+from gnnjit.lower.cpu.stored import Env, Stored, is_looped
 from gnnjit.lower.cpu.tile_code import TiledEdges
-from gnnjit.lower.cpu.vector_loops import Env, Stored, is_looped
 from gnnjit.lower.lowering import Unsupported
 
 LINES_IN_FLIGHT = 96

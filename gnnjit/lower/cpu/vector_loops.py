@@ -5,8 +5,9 @@
 
 A loop takes the scalars of values of one size, those at hand together. What it makes is kept in
 memory where something else than the loop reads it. A sum over a value's scalars ends a loop: what
-is made of it belongs to a later one. All other code ("narrow") is written out, vector by vector:
-values of a few vectors, scalars, and what moves scalars about.
+is made of it belongs to a later one. Products of two values of the edge have loops of their own
+(`edge_products`). All other code ("narrow") is written out, vector by vector: values of a few
+vectors, scalars, and what moves scalars about.
 """
 
 from __future__ import annotations
@@ -20,58 +21,18 @@ from llvmlite import ir
 
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Value
 from gnnjit.lower.cpu.control_flow import Emitter
+from gnnjit.lower.cpu.edge_products import EdgeProduct, without_transposes
 from gnnjit.lower.cpu.elementwise_rules import RULES, CodeSite
 from gnnjit.lower.cpu.index_rules import combiner, identity
 from gnnjit.lower.cpu.math_rules import ELEMENTWISE
-from gnnjit.lower.cpu.matvec import register_dtype
 from gnnjit.lower.cpu.simd import I64, Vec
-
-WRITTEN_OUT = 4
-"""Vectors of a value that is written out at most."""
+from gnnjit.lower.cpu.stored import Env, Stored, is_looped, scratch
 
 RESHAPES = ("reshape", "squeeze", "expand_dims", "broadcast_in_dim")
 REDUCTIONS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min"}
 
-
-@dataclasses.dataclass(frozen=True)
-class Stored:
-    """A value in memory, its scalars one after the other, each of the dtype `kind`."""
-
-    pointer: ir.Value
-    dtype: np.dtype
-    kind: np.dtype
-    size: int
-
-    def load(self, m: Emitter, at: ir.Value, width: int) -> Vec:
-        """The scalars `at .. at + width`."""
-        pointer = m.offset(self.pointer, at, self.kind.itemsize)
-        found = m.load(pointer, self.kind, np.arange(width))
-        return Vec(self.dtype, width, found.chunks)
-
-    def store(self, m: Emitter, vec: Vec, at: ir.Value) -> None:
-        pointer = m.offset(self.pointer, at, self.kind.itemsize)
-        m.store(Vec(self.kind, vec.size, vec.chunks), pointer, np.arange(vec.size))
-
-    def whole(self, m: Emitter) -> Vec:
-        return self.load(m, I64(0), self.size)
-
-
-Env = dict[Value, "Vec | Stored"]
-
 Sink = tuple[Atom, Callable[[Vec, ir.Value], None]]
 """A value, and what takes its scalars from a place on."""
-
-
-def is_looped(m: Emitter, size: int) -> bool:
-    """Whether values of so many scalars are computed in loops."""
-    return size > WRITTEN_OUT * m.lanes
-
-
-def scratch(m: Emitter, value: Atom) -> Stored:
-    """Memory on the stack for a value as it is in registers."""
-    kind, size = register_dtype(value.dtype), _scalars(value)
-    words = -(-size * kind.itemsize // 8)
-    return Stored(m.stack(words, align=64), value.dtype, kind, size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +58,11 @@ class VectorLoops:
         self, equations: Sequence[Equation], kept: Iterable[Atom] = (), sinks: Sequence[Sink] = ()
     ) -> None:
         """kept: values that `env` must have afterwards."""
+        kept = set(kept)
+        equations = without_transposes(equations, {*kept, *(atom for atom, _ in sinks)})
         steps = self._steps(equations)
         made: dict[Atom, _Step] = {v: steps[e] for e in equations for v in e.outputs}
-        stored: set[Atom] = set(kept)
+        stored = set(kept)
         for eqn in equations:
             stored.update(a for a in eqn.inputs if a in made and made[a] != steps[eqn])
         of_step: dict[_Step, list[Sink]] = {}
@@ -172,6 +135,10 @@ class VectorLoops:
         if view is not None:
             self.env[eqn.outputs[0]] = view
             return
+        product = EdgeProduct.of(eqn, self.m)
+        if product is not None:
+            self.env[eqn.outputs[0]] = product.emit(self.m, self._operand)
+            return
         for value, vec in zip(eqn.outputs, self.written_out(eqn), strict=True):
             self.env[value] = vec
             if is_looped(self.m, value.size) and value in stored:
@@ -194,7 +161,14 @@ class VectorLoops:
         pointer = self.m.offset(found.pointer, int(starts[-1]) * found.kind.itemsize, 1)
         return dataclasses.replace(found, pointer=pointer, size=out.size)
 
+    def _operand(self, atom: Atom) -> Vec | Stored:
+        found = self.env.get(atom) if isinstance(atom, Value) else None
+        return self.read(atom) if found is None else found
+
     def _take(self, atom: Atom, take: Callable[[Vec, ir.Value], None]) -> None:
+        if isinstance(self._operand(atom), Stored):
+            self._loop(_scalars(atom), [], set(), [(atom, take)])
+            return
         vec = self.read(atom)
         at = 0
         for chunk, width in zip(vec.chunks, self.m.widths(vec.size), strict=True):
@@ -216,16 +190,14 @@ class VectorLoops:
         m = self.m
         own = {v for e in equations for v in e.outputs if v.size == size}
         memory = {v: scratch(m, v) for v in own & stored}
-        rest = size % m.lanes
-        parts = [width for width in (m.lanes, rest) if width]
+        parts = [width for width in (m.lanes, size % m.lanes) if width]
         sums = {e: [self._fresh(e, w) for w in parts] for e in equations if _reduces(e)}
-        with m.loop(I64(0), I64(size - rest), m.lanes) as at:
-            grown = {e: places[0] for e, places in sums.items()}
-            self._vector(equations, memory, sinks, grown, at, m.lanes)
-        if rest:
-            with m.scope():
-                grown = {e: places[1] for e, places in sums.items()}
-                self._vector(equations, memory, sinks, grown, I64(size - rest), rest)
+
+        def vector(at: ir.Value, width: int) -> None:
+            grown = {e: places[parts.index(width)] for e, places in sums.items()}
+            self._vector(equations, memory, sinks, grown, at, width)
+
+        m.each_vector(size, vector)
         self.env.update(memory)
         for eqn, places in sums.items():
             pairs = zip(places, parts, strict=True)

@@ -1,0 +1,178 @@
+"""Products of two values of one edge as loops: their code does not grow with the sizes.
+
+    outer:    left right^T      for each scalar of left:    store scalar * right
+    columns:  vector @ matrix   for each scalar of vector:  row += scalar * matrix's row
+    rows:     matrix @ vector   for each row of matrix:     store sum(row * vector)
+
+What was made for one edge is multiplied here, as in NNConv, where an edge has a matrix of its own.
+Products with shared matrices are in `matvec` and `tile_code`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Literal as Choice
+
+import numpy as np
+from llvmlite import ir
+
+from gnnjit.ir.program import Atom, Equation, Lax, Value
+from gnnjit.lower.cpu.control_flow import Emitter
+from gnnjit.lower.cpu.elementwise_rules import arithmetic
+from gnnjit.lower.cpu.index_rules import combiner
+from gnnjit.lower.cpu.math_rules import convert
+from gnnjit.lower.cpu.matvec import VectorMatrix, register_dtype
+from gnnjit.lower.cpu.simd import I64, Vec, is_float
+from gnnjit.lower.cpu.stored import Stored, is_looped, scratch
+
+REGISTERS = 8
+"""Vectors of sums that grow at a time."""
+
+Read = Callable[[Atom], Vec | Stored]
+
+
+def without_transposes(equations: Sequence[Equation], kept: set[Atom]) -> list[Equation]:
+    """Transposed outer products as outer products of the factors in the other order; those that
+    nobody reads any more are left out. `kept`: what is read afterwards."""
+    made = {v: e for e in equations for v in e.outputs}
+
+    def straight(eqn: Equation) -> Equation:
+        if eqn.op.name == "transpose" and eqn.inputs[0] in made:
+            inner = made[eqn.inputs[0]]  # type: ignore[index]
+            if _is_outer(inner):
+                return dataclasses.replace(eqn, op=inner.op, inputs=inner.inputs[::-1])
+        return eqn
+
+    found = [straight(eqn) for eqn in equations]
+    read = kept | {a for e in found for a in e.inputs}
+    return [e for e in found if not _is_outer(e) or e.outputs[0] in read]
+
+
+def _is_outer(eqn: Equation) -> bool:
+    if not isinstance(eqn.op, Lax) or eqn.op.name != "dot_general":
+        return False
+    return not any(map(any, eqn.op["dimension_numbers"])) and _ranks(eqn) == [1, 1]
+
+
+def _ranks(eqn: Equation) -> list[int]:
+    return [len(a.shape) for a in eqn.inputs]
+
+
+@dataclasses.dataclass(frozen=True)
+class EdgeProduct:
+    """`first` and `second` multiplied: see the module; of `columns`, `second` is the matrix, of
+    `rows` the vector."""
+
+    form: Choice["outer", "columns", "rows"]
+    first: Atom
+    second: Atom
+    out: Value
+
+    @staticmethod
+    def of(eqn: Equation, m: Emitter) -> EdgeProduct | None:
+        """None where it is something else, or small enough to be written out."""
+        if not isinstance(eqn.op, Lax) or eqn.op.name != "dot_general":
+            return None
+        (out,) = eqn.outputs
+        left, right = eqn.inputs
+        if not all(is_float(a.dtype) for a in (left, right, out)):
+            return None
+        if _is_outer(eqn):
+            return EdgeProduct("outer", left, right, out) if is_looped(m, out.size) else None
+        contracted, batch = eqn.op["dimension_numbers"]
+        if any(batch) or sorted(_ranks(eqn)) != [1, 2] or not contracted[0]:
+            return None
+        side = _ranks(eqn).index(2)
+        matrix, vector = eqn.inputs[side], eqn.inputs[1 - side]
+        if not is_looped(m, matrix.shape[0] * matrix.shape[1]) or 0 in matrix.shape:
+            return None
+        if contracted[side] == (0,):
+            return EdgeProduct("columns", vector, matrix, out)
+        return EdgeProduct("rows", matrix, vector, out)
+
+    def emit(self, m: Emitter, read: Read) -> Vec | Stored:
+        """The product: in memory if values of its size are."""
+        kind = register_dtype(self.out.dtype)
+        first, second = (_in_memory(m, read(a), kind) for a in (self.first, self.second))
+        result = scratch(m, self.out)
+        if self.form == "outer":
+            _outer(m, first, second, result)
+        elif self.form == "rows":
+            _rows(m, first, second, result)
+        else:
+            product = VectorMatrix(m, kind, first.size, result.size, REGISTERS)
+            result.store(m, product.of(first.pointer, second.pointer), I64(0))
+        return result if is_looped(m, result.size) else result.whole(m)
+
+
+def _in_memory(m: Emitter, value: Vec | Stored, kind: np.dtype) -> Stored:
+    """A value as scalars of `kind` in memory."""
+    if isinstance(value, Stored) and value.kind == kind:
+        return dataclasses.replace(value, dtype=kind)
+    words = -(-value.size * kind.itemsize // 8)
+    result = Stored(m.stack(words, align=64), kind, kind, value.size)
+
+    def copy(at: ir.Value, width: int) -> None:
+        assert isinstance(value, Stored)
+        result.store(m, convert(m, value.load(m, at, width), kind), at)
+
+    if isinstance(value, Stored):
+        m.each_vector(value.size, copy)
+    else:
+        result.store(m, convert(m, value, kind), I64(0))
+    return result
+
+
+def _outer(m: Emitter, left: Stored, right: Stored, result: Stored) -> None:
+    held = None if is_looped(m, right.size) else right.whole(m)
+    with m.loop(I64(0), I64(left.size)) as i:
+        scalar, start = left.load(m, i, 1), m.b.mul(i, I64(right.size))
+
+        def multiply(at: ir.Value, row: Vec) -> None:
+            result.store(m, _times(m, scalar, row), m.b.add(start, at))
+
+        if held is not None:
+            multiply(I64(0), held)
+        else:
+            m.each_vector(right.size, lambda at, width: multiply(at, right.load(m, at, width)))
+
+
+def _rows(m: Emitter, matrix: Stored, vector: Stored, result: Stored) -> None:
+    held = None if is_looped(m, vector.size) else vector.whole(m)
+    with m.loop(I64(0), I64(result.size)) as i:
+        start = m.b.mul(i, I64(vector.size))
+        if held is None:
+            total = _long_dot(m, matrix, start, vector)
+        else:
+            total = _total(m, _times(m, matrix.load(m, start, vector.size), held))
+        result.store(m, total, i)
+
+
+def _long_dot(m: Emitter, matrix: Stored, start: ir.Value, vector: Stored) -> Vec:
+    """The product of a row, which begins at `start`, and the vector."""
+    kind = vector.kind
+    zero = m.literal(kind, 0, m.lanes)
+    plus, place = combiner(m, "sum", kind), m.variable(zero)
+    m.assign(place, zero)
+    rest: list[Vec] = []
+
+    def multiply(at: ir.Value, width: int) -> None:
+        row = matrix.load(m, m.b.add(start, at), width)
+        product = _times(m, row, vector.load(m, at, width))
+        if width == m.lanes:
+            m.assign(place, plus(m.value_of(place, zero), product))
+        else:
+            rest.append(_total(m, product))
+
+    m.each_vector(vector.size, multiply)
+    total = _total(m, m.value_of(place, zero))
+    return plus(total, rest[0]) if rest else total
+
+
+def _times(m: Emitter, a: Vec, b: Vec) -> Vec:
+    return m.map("mul", a.dtype, arithmetic(m, "mul", a.dtype), a, b)
+
+
+def _total(m: Emitter, vec: Vec) -> Vec:
+    return m.fold(combiner(m, "sum", vec.dtype), vec, np.arange(vec.size).reshape(1, -1))

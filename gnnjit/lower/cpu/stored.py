@@ -1,0 +1,55 @@
+"""Values of one edge in memory: those with too many scalars to be written out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+from llvmlite import ir
+
+from gnnjit.ir.program import Atom, Value
+from gnnjit.lower.cpu.control_flow import Emitter
+from gnnjit.lower.cpu.matvec import register_dtype
+from gnnjit.lower.cpu.simd import I64, Vec
+
+WRITTEN_OUT = 4
+"""Vectors of a value that is written out at most."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A value in memory, its scalars one after the other, each of the dtype `kind`."""
+
+    pointer: ir.Value
+    dtype: np.dtype
+    kind: np.dtype
+    size: int
+
+    def load(self, m: Emitter, at: ir.Value, width: int) -> Vec:
+        """The scalars `at .. at + width`."""
+        pointer = m.offset(self.pointer, at, self.kind.itemsize)
+        found = m.load(pointer, self.kind, np.arange(width))
+        return Vec(self.dtype, width, found.chunks)
+
+    def store(self, m: Emitter, vec: Vec, at: ir.Value) -> None:
+        pointer = m.offset(self.pointer, at, self.kind.itemsize)
+        m.store(Vec(self.kind, vec.size, vec.chunks), pointer, np.arange(vec.size))
+
+    def whole(self, m: Emitter) -> Vec:
+        return self.load(m, I64(0), self.size)
+
+
+Env = dict[Value, Vec | Stored]
+
+
+def is_looped(m: Emitter, size: int) -> bool:
+    """Whether values of so many scalars are computed in loops."""
+    return size > WRITTEN_OUT * m.lanes
+
+
+def scratch(m: Emitter, value: Atom) -> Stored:
+    """Memory on the stack for a value as it is in registers."""
+    kind, size = register_dtype(value.dtype), math.prod(value.shape)
+    words = -(-size * kind.itemsize // 8)
+    return Stored(m.stack(words, align=64), value.dtype, kind, size)
