@@ -24,11 +24,8 @@ ONCE, PER_ROW, PER_EDGE = 0, 1, 2
 Factors = tuple[Value, Value]
 """The two vectors of an outer product."""
 
-MAX_OUTER = 1 << 18
-"""Entries of a sum of outer products at most: each task has a copy of it (`kernel.piece_of`). A
-quarter where a factor has more than `WIDE_FACTOR` entries: code grows with them."""
-
-WIDE_FACTOR = 1024
+MAX_OUTER = 1 << 19
+"""Entries of a sum of outer products at most: each task has a copy of it (`kernel.piece_of`)."""
 
 WIDE, BLOCK = 512, 256
 """Scalars of a value above which features are cut, and about how many one block then has."""
@@ -136,9 +133,7 @@ class Spec:
         for number, (op, out) in enumerate(zip(self.reductions, self.body.outputs, strict=True)):
             if op == Reduce("sum", Space.SHARED) and is_float(out.dtype):
                 factors, size = _factors(out, makers), math.prod(out.shape)
-                widest = max((v.size for pair in factors for v in pair), default=0)
-                most = MAX_OUTER if widest <= WIDE_FACTOR else MAX_OUTER // 4
-                if factors and self.registers * self.lanes < size <= most:
+                if factors and self.registers * self.lanes < size <= MAX_OUTER:
                     found[number] = factors
         return found
 

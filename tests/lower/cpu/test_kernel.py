@@ -353,7 +353,7 @@ def test_sums_of_two_outer_products():
 
 
 def test_small_and_huge_outer_products_are_left_alone():
-    for sizes in ((2, 3), (4, 16), (1024, 512), (32, 4096)):
+    for sizes in ((2, 3), (4, 16), (1024, 520), (32, 16400)):
         body = weight_gradient(*sizes)
         assert not Spec(body, OUTER_SUMS, DST, INT32, kernel.default_config()).outers
 
