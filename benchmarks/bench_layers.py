@@ -129,7 +129,8 @@ def start(
     costs = {mode: worker.ask("first", mode) for mode in MODES}
     got = worker.ask("values")
     expected = expected or got
-    error, where = measure.differences(got, expected)
+    gradients = expected.keys() - {"out"}
+    error, where = measure.differences(got, expected, kinked=gradients)
     if error > TOLERANCE:
         raise WrongNumbers(f"WRONG: {where} differs by {error:.2g} of its largest magnitude")
     for mode in MODES:

@@ -85,3 +85,5 @@ def test_differences_reports_what_is_missing(monkeypatch: pytest.MonkeyPatch) ->
     error, where = measure.differences({**want, "x": np.array([1.0, 2.1])}, want)
     assert where == "x"
     assert error == pytest.approx(0.05)
+    error, _ = measure.differences({**want, "x": np.array([1.0, 2.1])}, want, kinked={"x"})
+    assert error == pytest.approx(0.05 / 2**0.5)
