@@ -10,6 +10,7 @@ JAX 0.12 interprets these kernels on a CPU, JAX 0.10.2 only lowers them (`can_in
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,17 +30,29 @@ from pallas_kernels.traversal import (
     neutral,
 )
 
-try:
-    from jax.experimental.pallas import mosaic_gpu as backend
-except ImportError as error:
-    backend: Any = None
-    MISSING = [f"JAX {jax.__version__} has no Mosaic GPU backend of Pallas: {error}"]
-else:
-    _lacks = {"kernel", "load", "CompilerParams", "LoweringSemantics"} - set(dir(backend))
-    MISSING = [
-        f"the Mosaic GPU backend of JAX {jax.__version__} lacks {name}" for name in sorted(_lacks)
-    ]
-"""Why this module cannot be used with the installed JAX; empty if it can."""
+
+@functools.cache
+def _imported() -> tuple[Any, list[str]]:
+    """The backend, and what speaks against it. It takes half a second to import, so it is imported
+    where it is first needed."""
+    try:
+        from jax.experimental.pallas import mosaic_gpu
+    except ImportError as error:
+        return None, [f"JAX {jax.__version__} has no Mosaic GPU backend of Pallas: {error}"]
+    lacks = {"kernel", "load", "CompilerParams", "LoweringSemantics"} - set(dir(mosaic_gpu))
+    said = [f"the Mosaic GPU backend of JAX {jax.__version__} lacks {x}" for x in sorted(lacks)]
+    return mosaic_gpu, said
+
+
+def backend() -> Any:
+    """The Mosaic GPU backend of Pallas; None where the installed JAX has none."""
+    return _imported()[0]
+
+
+def missing() -> list[str]:
+    """Why this module cannot be used with the installed JAX; empty if it can."""
+    return _imported()[1]
+
 
 WIDTHS = (128, 256, 512, 768, 1024)
 """Sizes of vectors that are taken. All multiples of 128 lower. 384 is left out, since a thread
@@ -51,7 +64,7 @@ Values = list[Any]
 
 def can_interpret() -> bool:
     """Whether the installed JAX interprets these kernels on a CPU."""
-    return hasattr(backend, "InterpretGPUParams")
+    return hasattr(backend(), "InterpretGPUParams")
 
 
 def run(
@@ -150,17 +163,17 @@ def _launch(
         some = Refs(refs[: len(own)], rest[0], rest[1], rest[2:], refs[inputs:])
         _MosaicProgram(t, some, lax.axis_index("task"), *_access()).run()
 
-    call = backend.kernel(
+    call = backend().kernel(
         kernel,
         out_type=list(shapes),
         grid=(tasks.count,),
         grid_names=("task",),
         # 0.10.2 has another default.
-        compiler_params=backend.CompilerParams(
-            lowering_semantics=backend.LoweringSemantics.Warpgroup
+        compiler_params=backend().CompilerParams(
+            lowering_semantics=backend().LoweringSemantics.Warpgroup
         ),
         kernel_name=name,
-        interpret=backend.InterpretGPUParams() if interpret else None,
+        interpret=backend().InterpretGPUParams() if interpret else None,
     )
     return list(call(*own, *arrays))
 
@@ -171,18 +184,18 @@ Store = Callable[[Any, Any, Any], None]
 
 def _access() -> tuple[Load, Store]:
     """How an element of an array is read and written; both changed after 0.10.2."""
-    whole = "idx" not in inspect.signature(backend.load).parameters
+    whole = "idx" not in inspect.signature(backend().load).parameters
 
     def load(ref: Any, at: Any, shape: tuple[int, ...]) -> Any:
         if not shape:  # a scalar, the same in all threads
             return ref[...] if at is None else ref[at]
         if whole:
-            return backend.load(ref if at is None else ref.at[at], optimized=False)
-        return backend.load(ref, () if at is None else (at,), optimized=False)
+            return backend().load(ref if at is None else ref.at[at], optimized=False)
+        return backend().load(ref, () if at is None else (at,), optimized=False)
 
     def store(ref: Any, at: Any, value: Any) -> None:
-        if value.ndim and hasattr(backend, "store"):
-            backend.store(ref.at[at], value, optimized=False)
+        if value.ndim and hasattr(backend(), "store"):
+            backend().store(ref.at[at], value, optimized=False)
         else:
             ref[at] = value
 

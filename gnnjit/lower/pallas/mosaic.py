@@ -38,7 +38,7 @@ CAPABILITY = 9.0
 def why_not(request: LoweringRequest) -> list[str]:
     """Reasons against this lowering; none means that it runs."""
     body = request.body
-    out = mosaic.MISSING + _device() + _reductions(request.reductions, request.rows)
+    out = mosaic.missing() + _device() + _reductions(request.reductions, request.rows)
     out += limits.too_many(request)
     for v in (*body.values(), *(a for a in body.outputs if isinstance(a, Literal))):
         out += _value(v)

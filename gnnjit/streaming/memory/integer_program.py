@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from scipy import optimize, sparse
+from scipy import sparse
 
 from gnnjit.streaming.memory.problem import MemoryProblem, bits
 
@@ -63,6 +63,8 @@ def _stays(problem: MemoryProblem) -> list[_Stay]:
 def _solve(problem: MemoryProblem, stays: list[_Stay]) -> tuple[np.ndarray, bool] | None:
     """Which of them stay. Unknowns: one for each, then one for each tensor that may have to be
     stored, 1 where it is not."""
+    from scipy import optimize  # a third of a second, for plans with a budget
+
     made = 0
     for outs in problem.outs:
         made |= outs

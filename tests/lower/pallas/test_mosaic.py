@@ -22,7 +22,9 @@ from pallas_kernels import mosaic
 F32 = np.dtype(np.float32)
 CALL = "@mosaic_gpu_v2"
 
-pytestmark = pytest.mark.skipif(bool(mosaic.MISSING), reason="; ".join(mosaic.MISSING) or "there")
+pytestmark = pytest.mark.skipif(
+    bool(mosaic.missing()), reason="; ".join(mosaic.missing()) or "there"
+)
 interpreted = pytest.mark.skipif(
     not mosaic.can_interpret(), reason="this JAX cannot interpret Mosaic GPU kernels"
 )
