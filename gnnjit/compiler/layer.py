@@ -12,6 +12,7 @@ from gnnjit.compiler.check import check
 from gnnjit.compiler.explain import explain
 from gnnjit.compiler.typed import call_typed, is_typed
 from gnnjit.errors import LayerError
+from gnnjit.system import collection
 from gnnjit.system.memory_budget import parse_size
 
 __all__ = ["layer", "reference"]
@@ -93,9 +94,10 @@ def layer(
 
     @functools.wraps(fn)
     def call(*args: Any, edges: Any = None, globals: Any = None, **keywords: Any) -> Any:
-        if is_typed(args):
-            return call_typed(definition, args, edges, keywords, globals)
-        return trace_call(definition, args, edges, keywords, globals).run_recorded()
+        with collection.put_off():
+            if is_typed(args):
+                return call_typed(definition, args, edges, keywords, globals)
+            return trace_call(definition, args, edges, keywords, globals).run_recorded()
 
     call.__gnnjit_layer__ = definition  # type: ignore[attr-defined]
     signature = _called_as(definition)
