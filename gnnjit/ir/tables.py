@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -38,6 +38,11 @@ class TableRows:
     index: tuple[Atom, ...]
     leading: int
     fill: Any = None
+
+    @property
+    def key(self) -> Hashable:
+        """The same for rows that the same numbers are picked of, of whatever table."""
+        return self.index, self.lengths, self.fill is None
 
     @property
     def lengths(self) -> tuple[int, ...]:

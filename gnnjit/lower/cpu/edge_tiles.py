@@ -7,18 +7,23 @@
     the end:  what no product needs: reductions into rows, values on edges
 
 A product of one edge would read the whole matrix; that of a tile reads it once for many edges.
+
+Where each edge picks its matrix from a table, `H @ W[r]`, a tile has many more edges: they are
+sorted by the matrix, and each is read once for the edges of the tile that want it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gnnjit.ir.large_products import MATRIX
 from gnnjit.ir.program import Atom, Equation, Value
+from gnnjit.ir.tables import TableRows
 from gnnjit.lower.cpu.matvec import Matvec, register_dtype
 
 if TYPE_CHECKING:
@@ -30,13 +35,45 @@ MOST_BYTES = 512 << 10
 FEWEST = 16
 """Edges of a tile at least."""
 
+ALIKE = 32
+"""Edges of a tile for each matrix of a table, where there is room."""
+
+MOST_SORTED, MOST_SORTED_BYTES = 4096, 2 << 20
+"""Edges of a tile whose edges pick their matrices, and bytes of its memory."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Grouping:
+    """The edges of a tile sorted by the row of a table that they pick.
+
+    stage: at whose end they are sorted.
+    key, order: where in the tile's memory, in bytes for each edge, the numbers of rows and then the
+        edges by row lie, `int32`.
+    starts: where, after the arrays of edges, the first place of each row lies, `int64[count + 2]`;
+        row `count` stands for those beyond the table.
+    """
+
+    rows: TableRows
+    stage: int
+    key: int
+    order: int
+    starts: int
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.rows.lengths)
+
+    @property
+    def bytes(self) -> int:
+        return 8 * (self.count + 2)
+
 
 @dataclasses.dataclass(frozen=True)
 class TileProduct:
-    """A product of all edges of a tile with a shared matrix.
+    """A product of all edges of a tile with a shared matrix, or with those that they pick.
 
     stage: at whose end it is computed. operand, result: where in the tile's memory, in bytes for
-        each edge, `[rows, inner]` and `[rows, columns]` lie.
+        each edge, `[batch, rows, inner]` and `[batch, rows, columns]` lie.
     """
 
     eqn: Equation
@@ -44,6 +81,7 @@ class TileProduct:
     stage: int
     operand: int
     result: int
+    grouping: Grouping | None = None
 
     @property
     def dtype(self) -> np.dtype:
@@ -58,6 +96,7 @@ class Tiling:
     early: the equations of each stage. late: those that run edge by edge at the end.
     stored: values that a stage keeps for later, and where.
     loads: which values each stage takes from there; the last entry is the end.
+    groupings: the orders in which products take the edges.
     """
 
     size: int
@@ -67,10 +106,16 @@ class Tiling:
     late: tuple[Equation, ...]
     stored: dict[Value, int]
     loads: tuple[frozenset[Value], ...]
+    groupings: tuple[Grouping, ...] = ()
 
     @property
     def stages(self) -> int:
         return len(self.early)
+
+    @property
+    def more_bytes(self) -> int:
+        """Of its memory, beside what there is for each edge."""
+        return sum(g.bytes for g in self.groupings)
 
 
 def tiling(spec: Spec, size: int, level: int) -> Tiling | None:
@@ -105,14 +150,15 @@ def tiling(spec: Spec, size: int, level: int) -> Tiling | None:
     ]  # fmt: skip
     layout = _Layout()
     stored = {v: layout.take(v.size * register_dtype(v.dtype).itemsize) for v in kept}
+    groupings = _groupings(plans, at, layout)
     products = []
     for eqn, plan in plans.items():
         item = plan.matrix.dtype.itemsize
         operand = layout.take(plan.places.size * item)
         result = layout.take(plan.places.size // plan.places.shape[2] * plan.columns * item)
-        products.append(TileProduct(eqn, plan, at[eqn], operand, result))
-    while size > FEWEST and size * layout.bytes > MOST_BYTES:
-        size //= 2
+        grouping = None if plan.rows is None else groupings[plan.rows.key]
+        products.append(TileProduct(eqn, plan, at[eqn], operand, result, grouping))
+    size = _size(size, layout.bytes, [g.count for g in groupings.values()])
     early = tuple(
         tuple(e for e, k in at.items() if k == number and e not in plans) for number in range(count)
     )
@@ -123,7 +169,38 @@ def tiling(spec: Spec, size: int, level: int) -> Tiling | None:
         )
         for k in range(count + 1)
     )  # fmt: skip
-    return Tiling(size, layout.bytes, tuple(products), early, tuple(late), stored, loads)
+    orders = tuple(groupings.values())
+    return Tiling(size, layout.bytes, tuple(products), early, tuple(late), stored, loads, orders)
+
+
+def _groupings(
+    plans: dict[Equation, Matvec], at: dict[Equation, int], layout: _Layout
+) -> dict[Hashable, Grouping]:
+    """One for each index by which edges pick."""
+    found: dict[Hashable, Grouping] = {}
+    starts = 0
+    for eqn, plan in plans.items():
+        if plan.rows is None:
+            continue
+        old = found.get(plan.rows.key)
+        if old is None:
+            key, order = layout.take(4, 4), layout.take(4, 4)
+            found[plan.rows.key] = Grouping(plan.rows, at[eqn], key, order, starts)
+            starts += found[plan.rows.key].bytes
+        elif at[eqn] < old.stage:
+            found[plan.rows.key] = dataclasses.replace(old, stage=at[eqn])
+    return found
+
+
+def _size(size: int, bytes_each: int, counts: list[int]) -> int:
+    """Edges of a tile, where `size` is a good number for edges that all multiply with one matrix;
+    `counts`: of the matrices that they pick from."""
+    while size > FEWEST and size * bytes_each > MOST_BYTES:
+        size //= 2
+    wanted = min(MOST_SORTED, ALIKE * max(counts, default=0))
+    while size < wanted and 2 * size * bytes_each <= MOST_SORTED_BYTES:
+        size *= 2
+    return size
 
 
 class _Layout:
@@ -131,9 +208,9 @@ class _Layout:
 
     bytes = 0
 
-    def take(self, size: int) -> int:
+    def take(self, size: int, unit: int = 64) -> int:
         at = self.bytes
-        self.bytes += -(-size // 64) * 64
+        self.bytes += -(-size // unit) * unit
         return at
 
 
@@ -147,15 +224,16 @@ def reads(spec: Spec, eqn: Equation) -> tuple[Atom, ...]:
 
 
 def _is_large(plan: Matvec | None) -> bool:
-    if plan is None or plan.rows is not None or plan.places.shape[0] != 1:
+    if plan is None or plan.multiplications < MATRIX:
         return False
-    return plan.multiplications >= MATRIX
+    batch, rows, _ = plan.places.shape
+    return batch == 1 if plan.rows is None else rows == 1
 
 
 def _needed(spec: Spec, plans: dict[Equation, Matvec], made: dict[Value, Equation]) -> set[Atom]:
     """What the products are made of."""
     found: set[Atom] = set()
-    left: list[Atom] = [plan.other for plan in plans.values()]
+    left: list[Atom] = [a for plan in plans.values() for a in plan.reads]
     while left:
         atom = left.pop()
         if atom in found:
@@ -170,7 +248,7 @@ def results(spec: Spec) -> Iterator[Atom]:
     """The values that are reduced, multiplied or stored at the end."""
     for number, out in enumerate(spec.body.outputs):
         if number in spec.outers:
-            yield from (f for pair in spec.outers[number] for f in pair)
+            yield from (f for pair in spec.outers[number] for f in pair.values)
         elif number in spec.sums:
             yield from (a for one in spec.sums[number] for a in one.reads)
         else:

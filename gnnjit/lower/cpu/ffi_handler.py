@@ -272,12 +272,12 @@ class Handler(Frame, FeatureBlocks):
     def _call_arrays(self, frame: ir.Value) -> tuple[list[ir.Value], tuple[ir.Value, ...]]:
         """The arrays of a call; its rows, capacity, and sources where those are copied."""
         spec = self.spec
-        first = 3 if spec.needs_edge else 2
+        first = spec.index_arrays if spec.needs_edge or spec.grouped else 2
         count = first + len(spec.body.inputs) + len(spec.starts)
         arguments = [self.buffer(frame, ffi_abi.FRAME_ARGS, i) for i in range(count)]
         results = [self.buffer(frame, ffi_abi.FRAME_RETS, i) for i in range(len(spec.body.outputs))]
         structure = [self.data(a) for a in arguments[:first]]
-        structure += structure[-1:] * (3 - first)
+        structure += structure[-1:] * (spec.index_arrays - first)
         pointers = [self.data(a) for a in [*arguments[first:], *results]]
         rows = self.b.sub(self.length(arguments[0]), I64(1))
         sources = self.length(arguments[first + spec.copied[0][0]]) if spec.copied else I64(0)

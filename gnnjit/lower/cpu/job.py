@@ -44,8 +44,8 @@ class Word(enum.IntEnum):
     SOURCES = 13
     """Elements that a block of features is copied of."""
     POINTERS = 14
-    """The first of `Spec.arrays`: indptr, neighbor, edge, operands, what outputs start with,
-    outputs."""
+    """The first of `Spec.arrays`: indptr, neighbor, edge (and of groups the other endpoint),
+    operands, what outputs start with, outputs."""
 
 
 class JobReader:
@@ -106,14 +106,23 @@ class JobReader:
     def edge(self) -> ir.Value:
         return self._given(Word.POINTERS + 2)
 
+    @property
+    def other(self) -> ir.Value:
+        """The destination of each edge of a group, whose `neighbor` is the source."""
+        return self._given(Word.POINTERS + 3)
+
+    @property
+    def _operands(self) -> int:
+        return Word.POINTERS + self.spec.index_arrays
+
     def operand(self, position: int) -> ir.Value:
-        return self._given(Word.POINTERS + 3 + position)
+        return self._given(self._operands + position)
 
     def start(self, output: int) -> ir.Value:
         """What an output starts with."""
-        first = Word.POINTERS + 3 + len(self.spec.body.inputs)
+        first = self._operands + len(self.spec.body.inputs)
         return self._given(first + self.spec.starts.index(output))
 
     def output(self, number: int) -> ir.Value:
-        first = Word.POINTERS + 3 + len(self.spec.body.inputs) + len(self.spec.starts)
+        first = self._operands + len(self.spec.body.inputs) + len(self.spec.starts)
         return self._given(first + number)

@@ -38,6 +38,7 @@ else:
         index_rules,
         kept_code,
         registered,
+        table_sums,
         tall_matmul,
         worth,
     )
@@ -88,10 +89,49 @@ def why_not(request: LoweringRequest) -> list[str]:
     none means that it runs."""
     edges = None if request.preferred == "cpu" else request.graph.num_edges
     body, reductions, rows = request.body, request.reductions, request.rows
-    return reasons(body, reductions, rows, lambda: _lanes_of(request), edges=edges)
+    return reasons(body, reductions, rows, lambda: _lanes_of(_rest(request)), edges=edges)
+
+
+def _rest(request: LoweringRequest) -> LoweringRequest:
+    """The request without sums that are taken apart, if anything is left then."""
+    split = table_sums.split(request.body, request.reductions)
+    if split is None or split.body is None:
+        return request
+    starts = {split.kept.index(k): x for k, x in request.starts.items()}
+    parts = {"body": split.body, "reductions": split.reductions, "starts": starts}
+    return dataclasses.replace(request, **parts)
 
 
 def run(request: LoweringRequest, operands: Sequence[jax.Array]) -> list[jax.Array]:
+    split = table_sums.split(request.body, request.reductions)
+    if split is None:
+        return _traverse(request, operands)
+    outs: dict[int, jax.Array] = {}
+    if split.body is not None:
+        found = _traverse(_rest(request), [operands[k] for k in split.operands])
+        outs = dict(zip(split.kept, found, strict=True))
+    for number, parts in split.sums.items():
+        shape = request.body.outputs[number].shape
+        each = [_sum_by_row(request, one, operands).reshape(shape) for one in parts]
+        outs[number] = functools.reduce(jnp.add, each)
+    return [outs[k] for k in range(len(request.reductions))]
+
+
+def _sum_by_row(
+    request: LoweringRequest, one: table_sums.GroupedSum, operands: Sequence[jax.Array]
+) -> jax.Array:
+    """`[rows of the table, *what an edge adds]`."""
+    structure = table_sums.sort(request, one, operands, sort)
+    own = [operands[k] for k in one.operands]
+    edges = request.graph.num_edges
+    (out,) = call(
+        one.body, table_sums.REDUCTIONS, Space.GRAPH, structure, one.count, edges, own,
+        default_config(),
+    )  # fmt: skip
+    return out
+
+
+def _traverse(request: LoweringRequest, operands: Sequence[jax.Array]) -> list[jax.Array]:
     body, reductions, rows, graph = request.body, request.reductions, request.rows, request.graph
     return call(
         body, reductions, rows, request.structure, request.num_rows, graph.num_edges, operands,
@@ -148,7 +188,17 @@ def reasons(
     means that it can. `config` is asked where there is code for the program."""
     if found := _unavailable() or _unsupported(body, reductions, rows):
         return found
-    spec = Spec(body, reductions, rows, INT32, (config or default_config)())
+    specs = []
+    if (split := table_sums.split(body, reductions)) is not None:
+        specs = [one.spec(default_config()) for some in split.sums.values() for one in some]
+        body, reductions = split.body, split.reductions
+    if body is not None:
+        specs.append(Spec(body, reductions, rows, INT32, (config or default_config)()))
+    return next(filter(None, (_why_not(spec, edges) for spec in specs)), [])
+
+
+def _why_not(spec: Spec, edges: int | None) -> list[str]:
+    """As `reasons`, of what is one kernel."""
     if edges is not None and (found := worth.why_not(spec, edges)):
         return found
     lines = _lines(spec)
@@ -158,7 +208,9 @@ def reasons(
 
 
 def code(request: LoweringRequest) -> str:
-    """The LLVM IR of a traversal that `why_not` has no reason against, for 32-bit indices."""
+    """The LLVM IR of a traversal that `why_not` has no reason against, for 32-bit indices, but for
+    sums that are taken apart."""
+    request = _rest(request)
     config = _config_of(request)
     found = _code(Spec(request.body, request.reductions, request.rows, INT32, config))
     assert isinstance(found, str), found
@@ -199,7 +251,9 @@ def call(
     for op, out in zip(reductions, body.outputs, strict=True):
         lead = (num_edges,) if op is None else () if op.into is Space.SHARED else (num_rows,)
         shapes.append(jax.ShapeDtypeStruct((*lead, *out.shape), out.dtype))
-    arrays = arrays[: 3 if spec.needs_edge else 2]
+    arrays = arrays[: 3 if spec.needs_edge or spec.grouped else 2]
+    if spec.grouped:
+        arrays.append(jnp.asarray(structure.other))
     first = len(arrays) + len(operands)
     places = {first + i: k for i, k in enumerate(given)}
     compiled = jax.ffi.ffi_call(name, shapes, input_output_aliases=places)

@@ -15,7 +15,7 @@ from llvmlite import ir
 
 from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.index_rules import combiner
-from gnnjit.lower.cpu.simd import I64, Vec, register_type
+from gnnjit.lower.cpu.simd import I64, PTR, Vec, register_type
 
 COLLECTED_BYTES = 16384
 """Bytes of collected factors: they stay in the nearest cache."""
@@ -27,7 +27,8 @@ row-major, of floats as they are in registers."""
 
 @dataclasses.dataclass(frozen=True)
 class Products:
-    """Code for one sum `[num_left, num_right]`.
+    """Code for one sum `[num_left, num_right]`, or for `batch` of them, one after the other, as
+    the factors of an element are.
 
     total: a pointer to it.
     registers: vectors of a tile at most.
@@ -39,23 +40,39 @@ class Products:
     num_right: int
     total: ir.Value
     registers: int
+    batch: int = 1
+
+    @property
+    def factor_bytes(self) -> tuple[int, int]:
+        """Bytes of the left and right factors of an element."""
+        each = self.batch * self.dtype.itemsize
+        return self.num_left * each, self.num_right * each
 
     def clear(self) -> None:
         """Begin with zero."""
-        zero = self.m.literal(self.dtype, 0)
-        with self.m.loop(I64(0), I64(self.num_left * self.num_right)) as at:
+        zero, size = self.m.literal(self.dtype, 0), self.batch * self.num_left * self.num_right
+        with self.m.loop(I64(0), I64(size)) as at:
             self.m.store(zero, self.m.offset(self.total, at, self.dtype.itemsize), np.arange(1))
 
     def add(self, arrays: Arrays, since: ir.Value, until: ir.Value) -> None:
         """Add the products of the elements `since .. until`."""
-        name = f"outer_{self.dtype.name}_{self.num_left}_{self.num_right}"
+        name = f"outer_{self.dtype.name}_{self.num_left}_{self.num_right}_{self.batch}"
         self.m.call_local(name, self._emit, *arrays, self.total, since, until)
 
     def _emit(
         self, m: Emitter, left: ir.Value, right: ir.Value,
         total: ir.Value, since: ir.Value, until: ir.Value,
     ) -> None:  # fmt: skip
-        dataclasses.replace(self, m=m, total=total)._columns((left, right), (since, until))
+        item, own = self.dtype.itemsize, dataclasses.replace(self, m=m, total=total)
+        if self.batch == 1:
+            own._columns((left, right), (since, until))
+            return
+        with m.loop(I64(0), I64(self.batch)) as k:
+            part = m.offset(total, k, self.num_left * self.num_right * item)
+            arrays = (
+                m.offset(left, k, self.num_left * item), m.offset(right, k, self.num_right * item)
+            )  # fmt: skip
+            dataclasses.replace(own, total=part)._columns(arrays, (since, until))
 
     def _columns(self, arrays: Arrays, span: tuple[ir.Value, ir.Value]) -> None:
         m = self.m
@@ -97,8 +114,10 @@ class Products:
         for place in kept:
             m.assign(place, zero)
         with m.loop(*span) as element:
-            left = m.offset(left_array, b.mul(element, I64(self.num_left)), size)
-            right = m.offset(right_array, b.mul(element, I64(self.num_right)), size)
+            left, right = (
+                m.offset(array, element, step)
+                for array, step in zip((left_array, right_array), self.factor_bytes, strict=True)
+            )
             factor = m.load(m.offset(right, column, size), self.dtype, places)
             for row, place in zip(rows, kept, strict=True):
                 sums = self._grown(m.value_of(place, factor), m.offset(left, row, size), factor)
@@ -126,12 +145,13 @@ class Collector:
     """
 
     def __init__(
-        self, m: Emitter, sums: Sequence[Products], memory: tuple[ir.Value, int] | None = None
-    ):
+        self, m: Emitter, sums: Sequence[Products], memory: tuple[ir.Value, int] | None = None,
+        moving: bool = False,
+    ):  # fmt: skip
         """memory: a pointer to room for the factors of so many elements; by default, some on the
-        stack."""
+        stack. moving: `start` says where the sums are, again and again."""
         self.m, self.sums = m, sums
-        sizes = [(p.num_left * p.dtype.itemsize, p.num_right * p.dtype.itemsize) for p in sums]
+        sizes = [p.factor_bytes for p in sums]
         self.room = max(8, min(64, COLLECTED_BYTES // sum(map(sum, sizes))))
         if memory is None:
             self.arrays = [
@@ -145,9 +165,17 @@ class Collector:
             self.arrays = list(zip(places[::2], places[1::2], strict=True))
         with m.b.goto_entry_block():
             self.count = m.b.alloca(I64)
+            self.totals = [m.b.alloca(PTR) for _ in sums] if moving else []
         m.b.store(I64(0), self.count)
-        for products in sums:
-            products.clear()
+        if not moving:
+            for products in sums:
+                products.clear()
+
+    def start(self, totals: Sequence[ir.Value]) -> None:
+        """The elements that follow belong to other sums; those before them are multiplied."""
+        for place, total, products in zip(self.totals, totals, self.sums, strict=True):
+            self.m.b.store(total, place)
+            dataclasses.replace(products, total=total).clear()
 
     def take(self, factors: Sequence[tuple[Vec, Vec]]) -> None:
         """One element's factors of each sum."""
@@ -161,9 +189,8 @@ class Collector:
         m, at = self.m, self.m.b.load(self.count, typ=I64)
         out = []
         for (left, right), products in zip(self.arrays, self.sums, strict=True):
-            size = products.dtype.itemsize
-            out.append(m.offset(left, at, products.num_left * size))
-            out.append(m.offset(right, at, products.num_right * size))
+            steps = products.factor_bytes
+            out += [m.offset(left, at, steps[0]), m.offset(right, at, steps[1])]
         return out
 
     def next(self) -> None:
@@ -176,6 +203,11 @@ class Collector:
 
     def multiply(self) -> None:
         """Add what was collected to the sums."""
-        for products, arrays in zip(self.sums, self.arrays, strict=True):
+        sums = self.sums
+        if self.totals:
+            totals = [self.m.b.load(place, typ=PTR) for place in self.totals]
+            pairs = zip(sums, totals, strict=True)
+            sums = [dataclasses.replace(p, total=total) for p, total in pairs]
+        for products, arrays in zip(sums, self.arrays, strict=True):
             products.add(arrays, I64(0), self.m.b.load(self.count, typ=I64))
         self.m.b.store(I64(0), self.count)

@@ -21,8 +21,24 @@ from gnnjit.lower.cpu.simd import is_float, is_half
 ONCE, PER_ROW, PER_EDGE = 0, 1, 2
 """Levels: how often a value is computed."""
 
-Factors = tuple[Value, Value]
-"""The two vectors of an outer product."""
+
+class Factors(NamedTuple):
+    """The two vectors of an outer product; `batch`: each is so many vectors, one after the other,
+    for as many products."""
+
+    left: Value
+    right: Value
+    batch: int = 1
+
+    @property
+    def values(self) -> tuple[Value, Value]:
+        return self.left, self.right
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of each product."""
+        return self.left.size // self.batch, self.right.size // self.batch
+
 
 MAX_OUTER = 1 << 19
 """Entries of a sum of outer products at most: each task has a copy of it (`kernel.piece_of`)."""
@@ -82,6 +98,8 @@ INT32 = IndexDtypes(*(np.dtype(np.int32),) * 3)
 class Spec:
     """One traversal: `body` on each edge, outputs reduced as `reductions` say.
 
+    rows: whose elements own the rows; `Space.GRAPH` stands for groups of edges, as those that pick
+        the same row of a table (`table_sums`).
     partial: a row without edges gets the identity of its reduction, not 0.
     starts: the outputs whose rows go on from what is given.
     """
@@ -125,14 +143,18 @@ class Spec:
 
     @functools.cached_property
     def outers(self) -> dict[int, tuple[Factors, ...]]:
-        """Outputs that are sums over all edges of outer products, too large for registers: the
-        gradient of a matrix that multiplies every message. With the factors of each product (there
-        are several where the matrix multiplies several values), `[F]` and `[G]`."""
+        """Outputs that are sums over all edges, or those of a group, of outer products, too large
+        for registers: the gradient of a matrix that multiplies every message. With the factors of
+        each product (there are several where the matrix multiplies several values), `[F]` and
+        `[G]`."""
         makers: dict[Atom, Equation] = {o: eqn for eqn in self.body.equations for o in eqn.outputs}
         found = {}
         for number, (op, out) in enumerate(zip(self.reductions, self.body.outputs, strict=True)):
-            if op == Reduce("sum", Space.SHARED) and is_float(out.dtype):
-                factors, size = _factors(out, makers), math.prod(out.shape)
+            grouped = op == Reduce("sum", Space.GRAPH)
+            if (grouped or op == Reduce("sum", Space.SHARED)) and is_float(out.dtype):
+                factors, size = factors_of(out, makers), math.prod(out.shape)
+                if not grouped and any(pair.batch > 1 for pair in factors):
+                    continue
                 if factors and self.registers * self.lanes < size <= MAX_OUTER:
                     found[number] = factors
         return found
@@ -151,7 +173,8 @@ class Spec:
         return found
 
     def _table_sum(self, one: RowSum, makers: Mapping[Atom, Equation]) -> TableSum:
-        pairs = _factors(_unspread(one.update, makers), makers)
+        pairs = factors_of(unspread(one.update, makers), makers)
+        pairs = () if any(pair.batch > 1 for pair in pairs) else pairs
         large = math.prod(one.update.shape) > self.registers * self.lanes
         return TableSum(one.rows, one.update, pairs if large else ())
 
@@ -173,7 +196,7 @@ class Spec:
         outputs: list[Atom] = []
         for number, out in enumerate(self.body.outputs):
             if number in self.outers:
-                outputs += [f for pair in self.outers[number] for f in pair]
+                outputs += [f for pair in self.outers[number] for f in pair.values]
             elif number in self.sums:
                 outputs += [a for one in self.sums[number] for a in one.reads]
             else:
@@ -233,7 +256,8 @@ class Spec:
                 read.update(eqn.inputs)
         found = {m.matrix.value for m in self.matvecs.values()}
         found |= {a for a in (r.table for r in self.reads.values()) if isinstance(a, Value)}
-        read.update(a for number in self.outers for pair in self.outers[number] for a in pair)
+        pairs = (pair for number in self.outers for pair in self.outers[number])
+        read.update(a for pair in pairs for a in pair.values)
         read.update(a for number in self.sums for one in self.sums[number] for a in one.reads)
         return frozenset(found) - read
 
@@ -250,16 +274,21 @@ class Spec:
         read = any(v.space is Space.EDGE for _, v in self.inputs(PER_EDGE))
         return read or None in self.reductions
 
+    @property
+    def grouped(self) -> bool:
+        """Whether rows are groups of edges, which have neither endpoint in common."""
+        return self.rows is Space.GRAPH
+
     @functools.cached_property
     def gathers(self) -> bool:
-        return any(v.space is self.rows.flipped for _, v in self.inputs(PER_EDGE))
+        return self.grouped or any(v.space is self.rows.flipped for _, v in self.inputs(PER_EDGE))
 
     @functools.cached_property
     def features(self) -> tuple[int, int] | None:
         """The last axis of the widest value, and how often it has it, where it can be cut."""
         widest = max((v for v in self.used), key=lambda v: v.size, default=None)
         shared = any(r is not None and r.into is Space.SHARED for r in self.reductions)
-        if widest is None or not widest.shape or shared:
+        if widest is None or not widest.shape or shared or self.grouped:
             return None
         full = widest.shape[-1]
         heads = max(v.size // full for v in self.used if is_wide(v, full))
@@ -313,9 +342,14 @@ class Spec:
         return sum(self.places(v).size * v.dtype.itemsize for _, v in self.copied)
 
     @property
+    def index_arrays(self) -> int:
+        """Arrays of the structure: indptr, neighbor, edge; of groups, the other endpoint too."""
+        return 4 if self.grouped else 3
+
+    @property
     def arrays(self) -> int:
         """Arrays of a call: the structure's, operands, what outputs start with, outputs."""
-        return 3 + len(self.body.inputs) + len(self.starts) + len(self.body.outputs)
+        return self.index_arrays + len(self.body.inputs) + len(self.starts) + len(self.body.outputs)
 
     def shape(self, atom: Atom) -> tuple[int, ...]:
         """The shape of the part of `atom` that one block computes."""
@@ -363,45 +397,48 @@ class TableSum:
     @property
     def reads(self) -> tuple[Atom, ...]:
         """The values that it is computed from."""
-        of_pairs = tuple(f for pair in self.pairs for f in pair)
+        of_pairs = tuple(f for pair in self.pairs for f in pair.values)
         return (*self.rows.index, *(of_pairs or (self.update,)))
 
 
-def _unspread(atom: Atom, makers: Mapping[Atom, Equation]) -> Atom:
+def unspread(atom: Atom, makers: Mapping[Atom, Equation]) -> Atom:
     """The value that `atom` is, but for axes of length 1."""
     eqn = makers.get(atom)
     if eqn is None or eqn.op.name not in ("broadcast_in_dim", "reshape", "squeeze"):
         return atom
     (source,) = eqn.inputs[:1]
     lengths = [[n for n in a.shape if n != 1] for a in (source, atom)]
-    return _unspread(source, makers) if lengths[0] == lengths[1] else atom
+    return unspread(source, makers) if lengths[0] == lengths[1] else atom
 
 
-def _factors(out: Atom, makers: Mapping[Atom, Equation]) -> tuple[Factors, ...]:
-    """The factors of an outer product of two vectors, perhaps transposed or in another shape, or of
-    a sum of such products; none of anything else."""
+def factors_of(out: Atom, makers: Mapping[Atom, Equation]) -> tuple[Factors, ...]:
+    """The factors of an outer product of two vectors, perhaps transposed or in another shape, of
+    several products side by side, or of a sum of such products; none of anything else."""
     eqn = makers.get(out)
     if eqn is None or not isinstance(eqn.op, Lax):
         return ()
     params = dict(eqn.op.params)
     if eqn.op.name in ("add", "add_any"):
-        found = [_factors(a, makers) if a.shape == out.shape else () for a in eqn.inputs]
+        found = [factors_of(a, makers) if a.shape == out.shape else () for a in eqn.inputs]
         return (*found[0], *found[1]) if all(found) else ()
-    if eqn.op.name == "transpose" and params["permutation"] == (1, 0):
-        found, shape = _factors(eqn.inputs[0], makers), eqn.inputs[0].shape
-        same = all((a.size, b.size) == shape for a, b in found)
-        return tuple((b, a) for a, b in found) if same else ()
+    if eqn.op.name == "transpose" and params["permutation"] in ((1, 0), (0, 2, 1)):
+        found, shape = factors_of(eqn.inputs[0], makers), eqn.inputs[0].shape
+        same = all(pair.shape == shape[-2:] for pair in found)
+        return tuple(Factors(b, a, batch) for a, b, batch in found) if same else ()
     if eqn.op.name == "reshape":
-        return _factors(eqn.inputs[0], makers)
+        return factors_of(eqn.inputs[0], makers)
     if eqn.op.name != "dot_general":
         return ()
     contracted, batch = params["dimension_numbers"]
     left, right = eqn.inputs
-    if any((*contracted, *batch)) or (len(left.shape), len(right.shape)) != (1, 1):
+    beside = tuple(map(tuple, batch))
+    if any(contracted) or beside not in (((), ()), ((0,), (0,))):
+        return ()
+    if {len(left.shape), len(right.shape)} != {1 + len(beside[0])}:
         return ()
     assert isinstance(left, Value)
     assert isinstance(right, Value)
-    return ((left, right),)
+    return (Factors(left, right, left.shape[0] if beside[0] else 1),)
 
 
 def is_wide(atom: Atom, full: int) -> bool:

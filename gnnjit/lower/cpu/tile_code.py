@@ -12,20 +12,26 @@ from llvmlite import ir
 
 from gnnjit.ir.program import Atom, Equation, Value
 from gnnjit.ir.space import Space
+from gnnjit.lower.cpu import tables
 from gnnjit.lower.cpu.control_flow import Emitter
-from gnnjit.lower.cpu.edge_tiles import TileProduct, Tiling, reads, results
+from gnnjit.lower.cpu.edge_tiles import Grouping, TileProduct, Tiling, reads, results
 from gnnjit.lower.cpu.index_rules import combiner
 from gnnjit.lower.cpu.job import JobReader
 from gnnjit.lower.cpu.math_rules import convert
 from gnnjit.lower.cpu.matvec import SharedMatrix, register_dtype
 from gnnjit.lower.cpu.outer_products import Collector
-from gnnjit.lower.cpu.simd import I64, PTR, Vec, register_type
+from gnnjit.lower.cpu.simd import I32, I64, PTR, Vec, register_type
 from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW
 from gnnjit.lower.cpu.stored import Env, Stored, is_looped
 from gnnjit.lower.cpu.vector_loops import Sink, VectorLoops
 
+INT32 = np.dtype(np.int32)
+
 WIDE = 4
 """Vectors of a block of a product's result at most; its rows take the other registers."""
+
+COLLECTED = 64
+"""Edges whose factors of outer products are collected at most."""
 
 ROOM = 8
 """Edges that a tile's memory has room for beyond the tile: a block of rows may end there."""
@@ -56,6 +62,10 @@ class TileMemory:
         pointer = self.element(at, value.size * kind.itemsize)
         return Stored(pointer, value.dtype, kind, value.size)
 
+    def starts(self, grouping: Grouping, bytes_each: int) -> ir.Value:
+        """Where the first places of the rows of a table are."""
+        return self.m.offset(self.array(bytes_each), grouping.starts, 1)
+
     def operand(self, product: TileProduct) -> Stored:
         """What a product multiplies."""
         size = product.plan.places.size
@@ -68,6 +78,8 @@ class TileMatmul:
     """`[count, inner] @ [inner, columns]`, block by block of the result in registers.
 
     registers: vectors of a block at most.
+    batch: of a row of so many products of their own, one after the other, matrices likewise.
+    sorted: rows are taken in an order that is given.
     """
 
     m: Emitter
@@ -75,64 +87,91 @@ class TileMatmul:
     inner: int
     columns: int
     registers: int
+    batch: int = 1
+    sorted: bool = False
 
-    def call(self, left: ir.Value, matrix: ir.Value, result: ir.Value, count: ir.Value) -> None:
-        """`left` and `result` have room for a whole number of blocks beyond `count` rows."""
-        name = f"matmul_{self.dtype.name}_{self.inner}_{self.columns}"
-        self.m.call_local(name, self._emit, left, matrix, result, count)
+    def call(
+        self, left: ir.Value, matrix: ir.Value, result: ir.Value, since: ir.Value, until: ir.Value,
+        order: ir.Value,
+    ) -> None:  # fmt: skip
+        """Of the rows `since .. until`, or those that `order` (`int32`) has there. Without it,
+        `left` and `result` have room for a whole number of blocks beyond them."""
+        kind = f"{'sorted_' if self.sorted else ''}{self.batch}"
+        name = f"matmul_{self.dtype.name}_{self.inner}_{self.columns}_{kind}"
+        self.m.call_local(name, self._emit, left, matrix, result, since, until, order)
 
-    def _emit(
-        self, m: Emitter, left: ir.Value, matrix: ir.Value, result: ir.Value, count: ir.Value
+    def _emit(self, m: Emitter, *given: ir.Value) -> None:
+        left, matrix, result, since, until, order = given
+        item = self.dtype.itemsize
+        own = dataclasses.replace(self, m=m)
+        if self.batch == 1:
+            own._columns(left, matrix, result, (since, until, order))
+            return
+        with m.loop(I64(0), I64(self.batch)) as k:
+            own._columns(
+                m.offset(left, k, self.inner * item),
+                m.offset(matrix, k, self.inner * self.columns * item),
+                m.offset(result, k, self.columns * item),
+                (since, until, order),
+            )
+
+    def _columns(
+        self, left: ir.Value, matrix: ir.Value, result: ir.Value, rows: tuple[ir.Value, ...]
     ) -> None:
-        dataclasses.replace(self, m=m)._columns(left, matrix, result, count)
-
-    def _columns(self, left: ir.Value, matrix: ir.Value, result: ir.Value, count: ir.Value) -> None:
         m, wide = self.m, WIDE * self.m.lanes
         full = self.columns - self.columns % wide
         if full:
             with m.loop(I64(0), I64(full), wide) as column:
-                self._strip(left, matrix, result, count, column, [m.lanes] * WIDE)
+                self._strip((left, matrix, result), rows, column, [m.lanes] * WIDE)
         if full < self.columns:
             rest = m.widths(self.columns - full)
-            self._strip(left, matrix, result, count, I64(full), rest)
+            self._strip((left, matrix, result), rows, I64(full), rest)
 
     def _strip(
-        self, left: ir.Value, matrix: ir.Value, result: ir.Value,
-        count: ir.Value, column: ir.Value, widths: list[int],
+        self, arrays: tuple[ir.Value, ...], rows: tuple[ir.Value, ...],
+        column: ir.Value, widths: list[int],
     ) -> None:  # fmt: skip
-        tall = self.tall(widths)
-        with self.m.loop(I64(0), count, tall) as first:
-            self._block(left, matrix, result, first, tall, column, widths)
+        m, b, tall = self.m, self.m.b, self.tall(widths)
+        since, until, order = rows
+        if not self.sorted:
+            with m.loop(since, until, tall) as first:
+                each = [b.add(first, I64(k)) for k in range(tall)]
+                self._block(arrays, each, column, widths)
+            return
+        last = b.sub(until, I64(1))
+        with m.loop(since, until, tall) as first:
+            # Beyond the last row it is taken again, to the same bits.
+            at = [m.smaller(b.add(first, I64(k)), last) for k in range(tall)]
+            self._block(arrays, [m.index(order, k, INT32) for k in at], column, widths)
 
     def tall(self, widths: Sequence[int]) -> int:
         """Rows of a block."""
         return min(ROOM, self.registers // len(widths))
 
     def _block(
-        self, left: ir.Value, matrix: ir.Value, result: ir.Value,
-        first: ir.Value, tall: int, column: ir.Value, widths: list[int],
+        self, arrays: tuple[ir.Value, ...], each: Sequence[ir.Value],
+        column: ir.Value, widths: list[int],
     ) -> None:  # fmt: skip
         m, b, item, size = self.m, self.m.b, self.dtype.itemsize, sum(widths)
+        left, matrix, result = arrays
         places = np.arange(size)
         zero = m.literal(self.dtype, 0, size)
-        sums = [m.variable(zero) for _ in range(tall)]
+        sums = [m.variable(zero) for _ in each]
         for place in sums:
             m.assign(place, zero)
-        rows = m.offset(left, b.mul(first, I64(self.inner)), item)
+        rows = [m.offset(left, n, self.batch * self.inner * item) for n in each]
         strip = m.offset(matrix, column, item)
         one = ir.VectorType(register_type(self.dtype), 1)
         with m.loop(I64(0), I64(self.inner)) as k:
             right = m.load(m.offset(strip, k, self.columns * item), self.dtype, places)
-            for number, place in enumerate(sums):
-                at = m.offset(m.offset(rows, k, item), number * self.inner * item, 1)
-                scalar = b.load(at, align=item, typ=one)
+            for row, place in zip(rows, sums, strict=True):
+                scalar = b.load(m.offset(row, k, item), align=item, typ=one)
                 pairs = zip(right.chunks, m.value_of(place, zero).chunks, strict=True)
                 new = [m.intrinsic("fma", m.splat(scalar, 0, r.type.count), r, t) for r, t in pairs]
                 m.assign(place, Vec(self.dtype, size, tuple(new)))
-        out = m.offset(result, b.add(b.mul(first, I64(self.columns)), column), item)
-        for number, place in enumerate(sums):
-            at = m.offset(out, number * self.columns * item, 1)
-            m.store(m.value_of(place, zero), at, places)
+        for n, place in zip(each, sums, strict=True):
+            row = m.offset(result, n, self.batch * self.columns * item)
+            m.store(m.value_of(place, zero), m.offset(row, column, item), places)
 
 
 class TiledEdges(JobReader):
@@ -142,6 +181,7 @@ class TiledEdges(JobReader):
     env: Env
     endpoint: dict[Space, ir.Value]
     tile_memory: ir.Value
+    last_slot: ir.Value
     collector: Collector | None
     outers: list[Any]
     tables: list[Any]
@@ -174,6 +214,9 @@ class TiledEdges(JobReader):
         self.compute(ONCE)
         for number in range(self.tiling.stages):
             self._stage(number, (since, until), row, memory)
+            for grouping in self.tiling.groupings:
+                if grouping.stage == number:
+                    self._sort(grouping, self.b.sub(until, since), memory)
             for product in self.tiling.products:
                 if product.stage == number:
                     self._multiply(product, self.b.sub(until, since), memory)
@@ -184,9 +227,10 @@ class TiledEdges(JobReader):
     ) -> None:
         b, m, tiling, once = self.b, self.m, self.tiling, dict(self.env)
         products = [p for p in tiling.products if p.stage == number]
+        orders = [g for g in tiling.groupings if g.stage == number]
         equations = tiling.early[number]
         wanted = {a for e in equations for a in reads(self.spec, e)}
-        wanted.update(p.plan.other for p in products)
+        wanted.update(a for p in products for a in p.plan.reads)
         with b.goto_entry_block():
             place = b.alloca(I64)
         b.store(row, place)
@@ -205,12 +249,55 @@ class TiledEdges(JobReader):
             sinks += [
                 self._keeping(p.plan.other, tile.operand(p)) for p in products if p not in moved
             ]
-            kept = [p.plan.other for p in moved]
+            kept = [p.plan.other for p in moved] + [a for g in orders for a in g.rows.index]
             self._loops().run([*row_equations, *equations], kept, sinks)
             for product in moved:
                 vec = convert(m, self.read(product.plan.other), product.dtype)
                 tile.operand(product).store(m, m.take([vec], product.plan.places), I64(0))
+            for grouping in orders:
+                self._store_key(grouping, tile)
         self.env = once
+
+    # -- the edges of a tile by the row of a table that they pick ---------------------------
+
+    def _store_key(self, grouping: Grouping, tile: TileMemory) -> None:
+        b, rows = self.b, grouping.rows
+        number, inside = tables.number_of(self.m, rows, [self.read(a) for a in rows.index])
+        if inside is not None:
+            number = b.select(inside, number, I64(grouping.count))
+        self._put_int32(tile.array(grouping.key), tile.position, number)
+
+    def _put_int32(self, array: ir.Value, at: ir.Value | None, value: ir.Value) -> None:
+        self.b.store(self.b.trunc(value, I32), self.b.gep(array, [at], source_etype=I32))
+
+    def _sort(self, grouping: Grouping, count: ir.Value, memory: ir.Value) -> None:
+        """A counting sort, stable: afterwards the edges of row `r` are at `starts[r]` and on."""
+        b, m, tile = self.b, self.m, TileMemory(self.m, memory, self.tiling.size)
+        starts = tile.starts(grouping, self.tiling.bytes)
+        key, order = tile.array(grouping.key), tile.array(grouping.order)
+
+        def place(row: ir.Value) -> ir.Value:
+            return b.gep(starts, [row], source_etype=I64)
+
+        def next_of(row: ir.Value) -> ir.Value:
+            found = b.load(place(row), typ=I64)
+            b.store(b.add(found, I64(1)), place(row))
+            return found
+
+        with m.loop(I64(0), I64(grouping.count + 2)) as row:
+            b.store(I64(0), place(row))
+        with m.loop(I64(0), count) as edge:  # counted one place further on, where a row ends
+            next_of(b.add(m.index(key, edge, INT32), I64(1)))
+        with m.loop(I64(1), I64(grouping.count + 1)) as row:
+            before = b.load(place(b.sub(row, I64(1))), typ=I64)
+            b.store(b.add(before, b.load(place(row), typ=I64)), place(row))
+        with m.loop(I64(0), count) as edge:
+            self._put_int32(order, next_of(m.index(key, edge, INT32)), edge)
+        # Each place has moved on to the next row's.
+        with m.loop(I64(0), I64(grouping.count + 1)) as step:
+            row = b.sub(I64(grouping.count + 1), step)
+            b.store(b.load(place(b.sub(row, I64(1))), typ=I64), place(row))
+        b.store(I64(0), place(I64(0)))
 
     def _row_of(self, slot: ir.Value, place: ir.Value) -> ir.Value:
         """The row of a slot: rows are passed until one ends behind it."""
@@ -277,13 +364,45 @@ class TiledEdges(JobReader):
             self.env[value] = found if is_looped(self.m, value.size) else found.whole(self.m)
 
     def _multiply(self, product: TileProduct, count: ir.Value, memory: ir.Value) -> None:
-        _, rows, inner = product.plan.places.shape
-        tile = TileMemory(self.m, memory, self.tiling.size)
-        matmul = TileMatmul(self.m, product.dtype, inner, product.plan.columns, self._registers)
-        matmul.call(
-            tile.array(product.operand), self._matrix(product.plan.matrix),
-            tile.array(product.result), self.b.mul(count, I64(rows)),
+        batch, rows, inner = product.plan.places.shape
+        tile, grouping = TileMemory(self.m, memory, self.tiling.size), product.grouping
+        matmul = TileMatmul(
+            self.m, product.dtype, inner, product.plan.columns, self._registers, batch,
+            grouping is not None,
         )  # fmt: skip
+        left, result = tile.array(product.operand), tile.array(product.result)
+        matrix = self._matrix(product.plan.matrix)
+        if grouping is None:
+            matmul.call(left, matrix, result, I64(0), self.b.mul(count, I64(rows)), memory)
+            return
+        starts, order = tile.starts(grouping, self.tiling.bytes), tile.array(grouping.order)
+        with self.m.loop(I64(0), I64(grouping.count)) as row:
+            since, until = (
+                self.b.load(self.b.gep(starts, [n], source_etype=I64), typ=I64)
+                for n in (row, self.b.add(row, I64(1)))
+            )
+            with self.m.when(self.b.icmp_signed("<", since, until)):
+                own = self.m.offset(matrix, row, product.plan.row_bytes)
+                matmul.call(left, own, result, since, until, order)
+        self._fill(product, tile)
+
+    def _fill(self, product: TileProduct, tile: TileMemory) -> None:
+        """The results of edges that pick no row of the table."""
+        b, m, grouping = self.b, self.m, product.grouping
+        if grouping is None or grouping.rows.fill is None:
+            return
+        size = product.plan.places.shape[0] * product.plan.columns
+        fill, item = m.literal(product.dtype, grouping.rows.fill), product.dtype.itemsize
+        starts = tile.starts(grouping, self.tiling.bytes)
+        since, until = (
+            b.load(b.gep(starts, [I64(grouping.count + k)], source_etype=I64), typ=I64)
+            for k in (0, 1)
+        )
+        with m.loop(since, until) as at:
+            edge = m.index(tile.array(grouping.order), at, INT32)
+            row = m.offset(tile.array(product.result), edge, size * item)
+            with m.loop(I64(0), I64(size)) as column:
+                m.store(fill, m.offset(row, column, item), np.arange(1))
 
     @property
     def _registers(self) -> int:
@@ -300,17 +419,18 @@ class TiledEdges(JobReader):
             self.tile_since, self.tile_until = (self.b.alloca(I64) for _ in range(2))
         self.b.store(I64(-1), self.tile_until)
         edges = self.tiling.size
-        size = self.tiling.bytes * (edges + ROOM)
+        size = self.tiling.bytes * (edges + ROOM) + self.tiling.more_bytes
         pairs = [(a, p) for a in self.outers for p in self.spec.outers[a.output]]
-        each = sum((left.size + right.size) * a.dtype.itemsize for a, (left, right) in pairs)
-        self.tile_memory = self.m.call("malloc", PTR, [I64(size + each * edges)])
-        return self.m.offset(self.tile_memory, size, 1), edges
+        each = sum((p.left.size + p.right.size) * a.dtype.itemsize for a, p in pairs)
+        collected = min(edges, COLLECTED)
+        self.tile_memory = self.m.call("malloc", PTR, [I64(size + each * collected)])
+        return self.m.offset(self.tile_memory, size, 1), collected
 
     def tiled_edge(self, slot: ir.Value, places: Mapping[Any, tuple[ir.Value, ...]]) -> None:
         """Compute the tile that begins with a slot, if one does; then what is left of the edge."""
         b, m, tiling = self.b, self.m, self.tiling
         with m.when(b.icmp_signed(">=", slot, b.load(self.tile_until, typ=I64))):
-            until = m.smaller(b.add(slot, I64(tiling.size)), self.slots)
+            until = m.smaller(b.add(slot, I64(tiling.size)), self.last_slot)
             b.store(slot, self.tile_since)
             b.store(until, self.tile_until)
             tile = m.module.get_global("tile")
@@ -356,7 +476,7 @@ class TiledEdges(JobReader):
     def _collecting(self, collector: Collector) -> list[Sink]:
         """Stores the factors of outer products."""
         pairs = [(a, p) for a in self.outers for p in self.spec.outers[a.output]]
-        factors = [(acc, f) for acc, pair in pairs for f in pair]
+        factors = [(acc, f) for acc, pair in pairs for f in pair.values]
         pointers = collector.places()
         return [
             self._keeping(f, Stored(pointer, acc.value.dtype, acc.dtype, f.size))

@@ -94,6 +94,8 @@ class TraversalCode(EdgesInLanes, TiledEdges):
         self.outers = [a for a in self.accumulators if a.output in spec.outers]
         self.of_all = [a for a in self.accumulators if a.op.into is Space.SHARED]
         self.tables = [a for a in self.accumulators if a.output in spec.sums]
+        self.group_outers = [a for a in self.outers if a.op.into is not Space.SHARED]
+        self.held = [a for a in self.of_rows if a not in self.group_outers]
         apart = {*self.outers, *self.tables}
         self.grown = [a for a in self.of_all if a not in apart]
 
@@ -155,6 +157,7 @@ class TraversalCode(EdgesInLanes, TiledEdges):
         if self.spec.block is self.spec.outer_block:
             self.compute(ONCE)
         totals = self.fresh(self.grown)
+        self.last_slot = self._last_slot(first, last, high)
         memory = self.make_tile_memory()
         self.collector = self._collector(memory)
         for acc in self.tables:
@@ -169,7 +172,7 @@ class TraversalCode(EdgesInLanes, TiledEdges):
             since = b.select(hub, m.larger(begin, b.sub(low, shift)), begin)
             until = b.select(hub, m.smaller(end, b.sub(high, shift)), end)
             self._row_in_blocks(RowPart(row, since, until, hub, leads), totals)
-        if self.collector:
+        if self.collector and not self.group_outers:
             self.collector.multiply()
         for acc in self.grown:
             self._put(acc, m.offset(self.task_record, acc.leading, 1), totals)
@@ -185,6 +188,13 @@ class TraversalCode(EdgesInLanes, TiledEdges):
         hub = self.is_hub(self.start_of(before), self.start_of(first))
         some = b.icmp_signed(">", first, I64(0))
         return b.select(b.and_(some, b.and_(cut, hub)), before, first)
+
+    def _last_slot(self, first: ir.Value, last: ir.Value, high: ir.Value) -> ir.Value:
+        """Where the slots of the rows `first .. last` of a task end."""
+        b, row = self.b, self.m.larger(self.b.sub(last, I64(1)), first)
+        begin, end = self.start_of(row), self.start_of(last)
+        cut = self.m.smaller(end, b.sub(high, b.add(row, I64(1))))
+        return b.select(self.is_hub(begin, end), cut, end)
 
     def _row_in_blocks(self, part: RowPart, totals: Places) -> None:
         block = self.spec.block
@@ -203,8 +213,10 @@ class TraversalCode(EdgesInLanes, TiledEdges):
         self.row = part.row
         self._prefetch_rows(part.row)
         self.compute(PER_ROW)
-        found = self.fresh(self.of_rows)
-        for acc in self.of_rows:
+        if self.group_outers and self.collector:
+            self.collector.start(self._totals_of_group(part))
+        found = self.fresh(self.held)
+        for acc in self.held:
             if acc.output in self.spec.starts:
                 m.assign(found[acc], self._start(acc, part))
         if self.spec.config.lanes:
@@ -212,17 +224,30 @@ class TraversalCode(EdgesInLanes, TiledEdges):
         else:
             with m.loop(part.since, part.until) as slot:
                 self._edge(slot, {**found, **totals})
-        if not self.of_rows:
+        if self.group_outers and self.collector:
+            self.collector.multiply()
+        if not self.held:
             return
         with b.if_else(part.hub) as (then, otherwise):
             with then, m.scope():
-                for acc in self.of_rows:
+                for acc in self.held:
                     at = b.select(part.leads, I64(acc.leading), I64(acc.trailing))
                     self._put(acc, m.offset(self.task_record, at, 1), found)
             with otherwise, m.scope():
                 empty = b.icmp_signed("==", part.since, part.until)
-                for acc in self.of_rows:
+                for acc in self.held:
                     self._finish_row(acc, part.row, empty, found)
+
+    def _totals_of_group(self, part: RowPart) -> list[ir.Value]:
+        """Where the sums of outer products of a group, or of a part of a large one, grow."""
+        b, m, out = self.b, self.m, []
+        for acc in self.group_outers:
+            at = b.select(part.leads, I64(acc.leading), I64(acc.trailing))
+            record = m.offset(self.task_record, at, 1)
+            row = self._element(self.output(acc.output), acc.value, part.row)
+            total = b.select(part.hub, record, row)
+            out += [total] * len(self.spec.outers[acc.output])
+        return out
 
     def _edge(self, slot: ir.Value, places: Places) -> None:
         spec, m = self.spec, self.m
@@ -248,7 +273,11 @@ class TraversalCode(EdgesInLanes, TiledEdges):
 
     def _endpoints(self, slot: ir.Value) -> dict[Space, ir.Value]:
         out, spec = {}, self.spec
-        if spec.gathers:
+        if spec.grouped:
+            ends = {Space.SRC: self.neighbor, Space.DST: self.other}
+            for space, array in ends.items():
+                out[space] = self.m.index(array, slot, spec.index_dtypes.neighbor)
+        elif spec.gathers:
             out[spec.rows.flipped] = self.m.index(self.neighbor, slot, spec.index_dtypes.neighbor)
         if spec.needs_edge:
             out[Space.EDGE] = self.m.index(self.edge, slot, spec.index_dtypes.edge)
@@ -396,14 +425,16 @@ class TraversalCode(EdgesInLanes, TiledEdges):
         sums = []
         for acc in self.outers:
             total = self.m.offset(self.task_record, acc.leading, 1)
-            for left, right in self.spec.outers[acc.output]:
-                sizes = left.size, right.size
-                sums.append(Products(self.m, acc.dtype, *sizes, total, self.spec.registers))
-        return Collector(self.m, sums, memory) if sums else None
+            for left, right, batch in self.spec.outers[acc.output]:
+                sizes = left.size // batch, right.size // batch
+                sums.append(Products(self.m, acc.dtype, *sizes, total, self.spec.registers, batch))
+        if not sums:
+            return None
+        return Collector(self.m, sums, memory, moving=bool(self.group_outers))
 
     def _factors(self, acc: Accumulator, pair: Factors) -> tuple[Vec, Vec]:
         dtype = acc.value.dtype
-        left, right = (convert(self.m, self.read(f), dtype) for f in pair)
+        left, right = (convert(self.m, self.read(f), dtype) for f in pair.values)
         return (
             Vec(acc.dtype, left.size, left.chunks),
             Vec(acc.dtype, right.size, right.chunks),

@@ -112,7 +112,9 @@ def chunks(spec: Spec, edges: int) -> KernelTime:
 def _outer(spec: Spec) -> int:
     """Vectors of the outer products that are summed over all edges."""
     return sum(
-        a.shape[0] * _vectors(b.shape[0]) for pairs in spec.outers.values() for a, b in pairs
+        pair.left.size * _vectors(pair.right.size // pair.batch)
+        for pairs in spec.outers.values()
+        for pair in pairs
     )
 
 
@@ -128,7 +130,8 @@ def _written(spec: Spec) -> set[Atom]:
         if isinstance(eqn.op, Lax) and eqn.op.name == "dot_general":
             found |= {*eqn.inputs, *eqn.outputs}
     for number, out in enumerate(spec.body.outputs):
-        found |= {a for pair in spec.outers.get(number, ((out,),)) for a in pair}
+        pairs = spec.outers.get(number)
+        found |= {a for pair in pairs for a in pair.values} if pairs else {out}
     return {a for a in found if a in spec.used and spec.level(a) == PER_EDGE}
 
 
