@@ -286,7 +286,7 @@ def trace_call(
     src, dst = (x.src, x.dst) if isinstance(x, Bipartite) else (x, x)
     static = {k: keywords[k] for k in definition.statics if k in keywords}
     shared = {k: v for k, v in keywords.items() if k not in static}
-    arguments = Arguments(src, dst, edges, params, shared, of_graphs)
+    arguments = Arguments(src, dst, edges, params, shared, of_graphs, graph.relations)
     fn = functools.partial(definition.fn, *owner, **static)
     own = owner[0] if owner else None
     linen = active_linen(own)

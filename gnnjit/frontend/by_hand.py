@@ -143,7 +143,7 @@ class _Layer:
         self.arrays = {
             Space.SRC: jax.tree.map(jnp.asarray, args.src),
             Space.DST: jax.tree.map(jnp.asarray, args.dst),
-            Space.EDGE: jax.tree.map(jnp.asarray, args.edges),
+            Space.EDGE: jax.tree.map(jnp.asarray, args.of_edge),
         }
 
     def outputs(self) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -26,7 +27,8 @@ from gnnjit.ir.space import Space
 @dataclasses.dataclass(frozen=True)
 class Edge:
     """One incoming edge as a layer function sees it: `src`, `dst`, `data` and `globals` (of its
-    graph), each a pytree of per-element arrays. Reading what the call did not bring is an error."""
+    graph), each a pytree of per-element arrays; `relation` and `relation_degree`, integers.
+    Reading what the call did not bring is an error."""
 
     _fields: dict[str, Any]
     _missing: dict[str, str]
@@ -46,7 +48,9 @@ class Edge:
                 "called on a graph of one type: call it on a TypedGraph with dictionaries of "
                 "features, or write e.src and e.data"
             )
-        raise LayerError(f"an edge has src, dst, data and globals; it has no {name!r}")
+        raise LayerError(
+            f"an edge has src, dst, data, globals, relation and relation_degree; it has no {name!r}"
+        )
 
     def _fail(self, *_: Any, **__: Any) -> Any:
         raise LayerError(_AS_ARRAY)
@@ -85,11 +89,25 @@ class _Missing:
     __hash__ = object.__hash__
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["data", "relation", "relation_degree"],
+    meta_fields=[],
+)
+@dataclasses.dataclass(frozen=True)
+class OfEdge:
+    """What edges have of their own: by the call, and by the graph (`Relations`)."""
+
+    data: Any
+    relation: Any
+    relation_degree: Any
+
+
 @dataclasses.dataclass(frozen=True)
 class Arguments:
     """What one call of a layer brings. Leaves of `src`, `dst`, `edges` have a leading axis of
     their space's size, and those of `globals` one for each graph; `params` leaves are shared. A
-    missing part is None."""
+    missing part is None. `relations` are the graph's."""
 
     src: Any
     dst: Any
@@ -97,6 +115,14 @@ class Arguments:
     params: tuple[Any, ...]
     keywords: dict[str, Any]
     globals: Any = None
+    relations: Any = None
+
+    @property
+    def of_edge(self) -> OfEdge:
+        """What edges have of their own."""
+        found = self.relations
+        relation, degree = (None, None) if found is None else (found.number, found.degree)
+        return OfEdge(self.edges, relation, degree)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +150,7 @@ def trace(
     parts = {
         Space.SRC: ("e.src", args.src),
         Space.DST: ("v", args.dst),
-        Space.EDGE: ("e.data", args.edges),
+        Space.EDGE: ("e", args.of_edge),
         Space.GRAPH: ("e.globals", args.globals),
         Space.SHARED: ("", (args.params, args.keywords)),
     }
@@ -236,7 +262,7 @@ def call_once(
     groups = {
         Space.SRC: jax.tree.map(element, args.src),
         Space.DST: jax.tree.map(element, args.dst),
-        Space.EDGE: jax.tree.map(element, args.edges),
+        Space.EDGE: jax.tree.map(element, args.of_edge),
         Space.GRAPH: jax.tree.map(element, args.globals),
         Space.SHARED: (args.params, args.keywords),
     }
@@ -282,7 +308,9 @@ def _refuse_unread(captured: Captured, space: Space, what: str) -> None:
 
     A layer that reads some leaves of a pytree is no mistake: layers of a model may share one.
     """
-    given = [v for v in captured.program.inputs if v.space is space]
+    of_graph = ("e.relation", "e.relation_degree")
+    inputs = captured.program.inputs
+    given = [v for v in inputs if v.space is space and v.name not in of_graph]
     if not given or not captured.unread.issuperset(given):
         return
     shown: list[str] = []
@@ -409,7 +437,16 @@ def _call(fn: Any, args: Arguments, groups: dict[Space, Any], name: str, where: 
     if args.edges is None:
         missing["data"] = _ABSENT.format(where, name, "e.data", "edge features", "edges=...")
     else:
-        fields["data"] = groups[Space.EDGE]
+        fields["data"] = groups[Space.EDGE].data
+    for word in ("relation", "relation_degree"):
+        if args.relations is None:
+            missing[word] = (
+                f"{where}: {name} reads e.{word}, but the edges of the graph have no relations: "
+                "make it by gnnjit.Graph.from_edges(..., relation=, num_relations=); where edges "
+                "are streamed or sampled, pass relations in edges= and read e.data"
+            )
+        else:
+            fields[word] = getattr(groups[Space.EDGE], word)
     if args.globals is None:
         missing["globals"] = _ABSENT.format(
             where, name, "e.globals", "features of graphs", "globals=..., [num_graphs, ...]"

@@ -14,6 +14,7 @@ from gnnjit.errors import GraphError
 from gnnjit.graph import hosting, validate
 from gnnjit.graph.graph import Bipartite, Graph
 from gnnjit.graph.members import End, joined
+from gnnjit.graph.relations import joined as joined_relations
 
 
 def batch(graphs: Sequence[Graph]) -> tuple[Graph, Any]:
@@ -29,7 +30,8 @@ def batch(graphs: Sequence[Graph]) -> tuple[Graph, Any]:
         `jax.ops.segment_sum(x, graph_index, graph.num_graphs)`.
 
     Raises:
-        GraphError: if there are no graphs, or bipartite and other graphs are mixed.
+        GraphError: if there are no graphs, or bipartite and other graphs are mixed, or graphs of
+            different numbers of relations.
     """
     try:
         graphs = list(graphs)
@@ -53,7 +55,7 @@ def batch(graphs: Sequence[Graph]) -> tuple[Graph, Any]:
             f"batch them apart"
         )
     num_src, num_dst = [g.num_src for g in graphs], [g.num_dst for g in graphs]
-    mask = _masks(graphs)
+    mask, relations = _masks(graphs), joined_relations(graphs)
     src = _shifted([g.src for g in graphs], num_src)
     dst = _shifted([g.dst for g in graphs], num_dst)
     of_dst = _owner(graphs, "dst")
@@ -67,7 +69,7 @@ def batch(graphs: Sequence[Graph]) -> tuple[Graph, Any]:
     members = joined(graphs, of_src, of_dst, sum(g.num_graphs for g in graphs))
     if hosting.on_host(members):
         members = hosting.to_device(members)
-    return dataclasses.replace(graph, members=members), index
+    return dataclasses.replace(graph, members=members, relations=relations), index
 
 
 def _shifted(arrays: list[Any], counts: list[int]) -> Any:

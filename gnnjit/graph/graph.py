@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import GraphError
-from gnnjit.graph import edit, hosting, normalize, order, padding, reading, validate
+from gnnjit.graph import edit, hosting, normalize, order, padding, reading, relations, validate
+from gnnjit.graph.bipartite import Bipartite
 from gnnjit.graph.members import Members, check_globals
+from gnnjit.graph.relations import Relations
 from gnnjit.graph.statistics import Statistics, compute_statistics
 from gnnjit.graph.structure import Structure, sort_on_host
 from gnnjit.shapes import ArrayLike, EdgeIndex, EdgeMask, EdgeWeight, PyTree, VertexWeight
@@ -21,19 +23,11 @@ Counts = tuple[int | None, int | None]
 """Sources and destinations; None where they are to be inferred."""
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["src", "dst"], meta_fields=[])
-@dataclasses.dataclass(frozen=True, eq=False)
-class Bipartite:
-    """Features of two vertex sets: pytrees of `[num_src, ...]` and `[num_dst, ...]` (or None)."""
-
-    src: PyTree = None
-    dst: PyTree = None
-
-
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=[
         "src", "dst", "mask", "in_structure", "out_structure", "dropped", "whole_degree", "members",
+        "relations",
     ],
     meta_fields=["num_src", "num_dst", "num_edges", "bipartite", "nested"],
 )  # fmt: skip
@@ -74,6 +68,7 @@ class Graph:
     nested: bool = False
     whole_degree: jax.Array | None = None
     members: Members | None = None
+    relations: Relations | None = None
 
     @classmethod
     def from_edges(
@@ -87,6 +82,8 @@ class Graph:
         edge_mask: ArrayLike | None = None,
         sorted_by: str | None = None,
         symmetric: bool = False,
+        relation: ArrayLike | None = None,
+        num_relations: int | None = None,
     ) -> Graph:
         """Make the graph of the edges `src[i] -> dst[i]`.
 
@@ -107,9 +104,12 @@ class Graph:
             symmetric: True if each edge `u -> v` has an edge `v -> u`, padding left out, as in
                 undirected graphs and full neighbour lists of molecular dynamics. It saves a sort
                 of traced edges. Those are not checked: gradients are wrong if it does not hold.
+            relation: `int[E]`, the relation of each edge, which layers read as `e.relation`. An
+                edge whose traced relation is out of range becomes padding, too.
+            num_relations: the number of relations; the largest one plus one if left out.
 
         Raises:
-            GraphError: if an index is out of range, not an integer or not in one dimension, if
+            GraphError: if an index or a relation is out of range, not an integer or not in one dimension, if
                 lengths differ, if a count is not an integer >= 0 or is missing for traced edges,
                 if both `num_nodes` and `num_src` or `num_dst` are given, if a count needs 64-bit
                 integers while JAX has them off, or if concrete edges are not as `sorted_by` and
@@ -121,8 +121,10 @@ class Graph:
         src, dst = reading.endpoints(src, dst)
         validate.same_length(src, dst)
         mask = None if edge_mask is None else reading.as_mask(edge_mask, src.shape[0])
+        given, mask = relations.read(relation, num_relations, src.shape[0], mask)
         build = _from_traced if validate.is_traced(src, dst, mask) else _from_concrete
-        return build(src, dst, mask, (n_src, n_dst), bipartite, (sorted_by, bool(symmetric)))
+        graph = build(src, dst, mask, (n_src, n_dst), bipartite, (sorted_by, bool(symmetric)))
+        return relations.attached(graph, given)
 
     @property
     def num_nodes(self) -> int:
@@ -138,6 +140,11 @@ class Graph:
     def num_graphs(self) -> int:
         """The graphs of a batch, those without vertices included; 1 of any other graph."""
         return 1 if self.members is None else self.members.num_graphs
+
+    @property
+    def num_relations(self) -> int:
+        """The relations of the edges, those without edges included; 0 where edges have none."""
+        return 0 if self.relations is None else self.relations.count
 
     def num_dropped(self) -> jax.Array:
         """`int[]`: edges that `from_edges` made padding since an endpoint was out of range.
@@ -162,6 +169,7 @@ class Graph:
             nested=False,
             whole_degree=None,
             members=None if self.members is None else self.members.reversed(self.bipartite),
+            relations=relations.reversed_of(self.relations, self.src, self.mask, self.num_src),
         )
 
     def at_both_ends(self, x: PyTree) -> PyTree:
@@ -252,9 +260,12 @@ class Graph:
             The graph, or `(graph, edges)` if `edges` are given.
 
         Raises:
-            GraphError: if the graph is bipartite, or `edges` or `fill` does not fit it.
+            GraphError: if the graph is bipartite or has relations, or `edges` or `fill` does not
+                fit it.
         """
         edit.check_fill(fill)
+        advice = "add v @ w in the layer, or append the loops to the edges, as a relation"
+        relations.refuse(self, "with_self_loops", advice)
         if self.bipartite:
             raise GraphError(
                 f"with_self_loops() on a bipartite graph with {self.num_src} sources and "
@@ -283,9 +294,11 @@ class Graph:
         Edges are sorted by destination, then source; `symmetrize` also tells where each came from.
 
         Raises:
-            GraphError: if the graph is bipartite or traced.
+            GraphError: if the graph is bipartite, traced or has relations.
         """
         num_nodes = self.num_nodes
+        advice = "append the edges dst -> src as relations of their own, relation + num_relations"
+        relations.refuse(self, "to_undirected", advice)
         edges = (self.src, self.dst)
         if not validate.is_traced(self):
             edges = edit.real_edges(*edges, self.mask)
@@ -404,6 +417,7 @@ class Graph:
         else:
             vertices = f"{self.num_dst} vertices"
         padded = "" if self.mask is None else ", padded"
+        padded += "" if self.relations is None else f", {self.num_relations} relations"
         padded += "" if self.num_graphs == 1 else f", {self.num_graphs} graphs"
         return f"Graph({vertices}, {self.num_edges} edges{padded})"
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import GraphError
-from gnnjit.graph import hosting, members, validate
+from gnnjit.graph import hosting, members, relations, validate
 from gnnjit.graph.reading import is_number, read_array, shown_shape
 from gnnjit.graph.structure import append_padding
 from gnnjit.shapes import PyTree
@@ -82,6 +82,7 @@ def padded(graph: Any, num_src: int, num_dst: int, num_edges: int, num_graphs: i
         in_structure=append_padding(graph.in_structure, num_dst, num_edges),
         out_structure=append_padding(graph.out_structure, num_src, num_edges),
         whole_degree=None if whole is None else xp.pad(whole, (0, num_src - graph.num_src)),
+        relations=relations.padded(graph.relations, new, xp),
         members=members.padded(graph.members, graph.bipartite, *rows, num_graphs),
         num_src=num_src,
         num_dst=num_dst,

@@ -10,6 +10,7 @@ from jax import export
 from gnnjit.graph.degree_buckets import Buckets
 from gnnjit.graph.graph import Bipartite, Graph
 from gnnjit.graph.members import Members
+from gnnjit.graph.relations import Relations
 from gnnjit.graph.row_tasks import RowTasks, TaskList
 from gnnjit.graph.structure import Structure
 from gnnjit.graph.typed import TypedGraph
@@ -30,7 +31,7 @@ def _as_tuples(x: Any) -> Any:
 
 def register() -> None:
     """Tell JAX how the parts of a graph are written. Both processes import gnnjit then."""
-    for kind in (Bipartite, Buckets, Graph, Members, RowTasks, Structure, TypedGraph):
+    for kind in (Bipartite, Buckets, Graph, Members, Relations, RowTasks, Structure, TypedGraph):
         export.register_pytree_node_serialization(
             kind,
             serialized_name=f"gnnjit.{kind.__name__}",

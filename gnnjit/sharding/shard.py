@@ -122,7 +122,9 @@ def shard(
         exchange=way,
     )
     sharded = build(sharding_plan, mesh, axis, way, features=features)
-    return dataclasses.replace(sharded, report=report, members=_members(graph, sharded))
+    relations = None if graph.relations is None else sharded.put_edges(graph.relations)
+    members = _members(graph, sharded)
+    return dataclasses.replace(sharded, report=report, members=members, relations=relations)
 
 
 def _members(graph: Graph, sharded: ShardedGraph) -> Members | None:

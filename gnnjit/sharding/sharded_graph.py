@@ -27,7 +27,7 @@ from gnnjit.sharding.exchange import AllGather, Cover, Exchange, Halo, Ring
     jax.tree_util.register_dataclass,
     data_fields=[
         "vertex", "edge", "sizes", "edge_counts", "out_degree", "src", "dst",
-        "in_structure", "out_structure", "exchange", "cover", "members",
+        "in_structure", "out_structure", "exchange", "cover", "members", "relations",
     ],
     meta_fields=[
         "mesh", "axis", "features", "num_nodes", "num_given", "num_rows", "num_slots",
@@ -57,6 +57,7 @@ class ShardedGraph:
         report: the decisions of `gnnjit.shard`, to be printed.
         members: which graph of a batch the vertex of each row belongs to; None where all belong to
             one graph.
+        relations: the relation of the edge in each slot; None where edges have none.
     """
 
     vertex: Any
@@ -81,6 +82,7 @@ class ShardedGraph:
     alone_of: int | None = None
     report: Any = None
     members: Members | None = None
+    relations: Relations | None = None
 
     bipartite = False
 
