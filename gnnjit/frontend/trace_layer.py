@@ -27,8 +27,8 @@ from gnnjit.ir.space import Space
 @dataclasses.dataclass(frozen=True)
 class Edge:
     """One incoming edge as a layer function sees it: `src`, `dst`, `data` and `globals` (of its
-    graph), each a pytree of per-element arrays; `relation` and `relation_degree`, integers.
-    Reading what the call did not bring is an error."""
+    graph), each a pytree of per-element arrays; `relation` and `relation_degree`, integers,
+    and `num_relations`, which is known. Reading what the call did not bring is an error."""
 
     _fields: dict[str, Any]
     _missing: dict[str, str]
@@ -438,13 +438,15 @@ def _call(fn: Any, args: Arguments, groups: dict[Space, Any], name: str, where: 
         missing["data"] = _ABSENT.format(where, name, "e.data", "edge features", "edges=...")
     else:
         fields["data"] = groups[Space.EDGE].data
-    for word in ("relation", "relation_degree"):
+    for word in ("relation", "relation_degree", "num_relations"):
         if args.relations is None:
             missing[word] = (
                 f"{where}: {name} reads e.{word}, but the edges of the graph have no relations: "
                 "make it by gnnjit.Graph.from_edges(..., relation=, num_relations=); where edges "
                 "are streamed or sampled, pass relations in edges= and read e.data"
             )
+        elif word == "num_relations":
+            fields[word] = args.relations.count
         else:
             fields[word] = getattr(groups[Space.EDGE], word)
     if args.globals is None:

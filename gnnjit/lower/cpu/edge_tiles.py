@@ -38,7 +38,7 @@ FEWEST = 16
 ALIKE = 32
 """Edges of a tile for each matrix of a table, where there is room."""
 
-MOST_SORTED, MOST_SORTED_BYTES = 4096, 2 << 20
+MOST_SORTED, MOST_SORTED_BYTES = 4096, 24 << 20
 """Edges of a tile whose edges pick their matrices, and bytes of its memory."""
 
 

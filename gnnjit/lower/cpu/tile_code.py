@@ -139,10 +139,20 @@ class TileMatmul:
                 self._block(arrays, each, column, widths)
             return
         last = b.sub(until, I64(1))
-        with m.loop(since, until, tall) as first:
+
+        def take(first: ir.Value, count: int) -> None:
             # Beyond the last row it is taken again, to the same bits.
-            at = [m.smaller(b.add(first, I64(k)), last) for k in range(tall)]
+            at = [m.smaller(b.add(first, I64(k)), last) for k in range(count)]
             self._block(arrays, [m.index(order, k, INT32) for k in at], column, widths)
+
+        low = tall // 2
+        rest = b.srem(b.sub(until, since), I64(tall))
+        few = b.and_(b.icmp_signed(">", rest, I64(0)), b.icmp_signed("<=", rest, I64(low)))
+        end = b.select(few, b.sub(until, rest), until)
+        with m.loop(since, end, tall) as first:
+            take(first, tall)
+        with m.when(few):
+            take(end, low)
 
     def tall(self, widths: Sequence[int]) -> int:
         """Rows of a block."""

@@ -104,7 +104,8 @@ def chunks(spec: Spec, edges: int) -> KernelTime:
     """The time of the same traversal in chunks of edges."""
     vectors = sum(_vectors(m.columns) * m.places.size for m in spec.matvecs.values())
     products = XLA_PRODUCT * (vectors + _outer(spec))
-    moved = XLA_VALUE * sum(_vectors(_size(a)) for a in _written(spec))
+    picked = [m.row_bytes // m.matrix.dtype.itemsize for m in spec.matvecs.values() if m.rows]
+    moved = XLA_VALUE * sum(map(_vectors, [*picked, *(_size(a) for a in _written(spec))]))
     inside = VALUE * sum(_vectors(_size(a)) for a in _values(spec))
     return KernelTime(edges * (products + moved + inside), XLA_COMPILE)
 
