@@ -109,11 +109,11 @@ class Graph:
             num_relations: the number of relations; the largest one plus one if left out.
 
         Raises:
-            GraphError: if an index or a relation is out of range, not an integer or not in one dimension, if
-                lengths differ, if a count is not an integer >= 0 or is missing for traced edges,
-                if both `num_nodes` and `num_src` or `num_dst` are given, if a count needs 64-bit
-                integers while JAX has them off, or if concrete edges are not as `sorted_by` and
-                `symmetric` say.
+            GraphError: if an index or a relation is out of range, not an integer or not in one
+                dimension, if lengths differ, if a count is not an integer >= 0 or is missing for
+                traced edges, if both `num_nodes` and `num_src` or `num_dst` are given, if a count
+                needs 64-bit integers while JAX has them off, or if concrete edges are not as
+                `sorted_by` and `symmetric` say.
         """
         bipartite = num_src is not None or num_dst is not None
         n_src, n_dst = validate.resolve_counts(num_nodes, num_src, num_dst)

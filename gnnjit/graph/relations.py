@@ -185,7 +185,7 @@ def _numbers(relation: Any, num_edges: int) -> Any:
     if not reading.is_integer(number.dtype) and number.size:
         raise GraphError(
             f"relation has dtype {validate.cut(str(number.dtype))}, expected integers: number the "
-            f"relations from 0, with `names, relation = numpy.unique(relation, return_inverse=True)`"
+            "relations from 0, with `names, relation = numpy.unique(relation, return_inverse=True)`"
         )
     return number if number.size else np.zeros(0, np.int32)
 

@@ -155,7 +155,7 @@ def _check_kind(types: Any, relations: Any, number: Any, bases: Any, blocks: Any
     """Raises LayerError unless one kind of graph is named, and its options."""
     typed = types is not None or relations is not None
     if typed == (number is not None):
-        got = "types, relations and num_relations" if typed else "neither relations nor their number"
+        got = "relations and num_relations" if typed else "neither relations nor num_relations"
         raise LayerError(
             f"nn.RGCN got {got}, expected those of one kind of graph: pass types= and relations= "
             "of a typed graph, or num_relations= of a graph whose edges have relations by number"

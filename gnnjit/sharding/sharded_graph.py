@@ -17,6 +17,7 @@ from gnnjit.errors import GraphError
 from gnnjit.graph import validate
 from gnnjit.graph.graph import Graph
 from gnnjit.graph.members import Members, check_globals
+from gnnjit.graph.relations import Relations
 from gnnjit.graph.structure import Structure
 from gnnjit.partition.partition import Partition
 from gnnjit.shapes import ArrayLike, EdgeMask, HostArray, PyTree
