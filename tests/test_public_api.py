@@ -116,8 +116,8 @@ def test_methods_of_graph() -> None:
     public = {name for name in vars(gnnjit.Graph) if not name.startswith("_")}
     assert sorted(public - set(gnnjit.Graph.__dataclass_fields__)) == [
         "at_both_ends", "check", "degree", "from_edges", "gcn_factors", "gcn_norm", "in_degree",
-        "num_dropped", "num_graphs", "num_nodes", "out_degree", "pad", "pad_edges", "pad_nodes",
-        "reverse", "statistics", "structure", "to_undirected", "with_self_loops",
+        "num_dropped", "num_graphs", "num_nodes", "num_relations", "out_degree", "pad", "pad_edges",
+        "pad_nodes", "reverse", "statistics", "structure", "to_undirected", "with_self_loops",
     ]  # fmt: skip
 
 
@@ -166,7 +166,7 @@ FUNCTIONS = {
     "var": "(value, *, initial=None, over='in')",
     "Graph.from_edges": (
         "(src, dst=None, num_nodes=None, *, num_src=None, num_dst=None, edge_mask=None, "
-        "sorted_by=None, symmetric=False)"
+        "sorted_by=None, symmetric=False, relation=None, num_relations=None)"
     ),
     "Graph.degree": "(self, space='in')",
     "Graph.gcn_norm": "(self, weights=None)",
@@ -274,7 +274,8 @@ FUNCTIONS = {
     "nn.HGT.__init__": "(self, in_features, out_features, *, heads=1, types, relations, rngs)",
     "nn.HGT.__call__": "(self, graph, x)",
     "nn.RGCN.__init__": (
-        "(self, in_features, out_features, *, types, relations, bases=None, use_bias=True, rngs)"
+        "(self, in_features, out_features, *, types=None, relations=None, num_relations=None, "
+        "bases=None, blocks=None, use_bias=True, rngs)"
     ),
     "nn.RGCN.__call__": "(self, graph, x, /, *, edges=None, globals=None)",
     "nn.SAGE.__init__": (

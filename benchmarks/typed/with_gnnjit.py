@@ -60,8 +60,8 @@ def weights(model: str, net: Any, data: Typed) -> Weights:
 
 @gnnjit.layer
 def by_number(v: Any, e: Any, p: Any) -> Any:
-    """R-GCN's sums, whose edges carry their relation and one over the number of its edges here."""
-    messages = e.data["scale"] * (e.src @ p["weight"][e.data["relation"]])
+    """R-GCN, whose edges carry their relation."""
+    messages = (e.src @ p["weight"][e.relation]) / e.relation_degree
     return v @ p["own"] + p["bias"] + gnnjit.sum(messages)
 
 
@@ -72,44 +72,41 @@ def step(model: str, form: str, data: Typed, size: Size) -> tuple[Callable[[], A
     counts = {t: len(x) for t, x in data.features.items()}
     features, cotangents = jax.device_put((dict(data.features), dict(data.cotangents)))
     if form == "by number":
-        graph, edges, params = _numbered(data, known)
+        graph, params = _numbered(data, known)
 
-        def apply(params: Any, x: Any, graph: Any, edges: Any) -> Any:
-            return {"a": by_number(graph, x["a"], params, edges=edges)}
+        def apply(params: Any, x: Any, graph: Any) -> Any:
+            return {"a": by_number(graph, x["a"], params)}
     else:
-        graph, edges = gnnjit.TypedGraph.from_edges(dict(data.edges), counts), None
+        graph = gnnjit.TypedGraph.from_edges(dict(data.edges), counts)
         definition, params = nnx.split(net)
 
-        def apply(params: Any, x: Any, graph: Any, edges: Any) -> Any:
+        def apply(params: Any, x: Any, graph: Any) -> Any:
             return nnx.merge(definition, params)(graph, x)
 
-    def loss(params: Any, x: Any, graph: Any, edges: Any) -> Any:
-        out = apply(params, x, graph, edges)
+    def loss(params: Any, x: Any, graph: Any) -> Any:
+        out = apply(params, x, graph)
         return sum(jnp.sum(out[t] * cotangents[t]) for t in out), out
 
     gradients = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
-    compiled = gradients.lower(params, features, graph, edges).compile()
+    compiled = gradients.lower(params, features, graph).compile()
 
     def run() -> Any:
-        (_, out), (_, of_features) = compiled(params, features, graph, edges)
+        (_, out), (_, of_features) = compiled(params, features, graph)
         return jax.block_until_ready((out, of_features))
 
     return run, known
 
 
-def _numbered(data: Typed, known: Weights) -> tuple[gnnjit.Graph, Any, Any]:
+def _numbered(data: Typed, known: Weights) -> tuple[gnnjit.Graph, Any]:
     ends = np.concatenate(list(data.edges.values()), axis=1)
     relation = np.repeat(np.arange(len(data.edges)), [e.shape[1] for e in data.edges.values()])
-    n = len(data.features["a"])
-    pair = ends[1] * len(data.edges) + relation
-    scale = 1 / np.bincount(pair, minlength=n * len(data.edges))[pair]
-    edges = {"relation": relation.astype(np.int32), "scale": scale.astype(np.float32)}
     params = {
         "weight": np.stack([known[f"weight.{of_relation(key)}"] for key in data.edges]),
         "own": known["own.a.kernel"], "bias": known["own.a.bias"],
     }  # fmt: skip
-    graph = gnnjit.Graph.from_edges(*ends, num_nodes=n)
-    return graph, jax.device_put(edges), jax.device_put(params)
+    n, count = len(data.features["a"]), len(data.edges)
+    graph = gnnjit.Graph.from_edges(*ends, n, relation=relation, num_relations=count)
+    return graph, jax.device_put(params)
 
 
 def prepare() -> None:

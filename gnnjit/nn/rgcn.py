@@ -69,7 +69,7 @@ class RGCN(nnx.Module):
         check_sizes("RGCN", **{k: v for k, v in given.items() if v is not None})
         check_flags("RGCN", use_bias=use_bias)
         check_rngs("RGCN", rngs)
-        self.num_relations, self.basis = num_relations, None
+        self.num_relations = num_relations
         if num_relations is not None:
             check_sizes("RGCN", in_features=in_features)
             self._numbered(int(in_features), out_features, bases, blocks, use_bias, rngs)  # type: ignore
@@ -79,6 +79,7 @@ class RGCN(nnx.Module):
         self.own = linear_of_types(sizes, out_features, rngs, use_bias)
         names = {of_relation(key): sizes[key[0]] for key in relations or ()}
         if bases is None:
+            self.basis = None
             self.weight = nnx.Dict(
                 {r: nnx.Param(glorot(rngs.params(), (n, out_features))) for r, n in names.items()}
             )
@@ -103,7 +104,7 @@ class RGCN(nnx.Module):
                 )
             shape = blocks, wide // blocks, out // blocks
         if bases is None:
-            key = rngs.params()
+            self.basis, key = None, rngs.params()
             init = nnx.initializers.glorot_uniform(batch_axis=tuple(range(len(shape) - 1)))
             self.weight = nnx.Param(init(key, (self.num_relations, *shape)))
             return
@@ -116,7 +117,8 @@ class RGCN(nnx.Module):
         type, on one with relations by number `x: [N, F]` gives `[N, F']`."""
         if self.num_relations is not None:
             return self._of_numbers(v, e)
-        out = self.own[e.dst_type](v)
+        own: Any = self.own
+        out = own[e.dst_type](v)
         for r in e.relations:
             weight = self.weight[of_relation(r.key)][...]
             if self.basis is not None:

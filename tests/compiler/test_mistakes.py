@@ -172,7 +172,9 @@ def test_missing_edge_features():
 
 def test_an_unknown_field_of_an_edge():
     text = message(lambda v, e: gnnjit.sum(e.source), G, X)
-    assert placed(text) == "an edge has src, dst, data and globals; it has no 'source'"
+    assert placed(text) == (
+        "an edge has src, dst, data, globals, relation and relation_degree; it has no 'source'"
+    )
 
 
 @pytest.mark.parametrize(

@@ -188,12 +188,12 @@ def reasons(
     means that it can. `config` is asked where there is code for the program."""
     if found := _unavailable() or _unsupported(body, reductions, rows):
         return found
-    specs = []
-    if (split := table_sums.split(body, reductions)) is not None:
-        specs = [one.spec(default_config()) for some in split.sums.values() for one in some]
-        body, reductions = split.body, split.reductions
-    if body is not None:
-        specs.append(Spec(body, reductions, rows, INT32, (config or default_config)()))
+    split = table_sums.split(body, reductions)
+    apart = [] if split is None else [one for some in split.sums.values() for one in some]
+    specs = [one.spec(default_config()) for one in apart]
+    rest, left = (body, reductions) if split is None else (split.body, split.reductions)
+    if rest is not None:
+        specs.append(Spec(rest, left, rows, INT32, (config or default_config)()))
     return next(filter(None, (_why_not(spec, edges) for spec in specs)), [])
 
 
