@@ -41,6 +41,9 @@ ALIKE = 32
 MOST_SORTED, MOST_SORTED_BYTES = 4096, 24 << 20
 """Edges of a tile whose edges pick their matrices, and bytes of its memory."""
 
+MOST_ROWS = 2 * MOST_SORTED
+"""Rows of a table that edges are sorted by at most: each tile looks at all of them."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Grouping:
@@ -227,7 +230,9 @@ def _is_large(plan: Matvec | None) -> bool:
     if plan is None or plan.multiplications < MATRIX:
         return False
     batch, rows, _ = plan.places.shape
-    return batch == 1 if plan.rows is None else rows == 1
+    if plan.rows is None:
+        return batch == 1
+    return rows == 1 and math.prod(plan.rows.lengths) <= MOST_ROWS
 
 
 def _needed(spec: Spec, plans: dict[Equation, Matvec], made: dict[Value, Equation]) -> set[Atom]:

@@ -149,6 +149,6 @@ def sort(request: LoweringRequest, one: GroupedSum, operands: Sequence[Any], sor
     keep = keep if inside is None else keep & inside.reshape(edge.shape)
     key = jnp.where(keep, number.reshape(edge.shape), one.count).astype(far.dtype)
     indptr, far, slot = sort(key, far, one.count)
-    near, edge = near[slot], edge[slot]
+    near, edge = near[slot].astype(far.dtype), edge[slot]
     ends = (far, near) if request.rows is Space.DST else (near, far)
     return GroupStructure(indptr, ends[0], edge, ends[1])

@@ -13,6 +13,7 @@ import gnnjit
 from gnnjit.ir.program import Reduce
 from gnnjit.lower.choose import prefer
 from gnnjit.lower.cpu import kernel
+from gnnjit.lower.cpu.edge_tiles import MOST_ROWS
 from gnnjit.lower.cpu.spec import INT32, Spec
 
 from .test_kernel import DST, EDGE, F32, GRAPHS, SHARED, SRC, check, compute, data, graph, trace
@@ -43,7 +44,11 @@ def small(rng, shape):
 REDUCTIONS = (Reduce("sum", DST), Reduce("max", DST), None)
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+SHORT = ("hub", "long")
+EVERY = [n if n in SHORT else pytest.param(n, marks=pytest.mark.long) for n in GRAPHS]
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_each_graph(name):
     body = trace(network, *inputs())
     tiling = Spec(body, REDUCTIONS, DST, INT32, kernel.default_config()).tiling
@@ -99,3 +104,13 @@ def test_sums_of_a_large_relation_are_cut(blocks):
         own = np.asarray(index) == r
         want[r] = np.einsum("ebi,ebj->bij", left[src[own]], right[dst[own]])
     np.testing.assert_allclose(got, want.reshape(table.shape), rtol=1e-4, atol=2e-3)
+
+
+def test_edges_are_not_sorted_by_the_rows_of_a_very_long_table():
+    def body(rows):
+        given = [(SRC, (16,), F32), (EDGE, (), I32), (SHARED, (rows, 16, 16), F32)]
+        return trace(lambda x, i, w: x @ w[i], *given)
+
+    specs = [Spec(body(r), (Reduce("sum", DST),), DST, INT32, kernel.default_config())
+             for r in (MOST_ROWS, MOST_ROWS + 1)]  # fmt: skip
+    assert [spec.tiling is None for spec in specs] == [False, True]

@@ -1,0 +1,163 @@
+"""Products of a tile of edges with matrices, and the memory that they read and write."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from llvmlite import ir
+
+from gnnjit.ir.program import Value
+from gnnjit.lower.cpu.control_flow import Emitter
+from gnnjit.lower.cpu.edge_tiles import TileProduct
+from gnnjit.lower.cpu.matvec import register_dtype
+from gnnjit.lower.cpu.simd import I64, Vec, register_type
+from gnnjit.lower.cpu.stored import Stored
+
+INT32 = np.dtype(np.int32)
+
+WIDE = 4
+"""Vectors of a block of a product's result at most; its rows take the other registers."""
+
+ROOM = 8
+"""Edges that a tile's memory has room for beyond the tile: a block of rows may end there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TileMemory:
+    """A tile's memory: for each value an array of all edges of the tile.
+
+    start: a pointer. size: edges. position: which edge of the tile is at hand.
+    """
+
+    m: Emitter
+    start: ir.Value
+    size: int
+    position: ir.Value | None = None
+
+    def array(self, at: int) -> ir.Value:
+        return self.m.offset(self.start, at * (self.size + ROOM), 1)
+
+    def element(self, at: int, bytes_each: int) -> ir.Value:
+        assert self.position is not None
+        return self.m.offset(self.array(at), self.position, bytes_each)
+
+    def value(self, value: Value, at: int) -> Stored:
+        """A value of the edge at hand."""
+        kind = register_dtype(value.dtype)
+        pointer = self.element(at, value.size * kind.itemsize)
+        return Stored(pointer, value.dtype, kind, value.size)
+
+    def operand(self, product: TileProduct) -> Stored:
+        """What a product multiplies."""
+        size = product.plan.places.size
+        pointer = self.element(product.operand, size * product.dtype.itemsize)
+        return Stored(pointer, product.dtype, product.dtype, size)
+
+
+@dataclasses.dataclass(frozen=True)
+class TileMatmul:
+    """`[count, inner] @ [inner, columns]`, block by block of the result in registers.
+
+    registers: vectors of a block at most.
+    batch: of a row of so many products of their own, one after the other, matrices likewise.
+    sorted: rows are taken in an order that is given.
+    """
+
+    m: Emitter
+    dtype: np.dtype
+    inner: int
+    columns: int
+    registers: int
+    batch: int = 1
+    sorted: bool = False
+
+    def call(
+        self, arrays: tuple[ir.Value, ir.Value], matrix: ir.Value, rows: tuple[ir.Value, ...]
+    ) -> None:
+        """arrays: the left factors, and where results go.
+
+        rows: since, until and order: of the rows `since .. until`, or, where they are sorted, of
+            those that `order` (`int32`) has there. If they are not, both arrays have room for a
+            whole number of blocks beyond them, and order is not read.
+        """
+        kind = f"{'sorted_' if self.sorted else ''}{self.batch}"
+        name = f"matmul_{self.dtype.name}_{self.inner}_{self.columns}_{kind}"
+        self.m.call_local(name, self._emit, *arrays, matrix, *rows)
+
+    def _emit(self, m: Emitter, *given: ir.Value) -> None:
+        left, result, matrix, *rows = given
+        item, own = self.dtype.itemsize, dataclasses.replace(self, m=m)
+        if self.batch == 1:
+            own._columns((left, matrix, result), rows)
+            return
+        sizes = self.inner, self.inner * self.columns, self.columns
+        with m.loop(I64(0), I64(self.batch)) as k:
+            pairs = zip((left, matrix, result), sizes, strict=True)
+            own._columns(tuple(m.offset(x, k, n * item) for x, n in pairs), rows)
+
+    def _columns(self, arrays: tuple[ir.Value, ...], rows: Sequence[ir.Value]) -> None:
+        m, wide = self.m, WIDE * self.m.lanes
+        full = self.columns - self.columns % wide
+        if full:
+            with m.loop(I64(0), I64(full), wide) as column:
+                self._strip(arrays, rows, column, [m.lanes] * WIDE)
+        if full < self.columns:
+            self._strip(arrays, rows, I64(full), m.widths(self.columns - full))
+
+    def _strip(
+        self, arrays: tuple[ir.Value, ...], rows: Sequence[ir.Value],
+        column: ir.Value, widths: list[int],
+    ) -> None:  # fmt: skip
+        m, b, tall = self.m, self.m.b, self.tall(widths)
+        since, until, order = rows
+        if not self.sorted:
+            with m.loop(since, until, tall) as first:
+                each = [b.add(first, I64(k)) for k in range(tall)]
+                self._block(arrays, each, column, widths)
+            return
+        last = b.sub(until, I64(1))
+
+        def take(first: ir.Value, count: int) -> None:
+            # Beyond the last row it is taken again, to the same bits.
+            at = [m.smaller(b.add(first, I64(k)), last) for k in range(count)]
+            self._block(arrays, [m.index(order, k, INT32) for k in at], column, widths)
+
+        low = tall // 2
+        rest = b.srem(b.sub(until, since), I64(tall))
+        few = b.and_(b.icmp_signed(">", rest, I64(0)), b.icmp_signed("<=", rest, I64(low)))
+        end = b.select(few, b.sub(until, rest), until)
+        with m.loop(since, end, tall) as first:
+            take(first, tall)
+        with m.when(few):
+            take(end, low)
+
+    def tall(self, widths: Sequence[int]) -> int:
+        """Rows of a block."""
+        return min(ROOM, self.registers // len(widths))
+
+    def _block(
+        self, arrays: tuple[ir.Value, ...], each: Sequence[ir.Value],
+        column: ir.Value, widths: list[int],
+    ) -> None:  # fmt: skip
+        m, b, item, size = self.m, self.m.b, self.dtype.itemsize, sum(widths)
+        left, matrix, result = arrays
+        places = np.arange(size)
+        zero = m.literal(self.dtype, 0, size)
+        sums = [m.variable(zero) for _ in each]
+        for place in sums:
+            m.assign(place, zero)
+        rows = [m.offset(left, n, self.batch * self.inner * item) for n in each]
+        strip = m.offset(matrix, column, item)
+        one = ir.VectorType(register_type(self.dtype), 1)
+        with m.loop(I64(0), I64(self.inner)) as k:
+            right = m.load(m.offset(strip, k, self.columns * item), self.dtype, places)
+            for row, place in zip(rows, sums, strict=True):
+                scalar = b.load(m.offset(row, k, item), align=item, typ=one)
+                pairs = zip(right.chunks, m.value_of(place, zero).chunks, strict=True)
+                new = [m.intrinsic("fma", m.splat(scalar, 0, r.type.count), r, t) for r, t in pairs]
+                m.assign(place, Vec(self.dtype, size, tuple(new)))
+        for n, place in zip(each, sums, strict=True):
+            row = m.offset(result, n, self.batch * self.columns * item)
+            m.store(m.value_of(place, zero), m.offset(row, column, item), places)
