@@ -205,3 +205,25 @@ def test_another_graph_in_the_same_store():
     for call in (lambda: function(*old), lambda: one.put("x", x)):
         with pytest.raises(StreamError, match=f"^{re.escape(message)}$"):
             call()
+
+
+@gnnjit.layer
+def by_relation(v: Any, e: Any, w: Any) -> Any:
+    return gnnjit.sum(e.src @ w[e.data]) + v @ w[0]
+
+
+@pytest.mark.long
+def test_matrices_that_edges_pick():
+    data, rng = random_edges(20, 120), np.random.default_rng(0)
+    x = PerVertex(rng.normal(size=(20, 16)).astype(np.float32))
+    kinds = PerEdge(rng.integers(0, 4, 120).astype(np.int32))
+    w = rng.normal(size=(5, 16, 16)).astype(np.float32) / 4
+
+    def fn(graph: Any, x: Any, kinds: Any, w: Any) -> Any:
+        def loss(x: Any, w: Any) -> Any:
+            return jnp.sum(jnp.sin(by_relation(graph, x, w, edges=kinds)))
+
+        return jax.value_and_grad(loss, (0, 1))(x, w)
+
+    got = in_parts(fn, data, x, kinds, w, parts=2)
+    assert_same(got, in_memory(fn, data, x, kinds, w), atol=1e-4)
