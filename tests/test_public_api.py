@@ -94,7 +94,7 @@ def test_names_of_store() -> None:
 def test_names_of_modules() -> None:
     assert names(gnnjit.nn) == [
         "CommNet", "EdgeConv", "GAT", "GATv2", "GCN", "GGNN", "GIN", "GatedGCN", "HAN", "HGT",
-        "RGCN", "SAGE",
+        "LightGCN", "NGCF", "RGCN", "SAGE",
     ]  # fmt: skip
 
 
@@ -273,6 +273,12 @@ FUNCTIONS = {
     "nn.HAN.__call__": "(self, graph, x, *, key=None)",
     "nn.HGT.__init__": "(self, in_features, out_features, *, heads=1, types, relations, rngs)",
     "nn.HGT.__call__": "(self, graph, x)",
+    "nn.LightGCN.__init__": "(self, steps=3, *, weights=None)",
+    "nn.LightGCN.__call__": "(self, graph, x, *, edges=None)",
+    "nn.NGCF.__init__": (
+        "(self, in_features, hidden, *, dropout=0.0, negative_slope=0.2, normalize=False, rngs)"
+    ),
+    "nn.NGCF.__call__": "(self, graph, x, *, edges=None, key=None)",
     "nn.RGCN.__init__": (
         "(self, in_features, out_features, *, types=None, relations=None, num_relations=None, "
         "bases=None, blocks=None, use_bias=True, rngs)"

@@ -124,7 +124,7 @@ SECTIONS = (
         "Modules for Flax nnx",
         "Published layers, each one file in the public vocabulary.",
         "gnnjit.nn",
-        "GCN SAGE GAT GATv2 GIN GatedGCN CommNet GGNN EdgeConv RGCN HGT HAN",
+        "GCN SAGE GAT GATv2 GIN GatedGCN CommNet GGNN EdgeConv LightGCN NGCF RGCN HGT HAN",
     ),
     Section(
         "linen",

@@ -15,6 +15,8 @@ from gnnjit.nn.ggnn import GGNN
 from gnnjit.nn.gin import GIN
 from gnnjit.nn.han import HAN
 from gnnjit.nn.hgt import HGT
+from gnnjit.nn.light_gcn import LightGCN
+from gnnjit.nn.ngcf import NGCF
 from gnnjit.nn.rgcn import RGCN
 from gnnjit.nn.sage import SAGE
 
@@ -25,10 +27,12 @@ __all__ = [
     "GIN",
     "HAN",
     "HGT",
+    "NGCF",
     "RGCN",
     "SAGE",
     "CommNet",
     "EdgeConv",
     "GATv2",
     "GatedGCN",
+    "LightGCN",
 ]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import LayerError
-from gnnjit.graph import Bipartite
+from gnnjit.graph import Bipartite, Graph
 
 
 def edge_vector(data: jax.Array, module: str, features: int) -> jax.Array:
@@ -48,4 +48,14 @@ def check_one_set(graph: Any, x: Any, module: str) -> None:
             "what a step computes at the destinations is what the next one reads at the sources. "
             "Make one graph of both sets (number the destinations behind the sources, "
             "dst + num_src), stack their features, and read the destinations' rows of the result"
+        )
+
+
+def check_whole(graph: Any, module: str) -> None:
+    """Raises LayerError on a block of a sampled batch, which has no vertices for a second step."""
+    if isinstance(graph, Graph) and graph.nested:
+        raise LayerError(
+            f"{module} was given a block of a sampled batch, expected a whole graph: each of its "
+            "steps reads what the one before computed at all vertices. Sample subgraphs instead "
+            "(gnnjit.sample.ClusterSampler, WalkSampler, InducedSampler)"
         )

@@ -10,10 +10,11 @@ from flax import nnx
 
 import gnnjit
 from gnnjit.errors import LayerError
-from gnnjit.graph import Bipartite, Graph
-from gnnjit.nn.arguments import check_flags, check_rngs, check_sizes, float_features
+from gnnjit.graph import Graph
+from gnnjit.nn.arguments import check_flags, check_rngs, check_sizes
 from gnnjit.nn.edge_features import check_weights
 from gnnjit.nn.init import glorot
+from gnnjit.nn.normalized import degree_factors, neighbours, own_term, paired
 
 
 class GCN(nnx.Module):
@@ -75,38 +76,17 @@ class GCN(nnx.Module):
         if isinstance(graph, Graph) and graph.nested:
             edges = _scale_of_block(graph, edges)
         own = 1 if self.self_loops else 0
-        scaled = with_degree_factors(graph, x, edges, own)
+        scaled = paired(*degree_factors("GCN", graph, x, edges, own))
         return self.propagate(graph, scaled, edges=edges, weighted=edges is not None)
 
     @gnnjit.layer(static_argnames="weighted")
     def propagate(self, v: Any, e: Any, *, weighted: bool) -> jax.Array:
         """The layer: features with the vertices' factors in, new features out."""
-        (own, at_v), (h, at_u) = v, e.src
-        if not weighted:  # degrees have no gradient
-            at_v, at_u = jax.lax.stop_gradient((at_v, at_u))
-        message = at_v * (at_u * h)
-        total = gnnjit.sum(e.data * message if weighted else message)
+        total = neighbours(v, e, weighted)
         if self.self_loops:
-            total = total + at_v * (at_v * own)
+            total = total + own_term(v, weighted)
         out = self.linear(total)
         return out if self.bias is None else out + self.bias
-
-
-def with_degree_factors(graph: Graph, x: Any, weights: jax.Array | None, own: int) -> Any:
-    """`x` paired with `(degree + own) ** -0.5` (0 where that degree is not positive)."""
-    if isinstance(graph, Graph):
-        x = graph.at_both_ends(x)
-    if not isinstance(x, Bipartite):
-        x = float_features("GCN", x)
-        return x, _inverse_root(_degree(graph, weights), own, x.dtype)
-    x = Bipartite(float_features("GCN", x.src), float_features("GCN", x.dst))
-    if isinstance(graph, Graph) and graph.whole_degree is not None:
-        of_src, of_dst = graph.whole_degree, graph.whole_degree[: graph.num_dst]
-    else:
-        of_src, of_dst = _degree(graph.reverse(), weights), _degree(graph, weights)
-    at_src = _inverse_root(of_src, own, x.src.dtype)
-    at_dst = _inverse_root(of_dst, own, x.dst.dtype)
-    return Bipartite((x.src, at_src), (x.dst, at_dst))
 
 
 def _scale_of_block(graph: Graph, weights: Any) -> jax.Array:
@@ -121,19 +101,3 @@ def _scale_of_block(graph: Graph, weights: Any) -> jax.Array:
     degree = graph.in_degree if graph.whole_degree is None else graph.whole_degree[: graph.num_dst]
     share = degree / jnp.maximum(graph.in_degree, 1).astype(jnp.float32)
     return share[graph.dst]
-
-
-def _degree(graph: Graph, weights: jax.Array | None) -> jax.Array:
-    return graph.in_degree if weights is None else _total(graph, None, edges=weights)
-
-
-@gnnjit.layer
-def _total(v: Any, e: Any) -> jax.Array:
-    return gnnjit.sum(e.data.astype(jnp.promote_types(e.data.dtype, jnp.float32)))
-
-
-def _inverse_root(degree: jax.Array, own: int, dtype: Any) -> jax.Array:
-    """In float32 for half precision, in which a degree may be no number."""
-    degree = degree.astype(jnp.promote_types(dtype, jnp.float32)) + own
-    some = degree > 0
-    return jnp.where(some, jax.lax.rsqrt(jnp.where(some, degree, 1)), 0).astype(dtype)

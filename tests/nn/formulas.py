@@ -48,14 +48,19 @@ def largest(x: jax.Array, dst: np.ndarray) -> jax.Array:
     return jnp.stack([r.max(axis=0) if len(r) else jnp.zeros(x.shape[1]) for r in rows])
 
 
-def gcn(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, edges: Any = None) -> jax.Array:
-    """Kipf & Welling, equation 2, with dense matrices: row v, column u; weights as in PyG."""
+def normalized(src: np.ndarray, dst: np.ndarray, edges: Any, own: bool) -> jax.Array:
+    """`D^-1/2 A D^-1/2` as a dense matrix, row v, column u; of `A + I` with `own`."""
     weight = jnp.ones(len(src)) if edges is None else edges
     a = jnp.zeros((NUM_NODES, NUM_NODES)).at[dst, src].add(weight)
-    a = a + jnp.eye(NUM_NODES) if m.self_loops else a
+    a = a + jnp.eye(NUM_NODES) if own else a
     some = a.sum(1) > 0
     root = jnp.diag(jnp.where(some, jnp.where(some, a.sum(1), 1) ** -0.5, 0))
-    return root @ a @ root @ x @ m.linear.kernel[...] + m.bias[...]
+    return root @ a @ root
+
+
+def gcn(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, edges: Any = None) -> jax.Array:
+    """Kipf & Welling, equation 2; weights as in PyG."""
+    return normalized(src, dst, edges, m.self_loops) @ x @ m.linear.kernel[...] + m.bias[...]
 
 
 def sage(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, edges: Any = None) -> jax.Array:
@@ -147,3 +152,24 @@ def ggnn(
         candidate = linear(m.candidate_in, a) + linear(m.candidate_own, reset * h)
         h = (1 - update) * h + update * jnp.tanh(candidate)
     return h
+
+
+def light_gcn(
+    m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, edges: Any = None
+) -> jax.Array:
+    powers = [x]
+    for _ in range(m.steps):
+        powers.append(normalized(src, dst, edges, own=False) @ powers[-1])
+    return sum(a * h for a, h in zip(m.weights, powers, strict=True))
+
+
+def ngcf(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, edges: Any = None) -> jax.Array:
+    """Wang et al., equation 7."""
+    found = [x]
+    for own, both in zip(m.own, m.both, strict=True):
+        near = normalized(src, dst, edges, own=False) @ x
+        x = jax.nn.leaky_relu(linear(own, near + x) + linear(both, near * x), 0.2)
+        square = (x * x).sum(1, keepdims=True)
+        safe = jnp.sqrt(jnp.where(square > 0, square, 1))
+        found.append(x / safe if m.normalize else x)
+    return jnp.concatenate(found, axis=1)

@@ -15,11 +15,29 @@ from jax.experimental import sparse
 
 from gnnjit import Bipartite, Graph
 from gnnjit.errors import GraphError, LayerError
-from gnnjit.nn import GAT, GCN, GGNN, GIN, SAGE, CommNet, EdgeConv, GatedGCN, GATv2
+from gnnjit.nn import (
+    GAT,
+    GCN,
+    GGNN,
+    GIN,
+    NGCF,
+    SAGE,
+    CommNet,
+    EdgeConv,
+    GatedGCN,
+    GATv2,
+    LightGCN,
+)
 
 from . import formulas
 
 F_IN, F_OUT = 5, 3
+
+
+def _ngcf(in_features: int, out_features: int, **options: Any) -> NGCF:
+    return NGCF(in_features, [4, out_features], **options)
+
+
 CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "gcn": (GCN, formulas.gcn),
     "gcn-as-is": (partial(GCN, self_loops=False), formulas.gcn),
@@ -42,6 +60,10 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "gin-eps": (lambda i, o, rngs: GIN(i, 4, o, train_eps=True, rngs=rngs), formulas.gin),
     "edgeconv": (lambda i, o, rngs: EdgeConv(i, 4, o, rngs=rngs), formulas.edge_conv),
     "ggnn": (lambda i, o, rngs: GGNN(i + 1, steps=3, rngs=rngs), formulas.ggnn),
+    "lightgcn": (lambda i, o, rngs: LightGCN(2, weights=[0.5, 2.0, -1.0]), formulas.light_gcn),
+    "lightgcn-mean": (lambda i, o, rngs: LightGCN(), formulas.light_gcn),
+    "ngcf": (_ngcf, formulas.ngcf),
+    "ngcf-normalized": (partial(_ngcf, normalize=True), formulas.ngcf),
 }
 
 
@@ -187,6 +209,8 @@ def _gin(in_features: int, out_features: int, **options: Any) -> GIN:
 D = 2
 WITH_EDGES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[int, ...]]] = {
     "gcn": (GCN, formulas.gcn, ()),
+    "lightgcn": (lambda i, o, rngs: LightGCN(2), formulas.light_gcn, ()),
+    "ngcf": (_ngcf, formulas.ngcf, ()),
     "sage-mean": (SAGE, formulas.sage, ()),
     "sage-max": (partial(SAGE, aggregator="max"), formulas.sage, ()),
     "sage-pool": (partial(SAGE, aggregator="pool"), formulas.sage, ()),
