@@ -93,8 +93,9 @@ def test_names_of_store() -> None:
 
 def test_names_of_modules() -> None:
     assert names(gnnjit.nn) == [
-        "CommNet", "EdgeConv", "GAT", "GATv2", "GCN", "GGNN", "GIN", "GatedGCN", "HAN", "HGT",
-        "LightGCN", "NGCF", "RGCN", "SAGE",
+        "APPNP", "Cheb", "CommNet", "EdgeConv", "GAT", "GATv2", "GCN", "GGNN", "GIN", "GINE",
+        "GatedGCN", "GraphNet", "GraphTransformer", "HAN", "HGT", "LightGCN", "NGCF", "NNConv",
+        "PNA", "RGAT", "RGCN", "SAGE",
     ]  # fmt: skip
 
 
@@ -241,6 +242,10 @@ FUNCTIONS = {
     "interop.pyg.to_hetero_data": "(graph, data, nodes=None, edges=None, *, tensor=None)",
     "interop.scipy.from_scipy": "(matrix, *, bipartite=None)",
     "interop.scipy.to_scipy": "(graph, weights=None)",
+    "nn.APPNP.__init__": "(self, steps=10, alpha=0.1, *, dropout=0.0, self_loops=True)",
+    "nn.APPNP.__call__": "(self, graph, x, *, edges=None, key=None)",
+    "nn.Cheb.__init__": ("(self, in_features, out_features, *, terms=3, lambda_max=2.0, rngs)"),
+    "nn.Cheb.__call__": "(self, graph, x, *, edges=None)",
     "nn.CommNet.__init__": "(self, in_features, out_features, *, aggregator='mean', rngs)",
     "nn.CommNet.__call__": "(self, graph, x, /, *, edges=None, globals=None)",
     "nn.EdgeConv.__init__": "(self, in_features, hidden, out_features, *, rngs)",
@@ -264,6 +269,21 @@ FUNCTIONS = {
         "batch_norm=False, edge_features=None, rngs)"
     ),
     "nn.GIN.__call__": "(self, graph, x, *, edges=None, train=False, mask=None)",
+    "nn.GINE.__init__": (
+        "(self, in_features, hidden, out_features, *, edge_features, eps=0.0, train_eps=False, "
+        "batch_norm=False, rngs)"
+    ),
+    "nn.GINE.__call__": "(self, graph, x, *, edges=None, train=False, mask=None)",
+    "nn.GraphNet.__init__": (
+        "(self, in_features, hidden, out_features, *, edge_features=None, global_features=None, "
+        "rngs)"
+    ),
+    "nn.GraphNet.__call__": "(self, graph, x, /, *, edges=None, globals=None)",
+    "nn.GraphTransformer.__init__": (
+        "(self, in_features, out_features, *, heads=1, concat=True, beta=False, dropout=0.0, "
+        "edge_features=None, rngs)"
+    ),
+    "nn.GraphTransformer.__call__": "(self, graph, x, /, *, edges=None, globals=None, key=None)",
     "nn.GatedGCN.__init__": "(self, in_features, out_features, *, edge_features=None, rngs)",
     "nn.GatedGCN.__call__": "(self, graph, x, /, *, edges=None, globals=None)",
     "nn.HAN.__init__": (
@@ -279,6 +299,21 @@ FUNCTIONS = {
         "(self, in_features, hidden, *, dropout=0.0, negative_slope=0.2, normalize=False, rngs)"
     ),
     "nn.NGCF.__call__": "(self, graph, x, *, edges=None, key=None)",
+    "nn.NNConv.__init__": (
+        "(self, in_features, hidden, out_features, *, edge_features, aggregator='sum', rngs)"
+    ),
+    "nn.NNConv.__call__": "(self, graph, x, /, *, edges=None, globals=None)",
+    "nn.PNA.__init__": (
+        "(self, in_features, out_features, *, aggregators=('mean', 'min', 'max', 'std'), "
+        "scalers=('identity', 'amplification', 'attenuation'), delta=None, edge_features=None, "
+        "rngs)"
+    ),
+    "nn.PNA.__call__": "(self, graph, x, *, edges=None)",
+    "nn.RGAT.__init__": (
+        "(self, in_features, out_features, *, heads=1, types, relations, attention='across', "
+        "scores='additive', concat=True, dropout=0.0, negative_slope=0.2, rngs)"
+    ),
+    "nn.RGAT.__call__": "(self, graph, x, /, *, edges=None, globals=None, key=None)",
     "nn.RGCN.__init__": (
         "(self, in_features, out_features, *, types=None, relations=None, num_relations=None, "
         "bases=None, blocks=None, use_bias=True, rngs)"

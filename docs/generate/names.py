@@ -124,7 +124,8 @@ SECTIONS = (
         "Modules for Flax nnx",
         "Published layers, each one file in the public vocabulary.",
         "gnnjit.nn",
-        "GCN SAGE GAT GATv2 GIN GatedGCN CommNet GGNN EdgeConv LightGCN NGCF RGCN HGT HAN",
+        "GCN SAGE GAT GATv2 GIN GatedGCN CommNet GGNN EdgeConv GINE NNConv GraphNet PNA "
+        "GraphTransformer Cheb APPNP LightGCN NGCF RGCN RGAT HGT HAN",
     ),
     Section(
         "linen",

@@ -49,11 +49,12 @@ def check_numbers(module: str, **values: Any) -> None:
             raise _odd(module, name, value, "a finite real number: pass a float")
 
 
-def check_rate(module: str, dropout: Any) -> None:
+def check_rate(
+    module: str, rate: Any, name: str = "dropout", what: str = "the share of coefficients to drop"
+) -> None:
     """Raises LayerError unless the rate is a number from 0 to 1."""
-    if not _is_real(dropout) or not (is_traced(dropout) or 0 <= dropout <= 1):
-        expected = "a number from 0 to 1: pass the share of coefficients to drop"
-        raise _odd(module, "dropout", dropout, expected)
+    if not _is_real(rate) or not (is_traced(rate) or 0 <= rate <= 1):
+        raise _odd(module, name, rate, f"a number from 0 to 1: pass {what}")
 
 
 def check_choice(module: str, name: str, value: Any, choices: tuple[str, ...]) -> None:

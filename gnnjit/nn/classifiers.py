@@ -14,6 +14,8 @@ from flax import nnx
 import gnnjit
 from gnnjit.errors import LayerError
 from gnnjit.graph import Graph
+from gnnjit.nn.appnp import APPNP
+from gnnjit.nn.cheb import Cheb
 from gnnjit.nn.commnet import CommNet
 from gnnjit.nn.edge_conv import EdgeConv
 from gnnjit.nn.gat import GAT
@@ -22,7 +24,9 @@ from gnnjit.nn.gatv2 import GATv2
 from gnnjit.nn.gcn import GCN
 from gnnjit.nn.ggnn import GGNN
 from gnnjit.nn.gin import GIN
+from gnnjit.nn.graph_transformer import GraphTransformer
 from gnnjit.nn.init import glorot
+from gnnjit.nn.pna import PNA
 from gnnjit.nn.sage import SAGE
 from gnnjit.sharding import ShardedGraph
 
@@ -60,6 +64,10 @@ def _ggnn(in_features: int, out_features: int, *, rngs: nnx.Rngs) -> GGNN:
     return GGNN(out_features, steps=2, rngs=rngs)
 
 
+def _appnp(in_features: int, out_features: int, *, rngs: nnx.Rngs) -> APPNP:
+    return APPNP()
+
+
 MODELS: dict[str, Model] = {
     "gcn": Model(GCN),
     "sage": Model(SAGE),
@@ -70,6 +78,10 @@ MODELS: dict[str, Model] = {
     "commnet": Model(CommNet, activation=jnp.tanh),
     "ggnn": Model(_ggnn, encoder=True),
     "edgeconv": Model(_edge_conv, encoder=True, residual=True),
+    "transformer": Model(GraphTransformer, attention=True),
+    "pna": Model(PNA, encoder=True),
+    "appnp": Model(_appnp, encoder=True),
+    "cheb": Model(Cheb),
 }
 """Every model that `build` and `build_graph` know."""
 
@@ -300,11 +312,11 @@ def apply(
     edge_weight: jax.Array | None = None,
 ) -> jax.Array:
     """Call a layer of `MODELS`, with what it takes for training."""
-    if isinstance(layer, (GAT, GATv2)):
-        return layer(graph, x, key=key)
+    called: Any = layer
+    if isinstance(layer, (GAT, GATv2, GraphTransformer, APPNP)):
+        return called(graph, x, key=key)
     if isinstance(layer, GIN):
         return layer(graph, x, train=key is not None, mask=mask)
-    called: Any = layer
     if isinstance(layer, SAGE) and edge_weight is not None:
         return called(graph, x, edges=edge_weight)
     return called(graph, x)

@@ -82,7 +82,7 @@ class GCN(nnx.Module):
     @gnnjit.layer(static_argnames="weighted")
     def propagate(self, v: Any, e: Any, *, weighted: bool) -> jax.Array:
         """The layer: features with the vertices' factors in, new features out."""
-        total = neighbours(v, e, weighted)
+        total = neighbours(v, e.src, e.data if weighted else None)
         if self.self_loops:
             total = total + own_term(v, weighted)
         out = self.linear(total)

@@ -24,9 +24,7 @@ class GIN(nnx.Module):
     the MLP's hidden layer over the vertices, as in section 7. The nonlinearity after the MLP is
     left to the caller.
 
-    With `edge_features` it is GINE: the sum is over `relu(h[u] + W_edge e[u, v] + b_edge)`, where
-    `e[u, v]` comes as `edges=`. Hu, Liu et al., "Strategies for Pre-training Graph Neural Networks"
-    (2020), in the form of PyG (`GINEConv`, `edge_dim`).
+    With `edge_features` it is `GINE`.
 
     Args:
         in_features, hidden, out_features: widths of the MLP: F, hidden layer, F'.
@@ -52,11 +50,12 @@ class GIN(nnx.Module):
         edge_features: int | None = None,
         rngs: nnx.Rngs,
     ):
-        check_sizes("GIN", in_features=in_features, hidden=hidden, out_features=out_features)
-        check_sizes("GIN", edge_features=edge_features)
-        check_numbers("GIN", eps=eps)
-        check_flags("GIN", train_eps=train_eps, batch_norm=batch_norm)
-        check_rngs("GIN", rngs)
+        name = type(self).__name__
+        check_sizes(name, in_features=in_features, hidden=hidden, out_features=out_features)
+        check_sizes(name, edge_features=edge_features)
+        check_numbers(name, eps=eps)
+        check_flags(name, train_eps=train_eps, batch_norm=batch_norm)
+        check_rngs(name, rngs)
         self.hidden = nnx.Linear(in_features, hidden, kernel_init=glorot, rngs=rngs)
         self.out = nnx.Linear(hidden, out_features, kernel_init=glorot, rngs=rngs)
         self.norm = nnx.BatchNorm(hidden, momentum=0.9, rngs=rngs) if batch_norm else None
@@ -97,6 +96,47 @@ class GIN(nnx.Module):
         """The layer: what the MLP is applied to."""
         message = e.src
         if self.edge is not None:
-            data = edge_vector(e.data, "GIN", self.edge.in_features)
+            data = edge_vector(e.data, type(self).__name__, self.edge.in_features)
             message = jax.nn.relu(message + self.edge(data))
         return self.hidden((1 + self.eps) * v + gnnjit.sum(message))
+
+
+class GINE(GIN):
+    """`h'[v] = MLP((1 + eps) h[v] + sum over (u -> v) of relu(h[u] + W e[u, v] + b))`, the MLP with
+    one hidden layer.
+
+    Hu, Liu et al., "Strategies for Pre-training Graph Neural Networks" (2020), section 5.1 and
+    appendix A, in the form of PyG (`GINEConv`, `edge_dim`); `e[u, v]` comes as `edges=`. It is
+    `GIN` with `edge_features`, called in the same way.
+
+    Args:
+        edge_features: width of the edges' features.
+        in_features, hidden, out_features, eps, train_eps, batch_norm, rngs: as in `GIN`.
+
+    Raises:
+        LayerError: a size, number, flag or `rngs` is no such value.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: int,
+        out_features: int,
+        *,
+        edge_features: int,
+        eps: float = 0.0,
+        train_eps: bool = False,
+        batch_norm: bool = False,
+        rngs: nnx.Rngs,
+    ):
+        check_sizes("GINE", **{"edge_features, which it reads,": edge_features})
+        super().__init__(
+            in_features,
+            hidden,
+            out_features,
+            eps=eps,
+            train_eps=train_eps,
+            batch_norm=batch_norm,
+            edge_features=edge_features,
+            rngs=rngs,
+        )

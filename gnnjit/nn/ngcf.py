@@ -117,7 +117,7 @@ class NGCF(nnx.Module):
     def propagate(self, v: Any, e: Any, *, level: int, weighted: bool, key: Any) -> jax.Array:
         """One layer, of features with the vertices' factors: `[F']` of `hidden[level]`."""
         own, _ = v
-        near = neighbours(v, e, weighted)
+        near = neighbours(v, e.src, e.data if weighted else None)
         out = self.own[level](own + near) + self.both[level](own * near)
         out = jax.nn.leaky_relu(out, self.negative_slope)
         return out if key is None else gnnjit.dropout(out, self.dropout, key)

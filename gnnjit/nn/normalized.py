@@ -48,14 +48,16 @@ def paired(x: Any, at: Any) -> Any:
     return Bipartite((x.src, at.src), (x.dst, at.dst)) if isinstance(x, Bipartite) else (x, at)
 
 
-def neighbours(v: Any, e: Any, weighted: bool) -> jax.Array:
-    """`sum over (u -> v) of h[u] / sqrt(d[u] d[v])`, `[F]`; to be called inside a layer of
-    `paired` features. Times the weight of the edge, if `weighted`."""
-    (_, at_v), (h, at_u) = v, e.src
-    if not weighted:  # degrees have no gradient
+def neighbours(v: Any, u: Any, weight: Any = None) -> jax.Array:
+    """`sum over (u -> v) of h[u] / sqrt(d[u] d[v])`, `[F]`; to be called inside a layer.
+
+    `v` and `u` are `paired` features of the edge's ends; each term times `weight`, if given.
+    """
+    (_, at_v), (h, at_u) = v, u
+    if weight is None:  # degrees have no gradient
         at_v, at_u = jax.lax.stop_gradient((at_v, at_u))
     message = at_v * (at_u * h)
-    return gnnjit.sum(e.data * message if weighted else message)
+    return gnnjit.sum(message if weight is None else weight * message)
 
 
 def own_term(v: Any, weighted: bool) -> jax.Array:
@@ -72,7 +74,7 @@ def normalized_sum(graph: Graph, x: Any, edges: jax.Array | None = None) -> jax.
 
 @gnnjit.layer(static_argnames="weighted")
 def _normalized_sum(v: Any, e: Any, *, weighted: bool) -> jax.Array:
-    return neighbours(v, e, weighted)
+    return neighbours(v, e.src, e.data if weighted else None)
 
 
 def both_ways(graph: Graph, x: Any, step: Callable[[Graph, Any], Any]) -> Any:

@@ -112,7 +112,7 @@ def test_compare_times_the_reference(gnnjit, tmp_path):
         ),
         (
             ["karate", "--model", "gcn", "--heads", "3"],
-            "heads: gcn has no attention heads, which gat, gatv2 have: leave it out",
+            "heads: gcn has no attention heads, which gat, gatv2, transformer have: leave it out",
         ),
         (
             ["karate", "--batch-size", "8"],
@@ -152,7 +152,7 @@ def test_compare_times_the_reference(gnnjit, tmp_path):
         (
             ["karate", "--model", "gcm"],
             "unknown model 'gcm', expected one of gcn, sage, gat, gatv2, gin, gatedgcn, commnet, "
-            "ggnn, edgeconv; did you mean 'gcn'?",
+            "ggnn, edgeconv, transformer, pna, appnp, cheb; did you mean 'gcn'?",
         ),
     ],
 )

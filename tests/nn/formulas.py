@@ -173,3 +173,90 @@ def ngcf(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, edges: Any = No
         safe = jnp.sqrt(jnp.where(square > 0, square, 1))
         found.append(x / safe if m.normalize else x)
     return jnp.concatenate(found, axis=1)
+
+
+def appnp(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, edges: Any = None) -> jax.Array:
+    h, a = x, normalized(src, dst, edges, m.self_loops)
+    for _ in range(m.steps):
+        h = (1 - m.alpha) * a @ h + m.alpha * x
+    return h
+
+
+def cheb(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, edges: Any = None) -> jax.Array:
+    """Defferrard et al., equation 4, with Chebyshev's polynomials of the dense Laplacian."""
+    one = jnp.eye(NUM_NODES)
+    scaled = 2 / m.lambda_max * (one - normalized(src, dst, edges, own=False)) - one
+    polynomials = [one, scaled]
+    for _ in range(2, m.terms):
+        polynomials.append(2 * scaled @ polynomials[-1] - polynomials[-2])
+    return linear(m.linear, jnp.concatenate([p @ x for p in polynomials[: m.terms]], axis=1))
+
+
+def transformer(
+    m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, edges: Any = None
+) -> jax.Array:
+    q, k, v = (linear(part, x).reshape(-1, *m.shape) for part in (m.query, m.key, m.value))
+    k, v = k[src], v[src]
+    if edges is not None:
+        z = linear(m.edge, edges).reshape(-1, *m.shape)
+        k, v = k + z, v + z
+    score = (q[dst] * k).sum(-1) / np.sqrt(m.shape[1])
+    alpha = jnp.exp(score) / total(jnp.exp(score), dst)[dst]
+    out = total(alpha[..., None] * v, dst)
+    out, own = out.reshape(NUM_NODES, -1) if m.concat else out.mean(1), linear(m.own, x)
+    if m.gate is None:
+        return own + out
+    gate = jax.nn.sigmoid(linear(m.gate, jnp.concatenate([out, own, out - own], axis=1)))
+    return gate * own + (1 - gate) * out
+
+
+def nn_conv(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, edges: jax.Array) -> jax.Array:
+    matrix = linear(m.matrix, jax.nn.relu(linear(m.hidden, edges)))
+    message = jnp.einsum("ei,eio->eo", x[src], matrix.reshape(len(src), x.shape[1], -1))
+    reduce = {"sum": total, "mean": mean, "max": largest}[m.aggregator]
+    return linear(m.own, x) + reduce(message, dst)
+
+
+def pna(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, edges: Any = None) -> jax.Array:
+    """Corso et al., equations 5 to 8; of a vertex without edges everything is 0."""
+    d = degree(dst)
+    delta = np.log(d[d > 0] + 1).mean() if m.delta is None and len(dst) else m.delta
+    pair = [x[dst], x[src]] if edges is None else [x[dst], x[src], edges]
+    h = linear(m.message, jnp.concatenate(pair, axis=1))
+    centred = h - mean(h, dst)[dst]
+    var = mean(centred * centred, dst)
+    some = var > 0
+    found = {
+        "mean": mean(h, dst), "min": -largest(-h, dst), "max": largest(h, dst),
+        "sum": total(h, dst), "var": var,
+        "std": jnp.where(some, jnp.sqrt(jnp.where(some, var, 1)), 0),
+    }  # fmt: skip
+    a = jnp.concatenate([found[name] for name in m.aggregators], axis=1)
+    log = np.log(np.maximum(d, 1) + 1)[:, None]
+    scale = {"identity": 1, "amplification": log / (delta or 1), "attenuation": (delta or 1) / log}
+    return linear(m.out, jnp.concatenate([x, *(scale[name] * a for name in m.scalers)], axis=1))
+
+
+def graph_net(
+    m: Any,
+    src: np.ndarray,
+    dst: np.ndarray,
+    x: jax.Array,
+    owner: np.ndarray,
+    edges: Any,
+    whole: Any,
+) -> Any:
+    """Battaglia et al., algorithm 1; `owner` is the graph of each vertex."""
+
+    def mlp(part: Any, *values: Any) -> jax.Array:
+        values = [v for v in values if v is not None]
+        return linear(part["out"], jax.nn.relu(linear(part["hidden"], jnp.concatenate(values, 1))))
+
+    at_edges, at_nodes = (None, None) if whole is None else (whole[owner[dst]], whole[owner])
+    new_edges = mlp(m.edge, edges, x[src], x[dst], at_edges)
+    new_nodes = mlp(m.node, total(new_edges, dst), x, at_nodes)
+    graphs = owner.max() + 1
+    pooled = [
+        jax.ops.segment_sum(v, o, graphs) for v, o in ((new_edges, owner[dst]), (new_nodes, owner))
+    ]
+    return new_nodes, new_edges, mlp(m.whole, *pooled, whole)

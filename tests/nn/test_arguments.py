@@ -17,6 +17,7 @@ from gnnjit.errors import LayerError
 
 RNGS = nnx.Rngs(0)
 SIZE = "expected a whole number from 1 to 2147483647: pass an int"
+BETWEEN = gnnjit.Graph.from_edges([0], [0], num_src=2, num_dst=3)
 GRAPH = gnnjit.Graph.from_edges([0, 1, 2], [1, 2, 2], 3)
 
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
@@ -60,6 +61,50 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: nn.SAGE(3, 2, aggregator="lstm", rngs=RNGS),  # type: ignore
         "nn.SAGE: aggregator is 'lstm', expected one of 'mean', 'sum', 'max', 'pool': pass one of "
         "them",
+    ),
+    "no features of edges": (
+        lambda: nn.NNConv(3, 2, 2, edge_features=None, rngs=RNGS),  # type: ignore
+        f"nn.NNConv: edge_features, which it reads, is None, {SIZE}",
+    ),
+    "features of edges, none": (
+        lambda: nn.GINE(3, 2, 2, edge_features=0, rngs=RNGS),
+        f"nn.GINE: edge_features, which it reads, is 0, {SIZE}",
+    ),
+    "features of graphs": (
+        lambda: nn.GraphNet(3, 2, 2, global_features=0, rngs=RNGS),
+        f"nn.GraphNet: global_features is 0, {SIZE}",
+    ),
+    "a probability": (
+        lambda: nn.APPNP(10, 1.5),
+        "nn.APPNP: alpha is 1.5, expected a number from 0 to 1: pass the probability of a jump "
+        "back",
+    ),
+    "an eigenvalue": (
+        lambda: nn.Cheb(3, 2, lambda_max=0.0, rngs=RNGS),
+        "nn.Cheb: lambda_max is 0.0, expected a positive number: pass the largest eigenvalue of "
+        "the Laplacian, or 2, its bound",
+    ),
+    "one aggregator": (
+        lambda: nn.PNA(3, 2, aggregators="mean", rngs=RNGS),  # type: ignore
+        "nn.PNA: aggregators is 'mean', expected some of 'mean', 'min', 'max', 'std', 'sum', "
+        "'var': pass a list of them",
+    ),
+    "a scaler": (
+        lambda: nn.PNA(3, 2, scalers=["identity", "linear"], rngs=RNGS),  # type: ignore
+        "nn.PNA: scalers[1] is 'linear', expected one of 'identity', 'amplification', "
+        "'attenuation': pass one of them",
+    ),
+    "delta": (
+        lambda: nn.PNA(3, 2, delta=0, rngs=RNGS),
+        "nn.PNA: delta is 0, expected a positive number: pass jnp.log(graph.in_degree + 1).mean() "
+        "of the training graphs",
+    ),
+    "two vertex sets": (
+        lambda: nn.APPNP(1)(BETWEEN, jnp.ones((3, 2))),
+        "APPNP was given a graph between two vertex sets, expected one vertex set with x of shape "
+        "[num_nodes, F]: what a step computes at the destinations is what the next one reads at "
+        "the sources. Make one graph of both sets (number the destinations behind the sources, "
+        "dst + num_src), stack their features, and read the destinations' rows of the result",
     ),
     "a key": (
         lambda: nn.CommNet(3, 2, rngs=jax.random.split(jax.random.key(0), 2)),  # type: ignore

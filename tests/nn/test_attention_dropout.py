@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from gnnjit import Graph
-from gnnjit.nn import GAT, GATv2
+from gnnjit.nn import APPNP, GAT, GATv2, GraphTransformer
 
 RATE, DEGREE = 0.5, 4000
 
@@ -49,6 +49,24 @@ def test_key_decides(star: tuple[Graph, jax.Array]) -> None:
     first, again, other = (module(*star, key=jax.random.key(k)) for k in (0, 0, 1))
     assert (first == again).all()
     assert (first != other).any()
+
+
+def test_transformer_and_appnp_drop_coefficients_of_edges(star: tuple[Graph, jax.Array]) -> None:
+    transformer = jax.tree.map(
+        jnp.zeros_like, GraphTransformer(2, 1, heads=2, dropout=RATE, rngs=nnx.Rngs(0))
+    )
+    transformer.value.bias[...] = jnp.ones(2)  # the mean of its values
+    out = transformer(*star, key=jax.random.key(0))
+    np.testing.assert_allclose(out[0], 1, atol=0.08)
+    assert out[0, 0] != out[0, 1]
+
+    steps, x = APPNP(1, 0.0, dropout=RATE, self_loops=False), star[1]
+    cycle = Graph.from_edges(np.arange(DEGREE), np.roll(np.arange(DEGREE), 1), DEGREE)
+    share = np.asarray(steps(cycle, x[:DEGREE], key=jax.random.key(0)))
+    assert set(np.unique(share.round(4))) == {0.0, 2.0}
+    np.testing.assert_allclose(share.mean(), 1, atol=0.08)
+    np.testing.assert_allclose(steps(cycle, x[:DEGREE]), 1)
+    assert (share != steps(cycle, x[:DEGREE], key=jax.random.key(1))).any()
 
 
 def test_gradient_uses_the_same_draw(star: tuple[Graph, jax.Array]) -> None:

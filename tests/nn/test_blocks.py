@@ -13,7 +13,19 @@ from flax import nnx
 
 from gnnjit import Bipartite, Graph
 from gnnjit.errors import GraphError, LayerError
-from gnnjit.nn import GAT, GCN, GGNN, GIN, SAGE, CommNet, EdgeConv, GatedGCN, GATv2
+from gnnjit.nn import (
+    GAT,
+    GCN,
+    GGNN,
+    GIN,
+    PNA,
+    SAGE,
+    CommNet,
+    EdgeConv,
+    GatedGCN,
+    GATv2,
+    GraphTransformer,
+)  # fmt: skip
 from gnnjit.sample import NeighborSampler
 
 MODULES: dict[str, Any] = {
@@ -27,6 +39,8 @@ MODULES: dict[str, Any] = {
     "commnet": CommNet,
     "edgeconv": lambda i, o, rngs: EdgeConv(i, 4, o, rngs=rngs),
     "gatedgcn": GatedGCN,
+    "pna": partial(PNA, delta=1.2),
+    "transformer": GraphTransformer,
 }
 N, F = 40, 5
 

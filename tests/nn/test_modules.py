@@ -16,17 +16,23 @@ from jax.experimental import sparse
 from gnnjit import Bipartite, Graph
 from gnnjit.errors import GraphError, LayerError
 from gnnjit.nn import (
+    APPNP,
     GAT,
     GCN,
     GGNN,
     GIN,
+    GINE,
     NGCF,
+    PNA,
     SAGE,
+    Cheb,
     CommNet,
     EdgeConv,
     GatedGCN,
     GATv2,
+    GraphTransformer,
     LightGCN,
+    NNConv,
 )
 
 from . import formulas
@@ -60,11 +66,21 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "gin-eps": (lambda i, o, rngs: GIN(i, 4, o, train_eps=True, rngs=rngs), formulas.gin),
     "edgeconv": (lambda i, o, rngs: EdgeConv(i, 4, o, rngs=rngs), formulas.edge_conv),
     "ggnn": (lambda i, o, rngs: GGNN(i + 1, steps=3, rngs=rngs), formulas.ggnn),
+    "pna": (PNA, formulas.pna),
+    "pna-delta": (
+        partial(PNA, aggregators=["sum", "var"], scalers=["attenuation"], delta=0.7), formulas.pna
+    ),
+    "transformer": (partial(GraphTransformer, heads=2, beta=True), formulas.transformer),
+    "transformer-mean": (partial(GraphTransformer, heads=2, concat=False), formulas.transformer),
+    "appnp": (lambda i, o, rngs: APPNP(3, 0.2), formulas.appnp),
+    "appnp-as-is": (lambda i, o, rngs: APPNP(2, self_loops=False), formulas.appnp),
+    "cheb": (partial(Cheb, terms=4, lambda_max=1.7), formulas.cheb),
+    "cheb-one": (partial(Cheb, terms=1), formulas.cheb),
     "lightgcn": (lambda i, o, rngs: LightGCN(2, weights=[0.5, 2.0, -1.0]), formulas.light_gcn),
     "lightgcn-mean": (lambda i, o, rngs: LightGCN(), formulas.light_gcn),
     "ngcf": (_ngcf, formulas.ngcf),
     "ngcf-normalized": (partial(_ngcf, normalize=True), formulas.ngcf),
-}
+}  # fmt: skip
 
 
 SHORT = [pytest.param(case, marks=[pytest.mark.long] if "-" in case else []) for case in CASES]
@@ -206,6 +222,14 @@ def _gin(in_features: int, out_features: int, **options: Any) -> GIN:
     return GIN(in_features, 4, out_features, **options)
 
 
+def _gine(in_features: int, out_features: int, **options: Any) -> GINE:
+    return GINE(in_features, 4, out_features, edge_features=D, **options)
+
+
+def _nn_conv(in_features: int, out_features: int, **options: Any) -> NNConv:
+    return NNConv(in_features, 4, out_features, edge_features=D, **options)
+
+
 D = 2
 WITH_EDGES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[int, ...]]] = {
     "gcn": (GCN, formulas.gcn, ()),
@@ -218,7 +242,17 @@ WITH_EDGES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[int, .
     "gatv2": (partial(GATv2, heads=2, edge_features=D), formulas.gatv2, (D,)),
     "gin": (partial(_gin, train_eps=True, edge_features=D), formulas.gin, (D,)),
     "gatedgcn": (partial(GatedGCN, edge_features=D), formulas.gated_gcn, (D,)),
-}
+    "gine": (partial(_gine, eps=0.5), formulas.gin, (D,)),
+    "appnp": (lambda i, o, rngs: APPNP(3, 0.2), formulas.appnp, ()),
+    "cheb": (Cheb, formulas.cheb, ()),
+    "pna": (partial(PNA, edge_features=D), formulas.pna, (D,)),
+    "transformer": (
+        partial(GraphTransformer, heads=2, edge_features=D), formulas.transformer, (D,)
+    ),
+    "nnconv": (_nn_conv, formulas.nn_conv, (D,)),
+    "nnconv-mean": (partial(_nn_conv, aggregator="mean"), formulas.nn_conv, (D,)),
+    "nnconv-max": (partial(_nn_conv, aggregator="max"), formulas.nn_conv, (D,)),
+}  # fmt: skip
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from flax import nnx
 
 import gnnjit
 from gnnjit.errors import LayerError
-from gnnjit.nn import HAN, HGT, RGCN
+from gnnjit.nn import HAN, HGT, RGAT, RGCN
 
 SIZES = {"a": 5, "b": 6, "c": 2}
 WIDTHS = {"a": 3, "b": 4, "c": 2}
@@ -114,6 +115,29 @@ def han(m: Any, x: Any) -> Any:
     return out
 
 
+def rgat(m: Any, x: Any) -> Any:
+    heads, width = m.shape
+    out = {}
+    for t, n in SIZES.items():
+        scores, values, ends = [], [], []
+        for key, name, src, dst in into(t):
+            z = (x[key[0]] @ m.weight[name][...]).reshape(-1, heads, width)
+            k = jnp.einsum("nhf,hfd->nhd", z, m.key[name][...])[src]
+            q = (x[t] @ m.query[name][...]).reshape(n, heads, -1)[dst]
+            additive = jax.nn.leaky_relu(q + k, 0.2)[..., 0]
+            scores.append(additive if m.scores == "additive" else (q * k).sum(-1))
+            values.append(z[src])
+            ends.append(dst)
+        h = jnp.zeros((n, heads, width))
+        if ends and m.attention == "across":
+            scores, values = [jnp.concatenate(scores)], [jnp.concatenate(values)]
+            ends = [np.concatenate(ends)]
+        for score, value, dst in zip(scores, values, ends, strict=True):
+            h += total(softmax(score, dst, n)[..., None] * value, dst, n)
+        out[t] = (h.reshape(n, -1) if m.concat else h.mean(1)) + m.bias[t][...]
+    return out
+
+
 CASES = {
     "rgcn": (lambda: RGCN(WIDTHS, 4, **SCHEMA, rngs=nnx.Rngs(0)), rgcn, WIDTHS),
     "rgcn-bases": (
@@ -124,10 +148,22 @@ CASES = {
         lambda: HAN(WIDTHS, 4, heads=2, semantic_features=3, **SCHEMA, rngs=nnx.Rngs(0)), han,
         WIDTHS,
     ),
+    "rgat": (lambda: RGAT(WIDTHS, 2, heads=2, **SCHEMA, rngs=nnx.Rngs(0)), rgat, WIDTHS),
+    "rgat-within": (
+        lambda: RGAT(
+            WIDTHS, 3, heads=2, attention="within", scores="multiplicative", concat=False, **SCHEMA,
+            rngs=nnx.Rngs(0),
+        ), rgat, WIDTHS,
+    ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+SHORT = [
+    pytest.param(case, marks=[pytest.mark.long] if case == "rgat-within" else []) for case in CASES
+]
+
+
+@pytest.mark.parametrize("case", SHORT)
 def test_values_and_gradients(case):
     make, formula, widths = CASES[case]
     module, x = randomised(make()), features(widths)
@@ -146,8 +182,13 @@ def test_values_and_gradients(case):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
 
 
-def test_dropout_of_han_draws_for_each_relation():
-    module, x = HAN(WIDTHS, 4, dropout=0.5, **SCHEMA, rngs=nnx.Rngs(0)), features(WIDTHS)
+@pytest.mark.parametrize(
+    "make",
+    [HAN, partial(RGAT, attention="across"), partial(RGAT, attention="within")],
+    ids=["han", "rgat-across", "rgat-within"],
+)
+def test_dropout_draws_from_the_key(make):
+    module, x = make(WIDTHS, 4, dropout=0.5, **SCHEMA, rngs=nnx.Rngs(0)), features(WIDTHS)
     first, again, other = (module(GRAPH, x, key=jax.random.key(i))["b"] for i in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
@@ -164,6 +205,8 @@ def test_dropout_of_han_draws_for_each_relation():
         (lambda: HGT(3, 4, types=["a"], relations=["to"], rngs=nnx.Rngs(0)), "a name alone"),
         (lambda: HGT(3, 4, types=["a"], relations=list(EDGES), rngs=nnx.Rngs(0)), "types lacks"),
         (lambda: HGT(3, 4, heads=3, **SCHEMA, rngs=nnx.Rngs(0)), "3 heads do not divide"),
+        (lambda: RGAT(3, 4, attention="both", **SCHEMA, rngs=nnx.Rngs(0)), "'across', 'within'"),
+        (lambda: RGAT(3, 4, scores=None, **SCHEMA, rngs=nnx.Rngs(0)), "'multiplicative'"),
         (lambda: HAN(3, 4, dropout=2, **SCHEMA, rngs=nnx.Rngs(0)), "from 0 to 1"),
     ],
 )

@@ -27,10 +27,15 @@ def module(name: str) -> Any:
         "EdgeConv": lambda: nn.EdgeConv(3, 3, 2, rngs=rngs),
         "CommNet": lambda: nn.CommNet(3, 2, rngs=rngs),
         "GatedGCN": lambda: nn.GatedGCN(3, 2, rngs=rngs),
+        "Cheb": lambda: nn.Cheb(3, 2, rngs=rngs), "PNA": lambda: nn.PNA(3, 2, rngs=rngs),
+        "GraphTransformer": lambda: nn.GraphTransformer(3, 2, rngs=rngs),
     }[name]()  # fmt: skip
 
 
-NAMES = ("GCN", "SAGE", "GAT", "GIN", "GGNN", "GATv2", "EdgeConv", "CommNet", "GatedGCN")
+NAMES = (
+    "GCN", "SAGE", "GAT", "GIN", "GGNN", "GATv2", "EdgeConv", "CommNet", "GatedGCN", "Cheb", "PNA",
+    "GraphTransformer",
+)  # fmt: skip
 
 
 def module_call(pick: Pick) -> Call:
@@ -69,7 +74,9 @@ WIDE_SETS: dict[str, tuple[str, ...]] = {
     "GATv2": ("in_features", "out_features", "heads"),
     "GIN": ("in_features", "hidden", "out_features"),
     "GGNN": ("features", "edge_types"), "CommNet": ("in_features", "out_features"),
-    "GatedGCN": ("in_features", "out_features"),
+    "GatedGCN": ("in_features", "out_features"), "Cheb": ("in_features", "out_features", "terms"),
+    "PNA": ("in_features", "out_features"),
+    "GraphTransformer": ("in_features", "out_features", "heads"),
 }  # fmt: skip
 OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "aggregator": (
@@ -98,7 +105,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "edge_features": ({"None": None}, {k: v for k, v in NO_WIDTHS.items() if k != "None"}),
     **dict.fromkeys(
-        ("concat", "self_loops", "use_bias", "normalize", "train_eps"),
+        ("concat", "self_loops", "use_bias", "normalize", "train_eps", "beta"),
         ({"yes": True, "no": False, "numpy": np.True_}, NO_FLAGS),
     ),
     "batch_norm": ({"no": False}, NO_FLAGS),
@@ -109,6 +116,8 @@ TAKES: dict[str, tuple[str, ...]] = {
     "GATv2": ("dropout", "negative_slope", "concat", "self_loops", "edge_features"),
     "GIN": ("eps", "train_eps", "batch_norm", "edge_features"), "GGNN": ("steps",),
     "EdgeConv": (), "CommNet": ("aggregator",), "GatedGCN": ("edge_features",),
+    "Cheb": (), "PNA": ("edge_features",),
+    "GraphTransformer": ("dropout", "concat", "beta", "edge_features"),
 }  # fmt: skip
 NO_RNGS = {
     "None": None, "0": 0, "key": jax.random.key(0), "text": "seed", "class": nnx.Rngs,
