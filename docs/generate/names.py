@@ -82,7 +82,8 @@ SECTIONS = (
         "Mini-batches",
         "Samplers, what they draw, and the loader that makes padded batches of it.",
         "gnnjit.sample",
-        "Loader Batch Report NeighborSampler FrontierSampler WalkSampler VertexSampler EdgeSampler "
+        "Loader Batch Report NeighborSampler TypedNeighborSampler TypedSample "
+        "FrontierSampler WalkSampler VertexSampler EdgeSampler "
         "Normalized ClusterSampler HopSampler GraphSampler LinkSampler LinkSample NegativeSampler "
         "Negatives Sampler InducedSampler Sample Workers "
         "Shapes Padding plan_shapes plan_graph_shapes Stored Event plot_timeline BatchSource "

@@ -1,6 +1,7 @@
 """Parts of a graph, drawn on the host: what mini-batches are made of.
 
-A sampler enters with a `Graph`; a `Sample` leaves it, and from that the graphs that layers run on.
+A sampler enters with a `Graph` or a `TypedGraph`; a `Sample` leaves it, and from that the graphs
+that layers run on.
 Every sample is a function of the graph, the seeds and a seed. A `Loader` makes padded batches of
 samples, some ahead of the one who computes. Training calls this room.
 """
@@ -21,6 +22,7 @@ from gnnjit.sample.saint import Normalized
 from gnnjit.sample.sample import Sample, Sampler
 from gnnjit.sample.subgraph import EdgeSampler, VertexSampler, WalkSampler
 from gnnjit.sample.timeline import Event, plot_timeline
+from gnnjit.sample.typed import TypedNeighborSampler, TypedSample
 from gnnjit.sample.workers import Workers
 
 __all__ = [
@@ -46,6 +48,8 @@ __all__ = [
     "Sampler",
     "Shapes",
     "Stored",
+    "TypedNeighborSampler",
+    "TypedSample",
     "VertexSampler",
     "WalkSampler",
     "Workers",

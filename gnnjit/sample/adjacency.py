@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gnnjit.errors import SampleError
-from gnnjit.graph import Graph
+from gnnjit.graph import Graph, TypedGraph
 from gnnjit.graph.reading import read_on_host
 from gnnjit.graph.validate import is_traced, shown
 from gnnjit.shapes import HostArray
@@ -29,16 +29,22 @@ class Adjacency:
     edge: HostArray
 
     @classmethod
-    def of(cls, where: str, graph: Any, *, outward: bool = False) -> Adjacency:
+    def of(
+        cls, where: str, graph: Any, *, outward: bool = False, two_sets: bool = False
+    ) -> Adjacency:
         """That of a concrete graph of one vertex set, or, `outward`, its edges by source; nothing
-        is copied where JAX computes on the CPU. Raises SampleError on anything else."""
+        is copied where JAX computes on the CPU. With `two_sets` the graph may be one between
+        sources and destinations. Raises SampleError on anything else."""
         if not isinstance(graph, Graph):
-            raise SampleError(f"{where}: got {shown(graph)}, expected a gnnjit.Graph")
+            hint = ""
+            if isinstance(graph, TypedGraph):
+                hint = ": a TypedGraph is sampled by TypedNeighborSampler alone"
+            raise SampleError(f"{where}: got {shown(graph)}, expected a gnnjit.Graph{hint}")
         if is_traced(graph):
             raise SampleError(
                 f"{where}: the graph is traced, expected a concrete one: sample outside jit"
             )
-        if graph.bipartite:
+        if graph.bipartite and not two_sets:
             raise SampleError(
                 f"{where}: the graph has {graph.num_src} sources and {graph.num_dst} destinations, "
                 f"expected one vertex set: number both in one, destinations first"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 
-from gnnjit.graph import Graph
+from gnnjit.graph import TypedGraph
 from gnnjit.shapes import PyTree
 
 
@@ -24,6 +25,10 @@ class Batch:
     Numbers of vertices in it are those of the batch: row `i` of `x` is vertex `vertices[i]` of the
     graph. A batch has labels for each seed; where no seeds are, as in a sampled subgraph, for each
     vertex. R stands for the label rows.
+
+    Of a typed graph, `graphs` holds one `TypedGraph` for all layers; `x`, `vertices`, `num_real`
+    and `tree` are dictionaries from types, `edges` is one from relations, and seeds are rows of
+    their type.
 
     Attributes:
         graphs: the graph of each layer, in the order in which layers are applied; of a subgraph
@@ -50,21 +55,24 @@ class Batch:
         shape: number of the shape that it is padded to (static); None without padding.
     """
 
-    graphs: tuple[Graph, ...]
+    graphs: tuple[Any, ...]
     x: PyTree
     y: PyTree
     mask: jax.Array
     seeds: jax.Array | None
-    vertices: jax.Array
-    num_real: jax.Array
+    vertices: Any
+    num_real: Any
     edges: PyTree
     weight: jax.Array | None
     edge_weight: jax.Array | None
     label: jax.Array | None
-    tree: jax.Array | None
+    tree: Any
     number: jax.Array
     shape: int | None
 
     def edges_of(self, layer: int) -> PyTree:
         """Pytree of `[graphs[layer].num_edges, ...]`: the data of the edges of one graph."""
-        return jax.tree.map(lambda leaf: leaf[: self.graphs[layer].num_edges], self.edges)
+        graph = self.graphs[layer]
+        if isinstance(graph, TypedGraph):
+            return self.edges
+        return jax.tree.map(lambda leaf: leaf[: graph.num_edges], self.edges)

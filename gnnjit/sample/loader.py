@@ -23,6 +23,8 @@ from gnnjit.sample.padding import Padding, Shapes
 from gnnjit.sample.pipeline import Tasks, in_order
 from gnnjit.sample.random import key_of
 from gnnjit.sample.timeline import Event, Log
+from gnnjit.sample.typed import TypedNeighborSampler
+from gnnjit.sample.typed_making import TypedMaker, TypedSource, typed_source
 from gnnjit.shapes import ArrayLike, HostArray, PyTree
 
 SAMPLES = 128
@@ -64,7 +66,8 @@ class Loader:
 
     Args:
         sampler: has `num_seeds`, `adjacency` and `sample(seeds, seed)`, as `NeighborSampler`; its
-            seeds may be vertices, links, clusters or graphs.
+            seeds may be vertices, links, clusters or graphs. With a `TypedNeighborSampler`, `x` is
+            a dictionary from types and `edges` one from relations, and `y` is of the seeds' type.
         x: pytree of `[N, ...]`, features: arrays of NumPy (also mapped files), of JAX, or `Stored`.
         y: pytree of `[num_seeds, ...]`, labels of the seeds; of `[N, ...]` where samples have none.
         seeds: `int[S]` or a mask `bool[num_seeds]`, those of an epoch; all if left out.
@@ -142,7 +145,7 @@ class Loader:
         self._epoch = self._index = self._part = self._turn = 0
         self._counts = _Counts()
         self._shapes = self._planned(shapes, state)
-        self._maker = Maker(self._source, self._shapes, self._log)
+        self._maker = _maker(self._source, self._shapes, self._log)
         if state is not None:
             self.set_state(state)
 
@@ -221,7 +224,7 @@ class Loader:
     @functools.cached_property
     def _host_maker(self) -> Maker:
         source = dataclasses.replace(self._source, split=False)
-        return Maker(source, self._shapes, self._log, on_host=True)
+        return _maker(source, self._shapes, self._log, on_host=True)
 
     def _alone(self, maker: Maker, epoch: int, index: int) -> list[Made]:
         epoch = as_count("Loader: epoch", epoch)
@@ -323,6 +326,10 @@ def _source(
     times: Any, hot_rows: Any, **options: Any,
 ) -> Source:  # fmt: skip
     """What batches are made of, checked: `trees` are features, labels and data of edges."""
+    if isinstance(sampler, TypedNeighborSampler):
+        _refuse_typed(where, labelled=labelled, hot_rows=hot_rows)
+        times = None if times is None else _one_each(where, "times", times, sampler.num_seeds)
+        return typed_source(where, sampler, trees, times, **options)
     x, y, edges = trees
     num_nodes, num_edges = sampler.adjacency.num_nodes, sampler.adjacency.num_edges
     times = None if times is None else _one_each(where, "times", times, sampler.num_seeds)
@@ -345,6 +352,24 @@ def _source(
         hot=_hot(where, features, sampler, hot_rows, options["device"]),
         **options,
     )
+
+
+def _maker(source: Source, shapes: Shapes | None, log: Log, on_host: bool = False) -> Maker:
+    kind = TypedMaker if isinstance(source, TypedSource) else Maker
+    return kind(source, shapes, log, on_host)
+
+
+def _refuse_typed(where: str, labelled: Any, hot_rows: Any) -> None:
+    if labelled is not None:
+        raise SampleError(
+            f"{where}: got labelled with a TypedNeighborSampler, expected seeds: their labels are "
+            f"those that count"
+        )
+    if np.ndim(hot_rows) or hot_rows:
+        raise SampleError(
+            f"{where}: got hot_rows with a TypedNeighborSampler, expected none: rows are kept on "
+            f"the device for graphs of one type alone; leave hot_rows out"
+        )
 
 
 class _Counts:

@@ -22,7 +22,7 @@ from gnnjit.sample.batch import Batch
 from gnnjit.sample.features import Features
 from gnnjit.sample.hot import Hot
 from gnnjit.sample.links import LinkSample
-from gnnjit.sample.padding import Shapes, rounded_up
+from gnnjit.sample.padding import Shapes, default_cost, rounded_up
 from gnnjit.sample.pipeline import Tasks
 from gnnjit.sample.random import key_of
 from gnnjit.sample.sample import Sample, Sizes
@@ -31,6 +31,8 @@ from gnnjit.shapes import HostArray, PyTree
 
 PIECE = 4096
 """Rows that one task looks up."""
+LARGE = 1 << 60
+"""No size is larger."""
 TRIES = 16
 """Samples that are drawn for a batch that fits no shape and cannot be split."""
 
@@ -74,6 +76,13 @@ class Source:
             return sample.sizes
         return (*sample.sizes, len(self.hot.missed(sample.vertices)))
 
+    def dimensions(self, count: int) -> tuple[tuple[float, ...], Sizes]:
+        """(the work of a unit of each of `count` dimensions of samples, what no sample exceeds: the
+        graph, where a vertex or edge comes once in a sample)."""
+        vertices = count // 2 + count % 2
+        most, edges = once_each(self.sampler, self.num_nodes, self.sampler.adjacency.num_edges)
+        return default_cost(count), (most,) * vertices + (edges,) * (count - vertices)
+
     @functools.cached_property
     def tells(self) -> bool:
         """Whether the sampler tells the vertices of a hop before it draws the next."""
@@ -90,6 +99,13 @@ class Source:
         if self.times is not None and seeds is not None:
             options["times"] = self.times[seeds]
         return self.sampler.sample(seeds, seed, **options)
+
+
+def once_each(sampler: Any, num_nodes: int, num_edges: int) -> tuple[int, int]:
+    """What a sample's vertices and edges cannot exceed: all, where each comes once at most."""
+    once = not getattr(sampler, "disjoint", False)
+    edge_once = once and not getattr(sampler, "replace", False)
+    return num_nodes if once else LARGE, num_edges if edge_once else LARGE
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -115,15 +131,16 @@ class Made:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Draw:
-    """A sample, the shape that it is padded to, its number, and the rows that are being looked up.
+class Draw:
+    """A sample, the shape that it is padded to, its number, and the rows (`_Rows`) that are being
+    looked up, None of a typed sample.
     Of all shapes it has the number behind the last if it fits none, and None without any."""
 
-    sample: Sample
+    sample: Any
     sizes: Sizes
     room: Sizes
     shape: int | None
-    rows: _Rows
+    rows: Any
 
 
 class Maker:
@@ -164,7 +181,7 @@ class Maker:
             self._warn(draw, place)
         return [dataclasses.replace(self._finish(draw, seeds, place, tasks), resamples=again)]
 
-    def _warn(self, draw: _Draw, place: tuple[int, int, int]) -> None:
+    def _warn(self, draw: Draw, place: tuple[int, int, int]) -> None:
         assert self._shapes is not None
         warnings.warn(
             f"{self._source.where}: batch {place[1]} of epoch {place[0]} has the sizes "
@@ -182,7 +199,7 @@ class Maker:
         again: int,
         tasks: Tasks,
         fits: bool = False,
-    ) -> _Draw | None:
+    ) -> Draw | None:
         """A sample whose rows are looked up while it grows; None where it fits no shape, unless
         it is to have a shape of its own (`fits`)."""
         epoch, number, part = place
@@ -207,10 +224,10 @@ class Maker:
             rows.add(sample.vertices)
         if self._shapes is not None and shape is None:
             shape = len(self._shapes)
-        return _Draw(sample, sizes, room, shape, rows)
+        return Draw(sample, sizes, room, shape, rows)
 
     def _finish(
-        self, draw: _Draw, seeds: HostArray | None, place: tuple[int, int, int], tasks: Tasks
+        self, draw: Draw, seeds: HostArray | None, place: tuple[int, int, int], tasks: Tasks
     ) -> Made:
         """Everything but the sampling."""
         sample, shape = draw.sample, draw.shape
@@ -243,7 +260,7 @@ class Maker:
         return Made(self._moved(batch, place, log=False), draw.sizes, draw.room, rows, hits)
 
     def _others(
-        self, draw: _Draw, seeds: HostArray | None, vertex_room: int, edge_room: int
+        self, draw: Draw, seeds: HostArray | None, vertex_room: int, edge_room: int
     ) -> dict[str, Any]:
         """What a batch holds beside graphs and features."""
         source, sample = self._source, draw.sample
@@ -252,7 +269,7 @@ class Maker:
             mask = np.arange(vertex_room) < n
             if source.labelled is not None:
                 mask[:n] &= source.labelled[sample.vertices]
-            labels = {"y": _looked_up(source.y, sample.vertices, vertex_room), "mask": mask}
+            labels = {"y": looked_up(source.y, sample.vertices, vertex_room), "mask": mask}
             labels |= dict.fromkeys(("seeds", "label", "tree"))
         else:
             assert seeds is not None
@@ -260,11 +277,11 @@ class Maker:
         edges = None if source.edges is None else sample.edge
         return {
             **labels,
-            "vertices": _padded(sample.vertices, vertex_room, source.num_nodes),
+            "vertices": padded_rows(sample.vertices, vertex_room, source.num_nodes),
             "num_real": np.array(sample.vertex_counts, np.int32),
-            "edges": _looked_up(source.edges, edges, edge_room),
-            "weight": _padded(sample.weight, vertex_room),
-            "edge_weight": _padded(sample.edge_weight, edge_room),
+            "edges": looked_up(source.edges, edges, edge_room),
+            "weight": padded_rows(sample.weight, vertex_room),
+            "edge_weight": padded_rows(sample.edge_weight, edge_room),
         }
 
     def _of_seeds(
@@ -277,13 +294,13 @@ class Maker:
         if isinstance(sample, LinkSample):
             room *= len(sample.label) // len(seeds)
             rows = np.stack([sample.link_src, sample.link_dst], axis=1)
-            label_rows, label, counts = sample.link, _padded(sample.label, room), ~sample.false
+            label_rows, label, counts = sample.link, padded_rows(sample.label, room), ~sample.false
         return {
-            "y": _looked_up(source.y, label_rows, room),
-            "mask": _padded(counts, room),
-            "seeds": None if rows is None else _padded(rows.astype(np.int32), room),
+            "y": looked_up(source.y, label_rows, room),
+            "mask": padded_rows(counts, room),
+            "seeds": None if rows is None else padded_rows(rows.astype(np.int32), room),
             "label": label,
-            "tree": _padded(sample.tree, vertex_room, room),
+            "tree": padded_rows(sample.tree, vertex_room, room),
         }
 
     def _here(self, work: Any) -> Any:
@@ -350,7 +367,7 @@ class _Rows:
         with self._log.stage("look up", self._place, hop):
             self._features.look_up(vertices, self._out, begin)
 
-    def tree(self, draw: _Draw, room: int, vertices: Any, put: Any) -> PyTree:
+    def tree(self, draw: Draw, room: int, vertices: Any, put: Any) -> PyTree:
         """All features, padded with zeros to `room` rows."""
         if self._features is None:
             return None
@@ -364,7 +381,7 @@ class _Rows:
         return self._hot.joined(out, draw.sample.vertices, room, vertices, put)
 
 
-def _looked_up(features: Features | None, index: Any, room: int) -> PyTree:
+def looked_up(features: Features | None, index: Any, room: int) -> PyTree:
     """Rows `index`, padded with zeros."""
     if features is None:
         return None
@@ -373,10 +390,10 @@ def _looked_up(features: Features | None, index: Any, room: int) -> PyTree:
     for array in out:
         if array is not None:
             array[len(index) :] = 0
-    return features.joined(out, _padded(index, room, features.rows), lambda array: array)
+    return features.joined(out, padded_rows(index, room, features.rows), lambda array: array)
 
 
-def _padded(array: HostArray | None, room: int, fill: int = 0) -> Any:
+def padded_rows(array: HostArray | None, room: int, fill: int = 0) -> Any:
     """`array` with rows of `fill` up to `room`."""
     if array is None:
         return None

@@ -69,15 +69,26 @@ class Numbering:
         self.tree[: len(seeds)] = np.arange(len(seeds))
         return self.add(seeds, offsets, 0)
 
-    def add(self, found: HostArray, offsets: HostArray, first_row: int) -> HostArray:
+    def add(
+        self,
+        found: HostArray,
+        offsets: HostArray,
+        first_row: int,
+        rows: Numbering | None = None,
+    ) -> HostArray:
         """`int32[n]`, the numbers of `found`, the neighbours of the rows from `first_row` on; row
-        `i` of them found those from `offsets[i]` to `offsets[i + 1] - 1`."""
+        `i` of them found those from `offsets[i]` to `offsets[i + 1] - 1`. Rows are vertices of this
+        numbering, or of another: that of another type of vertices."""
         self._reserve(len(found))
         numbers = np.empty(len(found), np.int32)
-        tree = np.empty(0, np.int32) if self.tree is None else self.tree
+        of_rows = self if rows is None else rows
+        none = np.empty(0, np.int32)
+        tree = none if self.tree is None else self.tree
+        row_tree = none if of_rows.tree is None else of_rows.tree
         self.count = _add(
-            self._table, self.vertices, tree, self.count, found, offsets, first_row, numbers
-        )
+            self._table, self.vertices, tree, row_tree, self.count, found, offsets, first_row,
+            numbers,
+        )  # fmt: skip
         return numbers
 
     def _reserve(self, more: int) -> None:
@@ -134,10 +145,10 @@ def shift_of(size):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _add(table, vertices, tree, count, found, offsets, first_row, out):  # type: ignore[no-untyped-def]
+def _add(table, vertices, tree, row_tree, count, found, offsets, first_row, out):  # type: ignore[no-untyped-def]
     shift, last, disjoint = shift_of(len(table)), len(table) - 1, len(tree) > 0
     for row in range(len(offsets) - 1):
-        own = tree[first_row + row] if disjoint else np.int32(0)
+        own = row_tree[first_row + row] if disjoint else np.int32(0)
         for i in range(offsets[row], offsets[row + 1]):
             vertex = found[i]
             at = np.int64(_hash(vertex, own) >> shift)

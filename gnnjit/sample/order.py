@@ -14,14 +14,13 @@ from numba import njit
 from gnnjit.errors import SampleError
 from gnnjit.graph.validate import as_count, shown
 from gnnjit.sample.adjacency import numbers_of
-from gnnjit.sample.making import Source
-from gnnjit.sample.padding import VERTEX_COST, Shapes, default_cost, plan_shapes
+from gnnjit.sample.making import LARGE, Source
+from gnnjit.sample.padding import VERTEX_COST, Shapes, plan_shapes
 from gnnjit.sample.random import bits, key_of
 from gnnjit.shapes import HostArray
 
 PLANNED = 1 << 40
 """The first of the epochs whose batches shapes are planned from: no loader comes to it."""
-LARGE = 1 << 60
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -121,20 +120,10 @@ def plan(source: Source, order: Order, count: int, samples: int, threads: int) -
     with ThreadPoolExecutor(max(1, threads), "gnnjit-plan") as pool:
         histogram = list(pool.map(sizes, drawn))
     dimensions = len(histogram[0]) - (source.hot is not None)
-    cost, limits = default_cost(dimensions), _limits(source, dimensions)
+    cost, limits = source.dimensions(dimensions)
     if source.hot is not None:
         cost, limits = (*cost, VERTEX_COST), (*limits, source.num_nodes)
     return plan_shapes(histogram, count, cost, weights=weights, limits=limits)
-
-
-def _limits(source: Source, dimensions: int) -> tuple[int, ...]:
-    """What no sample can exceed: the graph, where a vertex or edge comes once in a sample."""
-    vertices = dimensions // 2 + dimensions % 2
-    once = not getattr(source.sampler, "disjoint", False)
-    edge_once = once and not getattr(source.sampler, "replace", False)
-    most = source.num_nodes if once else LARGE
-    edges = source.sampler.adjacency.num_edges if edge_once else LARGE
-    return (most,) * vertices + (edges,) * (dimensions - vertices)
 
 
 def _permutation(seed: int, epoch: int, count: int) -> HostArray:

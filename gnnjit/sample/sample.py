@@ -111,34 +111,58 @@ class Sample:
 
     def _graph(self, real: Sequence[int], room: Sequence[int], padded: bool) -> Graph:
         """The first `real` sources, destinations and edges, padded to `room`."""
-        (num_src, num_dst, edges), (src_room, dst_room, edge_room) = real, room
-        indptr, neighbor = self.indptr[: num_dst + 1], self.neighbor[:edges]
-        rows = np.empty(dst_room + 1, np.int32)
-        rows[: num_dst + 1], rows[num_dst + 1 :] = indptr, edges
-        src, dst = np.zeros(edge_room, np.int32), np.zeros(edge_room, np.int32)
-        src[:edges] = neighbor
-        columns, others = np.zeros(src_room + 1, np.int32), np.zeros(edge_room, np.int32)
-        order = np.arange(edge_room, dtype=np.int32)
-        permutation = order.copy()
-        _transpose(indptr, neighbor, dst, columns, others, permutation)
-        degree = np.zeros(src_room, np.int32)
-        degree[:num_src] = self.degree[:num_src]
+        num_src, num_dst, edges = real
         square = self.is_subgraph
-        return Graph(
-            src=src,  # type: ignore[arg-type]
-            dst=dst,  # type: ignore[arg-type]
-            mask=order < edges if padded else None,  # type: ignore[arg-type]
-            in_structure=Structure(rows, src, order),  # type: ignore[arg-type]
-            out_structure=Structure(columns, others, permutation),  # type: ignore[arg-type]
-            dropped=None,
-            num_src=src_room,
-            num_dst=dst_room,
-            num_edges=edge_room,
-            bipartite=not square,
-            nested=not square,
-            whole_degree=None if square else degree,  # type: ignore[arg-type]
-            members=_members(real, room, square) if padded else None,
+        graph = packed(
+            self.indptr[: num_dst + 1], self.neighbor[:edges], real, room, padded, square
         )
+        if square:
+            return graph
+        degree = np.zeros(room[0], np.int32)
+        degree[:num_src] = self.degree[:num_src]
+        return dataclasses.replace(graph, nested=True, whole_degree=degree)
+
+
+def packed(
+    indptr: HostArray,
+    neighbor: HostArray,
+    real: Sequence[int],
+    room: Sequence[int],
+    padded: bool,
+    square: bool,
+) -> Graph:
+    """The graph of edges by destination, in NumPy arrays.
+
+    Args:
+        indptr: `int32[rows + 1]`; destinations from `rows` on have no edges.
+        neighbor: `int32[e]`, the source of each edge.
+        real: sources, destinations and edges.
+        room: what they are padded to.
+        padded: whether the graph tells padding from the rest.
+        square: whether sources and destinations are one vertex set.
+    """
+    edges, (src_room, dst_room, edge_room) = real[2], room
+    rows = np.empty(dst_room + 1, np.int32)
+    rows[: len(indptr)], rows[len(indptr) :] = indptr, edges
+    src, dst = np.zeros(edge_room, np.int32), np.zeros(edge_room, np.int32)
+    src[:edges] = neighbor
+    columns, others = np.zeros(src_room + 1, np.int32), np.zeros(edge_room, np.int32)
+    order = np.arange(edge_room, dtype=np.int32)
+    permutation = order.copy()
+    _transpose(indptr, neighbor, dst, columns, others, permutation)
+    return Graph(
+        src=src,  # type: ignore[arg-type]
+        dst=dst,  # type: ignore[arg-type]
+        mask=order < edges if padded else None,  # type: ignore[arg-type]
+        in_structure=Structure(rows, src, order),  # type: ignore[arg-type]
+        out_structure=Structure(columns, others, permutation),  # type: ignore[arg-type]
+        dropped=None,
+        num_src=src_room,
+        num_dst=dst_room,
+        num_edges=edge_room,
+        bipartite=not square,
+        members=_members(real, room, square) if padded else None,
+    )
 
 
 def _members(real: Sequence[int], room: Sequence[int], square: bool) -> Members:
