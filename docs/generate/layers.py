@@ -115,6 +115,11 @@ def by_type(v, e):
 
 
 @gnnjit.layer
+def of_kind(v, e, w):
+    return gnnjit.sum(e.src @ w[v[0].astype(jnp.int32)])
+
+
+@gnnjit.layer
 def distance(v, e):
     return gnnjit.sum(jnp.abs(v) * e.src)
 
@@ -171,6 +176,7 @@ CASES = {
     "sink-into-sequences": Case(decayed, (4,)),
     "online-softmax": Case(weighted, (4,), ()),
     "sink-broadcasts": Case(copies, (4,), (2,)),
+    "sink-picked-matrices": Case(of_kind, (16,), None, ((3, 16, 16),)),
     "sink-scaling": Case(normalized, {"x": (4,), "factor": ()}),
     "extremes-in-full-precision": Case(largest, (4,), None, ((4, 8),)),
     "fuse-scatter-apply-gather": Case(attention, (4,), None, ((4, 8), (2, 8))),

@@ -28,6 +28,7 @@ from gnnjit.passes.share_subexpressions import ShareSubexpressions
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.passes.sink_broadcasts import SinkBroadcasts
 from gnnjit.passes.sink_into_sequences import SinkIntoSequences
+from gnnjit.passes.sink_picked_matrices import SinkPickedMatrices
 from gnnjit.passes.sink_row_arithmetic import SinkRowArithmetic
 from gnnjit.passes.sink_scaling import SinkScaling
 from gnnjit.passes.sink_vertex_work import SinkVertexWork
@@ -165,6 +166,7 @@ FUSE: tuple[Row, ...] = (
     Row(SinkIntoSequences),
     Row(OnlineSoftmax, when="online"),
     Row(SinkBroadcasts),
+    Row(SinkPickedMatrices),
     Row(SinkScaling),
     Row(ExtremesInFullPrecision),
     Row(FuseScatterApplyGather, lambda o: FuseScatterApplyGather(o.choices.split, both_ends=True)),
@@ -189,6 +191,7 @@ LOWERING: tuple[Row, ...] = (
     Row(SinkVertexWork, lambda o: SinkVertexWork(o.on_edges), "choices.on_edges"),
     Row(OnlineSoftmax, when="online"),
     Row(SinkBroadcasts, lambda o: SinkBroadcasts(numbers=o.scale_on_edges)),
+    Row(SinkPickedMatrices),
     Row(SinkScaling, lambda o: SinkScaling(every=True), "scale_on_edges"),
     Row(SinkRowArithmetic, when="scale_on_edges"),
     Row(SinkZeros),

@@ -54,6 +54,9 @@ MESSAGES = {
         @ jnp.tensordot(w[: R * 2].reshape(R, 2), w[R * 2 :].reshape(2, F, F), 1)[e.relation],
         (R * 2 + 2 * F * F,),
     ),
+    "of the vertex's kind": (
+        lambda e, w: e.src @ w[(e.dst[0] > 0).astype(jnp.int32) + 1], (R, F, F)
+    ),
     "blocks": (lambda e, w: blocks(e.src, w[e.relation]), (R, B, F // B, 16)),
     "twice": (
         lambda e, w: jnp.tanh(e.src @ w[e.relation]) @ w[e.relation].T * (e.dst @ e.src), (R, F, F)
