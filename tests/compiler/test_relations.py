@@ -89,7 +89,15 @@ def total(out: Any) -> Any:
     return jnp.sum(jnp.sin(out))
 
 
-@pytest.mark.parametrize("name", MESSAGES)
+SHORT = ("r-gcn", "no matrix", "bases at the vertices", "of the vertex's kind", "blocks")
+
+
+def some(names: Any, short: Any) -> list[Any]:
+    """The cases, those that are not `short` among the long ones."""
+    return [n if n in short else pytest.param(n, marks=pytest.mark.long) for n in names]
+
+
+@pytest.mark.parametrize("name", some(MESSAGES, SHORT))
 def test_values_gradients_and_no_matrix_of_an_edge(name: str) -> None:
     run, w, x, y = layer(name), draw(*MESSAGES[name][1]), draw(N, F), draw(M, F)
     g = bipartite()
@@ -112,7 +120,7 @@ def test_the_kernel_takes_it() -> None:
     assert {k.kernel for k in found} == {"cpu"}
 
 
-@pytest.mark.parametrize("name", ["r-gcn", "blocks"])
+@pytest.mark.parametrize("name", some(["r-gcn", "blocks"], ["r-gcn"]))
 def test_derivatives_of_second_order_and_batches(name: str) -> None:
     run, w, x, y = layer(name), draw(*MESSAGES[name][1]), draw(N, F), draw(M, F)
     g = bipartite()
@@ -127,7 +135,10 @@ def test_derivatives_of_second_order_and_batches(name: str) -> None:
     close(jax.jit(jax.vmap(mine, (None, 0)))(x, many), jax.vmap(want, (None, 0))(x, many))
 
 
-@pytest.mark.parametrize("kind", ["padded", "traced", "reversed twice", "one relation", "float64"])
+KINDS = ["padded", "traced", "one relation", "float64", "reversed twice"]
+
+
+@pytest.mark.parametrize("kind", some(KINDS, KINDS[:-1]))
 def test_graphs(kind: str) -> None:
     run, name = layer("r-gcn"), "r-gcn"
     wide = kind == "float64"
