@@ -35,7 +35,8 @@ def check_weights(edges: Any, module: str) -> None:
         raise LayerError(
             f"{module} takes weights as edges=, expected one array of shape [num_edges], got "
             f"shape {shapes or 'nothing'}: of shape [num_edges, 1], pass edges[:, 0]; features of "
-            "the edges are read by GAT, GATv2, GIN and GatedGCN (edge_features=...)"
+            "the edges are read by GAT, GATv2, GIN, GatedGCN, GraphTransformer, PNA, NNConv and "
+            "GraphNet (edge_features=...)"
         )
 
 

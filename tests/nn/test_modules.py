@@ -223,11 +223,11 @@ def _gin(in_features: int, out_features: int, **options: Any) -> GIN:
 
 
 def _gine(in_features: int, out_features: int, **options: Any) -> GINE:
-    return GINE(in_features, 4, out_features, edge_features=D, **options)
+    return GINE(in_features, 4, out_features, **options)
 
 
 def _nn_conv(in_features: int, out_features: int, **options: Any) -> NNConv:
-    return NNConv(in_features, 4, out_features, edge_features=D, **options)
+    return NNConv(in_features, 4, out_features, **options)
 
 
 D = 2
@@ -242,16 +242,16 @@ WITH_EDGES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[int, .
     "gatv2": (partial(GATv2, heads=2, edge_features=D), formulas.gatv2, (D,)),
     "gin": (partial(_gin, train_eps=True, edge_features=D), formulas.gin, (D,)),
     "gatedgcn": (partial(GatedGCN, edge_features=D), formulas.gated_gcn, (D,)),
-    "gine": (partial(_gine, eps=0.5), formulas.gin, (D,)),
+    "gine": (partial(_gine, eps=0.5, edge_features=D), formulas.gin, (D,)),
     "appnp": (lambda i, o, rngs: APPNP(3, 0.2), formulas.appnp, ()),
     "cheb": (Cheb, formulas.cheb, ()),
     "pna": (partial(PNA, edge_features=D), formulas.pna, (D,)),
     "transformer": (
         partial(GraphTransformer, heads=2, edge_features=D), formulas.transformer, (D,)
     ),
-    "nnconv": (_nn_conv, formulas.nn_conv, (D,)),
-    "nnconv-mean": (partial(_nn_conv, aggregator="mean"), formulas.nn_conv, (D,)),
-    "nnconv-max": (partial(_nn_conv, aggregator="max"), formulas.nn_conv, (D,)),
+    "nnconv": (partial(_nn_conv, edge_features=D), formulas.nn_conv, (D,)),
+    "nnconv-mean": (partial(_nn_conv, aggregator="mean", edge_features=D), formulas.nn_conv, (D,)),
+    "nnconv-max": (partial(_nn_conv, aggregator="max", edge_features=D), formulas.nn_conv, (D,)),
 }  # fmt: skip
 
 
@@ -338,8 +338,11 @@ def test_edges_that_a_module_does_not_read_are_refused(kind: Any) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(GAT, "GAT"), (GATv2, "GATv2"), (GatedGCN, "GatedGCN"), (_gin, "GIN")],
-)
+    [
+        (GAT, "GAT"), (GATv2, "GATv2"), (GatedGCN, "GatedGCN"), (_gin, "GIN"), (PNA, "PNA"),
+        (GraphTransformer, "GraphTransformer"), (_gine, "GINE"), (_nn_conv, "NNConv"),
+    ],
+)  # fmt: skip
 def test_edge_features_of_another_width(kind: Any, name: str) -> None:
     module = kind(F_IN, F_OUT, edge_features=3, rngs=nnx.Rngs(0))
     text = refusal(module, edges=jnp.ones((len(SRC), 2)))
@@ -359,7 +362,8 @@ def test_weights_that_are_no_numbers(kind: Any, edges: Any, shape: str) -> None:
     assert refusal(module, edges=edges) == (
         f"{kind.__name__} takes weights as edges=, expected one array of shape [num_edges], got "
         f"shape {shape}: of shape [num_edges, 1], pass edges[:, 0]; features of the edges are read "
-        "by GAT, GATv2, GIN and GatedGCN (edge_features=...)"
+        "by GAT, GATv2, GIN, GatedGCN, GraphTransformer, PNA, NNConv and GraphNet "
+        "(edge_features=...)"
     )
 
 
