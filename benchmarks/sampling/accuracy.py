@@ -15,7 +15,7 @@ from flax import nnx
 import gnnjit
 from gnnjit.data import Dataset
 from gnnjit.sample import FrontierSampler, Loader, NeighborSampler
-from gnnjit.training.steps import cross_entropy
+from gnnjit.training.metrics import cross_entropy
 
 FANOUTS = {1: (25,), 2: (25, 10), 3: (25, 10, 5)}
 """Of layer sampling, after GraphSAGE (section 4.4)."""

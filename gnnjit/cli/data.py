@@ -10,6 +10,14 @@ from rich.table import Table
 
 from gnnjit.data import DATASETS
 
+_TOLD = {
+    "vertex": "vertices",
+    "typed": "vertices of a type",
+    "graph": "graphs",
+    "link": "links",
+    "recommendation": "items for users",
+}
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["list"], help="list: names and what they are")
@@ -17,11 +25,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("name", "labels on", "files", "what it is"):
+    for heading in ("name", "what is told", "files", "what it is"):
         table.add_column(heading)
     for name, entry in DATASETS.items():
         files = "--data-dir or download" if entry.reads_files else "none needed"
-        labels = {"vertex": "vertices", "graph": "graphs"}[entry.task]
+        labels = _TOLD[entry.task]
         table.add_row(name, labels, files, entry.summary)
     Console().print(table)
     return 0

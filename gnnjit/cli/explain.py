@@ -8,8 +8,9 @@ from flax import nnx
 
 from gnnjit.cli.output import add_json_option, check_json, for_people, write_json
 from gnnjit.compiler.explain import Explanation, explain
-from gnnjit.data import GraphDataset, open_dataset
-from gnnjit.errors import LayerError
+from gnnjit.data import GraphDataset, LinkDataset, open_dataset
+from gnnjit.data.registry import entry_of
+from gnnjit.errors import DataError, LayerError
 from gnnjit.nn.recipes import MODELS, build
 from gnnjit.training.config import TrainConfig
 
@@ -61,7 +62,14 @@ def run(args: argparse.Namespace) -> int:
         raise LayerError(f"--heads: {args.model} has no attention heads: leave it out")
     heads = 4 if args.heads is None else args.heads
     TrainConfig(model=args.model, layers=args.layers, hidden=args.hidden, heads=heads)  # checks
+    task = entry_of(args.dataset).task
+    if task not in ("vertex", "graph"):
+        raise DataError(
+            f"{args.dataset} has links to be told, or vertices of several types, and this command "
+            "builds classifiers of vertices and graphs: call gnnjit.explain with a model of it"
+        )
     dataset = open_dataset(args.dataset, args.data_dir)
+    assert not isinstance(dataset, LinkDataset)
     graph = dataset.union() if isinstance(dataset, GraphDataset) else dataset.graph
     model = build(
         args.model,

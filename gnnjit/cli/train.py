@@ -118,6 +118,25 @@ def _optimisation_options(group: Any) -> None:
         "(default: recipe)",
     )
     group.add_argument(
+        "--negatives",
+        type=int,
+        metavar="N",
+        help="false links for each true one, where links are predicted (default: recipe)",
+    )
+    group.add_argument(
+        "--clip",
+        type=float,
+        metavar="NORM",
+        help="the largest norm of all gradients together; 0 for any (default: recipe)",
+    )
+    group.add_argument(
+        "--evaluate-every",
+        type=int,
+        metavar="N",
+        help="epochs from one evaluation to the next; the last one is evaluated too "
+        "(default: recipe)",
+    )
+    group.add_argument(
         "--halve-every",
         type=int,
         metavar="N",
@@ -127,8 +146,8 @@ def _optimisation_options(group: Any) -> None:
         "--batch-size",
         type=int,
         metavar="N",
-        help="graphs per step; 0 takes all (default: recipe). With --sampler neighbor, labelled "
-        "vertices (default: 1024); with cluster, clusters (default: 20)",
+        help="graphs or links per step; 0 takes all (default: recipe). With --sampler neighbor, "
+        "labelled vertices (default: 1024); with cluster, clusters (default: 20)",
     )
     group.add_argument(
         "--steps-per-epoch",
@@ -329,7 +348,7 @@ def _specification(args: argparse.Namespace) -> Specification:
         )
     provide(args.devices)
     plain = args.memory_budget is None and args.devices is None and processes() == 1
-    plain = plain and sampling is None
+    plain = plain and sampling is None and task in ("vertex", "graph", "typed")
     return Specification(
         name,
         task,

@@ -13,9 +13,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gnnjit.data.blogcatalog import blogcatalog
 from gnnjit.data.citation import citation_full
 from gnnjit.data.communities import communities
+from gnnjit.data.fb15k import fb15k_237
+from gnnjit.data.gowalla import gowalla, lastfm
+from gnnjit.data.imdb import imdb
 from gnnjit.data.karate import karate
+from gnnjit.data.links import LinkDataset
 from gnnjit.data.planetoid import planetoid
 from gnnjit.data.ppi import ppi
 from gnnjit.data.tu import tu
@@ -30,13 +35,15 @@ class Entry:
 
     Attributes:
       load: called with data_dir= (if `reads_files`) and the options.
-      task: what carries the labels: "vertex" gives a `Dataset`, "graph" a `GraphDataset`.
+      task: what is to be told: "vertex" and "typed" are labels of the vertices of a `Dataset`,
+        whose graph is a `TypedGraph` for "typed"; "graph" are those of the graphs of a
+        `GraphDataset`; "link" and "recommendation" are links of a `LinkDataset`.
       summary: one line for people.
       reads_files: whether it needs files, from `data_dir` or by download.
     """
 
-    load: Callable[..., Dataset | GraphDataset]
-    task: Literal["vertex", "graph"]
+    load: Callable[..., Dataset | GraphDataset | LinkDataset]
+    task: Literal["vertex", "graph", "typed", "link", "recommendation"]
     summary: str
     reads_files: bool = True
 
@@ -57,6 +64,11 @@ DATASETS: dict[str, Entry] = {
     "nell": Entry(partial(planetoid, "nell"), "vertex", "65,755 entities in 210 classes"),
     "dblp": Entry(partial(citation_full, "dblp"), "vertex", "17,716 papers in 4 classes"),
     "ppi": Entry(ppi, "vertex", "14,755 proteins, each with some of 121 labels"),
+    "gowalla": Entry(gowalla, "recommendation", "29,858 users, 40,981 places, 1 million visits"),
+    "fb15k-237": Entry(fb15k_237, "link", "272,115 facts of 14,541 entities, 237 relations"),
+    "lastfm": Entry(lastfm, "recommendation", "1,892 users, 4,489 artists, 52,668 listenings"),
+    "blogcatalog": Entry(blogcatalog, "vertex", "10,312 bloggers, each in some of 39 groups"),
+    "imdb": Entry(imdb, "typed", "4,278 movies in 3 classes, joined by directors and actors"),
     "mutag": Entry(partial(tu, "MUTAG"), "graph", "188 molecules in 2 classes"),
     "proteins": Entry(partial(tu, "PROTEINS"), "graph", "1,113 proteins in 2 classes"),
     "enzymes": Entry(partial(tu, "ENZYMES"), "graph", "600 proteins in 6 classes"),
@@ -66,7 +78,7 @@ DATASETS: dict[str, Entry] = {
 
 def open_dataset(
     name: str, data_dir: str | os.PathLike[str] | None = None, **options: Any
-) -> Dataset | GraphDataset:
+) -> Dataset | GraphDataset | LinkDataset:
     """Open a dataset by its name, one of `DATASETS` in any case.
 
     Args:

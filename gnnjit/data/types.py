@@ -1,14 +1,15 @@
-"""The two dataset types: one graph with labelled vertices, and many graphs with a label each."""
+"""Dataset types: one graph with labelled vertices, and many graphs with a label each."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gnnjit.errors import DataError
-from gnnjit.graph import Graph
+from gnnjit.graph import Graph, TypedGraph
 
 _BLOCK = 1 << 22
 """Features that are looked at together."""
@@ -16,45 +17,51 @@ _BLOCK = 1 << 22
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """One graph whose vertices carry a class each, or several.
+    """One graph whose vertices carry a class each, or several, or numbers.
 
     Attributes:
       name: what `open_dataset` calls it.
-      graph: both directions of every undirected edge, no self loops, no duplicates.
-      x: float32 [N, F], features of the vertices.
+      graph: both directions of every undirected edge, no self loops, no duplicates; or a
+        `TypedGraph`.
+      x: float32 [N, F], features of the vertices; F is 0 where they have none. With types, a
+        dictionary of such an array for each.
       y: int32 [N], classes in [0, num_classes); or bool [N, C], which classes a vertex has, where
-        it may have several.
+        it may have several; or float32 [N, T], numbers (regression). With types, those of the
+        vertices of `target`.
       train_mask, val_mask, test_mask: bool [N], disjoint; vertices may be in none of them.
-      num_classes: C.
+      num_classes: C; 0 for numbers.
       source: the paper that the dataset comes from.
+      target: the type whose vertices are labelled; None without types.
 
     Raises:
       DataError: if the parts do not fit each other.
     """
 
     name: str
-    graph: Graph
-    x: np.ndarray
+    graph: Any
+    x: Any
     y: np.ndarray
     train_mask: np.ndarray
     val_mask: np.ndarray
     test_mask: np.ndarray
     num_classes: int
     source: str = ""
+    target: str | None = None
 
     def __post_init__(self) -> None:
-        n = self.graph.num_nodes
-        _expect(self.name, "x", self.x, (n, None), np.float32)
-        _expect_finite(self.name, self.x)
-        if self.has_several_labels:
-            _expect(self.name, "y", self.y, (n, self.num_classes), np.bool_)
+        n = self._check_features()
+        if self.is_regression:
+            expect(self.name, "y", self.y, (n, None), np.float32)
+            _expect_finite(self.name, self.y, "y")
+        elif self.has_several_labels:
+            expect(self.name, "y", self.y, (n, self.num_classes), np.bool_)
         else:
-            _expect(self.name, "y", self.y, (n,), np.int32)
+            expect(self.name, "y", self.y, (n,), np.int32)
             _expect_labels(self.name, self.y, self.num_classes)
         taken = np.zeros(n, np.int8)
         for part in ("train_mask", "val_mask", "test_mask"):
             mask = getattr(self, part)
-            _expect(self.name, part, mask, (n,), np.bool_)
+            expect(self.name, part, mask, (n,), np.bool_)
             taken += np.asarray(mask)
         if (taken > 1).any():
             vertex = int(np.argmax(taken > 1))
@@ -63,31 +70,84 @@ class Dataset:
                 "expected disjoint masks. Take it out of one of them."
             )
 
+    def _check_features(self) -> int:
+        """How many vertices are labelled. Raises DataError where features do not fit the graph."""
+        if not self.is_typed:
+            if self.target is not None:
+                raise DataError(
+                    f"{self.name}: target is {self.target!r}, and the graph has no types: leave it "
+                    "out."
+                )
+            expect(self.name, "x", self.x, (self.graph.num_nodes, None), np.float32)
+            _expect_finite(self.name, self.x)
+            return self.graph.num_nodes
+        counts = self.graph.num_nodes
+        if self.target not in counts:
+            raise DataError(
+                f"{self.name}: target is {self.target!r}, expected one of {', '.join(counts)}, the "
+                "type whose vertices are labelled."
+            )
+        if not isinstance(self.x, Mapping) or set(self.x) != set(counts):
+            got = ", ".join(self.x) if isinstance(self.x, Mapping) else type(self.x).__name__
+            raise DataError(
+                f"{self.name}: x has {got}, expected a dictionary of an array for each of "
+                f"{', '.join(counts)}."
+            )
+        for node_type, rows in self.x.items():
+            name = f"x[{node_type!r}]"
+            expect(self.name, name, rows, (counts[node_type], None), np.float32)
+            _expect_finite(self.name, rows, name)
+        return counts[self.target]
+
     @property
     def has_several_labels(self) -> bool:
         """Whether `y` tells for each class if a vertex has it."""
         return np.ndim(self.y) == 2 and self.y.dtype == np.bool_
 
     @property
+    def is_regression(self) -> bool:
+        """Whether `y` are numbers."""
+        return np.issubdtype(self.y.dtype, np.floating)
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the vertices have types."""
+        return isinstance(self.graph, TypedGraph)
+
+    @property
+    def num_outputs(self) -> int:
+        """How many numbers a model gives for a vertex: C, or T for numbers."""
+        return self.y.shape[1] if self.is_regression else self.num_classes
+
+    @property
     def num_nodes(self) -> int:
-        """N, the number of vertices."""
-        return self.graph.num_nodes
+        """N, the number of vertices, of all types together."""
+        return sum(self.graph.sizes) if self.is_typed else self.graph.num_nodes
 
     @property
     def num_edges(self) -> int:
         """E, the number of directed edges: twice the number of undirected ones."""
-        return self.graph.num_edges
+        return sum(self.graph.num_edges.values()) if self.is_typed else self.graph.num_edges
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """With types, the number of features of the vertices of each."""
+        return {t: rows.shape[1] for t, rows in self.x.items()} if self.is_typed else {}
 
     @property
     def num_features(self) -> int:
-        """F, the number of features of a vertex."""
-        return self.x.shape[1]
+        """F, the number of features of a vertex; with types, of the target's."""
+        return (self.x[self.target] if self.is_typed else self.x).shape[1]
 
     def __repr__(self) -> str:
         split = [int(np.sum(m)) for m in (self.train_mask, self.val_mask, self.test_mask)]
+        counted = f"{self.num_classes} classes"
+        if self.is_regression:
+            counted = f"{self.num_outputs} numbers"
+        types = f" in {len(self.graph.types)} types" if self.is_typed else ""
         return (
-            f"Dataset({self.name}: {self.num_nodes:,} vertices, {self.num_edges:,} directed "
-            f"edges, {self.num_features:,} features, {self.num_classes} classes, "
+            f"Dataset({self.name}: {self.num_nodes:,} vertices{types}, {self.num_edges:,} directed "
+            f"edges, {self.num_features:,} features, {counted}, "
             f"{split[0]:,} train / {split[1]:,} val / {split[2]:,} test)"
         )
 
@@ -139,13 +199,13 @@ class GraphDataset:
     def __post_init__(self) -> None:
         graphs = self.y.shape[0]
         edges = self.src.shape[0]
-        _expect(self.name, "x", self.x, (None, None), np.float32)
+        expect(self.name, "x", self.x, (None, None), np.float32)
         _expect_finite(self.name, self.x)
-        _expect(self.name, "y", self.y, (graphs,), np.int32)
-        _expect(self.name, "src", self.src, (edges,), np.int32)
-        _expect(self.name, "dst", self.dst, (edges,), np.int32)
+        expect(self.name, "y", self.y, (graphs,), np.int32)
+        expect(self.name, "src", self.src, (edges,), np.int32)
+        expect(self.name, "dst", self.dst, (edges,), np.int32)
         if self.edge_label is not None:
-            _expect(self.name, "edge_label", self.edge_label, (edges,), np.int32)
+            expect(self.name, "edge_label", self.edge_label, (edges,), np.int32)
         _expect_labels(self.name, self.y, self.num_classes)
         _expect_offsets(self.name, "node_offsets", self.node_offsets, graphs, self.x.shape[0])
         _expect_offsets(self.name, "edge_offsets", self.edge_offsets, graphs, edges)
@@ -253,9 +313,10 @@ def _runs(offsets: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndar
     return positions, new
 
 
-def _expect(
+def expect(
     name: str, part: str, array: np.ndarray, shape: tuple[int | None, ...], dtype: type
 ) -> None:
+    """Raises DataError unless the array has the shape (None: any length) and dtype."""
     fits = len(array.shape) == len(shape) and all(
         want is None or got == want for got, want in zip(array.shape, shape, strict=True)
     )
@@ -268,15 +329,15 @@ def _expect(
     )
 
 
-def _expect_finite(name: str, x: np.ndarray) -> None:
+def _expect_finite(name: str, x: np.ndarray, part: str = "x") -> None:
     rows = max(1, _BLOCK // max(1, x.shape[1]))
     for start in range(0, x.shape[0], rows):
         wrong = ~np.isfinite(x[start : start + rows])
         if wrong.any():
             v, f = (int(i) for i in np.argwhere(wrong)[0])
             raise DataError(
-                f"{name}: x[{start + v}, {f}] is {x[start + v, f]}, expected finite numbers of "
-                "float32. Replace it, or leave the vertex out."
+                f"{name}: {part}[{start + v}, {f}] is {x[start + v, f]}, expected finite numbers "
+                "of float32. Replace it, or leave the vertex out."
             )
 
 
@@ -292,7 +353,7 @@ def _expect_labels(name: str, y: np.ndarray, num_classes: int) -> None:
 
 
 def _expect_offsets(name: str, part: str, offsets: np.ndarray, graphs: int, total: int) -> None:
-    _expect(name, part, offsets, (graphs + 1,), np.int64)
+    expect(name, part, offsets, (graphs + 1,), np.int64)
     if offsets[0] != 0 or offsets[-1] != total or (np.diff(offsets) < 0).any():
         raise DataError(
             f"{name}: {part} runs from {offsets[0]} to {offsets[-1]}, expected it to rise from 0 "

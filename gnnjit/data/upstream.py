@@ -107,3 +107,56 @@ TU: dict[str, RemoteFile] = {
         "0ca7125d7978788346fc6ba5c3cc643b6122153b304220c2230bcb09f99f8ffb",
     ),
 }
+
+_LIGHTGCN = (
+    "https://raw.githubusercontent.com/gusye1234/LightGCN-PyTorch/"
+    "947ca2b3b1d2d3545b114145710cb06c4e57b3d2/data"
+)
+# Name -> file.
+GOWALLA: dict[str, RemoteFile] = {
+    name: RemoteFile(name, f"{_LIGHTGCN}/gowalla/{name}", size, sha256)
+    for name, size, sha256 in (
+        ("s_adj_mat.npz", 3635865,
+         "6ab3ab7aa1278da3717054c60258d88d2d2d78914fa62db2b13da9321e397cab"),
+        ("test.txt", 1372559, "099a2a73924e4b754dc6efd730d764f492321b53c38eb93298850c83acf57be3"),
+    )
+}  # fmt: skip
+LASTFM: dict[str, RemoteFile] = {
+    name: RemoteFile(name, f"{_LIGHTGCN}/lastfm/{name}", size, sha256)
+    for name, size, sha256 in (
+        ("data1.txt", 579727, "c82af3228cbbda2f55a39244de09ed93292894f1d0d9f1908ebb57e27598fded"),
+        ("test1.txt", 144867, "de4417c0e6123284ce59a0934bcf5288ec1ec8774a18a1eef453c9952dfa48f9"),
+    )
+}
+_SELF_TRAINING = (
+    "https://raw.githubusercontent.com/pp413/SelfTraining/"
+    "21b86222b47a1323dcd581f4483cd62a9b0d6027/data/FB15k-237"
+)
+FB15K_237: dict[str, RemoteFile] = {
+    name: RemoteFile(name, f"{_SELF_TRAINING}/{name}", size, sha256)
+    for name, size, sha256 in (
+        ("train2id.txt", 3416118,
+         "44fef0b2812c06ae4a61b7f738b3902e844f08c23ece4ecf6bbc0eb8eba56c21"),
+        ("valid2id.txt", 222093,
+         "9027e9586d3967d401577a40cafbf85be7e3651a70787034eec4b4cc7f8c9281"),
+        ("test2id.txt", 259074, "a06e99bcf33128e9149bd8e8044fd4f1fa979a3a709cc1a69482744aba2e52e7"),
+        ("entity2id_no_sort.txt", 218557,
+         "2df2382d68595f17c638a13557265226d06beaac04b2f4b31c9646d8c3ffe16b"),
+        ("relation2id_no_sort.txt", 15526,
+         "ecdf2f828ce7ddfdfd4c24d0615638948c28f5f94c3589f33dbf35da762d32f5"),
+    )
+}  # fmt: skip
+IMDB = RemoteFile(
+    "movie_metadata.csv",
+    "https://raw.githubusercontent.com/cynricfu/MAGNN/b8557f58ae04a7fe3e7a9fde64ea87c81b331efe/"
+    "data/raw/IMDB/movie_metadata.csv",
+    1489644,
+    "74e4a9af314eea255147a6d48a5678ad7d0be3cb8ba3fdb819ef6edddb36e2ca",
+)
+BLOGCATALOG = RemoteFile(
+    "blogcatalog.mat",
+    "https://raw.githubusercontent.com/phanein/deepwalk/6e6dff245e4692e9bea47e9017c1034e51afbf29/"
+    "example_graphs/blogcatalog.mat",
+    1255783,
+    "d4f4fb89ce1ccd4b7e2a183386c000773cc9362cc61f1be5b246a6d9c259da8f",
+)

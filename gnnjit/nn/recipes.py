@@ -18,9 +18,13 @@ import optax
 from flax import nnx
 
 from gnnjit.nn.classifiers import MODELS, Classifier, GraphClassifier
+from gnnjit.nn.link_predictor import LINK_MODELS
+from gnnjit.nn.recommender import RECOMMENDERS
+from gnnjit.nn.typed_classifier import TYPED_MODELS
 
 __all__ = [
     "MODELS",
+    "MODELS_OF",
     "RECIPES",
     "Classifier",
     "GraphClassifier",
@@ -29,6 +33,17 @@ __all__ = [
     "build_graph",
     "recipe_for",
 ]
+
+
+MODELS_OF: dict[str, tuple[str, ...]] = {
+    "vertex": tuple(MODELS),
+    "graph": tuple(MODELS),
+    "typed": TYPED_MODELS,
+    "link": LINK_MODELS,
+    "recommendation": RECOMMENDERS,
+}
+"""The models of each task, the default first: classes of vertices or graphs, classes of vertices
+of a typed graph, links of a knowledge graph, items for users."""
 
 
 def build(
@@ -111,24 +126,29 @@ class Recipe:
     """One dataset and model: architecture, optimisation, and the accuracy to expect.
 
     Attributes:
-        task: "vertex" (one graph, fixed split) or "graph" (many graphs, cross-validation).
+        task: "vertex" (one graph, fixed split), "graph" (many graphs, cross-validation), or another
+            key of `MODELS_OF`.
         layers: message-passing layers.
         hidden, heads, out_heads, dropout: as in `build`.
         normalize_features: whether each vertex's features are divided by their sum.
         learning_rate: of Adam.
         weight_decay: `wd` of an L2 penalty `wd / 2 * |w|^2` (in the loss: not AdamW's).
-        decay: which weights it acts on: the "first" layer's or "all"; never biases or norms.
+        decay: which weights it acts on: the "first" layer's or "all"; never biases or norms; or the
+            embeddings of a "batch" of links.
         epochs: the most that are run.
         patience: stop after so many epochs without a better validation result; None: never.
         batch_size: graphs per step; None: everything in one step.
         steps_per_epoch: for graphs: steps of random batches that make an epoch.
         halve_every: epochs after which the learning rate halves, again and again; None: never.
+        negatives: false links for each true one.
+        clip: the largest norm of the gradients; 0: any.
+        evaluate_every: epochs from one evaluation to the next.
         expected: mean accuracy of the literature, in percent.
         source: where these numbers come from.
     """
 
     model: str
-    task: Literal["vertex", "graph"] = "vertex"
+    task: Literal["vertex", "graph", "typed", "link", "recommendation"] = "vertex"
     layers: int = 2
     hidden: int = 16
     heads: int = 1
@@ -137,12 +157,15 @@ class Recipe:
     normalize_features: bool = True
     learning_rate: float = 0.01
     weight_decay: float = 5e-4
-    decay: Literal["first", "all"] = "first"
+    decay: Literal["first", "all", "batch"] = "first"
     epochs: int = 200
     patience: int | None = 10
     batch_size: int | None = None
     steps_per_epoch: int = 1
     halve_every: int | None = None
+    negatives: int = 1
+    clip: float = 0.0
+    evaluate_every: int = 1
     expected: float | None = None
     source: str = ""
 
@@ -215,6 +238,85 @@ _gin = Recipe(
     source=_GIN,
 )
 
+_lightgcn = Recipe(
+    "lightgcn",
+    task="recommendation",
+    layers=3,
+    hidden=64,
+    dropout=0.0,
+    normalize_features=False,
+    learning_rate=0.001,
+    weight_decay=1e-4,
+    decay="batch",
+    epochs=1000,
+    patience=None,
+    batch_size=2048,
+    evaluate_every=10,
+    source="He et al. 2020, section 4.1.2, and the authors' code",
+)
+_ngcf = dataclasses.replace(
+    _lightgcn,
+    model="ngcf",
+    dropout=0.1,
+    learning_rate=1e-4,
+    weight_decay=1e-5,
+    epochs=400,
+    batch_size=1024,
+    source="Wang et al. 2019, section 4.2.3, and the authors' code",
+)
+_rgcn = Recipe(
+    "rgcn",
+    task="link",
+    hidden=500,
+    dropout=0.2,
+    normalize_features=False,
+    weight_decay=0.01,
+    decay="batch",
+    epochs=60,
+    patience=None,
+    batch_size=30_000,
+    steps_per_epoch=100,
+    negatives=10,
+    clip=1.0,
+    evaluate_every=5,
+    source="Schlichtkrull et al. 2018, section 5.2, and DGL's example",
+)
+_no_features = Recipe(
+    "gcn",
+    layers=1,
+    hidden=128,
+    normalize_features=False,
+    learning_rate=0.05,
+    weight_decay=0.0,
+    epochs=120,
+    patience=None,
+)
+_ppi = Recipe(
+    "sage",
+    hidden=256,
+    dropout=0.1,
+    normalize_features=False,
+    weight_decay=0.0,
+    epochs=200,
+    patience=None,
+    evaluate_every=10,
+)
+_han = Recipe(
+    "han",
+    task="typed",
+    layers=1,
+    hidden=8,
+    heads=8,
+    dropout=0.6,
+    normalize_features=False,
+    learning_rate=0.005,
+    weight_decay=0.001,
+    decay="all",
+    epochs=200,
+    patience=100,
+    source="Wang et al. 2019, section 5.3",
+)
+
 RECIPES: dict[tuple[str, str], Recipe] = {
     ("cora", "gcn"): dataclasses.replace(_gcn, expected=81.5),
     ("citeseer", "gcn"): dataclasses.replace(_gcn, expected=70.3),
@@ -223,6 +325,12 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     ("citeseer", "gat"): dataclasses.replace(_gat, expected=72.5),
     ("mutag", "gin"): dataclasses.replace(_gin, expected=89.4),
     ("proteins", "gin"): dataclasses.replace(_gin, expected=76.2),
+    ("gowalla", "lightgcn"): dataclasses.replace(_lightgcn, expected=18.24),
+    ("gowalla", "ngcf"): dataclasses.replace(_ngcf, expected=15.69),
+    ("fb15k-237", "rgcn"): dataclasses.replace(_rgcn, expected=24.0),
+    ("imdb", "han"): _han,
+    ("blogcatalog", "gcn"): _no_features,
+    ("ppi", "sage"): _ppi,
 }
 """The recipes of the literature, by dataset and model."""
 
@@ -230,11 +338,15 @@ RECIPES: dict[tuple[str, str], Recipe] = {
 def recipe_for(dataset: str, model: str) -> Recipe:
     """The recipe of a dataset and a model.
 
-    Where `RECIPES` has none, it has the settings of GCN on Cora, or with attention those of GAT.
+    Where `RECIPES` has none, it has the settings of GCN on Cora, or with attention those of GAT;
+    where links are predicted or vertices have types, those of the model on its usual dataset.
 
     Raises:
         KeyError: an unknown model.
     """
     if (dataset, model) in RECIPES:
         return RECIPES[dataset, model]
+    others = {"lightgcn": _lightgcn, "ngcf": _ngcf, "rgcn": _rgcn, "han": _han}
+    if model in others:
+        return dataclasses.replace(others[model], source="")
     return dataclasses.replace(_gat if MODELS[model].attention else _gcn, model=model, source="")

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from gnnjit.nn.recipes import MODELS, RECIPES, Recipe, recipe_for
+from gnnjit.nn.recipes import MODELS, MODELS_OF, RECIPES, Recipe, recipe_for
 from gnnjit.training.errors import TrainError
 
 OPTIMIZERS = ("adam", "adamw")
-DECAYS = ("first", "all")
+DECAYS = ("first", "all", "batch")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,24 +22,30 @@ class TrainConfig:
     """Hyperparameters of one run.
 
     Attributes:
-        model: a name in `gnnjit.nn.recipes.MODELS`.
+        model: a name in `gnnjit.nn.recipes.MODELS_OF`.
         layers: message-passing layers.
-        hidden: width of the hidden layers; of each head, for models with attention.
+        hidden: width of the hidden layers; of each head, for models with attention; of the
+            embeddings, where links are predicted.
         heads, out_heads: heads of the hidden layers and of the last one, for such models.
         dropout: rate, in [0, 1).
         lr: learning rate, above 0.
         weight_decay: L2 coefficient, see `optimizer`.
-        decay: which weights it acts on, the "first" layer's or "all"; never biases and norms.
+        decay: which weights it acts on, the "first" layer's or "all"; never biases and norms. With
+            "batch" it acts, in the loss, on the embeddings that a batch of links reads.
         optimizer: "adam" adds the L2 gradient before Adam's scaling, as GCN and GAT do; "adamw"
             decays the weights apart from it (Loshchilov & Hutter 2019).
         epochs: the most epochs to train.
         patience: stop after so many epochs in which neither the validation accuracy rose nor the
             validation loss fell below all before (the rule of GAT, section 3.3); 0 never stops.
         seed: of initial weights, dropout, folds and batches.
-        batch_size: graphs per step, for datasets of many graphs; 0 takes all in one step.
-        steps_per_epoch: steps that make an epoch, for datasets of many graphs.
+        batch_size: graphs per step, for datasets of many graphs, or links; 0 takes all in one step.
+        steps_per_epoch: steps that make an epoch, for datasets of many graphs, and of a knowledge
+            graph.
         halve_every: halve the learning rate every so many epochs; 0 keeps it.
         normalize_features: divide each vertex's features by their sum.
+        negatives: false links for each true one, where links are predicted.
+        clip: the largest norm of all gradients together; 0 leaves them as they are.
+        evaluate_every: epochs from one evaluation to the next; the last epoch is evaluated too.
 
     Raises:
         TrainError: listing every field that is out of range.
@@ -62,6 +68,9 @@ class TrainConfig:
     steps_per_epoch: int = 1
     halve_every: int = 0
     normalize_features: bool = False
+    negatives: int = 1
+    clip: float = 0.0
+    evaluate_every: int = 1
 
     def __post_init__(self) -> None:
         wrong = [
@@ -72,7 +81,7 @@ class TrainConfig:
         if wrong:
             raise TrainError("; ".join(wrong))
         rules = (
-            ("model", self.model in MODELS, f"one of {', '.join(MODELS)}"),
+            ("model", self.model in _KNOWN, f"one of {', '.join(_KNOWN)}"),
             ("layers", 1 <= self.layers <= 1000, "1 to 1000"),
             ("hidden", self.hidden >= 1, "at least 1"),
             ("heads", self.heads >= 1, "at least 1"),
@@ -88,6 +97,9 @@ class TrainConfig:
             ("batch_size", self.batch_size >= 0, "at least 0 (0 is all at once)"),
             ("steps_per_epoch", self.steps_per_epoch >= 1, "at least 1"),
             ("halve_every", self.halve_every >= 0, "at least 0 (0 never halves)"),
+            ("negatives", self.negatives >= 1, "at least 1"),
+            ("clip", 0 <= self.clip < math.inf, "at least 0 (0 does not clip)"),
+            ("evaluate_every", self.evaluate_every >= 1, "at least 1"),
         )
         wrong = [
             f"{name} is {getattr(self, name)!r}, expected {wanted}"
@@ -113,6 +125,8 @@ class TrainConfig:
         same["halve_every"] = self.halve_every or None
         return Recipe(**same, task=task, learning_rate=self.lr)
 
+
+_KNOWN = tuple(dict.fromkeys(name for names in MODELS_OF.values() for name in names))
 
 _KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
     "int": ((int, np.integer), "a whole number below 2**31"),
@@ -143,10 +157,14 @@ def recipe_values(dataset: str, model: str, task: str) -> dict[str, Any]:
     Raises:
         TrainError: on an unknown model.
     """
-    if model not in MODELS:
-        close = difflib.get_close_matches(model, MODELS, n=1)
+    known_models = MODELS_OF[task]
+    if model not in known_models:
+        close = difflib.get_close_matches(model, known_models, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise TrainError(f"unknown model {model!r}, expected one of {', '.join(MODELS)}{hint}")
+        what = f"unknown model {model!r}"
+        if model in _KNOWN:
+            what = f"{model} is no model for {dataset}"
+        raise TrainError(f"{what}, expected one of {', '.join(known_models)}{hint}")
     known = RECIPES.get((dataset, model))
     if known is None and task == "graph":
         other = next((r for r in RECIPES.values() if r.task == "graph"), None)
@@ -164,7 +182,8 @@ def recipe_values(dataset: str, model: str, task: str) -> dict[str, Any]:
 def resolve(dataset: str, task: str, given: Mapping[str, Any]) -> TrainConfig:
     """The configuration: what is `given` (None is not given), else the recipe's, else the default.
 
-    The model defaults to attention for vertices and GIN for graphs.
+    The model defaults to attention for vertices, GIN for graphs, and else to the first of
+    `MODELS_OF`.
 
     Raises:
         TrainError: on a name that is no field, or a value out of range.
@@ -175,7 +194,9 @@ def resolve(dataset: str, task: str, given: Mapping[str, Any]) -> TrainConfig:
         raise TrainError(
             f"{', '.join(unknown)}: no such hyperparameter, expected some of {', '.join(FIELDS)}"
         )
-    model = given.setdefault("model", "gin" if task == "graph" else "gat")
+    model = given.setdefault(
+        "model", {"vertex": "gat", "graph": "gin"}.get(task, MODELS_OF[task][0])
+    )
     unused = _unused(model, task, given)
     if unused:
         raise TrainError("; ".join(unused))
@@ -186,13 +207,18 @@ def _unused(model: str, task: str, given: Mapping[str, Any]) -> list[str]:
     """What is given but would decide nothing, in words."""
     out = []
     heads = [name for name in ("heads", "out_heads") if name in given]
-    if heads and model in MODELS and not MODELS[model].attention:
-        some = ", ".join(name for name in MODELS if MODELS[name].attention)
+    if heads and model in MODELS_OF[task] and not has_heads(model):
+        some = ", ".join(name for name in MODELS_OF[task] if has_heads(name)) or "others"
         out.append(
             f"{', '.join(heads)}: {model} has no attention heads, which {some} have: leave it out"
         )
     graphs = [name for name in ("batch_size", "steps_per_epoch") if name in given]
-    if graphs and task != "graph":
+    if "steps_per_epoch" in given and task == "recommendation":
+        out.append(
+            "steps_per_epoch: an epoch has as many pairs as there are interactions to train on: "
+            "leave it out"
+        )
+    elif graphs and task not in ("graph", "link", "recommendation"):
         out.append(
             f"{', '.join(graphs)}: for datasets of many graphs, and this is one, which is trained "
             "on as a whole: leave it out"
@@ -202,13 +228,18 @@ def _unused(model: str, task: str, given: Mapping[str, Any]) -> list[str]:
     return out
 
 
+def has_heads(model: str) -> bool:
+    """Whether a model has attention heads."""
+    return model in ("han", "hgt") or (model in MODELS and MODELS[model].attention)
+
+
 def in_words(config: TrainConfig, task: str) -> str:
     """The hyperparameters that decide something, on a line."""
-    has_heads = MODELS[config.model].attention
+    of_links = task in ("link", "recommendation")
     parts = [
         f"{config.layers} layers",
         f"hidden {config.hidden}",
-        f"{config.heads} heads" if has_heads else "",
+        f"{config.heads} heads" if has_heads(config.model) else "",
         f"dropout {config.dropout:g}",
         f"{config.optimizer} with lr {config.lr:g}",
         f"halved every {config.halve_every} epochs" if config.halve_every else "",
@@ -216,7 +247,12 @@ def in_words(config: TrainConfig, task: str) -> str:
         f"{config.steps_per_epoch} steps of {config.batch_size} graphs an epoch"
         if config.batch_size and task == "graph"
         else "",
+        f"batches of {config.batch_size} links" if config.batch_size and of_links else "",
+        f"{config.steps_per_epoch} steps an epoch" if task == "link" else "",
+        f"{config.negatives} negatives" if of_links else "",
+        f"gradients clipped at {config.clip:g}" if config.clip else "",
         f"at most {config.epochs} epochs",
+        f"evaluated every {config.evaluate_every}" if config.evaluate_every > 1 else "",
         f"patience {config.patience}" if config.patience else "",
         "normalised features" if config.normalize_features else "",
         f"seed {config.seed}",

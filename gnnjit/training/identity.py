@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import jax
 import numpy as np
 
 from gnnjit.data import Dataset, GraphDataset
+from gnnjit.data.links import LinkDataset
 from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.data.stored.write import contents_of
 from gnnjit.training.config import TrainConfig
 
 
-def describe_dataset(dataset: Dataset | GraphDataset | StoredDataset) -> dict[str, Any]:
+def describe_dataset(
+    dataset: Dataset | GraphDataset | LinkDataset | StoredDataset,
+) -> dict[str, Any]:
     """The name and sizes of a dataset, as `Result` and checkpoints record them."""
     sizes = {"graphs": len(dataset)} if isinstance(dataset, GraphDataset) else {}
     return {
@@ -40,9 +44,18 @@ def contents(dataset: Any) -> str:
     """A short hash of the dataset's arrays."""
     if isinstance(dataset, StoredDataset):
         return dataset.contents
-    if isinstance(dataset, Dataset):
+    if isinstance(dataset, Dataset) and not dataset.is_typed:
         return contents_of(dataset)
     sha = hashlib.sha256()
-    for array in (dataset.src, dataset.dst, dataset.x, dataset.y, dataset.node_offsets):
+    for array in _arrays(dataset):
         sha.update(np.ascontiguousarray(array).tobytes())
     return sha.hexdigest()[:16]
+
+
+def _arrays(dataset: Any) -> list[Any]:
+    if isinstance(dataset, LinkDataset):
+        return [dataset.train, dataset.val, dataset.test]
+    if isinstance(dataset, Dataset):
+        masks = dataset.train_mask, dataset.val_mask, dataset.test_mask
+        return jax.tree.leaves((dataset.graph, dataset.x, dataset.y, masks))
+    return [dataset.src, dataset.dst, dataset.x, dataset.y, dataset.node_offsets]

@@ -16,8 +16,10 @@ from gnnjit.distributed.process_group import of_main
 from gnnjit.training.checkpoint import RunCheckpoint, digest, fill, named_arrays
 from gnnjit.training.config import TrainConfig
 from gnnjit.training.errors import CheckpointError, TrainError
+from gnnjit.training.metrics import Sums
 from gnnjit.training.processes import SharedCheckpoint
-from gnnjit.training.steps import ModelFunctions, Sums, TrainState
+from gnnjit.training.scores import scores_of
+from gnnjit.training.steps import ModelFunctions, TrainState
 from gnnjit.training.tasks import SPLITS, Task
 
 
@@ -25,8 +27,10 @@ from gnnjit.training.tasks import SPLITS, Task
 class Epoch:
     """What an epoch showed. `loss` is of the update; the rest is evaluated after it.
 
-    `accuracy` and `losses` are by split, None for a split without labels. `seconds` is the wall
-    time of update and evaluation; it is the one field that two equal runs do not share.
+    `accuracy`, the score by which epochs are compared, and `losses` are by split, None for a split
+    without labels and in an epoch that was not evaluated (`evaluate_every`). `scores` are the
+    other scores, by name and split. `seconds` is the wall time of update and evaluation; it is the
+    one field that two equal runs do not share.
     """
 
     epoch: int
@@ -34,6 +38,12 @@ class Epoch:
     accuracy: dict[str, float | None]
     losses: dict[str, float | None]
     seconds: float
+    scores: dict[str, dict[str, float | None]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether it was evaluated."""
+        return any(value is not None for value in self.accuracy.values())
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, for JSON."""
@@ -56,10 +66,14 @@ class Stopping:
 
     def update(self, record: Epoch) -> bool:
         """Take note of an epoch; whether it is the best so far."""
+        if not record.evaluated:
+            self.stale += 1
+            return False
         accuracy, loss = record.accuracy["val"], record.losses["val"]
-        if accuracy is None or loss is None:
+        if accuracy is None:
             self.best_epoch = record.epoch
             return True
+        loss = math.inf if loss is None else loss
         rose, fell = accuracy > self.best_accuracy, loss < self.lowest_loss
         self.stale = 0 if rose or fell else self.stale + 1
         self.lowest_loss = min(self.lowest_loss, loss)
@@ -237,7 +251,9 @@ class Trainer:
         number = len(progress.history) + 1
         started = time.perf_counter()
         progress.state, loss = train_epoch(self._steps, task, progress.state, seed, number)
-        sums = evaluate(self._steps, task, progress.state)
+        sums = None
+        if number % self._config.evaluate_every == 0 or number == self._config.epochs:
+            sums = evaluate(self._steps, task, progress.state)
         loss, sums = _agreed(loss, sums)
         seconds = time.perf_counter() - started
         if not math.isfinite(loss):
@@ -245,9 +261,9 @@ class Trainer:
                 f"the training loss is {loss} at epoch {number}, expected a finite number: lower "
                 f"the learning rate (--lr, now {self._config.lr})"
             )
-        scores = _quotients(sums.right, sums.answers, sums.count)
-        losses = _quotients(sums.loss, sums.count, sums.count)
-        record = Epoch(number, loss, scores, losses, seconds)
+        record = Epoch(number, loss, *_evaluated(sums), seconds)
+        if sums is not None:
+            record.scores.update(scores_of(sums))
         progress.history.append(record)
         if progress.stopping.update(record):
             progress.best = _copy(progress.state)
@@ -271,16 +287,28 @@ def evaluate(steps: Steps, task: Task, state: TrainState) -> Sums:
     return jax.tree.map(lambda *leaves: sum(np.asarray(x, np.float64) for x in leaves), *parts)
 
 
-def _agreed(loss: float, sums: Sums) -> tuple[float, Sums]:
+def _agreed(loss: float, sums: Sums | None) -> tuple[float, Sums | None]:
     """Those of process 0: all must find the same epoch best, and stop at the same."""
-    numbers = of_main(np.stack([np.full(len(SPLITS), loss), *sums]))
-    return float(numbers[0, 0]), Sums(*numbers[1:])
+    leaves, structure = jax.tree.flatten((np.float64(loss), sums))
+    numbers = of_main(np.concatenate([np.ravel(leaf) for leaf in leaves]))
+    parts = np.split(numbers, np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
+    same = [part.reshape(np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)]
+    loss, sums = jax.tree.unflatten(structure, same)
+    return float(loss), sums
+
+
+def _evaluated(sums: Sums | None) -> tuple[dict[str, float | None], dict[str, float | None]]:
+    """The score and the loss of each split; None where it was not evaluated."""
+    if sums is None:
+        return dict.fromkeys(SPLITS), dict.fromkeys(SPLITS)
+    score = _quotients(sums.right, sums.answers, sums.count)
+    return score, _quotients(sums.loss, sums.count, sums.count)
 
 
 def _quotients(total: np.ndarray, by: np.ndarray, count: np.ndarray) -> dict[str, float | None]:
-    """Of each split; None where it has no labels."""
+    """Of each split; None where it has no labels, or the total is no number."""
     return {
-        split: float(total[i] / max(by[i], 1)) if count[i] else None
+        split: float(total[i] / max(by[i], 1)) if count[i] and np.isfinite(total[i]) else None
         for i, split in enumerate(SPLITS)
     }
 

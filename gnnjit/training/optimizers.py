@@ -19,10 +19,14 @@ def make_optimizer(config: TrainConfig) -> optax.GradientTransformation:
     if config.halve_every:
         steps = config.halve_every * config.steps_per_epoch
         rate = optax.exponential_decay(rate, steps, 0.5, staircase=True)
+    clip = [optax.clip_by_global_norm(config.clip)] if config.clip else []
+    if config.decay == "batch":  # it is in the loss
+        return optax.chain(*clip, optax.adam(rate))
     mask = functools.partial(decayed, decay=config.decay)
     if config.optimizer == "adamw":
-        return optax.adamw(rate, weight_decay=config.weight_decay, mask=mask)
-    return optax.chain(optax.add_decayed_weights(config.weight_decay, mask=mask), optax.adam(rate))
+        return optax.chain(*clip, optax.adamw(rate, weight_decay=config.weight_decay, mask=mask))
+    penalty = optax.add_decayed_weights(config.weight_decay, mask=mask)
+    return optax.chain(*clip, penalty, optax.adam(rate))
 
 
 def decayed(params: Any, *, decay: str) -> Any:

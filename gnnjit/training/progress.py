@@ -125,9 +125,11 @@ def resumed(name: str, done: int) -> str:
 
 
 def describe(record: Epoch) -> str:
-    """The losses and accuracies of an epoch; the test split is left for the end."""
+    """The losses and scores of an epoch; the test split is left for the end, unless it is all that
+    is evaluated."""
     parts = [f"loss {record.loss:.4f}"]
-    for split in ("train", "val"):
+    others = [record.accuracy[split] for split in ("train", "val")]
+    for split in ("train", "val") if any(v is not None for v in others) else ("test",):
         accuracy = record.accuracy[split]
         if accuracy is not None:
             parts.append(f"{split} {100 * accuracy:.1f} %")

@@ -30,9 +30,10 @@ from gnnjit.sample.batch import Batch as Sampled
 from gnnjit.streaming.compile import StreamedFunction
 from gnnjit.streaming.stream import stream
 from gnnjit.training.errors import TrainError
+from gnnjit.training.metrics import Sums
 from gnnjit.training.processes import one_cost_model
 from gnnjit.training.sharded import on_one_device
-from gnnjit.training.steps import ModelFunctions, Sums, TrainState, temp_bytes
+from gnnjit.training.steps import ModelFunctions, TrainState, temp_bytes
 from gnnjit.training.tasks import Batch, Task, split_weights
 
 SAMPLERS: dict[str, type] = {

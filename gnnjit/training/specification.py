@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Literal
 
 from gnnjit.sharding.exchange import EXCHANGES
 from gnnjit.sharding.shard import PARTITIONS
@@ -22,7 +21,7 @@ class Specification:
 
     Attributes:
         name: the dataset's.
-        task: what carries the labels: "vertex" of one graph, or each "graph" of many.
+        task: a key of `gnnjit.nn.recipes.MODELS_OF`.
         config: hyperparameters, of the first run.
         stored: whether the dataset is a `StoredDataset`.
         sampling: what batches it runs on; None for the whole graph in every step.
@@ -37,7 +36,7 @@ class Specification:
     """
 
     name: str
-    task: Literal["vertex", "graph"]
+    task: str
     config: TrainConfig
     stored: bool = False
     sampling: Sampling | None = None
@@ -56,6 +55,7 @@ class Specification:
     spread: Spread | None = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
+        self._check_task()
         object.__setattr__(self, "spread", self._spread())
         self._check_budget()
         budget = None if self.memory_budget is None else parse_size(self.memory_budget)
@@ -63,6 +63,23 @@ class Specification:
         self._check_store()
         self._check_sampling()
         self._check_runs()
+
+    def _check_task(self) -> None:
+        """What only datasets of one graph with features and classes can be trained with."""
+        if self.task in ("vertex", "graph"):
+            return
+        for what, used in (
+            ("a memory budget", self.memory_budget is not None),
+            ("a store", self.stored or self.store is not None),
+            ("several devices", self.devices is not None or processes() > 1),
+            ("a sampler", self.sampling is not None),
+            ("a comparison with plain segment operations", self.compare and self.task != "typed"),
+        ):
+            if used:
+                raise TrainError(
+                    f"{self.name} is trained in memory, on one device, in one process, and {what} "
+                    "is for classes of the vertices of one graph without types: leave it out"
+                )
 
     def _spread(self) -> Spread | None:
         """Several processes without a budget take all devices, if nothing else is said."""
@@ -176,7 +193,7 @@ class Specification:
             raise CheckpointError(
                 "there is nothing to resume without a checkpoint directory: pass --checkpoint DIR"
             )
-        if self.task == "vertex":
+        if self.task != "graph":
             return
         if self.seeds != 1:
             raise TrainError(

@@ -15,6 +15,7 @@ from flax import nnx
 from jax.sharding import NamedSharding
 
 from gnnjit.training.config import TrainConfig
+from gnnjit.training.metrics import Sums
 from gnnjit.training.optimizers import make_optimizer
 from gnnjit.training.processes import check_program, one_cost_model
 from gnnjit.training.sharded import on_one_device, replicated
@@ -30,22 +31,6 @@ class TrainState(NamedTuple):
     params: Any
     buffers: Any
     opt: Any
-
-
-class Sums(NamedTuple):
-    """Over each split, float32[3].
-
-    Attributes:
-        loss: of all labelled vertices (or graphs).
-        count: how many they are.
-        right, answers: their quotient is the score. With one label each: correct answers, labels.
-            With several: twice the true positives, and what was answered plus what is true.
-    """
-
-    loss: Any
-    count: Any
-    right: Any
-    answers: Any
 
 
 class CompiledSteps(NamedTuple):
@@ -143,12 +128,9 @@ class ModelFunctions:
                 # Mapped, so that its variables belong to this trace and may be assigned to.
                 buffers = jax.tree.map(lambda leaf: leaf, state.buffers)
                 model = nnx.merge(self._training, params, buffers)
-                logits = batch.logits(model, key)
+                total, count = batch.loss(model, key)
                 buffers = _split(model, training=True)[2]
-                weights = batch.weights[:, 0]
-                losses = cross_entropy(logits, batch.labels)
-                total = jnp.sum(jnp.where(weights > 0, weights * losses, 0))
-                count = together(jnp.sum(weights))
+                count = together(count)
                 return together(total) / jnp.where(count > 0, count, 1), buffers
 
             (loss, buffers), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
@@ -161,12 +143,7 @@ class ModelFunctions:
 
     def _make_evaluate(self) -> Callable[..., Sums]:
         def evaluate(params: Any, buffers: Any, batch: Batch) -> Sums:
-            logits = batch.logits(nnx.merge(self._evaluating, params, buffers), None)
-            loss = cross_entropy(logits, batch.labels)
-            right, answers = _answers(logits, batch.labels)
-            weights = batch.weights
-            of_all = right @ weights, answers @ weights
-            return Sums(loss @ weights, jnp.sum(weights, axis=0), *of_all)
+            return batch.sums(nnx.merge(self._evaluating, params, buffers))
 
         return evaluate
 
@@ -179,24 +156,6 @@ def _split(model: nnx.Module, *, training: bool) -> tuple[Any, Any, Any]:
         model.eval()
     definition, params, buffers = nnx.split(model, nnx.Param, ...)
     return definition, params, buffers
-
-
-def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """`float[L]`, of classes `int[L]`; of several labels `bool[L, C]` the mean over the classes."""
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    if labels.ndim == 2:
-        return jnp.mean(optax.sigmoid_binary_cross_entropy(logits, labels), axis=-1)
-    return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-
-
-def _answers(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`float32[L]` twice, as in `Sums`: with several labels their quotient is the micro-F1."""
-    if labels.ndim == 2:
-        said = logits > 0
-        both = jnp.sum(said & labels, axis=-1, dtype=jnp.float32)
-        return 2 * both, jnp.sum(said, -1, jnp.float32) + jnp.sum(labels, -1, jnp.float32)
-    right = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
-    return right, jnp.ones_like(right)
 
 
 def temp_bytes(*compiled: Any) -> int | None:

@@ -17,8 +17,9 @@ from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 from gnnjit.streaming.stream import stream
 from gnnjit.training.errors import TrainError
 from gnnjit.training.loop import Watcher
+from gnnjit.training.metrics import Sums
 from gnnjit.training.processes import one_cost_model, processes
-from gnnjit.training.steps import ModelFunctions, Sums, TrainState
+from gnnjit.training.steps import ModelFunctions, TrainState
 from gnnjit.training.tasks import SPLITS, Batch
 
 WEIGHTS = "weights"

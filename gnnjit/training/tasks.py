@@ -14,6 +14,8 @@ import numpy as np
 from gnnjit.data import Dataset, Fold, GraphDataset
 from gnnjit.graph import Graph
 from gnnjit.nn.classifiers import Classifier
+from gnnjit.streaming import StreamedGraph
+from gnnjit.training.metrics import Sums, answers, class_counts, cross_entropy, squares
 
 SPLITS = ("train", "val", "test")
 
@@ -73,15 +75,47 @@ class Batch:
             return logits if self.rows is None else logits[self.rows]
         return model(self.graph, self.x, self.graph_index, self.num_graphs, key=key)
 
+    def loss(self, model: Any, key: Any) -> tuple[jax.Array, jax.Array]:
+        """The sum of the losses of the labels that are trained on, and how many they are."""
+        losses = cross_entropy(self.logits(model, key), self.labels)
+        weights = self.weights[:, 0]
+        return jnp.sum(jnp.where(weights > 0, weights * losses, 0)), jnp.sum(weights)
+
+    def sums(self, model: Any) -> Sums:
+        """What is reported of each split."""
+        logits = self.logits(model, None)
+        loss, weights = cross_entropy(logits, self.labels), self.weights
+        count = jnp.sum(weights, axis=0)
+        if jnp.issubdtype(self.labels.dtype, jnp.floating):
+            more = squares(logits, self.labels, weights)
+            return Sums(loss @ weights, count, more["squared"], count, more)
+        right, said = answers(logits, self.labels)
+        more = {}
+        if not isinstance(self.graph, StreamedGraph):  # block by block, sums over all vertices only
+            more = class_counts(logits, self.labels, weights)
+        return Sums(loss @ weights, count, right @ weights, said @ weights, more)
+
+
+class TrainingBatch(Protocol):
+    """What a step is computed of: a pytree of arrays of fixed shape."""
+
+    def loss(self, model: Any, key: Any) -> tuple[jax.Array, jax.Array]:
+        """The sum of the losses of what is trained on, and how many they are."""
+        ...
+
+    def sums(self, model: Any) -> Sums:
+        """What is reported of each split."""
+        ...
+
 
 class Task(Protocol):
-    """A dataset and its split, in the form that the loop runs over."""
+    """A dataset and its split, in the form that the loop runs over: as `TrainingBatch`es."""
 
-    def train_batches(self, seed: int, epoch: int) -> Iterator[Batch]:
+    def train_batches(self, seed: int, epoch: int) -> Iterator[Any]:
         """The batches of an epoch: one shape, a function of (seed, epoch) alone."""
         ...
 
-    def eval_batches(self) -> list[Batch]:
+    def eval_batches(self) -> list[Any]:
         """Batches that hold every label once: one shape."""
         ...
 
@@ -98,7 +132,7 @@ class VertexTask:
     def __init__(self, dataset: Dataset) -> None:
         self._batch = Batch(
             graph=dataset.graph,
-            x=jnp.asarray(dataset.x),
+            x=jax.tree.map(jnp.asarray, dataset.x),
             labels=jnp.asarray(dataset.y),
             weights=jnp.asarray(split_weights(dataset)),
         )
@@ -186,7 +220,7 @@ class FoldTask:
             edge_mask=np.arange(edges) < part.num_edges,
         )
         return Batch(
-            graph=_without_buckets(graph),
+            graph=without_buckets(graph),
             x=jnp.asarray(np.pad(part.x, ((0, no_vertex), (0, 0)))),
             labels=jnp.asarray(np.pad(part.y, (0, missing))),
             weights=jnp.asarray(np.pad(self._weights[graphs], ((0, missing), (0, 0)))),
@@ -195,7 +229,7 @@ class FoldTask:
         )
 
 
-def _without_buckets(graph: Graph) -> Graph:
+def without_buckets(graph: Graph) -> Graph:
     """The graph without degree buckets, whose shapes differ from batch to batch."""
     return dataclasses.replace(
         graph,

@@ -29,16 +29,22 @@ import numpy as np
 from flax import nnx
 
 from gnnjit.data import Dataset, GraphDataset, row_normalize
+from gnnjit.data.links import LinkDataset
 from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.data.stored.prepare import keep
 from gnnjit.data.stored.write import store_dataset
 from gnnjit.distributed.process_group import check_same, is_main
+from gnnjit.nn.embedded import Embedded
+from gnnjit.nn.link_predictor import LinkPredictor
+from gnnjit.nn.recommender import Recommender
+from gnnjit.nn.typed_classifier import TypedClassifier
 from gnnjit.store.memory import HostStore
 from gnnjit.training import performance
 from gnnjit.training.checkpoint import Checkpoints, digest, named_arrays
-from gnnjit.training.config import TrainConfig, resolve
+from gnnjit.training.config import TrainConfig, has_heads, resolve
 from gnnjit.training.errors import TrainError
 from gnnjit.training.identity import describe_dataset, identity_of
+from gnnjit.training.link_prediction import LinkTask
 from gnnjit.training.loop import Run, Steps, Trainer, Watcher
 from gnnjit.training.processes import (
     known_to_main,
@@ -47,6 +53,7 @@ from gnnjit.training.processes import (
     processes,
     shared,
 )
+from gnnjit.training.recommendation import RecommendationTask
 from gnnjit.training.sampled import SampledSteps, SampledTask, Sampling
 from gnnjit.training.sharded import AXIS, ShardedTask
 from gnnjit.training.sharded_stored import shard_stored
@@ -66,7 +73,7 @@ from gnnjit.training.tasks import SPLITS, FoldTask, Task, VertexTask
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """Accuracy, or micro-F1 where a vertex may have several labels, over several runs.
+    """A score over several runs.
 
     Attributes:
         mean: from 0 to 1.
@@ -86,9 +93,11 @@ class Result:
         dataset: name and sizes of the dataset.
         protocol: "split" (each run's best epoch by validation) or "folds" (see `train`).
         runs: one per seed or fold.
-        accuracy: by split, over the runs; splits without labels are left out. The micro-F1 of all
-            labels, where a vertex may have several.
-        metric: "accuracy" or "micro-F1".
+        accuracy: by split, over the runs; splits without labels are left out. The score that
+            epochs are compared by: `metric` tells which.
+        metric: "accuracy"; "micro-F1" of all labels, where a vertex may have several; "MRR" (among
+            the facts that are not known), "recall@20"; "R2", the explained share of the variance.
+        scores: other scores over the runs, by name and split.
         epoch: the one epoch that all folds are judged at; None for "split".
         performance: costs in seconds and bytes, and those of the reference if it was timed.
         sharding: over how many devices and processes, how the graph was dealt out to them, and how
@@ -102,6 +111,7 @@ class Result:
     runs: list[Run]
     accuracy: dict[str, Summary]
     metric: str
+    scores: dict[str, dict[str, Summary]]
     epoch: int | None
     performance: dict[str, Any]
     sharding: dict[str, Any] | None
@@ -115,6 +125,10 @@ class Result:
             "protocol": self.protocol,
             "accuracy": {split: dataclasses.asdict(s) for split, s in self.accuracy.items()},
             "metric": self.metric,
+            "scores": {
+                name: {split: dataclasses.asdict(s) for split, s in of_split.items()}
+                for name, of_split in self.scores.items()
+            },
             "epoch": self.epoch,
             "performance": self.performance,
             "sharding": self.sharding,
@@ -125,7 +139,7 @@ class Result:
 
 
 def train(
-    dataset: Dataset | GraphDataset | StoredDataset,
+    dataset: Dataset | GraphDataset | LinkDataset | StoredDataset,
     config: TrainConfig | None = None,
     *,
     sampling: Sampling | None = None,
@@ -143,12 +157,17 @@ def train(
     exchange: str = "auto",
     watcher: Watcher | None = None,
 ) -> Result:
-    """Train a classifier of vertices (`Dataset`, `StoredDataset`) or of graphs (`GraphDataset`).
+    """Train a classifier of vertices (`Dataset`, `StoredDataset`) or of graphs (`GraphDataset`),
+    or a model that predicts links (`LinkDataset`).
 
     Vertices: each run keeps the weights of its best validation epoch. Graphs: one run per fold,
     each for all epochs, and the accuracy is that of the one epoch whose mean over the held-out
     folds is highest, as in Xu et al. 2019, section 7; it is reported as validation accuracy,
     since the folds choose the epoch that they are judged at.
+
+    Links: as for vertices; where there is no validation split, the weights are those of the last
+    epoch. Facts of a knowledge graph are ranked among all others of the same head and relation,
+    and of the same relation and tail; items among all that a user did not take in training.
 
     Args:
         dataset: what `gnnjit.data.open_dataset` or `gnnjit.data.stored.prepare.prepare` gives.
@@ -184,7 +203,7 @@ def train(
         StoreError: if the store is damaged or of another dataset, or its disk is full.
         StreamError: if the model cannot be run block by block, or not within the budget.
     """
-    task = "graph" if isinstance(dataset, GraphDataset) else "vertex"
+    task = task_of(dataset)
     spec = Specification(
         dataset.name,
         task,
@@ -208,7 +227,7 @@ def train(
 
 def run_training(
     spec: Specification,
-    dataset: Dataset | GraphDataset | StoredDataset,
+    dataset: Dataset | GraphDataset | LinkDataset | StoredDataset,
     *,
     build: Build | None = None,
     watcher: Watcher | None = None,
@@ -250,7 +269,8 @@ def run_training(
         protocol="folds" if spec.task == "graph" else "split",
         runs=runs,
         accuracy=_summaries(runs, epoch),
-        metric="micro-F1" if getattr(dataset, "has_several_labels", False) else "accuracy",
+        metric=_metric(dataset, spec.task),
+        scores=_other_scores(runs, epoch),
         epoch=epoch,
         performance=costs,
         sharding=sharded and sharded.figures(),
@@ -261,13 +281,14 @@ def run_training(
 def _prepared(spec: Specification, dataset: Any) -> Any:
     """The dataset with its features as the configuration says. Raises TrainError where it cannot
     be trained on so."""
+    _check_featureless(spec, dataset)
     if spec.budget is not None:
         check_store(dataset)
-    if spec.task == "vertex" and not _num_train(dataset):
+    if spec.task in ("vertex", "typed") and not _num_train(dataset):
         raise TrainError(f"{dataset.name}: train_mask is empty, expected vertices to train on")
     if isinstance(dataset, StoredDataset):
         return _same_features(dataset, spec.config)
-    if not spec.config.normalize_features:
+    if not spec.config.normalize_features or isinstance(dataset, LinkDataset):
         return dataset
     if (np.asarray(dataset.x) < 0).any():
         raise TrainError(
@@ -275,6 +296,17 @@ def _prepared(spec: Specification, dataset: Any) -> Any:
             f"--no-normalize-features"
         )
     return dataclasses.replace(dataset, x=row_normalize(np.asarray(dataset.x)))
+
+
+def _check_featureless(spec: Specification, dataset: Any) -> None:
+    """Raises TrainError for vertices without features where they are not all in one place."""
+    apart = spec.budget is not None or spec.spread is not None or spec.sampling is not None
+    if apart and spec.task == "vertex" and not dataset.num_features:
+        raise TrainError(
+            f"{dataset.name} has no features, and an embedding of each vertex is learned, which is "
+            "for training in memory on one device: leave out the budget, devices and sampler, or "
+            "give the vertices features"
+        )
 
 
 def _checkpoints(spec: Specification, dataset: Any) -> Checkpoints | None:
@@ -354,8 +386,30 @@ def _streamed(
 
 
 def _builder(dataset: Any, config: TrainConfig, task: str) -> Build:
+    if isinstance(dataset, LinkDataset):
+        return _link_builder(dataset, config)
+    if task == "typed":
+        return lambda rngs: TypedClassifier(
+            config.model,
+            in_features=dataset.widths,
+            num_classes=dataset.num_outputs,
+            types=dataset.graph.types,
+            relations=dataset.graph.relations,
+            target=dataset.target,
+            hidden=config.hidden,
+            layers=config.layers,
+            heads=config.heads,
+            dropout=config.dropout,
+            rngs=rngs,
+        )
     recipe = config.recipe(task)
-    return lambda rngs: recipe.build(dataset.num_features, dataset.num_classes, rngs)
+    outputs = dataset.num_outputs if isinstance(dataset, Dataset) else dataset.num_classes
+    if dataset.num_features or task != "vertex":
+        return lambda rngs: recipe.build(dataset.num_features, outputs, rngs)
+    width = config.hidden * (config.heads if has_heads(config.model) else 1)
+    return lambda rngs: Embedded(
+        dataset.num_nodes, width, lambda rngs: recipe.build(width, outputs, rngs), rngs
+    )
 
 
 def _tasks(spec: Specification, dataset: Any, in_memory: Any) -> Iterator[tuple[str, int, Task]]:
@@ -367,7 +421,10 @@ def _tasks(spec: Specification, dataset: Any, in_memory: Any) -> Iterator[tuple[
             yield f"fold-{i}", config.seed, task
         return
     stored = isinstance(dataset, StoredDataset)
-    if spec.sampling is not None:
+    if isinstance(dataset, LinkDataset):
+        of_links = RecommendationTask if dataset.task == "recommendation" else LinkTask
+        task: Task = of_links(dataset, config)
+    elif spec.sampling is not None:
         mesh = None if spec.spread is None else spec.spread.mesh()
         whole = StoredTask(dataset) if stored else VertexTask(dataset)
         task = SampledTask(in_memory, spec.sampling, config.layers, config.seed, whole, mesh)
@@ -386,12 +443,49 @@ def _best_common_epoch(runs: Sequence[Run]) -> int:
     return int(np.argmax(np.mean(curves, axis=0))) + 1
 
 
+def task_of(dataset: Any) -> str:
+    """The task of a dataset, a key of `gnnjit.nn.recipes.MODELS_OF`."""
+    if isinstance(dataset, GraphDataset):
+        return "graph"
+    if isinstance(dataset, LinkDataset):
+        return dataset.task
+    return "typed" if getattr(dataset, "is_typed", False) else "vertex"
+
+
+def _link_builder(dataset: LinkDataset, config: TrainConfig) -> Build:
+    sizes = {"hidden": config.hidden, "layers": config.layers, "dropout": config.dropout}
+    if dataset.task == "recommendation":
+        return lambda rngs: Recommender(config.model, dataset.num_nodes, **sizes, rngs=rngs)
+    return lambda rngs: LinkPredictor(
+        config.model, dataset.num_nodes, dataset.num_relations, **sizes, rngs=rngs
+    )
+
+
+def _metric(dataset: Any, task: str) -> str:
+    if task in ("link", "recommendation"):
+        return {"link": "MRR", "recommendation": "recall@20"}[task]
+    if getattr(dataset, "is_regression", False):
+        return "R2"
+    return "micro-F1" if getattr(dataset, "has_several_labels", False) else "accuracy"
+
+
+def _records(runs: Sequence[Run], epoch: int | None) -> list[Any]:
+    return [run.best if epoch is None else run.history[epoch - 1] for run in runs]
+
+
 def _summaries(runs: Sequence[Run], epoch: int | None) -> dict[str, Summary]:
-    records = [run.best if epoch is None else run.history[epoch - 1] for run in runs]
+    return _summarized([record.accuracy for record in _records(runs, epoch)])
+
+
+def _other_scores(runs: Sequence[Run], epoch: int | None) -> dict[str, dict[str, Summary]]:
+    records = _records(runs, epoch)
+    return {name: _summarized([r.scores[name] for r in records]) for name in records[0].scores}
+
+
+def _summarized(of_runs: Sequence[dict[str, float | None]]) -> dict[str, Summary]:
     found = {}
     for split in SPLITS:
-        present = [record.accuracy[split] for record in records]
-        values = [value for value in present if value is not None]
-        if len(values) == len(records):
+        values = [value for by_split in of_runs if (value := by_split[split]) is not None]
+        if len(values) == len(of_runs):
             found[split] = Summary(float(np.mean(values)), float(np.std(values)))
     return found

@@ -156,8 +156,8 @@ def _request(
     entry = DATASETS[name]
     if entry.task != "vertex":
         raise DataError(
-            f"{name} has labels on graphs, expected a dataset of one graph, such as communities: "
-            "train on it without a store"
+            f"{name} has labels on graphs, links or types, expected a dataset of one graph whose "
+            "vertices have classes, such as communities: train on it without a store"
         )
     order_vertices((), (), 0, method=order, parts=PARTS)  # raises GraphError for the method
     parameters = inspect.signature(entry.load).parameters

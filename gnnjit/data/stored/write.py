@@ -91,6 +91,11 @@ def store_dataset(
         DataError: a vertex may have several labels.
         StoreError: the store has arrays of these names already, or no room.
     """
+    if dataset.is_typed or dataset.is_regression:
+        raise DataError(
+            f"{dataset.name}: vertices have types, or numbers to be told, expected classes of "
+            "vertices without types: such datasets are trained on without a memory budget"
+        )
     if dataset.has_several_labels:
         raise DataError(
             f"{dataset.name}: a vertex may have several labels, expected one: such datasets are "

@@ -1,0 +1,114 @@
+"""Embeddings of the entities of a knowledge graph, R-GCN over them, and scores of facts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+import gnnjit
+from gnnjit.graph import Graph
+from gnnjit.nn.arguments import check_rate, check_rngs, check_sizes
+from gnnjit.nn.init import glorot
+
+LINK_MODELS = ("rgcn",)
+"""What `LinkPredictor` knows, by name."""
+
+
+class BlockRGCN(nnx.Module):
+    """`h'[v] = W_0 h[v] + b + mean over (u -> v) of W_r h[u]`, `W_r` block diagonal.
+
+    Schlichtkrull et al. 2018, equation 2 with the constant of section 5.2, the edges of all
+    relations together, and equation 4.
+    """
+
+    def __init__(self, features: int, relations: int, blocks: int, rngs: nnx.Rngs):
+        size = features // blocks
+        draw = nnx.initializers.glorot_uniform(batch_axis=(0, 1))
+        self.weight = nnx.Param(draw(rngs.params(), (relations, blocks, size, size)))
+        self.own = nnx.Linear(features, features, kernel_init=glorot, rngs=rngs)
+        self.shape = blocks, size
+
+    @gnnjit.layer
+    def __call__(self, v: Any, e: Any) -> jax.Array:
+        """Called as `model(graph, x, edges=relation)`; gives `[N, F]`."""
+        weight = self.weight[...][e.data]
+        h = e.src.reshape(self.shape)
+        message = jnp.einsum("bi,bij->bj", h, weight).reshape(-1)
+        return gnnjit.mean(message) + self.own(v)
+
+
+class LinkPredictor(nnx.Module):
+    """An embedding for each entity, R-GCN over the known facts, and DistMult.
+
+    Schlichtkrull et al., "Modeling Relational Data with Graph Convolutional Networks" (2018),
+    section 4. The score of a fact (head, relation, tail) is `sum(h[head] * w[relation] * h[tail])`
+    with `h = model(graph)` and `w = model.relation`. A relation r is passed along both ways, from
+    tails to heads as the relation `r + R`.
+
+    Args:
+        model: a name in `LINK_MODELS`.
+        num_nodes, num_relations: N and R.
+        hidden: width of the embeddings and layers.
+        layers: their number.
+        blocks: of each relation's matrix, which divide `hidden`; the paper has blocks of 5 x 5.
+        dropout: of what a layer computes.
+        rngs: draws the weights.
+
+    Raises:
+        LayerError: a size, number or `rngs` is no such value.
+        ValueError: on an unknown model, or where the blocks do not divide `hidden`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        num_nodes: int,
+        num_relations: int,
+        *,
+        hidden: int = 500,
+        layers: int = 2,
+        blocks: int | None = None,
+        dropout: float = 0.0,
+        rngs: nnx.Rngs,
+    ):
+        if model not in LINK_MODELS:
+            raise ValueError(f"unknown model {model!r}, expected one of {', '.join(LINK_MODELS)}")
+        if blocks is None:
+            blocks = hidden // 5 if hidden % 5 == 0 else 1
+        check_sizes("LinkPredictor", num_nodes=num_nodes, num_relations=num_relations)
+        check_sizes("LinkPredictor", hidden=hidden, layers=layers, blocks=blocks)
+        check_rate("LinkPredictor", dropout)
+        check_rngs("LinkPredictor", rngs)
+        if hidden % blocks:
+            raise ValueError(f"blocks is {blocks}, expected a divisor of hidden, {hidden}")
+        draw = nnx.initializers.normal(1.0)
+        self.embedding = nnx.Param(draw(rngs.params(), (num_nodes, hidden)))
+        self.layers = nnx.List(
+            BlockRGCN(hidden, 2 * num_relations, blocks, rngs) for _ in range(layers)
+        )
+        wide = nnx.initializers.variance_scaling(2.0, "fan_avg", "uniform")
+        self.relation = nnx.Param(wide(rngs.params(), (num_relations, hidden)))
+        self.dropout = dropout
+
+    def __call__(
+        self, graph: Graph, relation: jax.Array, *, key: jax.Array | None = None
+    ) -> jax.Array:
+        """The entities' rows, `[N, F]`; deterministic without `key`.
+
+        Args:
+            graph: known facts, both ways.
+            relation: `int[E]`, of each edge; `r + R` from tail to head.
+            key: for dropout.
+        """
+        h = self.embedding[...]
+        for i, layer in enumerate(self.layers):
+            called: Any = layer
+            h = called(graph, h, edges=relation)
+            h = h if i == len(self.layers) - 1 else jax.nn.relu(h)
+            if key is not None and self.dropout:
+                keep = jax.random.bernoulli(jax.random.fold_in(key, i), 1 - self.dropout, h.shape)
+                h = jnp.where(keep, h / (1 - self.dropout), 0)
+        return h

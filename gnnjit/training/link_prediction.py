@@ -1,0 +1,207 @@
+"""Link prediction: facts of a knowledge graph beside false ones, and how the true ones rank."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnnjit.data.links import LinkDataset
+from gnnjit.graph import Graph
+from gnnjit.training.config import TrainConfig
+from gnnjit.training.metrics import Sums, hits_at, ranks
+from gnnjit.training.tasks import without_buckets
+
+HITS = (1, 3, 10)
+
+_QUERIES = 256
+"""Queries whose scores of all entities are in memory together."""
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["graph", "relation", "facts", "false", "of_tail"],
+    meta_fields=["decay"],
+)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Facts:
+    """A batch of facts, some of which are the graph that messages go along.
+
+    Attributes:
+        graph: half of the facts, both ways.
+        relation: int32[E], of each edge.
+        facts: int32[G, n, 3], (head, relation, tail), in groups of n.
+        false: int32[G, n], entities that stand in for a head or tail, n for each fact of a group.
+        of_tail: bool[G, n], whether they stand in for the tail of a fact, else for its head.
+        decay: L2 coefficient of the mean squares of the entities' rows and of the relations.
+    """
+
+    graph: Graph
+    relation: Any
+    facts: Any
+    false: Any
+    of_tail: Any
+    decay: float
+
+    def loss(self, model: Any, key: Any) -> tuple[jax.Array, jax.Array]:
+        """The sum of the cross entropies of true and false facts, and how many they are.
+
+        Schlichtkrull et al. 2018, equation 7, with the penalty of DGL's example.
+        """
+        rows, of_relation = model(self.graph, self.relation, key=key), model.relation[...]
+        head, tail, other = rows[self.facts[..., 0]], rows[self.facts[..., 2]], rows[self.false]
+        relation = of_relation[self.facts[..., 1]]
+        true = jnp.sum(head * relation * tail, axis=-1)
+        kept = jnp.where(self.of_tail[..., None], head, tail) * relation
+        false = jnp.einsum("gif,gjf->gij", kept, other)
+        total = jnp.sum(jax.nn.softplus(-true)) + jnp.sum(jax.nn.softplus(false))
+        count = jnp.asarray(true.size + false.size, jnp.float32)
+        penalty = jnp.mean(jnp.square(rows)) + jnp.mean(jnp.square(of_relation))
+        return total + count * self.decay * penalty, count
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["graph", "relation", "queries", "known"],
+    meta_fields=[],
+)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ranked:
+    """The facts of both splits, each asked for its tail and for its head, in parts of so many
+    queries that the scores of a part fit in memory.
+
+    Attributes:
+        graph, relation: all facts to train on, both ways.
+        queries: int32[parts, Q, 5]: the entity that is known, the relation, the one that is asked
+            for, and whether the query is of the validation and of the test split.
+        known: int32[parts, P, 2], queries of a part and entities that answer them in any split;
+            padding is of query Q.
+    """
+
+    graph: Graph
+    relation: Any
+    queries: Any
+    known: Any
+
+    def sums(self, model: Any) -> Sums:
+        """Reciprocal ranks and hits, summed over the queries of each split."""
+        rows, of_relation = model(self.graph, self.relation), model.relation[...]
+
+        def of_part(part: Any) -> Any:
+            queries, known = part
+            asked = rows[queries[:, 0]] * of_relation[queries[:, 1]]
+            found = ranks(asked @ rows.T, queries[:, 2], known[:, 0], known[:, 1])
+            scores = [1 / found.filtered, 1 / found.raw]
+            scores += [hits_at(rank, k) for rank in (found.filtered, found.raw) for k in HITS]
+            nothing = jnp.zeros_like(queries[:, 3])
+            splits = jnp.stack([nothing, queries[:, 3], queries[:, 4]], axis=1).astype(jnp.float32)
+            return jnp.stack([*scores, jnp.ones_like(found.raw)]) @ splits
+
+        names = ["MRR", "MRR raw", *(f"hits@{k}" for k in HITS), *(f"hits@{k} raw" for k in HITS)]
+        *sums, count = jax.lax.map(of_part, (self.queries, self.known)).sum(axis=0)
+        more = dict(zip(names, sums, strict=True))
+        return Sums(jnp.full(3, jnp.nan), count, more["MRR"], count, more)
+
+
+class LinkTask:
+    """Facts of a knowledge graph. A step takes some of them; half of these are the graph.
+
+    As in DGL's example of R-GCN. Where we differ: the facts are in groups of as many as there are
+    `negatives`, and those of a group share their false entities, which a product then scores; they
+    are drawn from all entities.
+    """
+
+    def __init__(self, dataset: LinkDataset, config: TrainConfig) -> None:
+        self._dataset, self._steps = dataset, config.steps_per_epoch
+        self._decay = config.weight_decay if config.decay == "batch" else 0.0
+        facts = len(dataset.train)
+        size = min(config.batch_size or facts, facts)
+        self._group = min(config.negatives, size)
+        self._size = size // self._group * self._group
+        self._whole = _ranked(dataset)
+
+    def train_batches(self, seed: int, epoch: int) -> Iterator[Facts]:
+        rng = np.random.Generator(np.random.PCG64([seed, epoch]))
+        data, group = self._dataset, self._group
+        for _ in range(self._steps):
+            chosen = rng.choice(len(data.train), self._size, replace=False)
+            facts = data.train[chosen]
+            graph, relation = both_ways(data, facts[: max(1, self._size // 2)])
+            shape = self._size // group, group
+            false = rng.integers(0, data.num_nodes, shape, dtype=np.int32)
+            of_tail = rng.random(shape) < 0.5
+            order = rng.permutation(self._size)  # groups mix edges of the graph with others
+            facts = facts[order].reshape(*shape, 3)
+            yield Facts(graph, relation, facts, false, of_tail, self._decay)
+
+    def eval_batches(self) -> list[Ranked]:
+        return [self._whole]
+
+
+def both_ways(data: LinkDataset, facts: np.ndarray) -> tuple[Graph, np.ndarray]:
+    """The graph of some facts, and the relation of each edge: r, or r + R from tail to head."""
+    head, relation, tail = facts.T
+    src, dst = np.concatenate([head, tail]), np.concatenate([tail, head])
+    graph = Graph.from_edges(src, dst, data.num_nodes)
+    return without_buckets(graph), np.concatenate([relation, relation + data.num_relations])
+
+
+def _ranked(data: LinkDataset) -> Ranked:
+    graph, relation = both_ways(data, data.train)
+    splits = [(data.val, 1, 0), (data.test, 0, 1)]
+    queries = np.concatenate([_queries(*split) for split in splits])
+    # A relation asked for its head is another one, for what is known to answer it.
+    answers = np.concatenate([_queries(links, 0, 0) for links in (data.train, data.val, data.test)])
+    size = max(1, min(_QUERIES, len(queries)))
+    parts = max(1, -(-len(queries) // size))
+    known = _known(queries, answers, data, size, parts)
+    padded = np.zeros((parts * size, 5), np.int32)
+    padded[: len(queries)] = queries[:, [0, 1, 2, 4, 5]]
+    return Ranked(
+        graph=graph,
+        relation=jnp.asarray(relation),
+        queries=jnp.asarray(padded.reshape(parts, size, 5)),
+        known=jnp.asarray(known),
+    )
+
+
+def _queries(links: np.ndarray, val: int, test: int) -> np.ndarray:
+    """int32 [2 L, 6]: what is known, the relation, what is asked for, whether it is the head, and
+    the split."""
+    head, relation, tail = links.T
+    zeros, ones = np.zeros_like(head), np.ones_like(head)
+    of_split = [ones * val, ones * test]
+    return np.concatenate([
+        np.stack([head, relation, tail, zeros, *of_split], axis=1),
+        np.stack([tail, relation, head, ones, *of_split], axis=1),
+    ])  # fmt: skip
+
+
+def _known(
+    queries: np.ndarray, answers: np.ndarray, data: LinkDataset, size: int, parts: int
+) -> np.ndarray:
+    """int32 [parts, P, 2], as in `Ranked`; each pair once."""
+
+    def key(rows: np.ndarray) -> np.ndarray:
+        wide = rows.astype(np.int64)
+        return (wide[:, 0] * data.num_relations + wide[:, 1]) * 2 + wide[:, 3]
+
+    pairs = np.unique(key(answers) * data.num_nodes + answers[:, 2])
+    asked = key(queries) * data.num_nodes
+    first, last = np.searchsorted(pairs, asked), np.searchsorted(pairs, asked + data.num_nodes)
+    lengths = last - first
+    query = np.repeat(np.arange(len(queries)), lengths)
+    step = np.arange(len(query)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    answer = pairs[np.repeat(first, lengths) + step] % data.num_nodes
+    of = query // size
+    counts = np.bincount(of, minlength=parts)
+    column = np.arange(len(query)) - np.repeat(np.cumsum(counts) - counts, counts)
+    table = np.zeros((parts, max(1, int(counts.max(initial=0))), 2), np.int32)
+    table[..., 0] = size
+    table[of, column] = np.stack([query % size, answer], axis=1)
+    return table
