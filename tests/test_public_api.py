@@ -102,8 +102,9 @@ def test_names_of_modules() -> None:
 
 def test_names_of_data() -> None:
     assert names(gnnjit.data) == [
-        "DATASETS", "Dataset", "Entry", "Fold", "GraphDataset", "cache_dir", "citation_full",
-        "communities", "karate", "open_dataset", "planetoid", "ppi", "row_normalize", "tu",
+        "DATASETS", "Dataset", "Entry", "Fold", "GraphDataset", "LinkDataset", "blogcatalog",
+        "cache_dir", "citation_full", "communities", "fb15k_237", "gowalla", "imdb", "karate",
+        "lastfm", "open_dataset", "planetoid", "ppi", "row_normalize", "tu",
     ]  # fmt: skip
 
 
@@ -231,7 +232,7 @@ FUNCTIONS = {
         "(model='gat', layers=2, hidden=16, heads=4, out_heads=1, dropout=0.5, lr=0.01, "
         "weight_decay=0.0005, decay='all', optimizer='adam', epochs=200, patience=0, "
         "seed=0, batch_size=0, steps_per_epoch=1, halve_every=0, "
-        "normalize_features=False)"
+        "normalize_features=False, negatives=1, clip=0.0, evaluate_every=1)"
     ),
     "interop.dgl.from_heterograph": "(heterograph)",
     "interop.dgl.to_heterograph": ("(graph, heterograph, nodes=None, edges=None, *, tensor=None)"),

@@ -140,15 +140,17 @@ SECTIONS = (
         "Classifiers and recipes",
         "Stacks of modules, and hyperparameters from the literature.",
         "gnnjit.nn.recipes",
-        "Classifier GraphClassifier build build_graph MODELS RECIPES Recipe recipe_for",
+        "Classifier GraphClassifier Embedded TypedClassifier LinkPredictor Recommender build "
+        "build_graph MODELS MODELS_OF RECIPES Recipe recipe_for",
     ),
     Section(
         "data",
         "Datasets",
         "Built in, generated, or read from the files of their papers.",
         "gnnjit.data",
-        "open_dataset DATASETS Entry Dataset GraphDataset Fold karate communities planetoid ppi "
-        "citation_full tu row_normalize cache_dir "
+        "open_dataset DATASETS Entry Dataset GraphDataset LinkDataset Fold karate communities "
+        "planetoid ppi citation_full blogcatalog imdb fb15k_237 gowalla lastfm tu row_normalize "
+        "cache_dir "
         "gnnjit.data.stored.prepare:prepare gnnjit.data.stored.prepare:keep "
         "gnnjit.data.stored.dataset:StoredDataset",
     ),

@@ -109,8 +109,8 @@ def _movies(path: Path) -> list[dict[str, Any]]:
                 found.append({**row, "class": labels[0]})
     except csv.Error as error:
         raise DataError(
-            f"{path}, line {reader.line_num}: {error}, expected comma-separated values. The file "
-            "is damaged; get it again."
+            f"{path}, line {reader.line_num + 1}: {error}, expected comma-separated values. The "
+            "file is damaged; get it again."
         ) from error
     if not found:
         raise DataError(

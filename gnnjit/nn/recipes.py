@@ -18,17 +18,22 @@ import optax
 from flax import nnx
 
 from gnnjit.nn.classifiers import MODELS, Classifier, GraphClassifier
-from gnnjit.nn.link_predictor import LINK_MODELS
-from gnnjit.nn.recommender import RECOMMENDERS
-from gnnjit.nn.typed_classifier import TYPED_MODELS
+from gnnjit.nn.embedded import Embedded
+from gnnjit.nn.link_predictor import LINK_MODELS, LinkPredictor
+from gnnjit.nn.recommender import RECOMMENDERS, Recommender
+from gnnjit.nn.typed_classifier import TYPED_MODELS, TypedClassifier
 
 __all__ = [
     "MODELS",
     "MODELS_OF",
     "RECIPES",
     "Classifier",
+    "Embedded",
     "GraphClassifier",
+    "LinkPredictor",
     "Recipe",
+    "Recommender",
+    "TypedClassifier",
     "build",
     "build_graph",
     "recipe_for",
@@ -170,7 +175,16 @@ class Recipe:
     source: str = ""
 
     def build(self, in_features: int, num_classes: int, rngs: nnx.Rngs) -> Any:
-        """The `Classifier` or `GraphClassifier` of this recipe, with weights from `rngs`."""
+        """The `Classifier` or `GraphClassifier` of this recipe, with weights from `rngs`.
+
+        Raises:
+            ValueError: the recipe is for another task, whose models take more than these numbers.
+        """
+        if self.task not in ("vertex", "graph"):
+            raise ValueError(
+                f"a recipe of the task {self.task!r} builds no classifier of vertices or graphs: "
+                "call gnnjit.training.train with its dataset, or make the model that it names"
+            )
         sizes = {
             "in_features": in_features,
             "hidden": self.hidden,

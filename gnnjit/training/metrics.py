@@ -23,7 +23,7 @@ class Sums(NamedTuple):
         right, answers: their quotient is the score. With one label each: correct answers, labels.
             With several: twice the true positives, and what was answered plus what is true. Of
             ranks: sums of reciprocal ranks, or of recalls, and the number of queries. Of numbers:
-            the explained part of the squares, and the squares.
+            the explained share of their variance, times how many they are, and how many they are.
         more: sums for other scores, float32[..., 3], by name.
     """
 
@@ -162,6 +162,17 @@ def squares(said: jax.Array, true: jax.Array, weights: jax.Array) -> dict[str, j
         "squared": jnp.mean(jnp.square(error), axis=-1) @ weights,
         "absolute": jnp.mean(jnp.abs(error), axis=-1) @ weights,
     }
+
+
+def explained(said: jax.Array, true: jax.Array, weights: jax.Array) -> jax.Array:
+    """`float32[3]`, R2 of the rows of each split: `1 - squared errors / squares around the mean`,
+    both over all targets."""
+    count = jnp.maximum(weights.sum(axis=0), 1)
+    center = (weights.T @ true) / count[:, None]
+    around = jnp.sum(jnp.square(true[:, None] - center), axis=-1)
+    total = jnp.sum(weights * around, axis=0)
+    error = jnp.sum(jnp.square(said - true), axis=-1) @ weights
+    return 1 - error / jnp.where(total > 0, total, 1)
 
 
 def rmse(squared: Any, count: Any) -> Any:

@@ -15,7 +15,7 @@ from gnnjit.data import Dataset, Fold, GraphDataset
 from gnnjit.graph import Graph
 from gnnjit.nn.classifiers import Classifier
 from gnnjit.streaming import StreamedGraph
-from gnnjit.training.metrics import Sums, answers, class_counts, cross_entropy, squares
+from gnnjit.training.metrics import Sums, answers, class_counts, cross_entropy, explained, squares
 
 SPLITS = ("train", "val", "test")
 
@@ -88,7 +88,8 @@ class Batch:
         count = jnp.sum(weights, axis=0)
         if jnp.issubdtype(self.labels.dtype, jnp.floating):
             more = squares(logits, self.labels, weights)
-            return Sums(loss @ weights, count, more["squared"], count, more)
+            share = explained(logits, self.labels, weights)
+            return Sums(loss @ weights, count, share * count, count, more)
         right, said = answers(logits, self.labels)
         more = {}
         if not isinstance(self.graph, StreamedGraph):  # block by block, sums over all vertices only

@@ -2,8 +2,12 @@ import pytest
 
 from gnnjit.data import DATASETS, Dataset, GraphDataset, open_dataset
 from gnnjit.errors import DataError
+from gnnjit.nn.recipes import MODELS_OF
 
-_NAMES = "karate, communities, cora, citeseer, pubmed, nell, dblp, ppi, mutag, proteins, enzymes"
+_NAMES = (
+    "karate, communities, cora, citeseer, pubmed, nell, dblp, ppi, gowalla, fb15k-237, lastfm, "
+    "blogcatalog, imdb, mutag, proteins, enzymes"
+)
 
 
 def test_names():
@@ -52,6 +56,6 @@ def test_unknown_option():
 @pytest.mark.parametrize("name", DATASETS)
 def test_entries_describe_themselves(name):
     entry = DATASETS[name]
-    assert entry.task in ("vertex", "graph")
+    assert entry.task in MODELS_OF
     assert entry.summary
     assert not {"name", "data_dir", "fetch"} & set(entry.options())

@@ -96,7 +96,7 @@ def test_weight_decay_acts_on(decay: str, layers: set[int]) -> None:
     assert moved == {("layers", i, "linear", "kernel") for i in layers}
 
 
-@pytest.mark.parametrize("pair", RECIPES)
+@pytest.mark.parametrize("pair", [p for p in RECIPES if RECIPES[p].task in ("vertex", "graph")])
 def test_recipes_build(pair: tuple[str, str]) -> None:
     recipe = RECIPES[pair]
     net = recipe.build(6, 3, nnx.Rngs(0))
@@ -120,3 +120,8 @@ def test_unknown_model() -> None:
 def test_unknown_readout() -> None:
     with pytest.raises(ValueError, match="readout must be sum or mean, got 'max'"):
         build_graph("gin", layers=1, readout="max", rngs=nnx.Rngs(0), **SIZES)
+
+
+def test_recipes_of_links_build_no_classifier() -> None:
+    with pytest.raises(ValueError, match=r"^a recipe of the task 'link' builds no classifier"):
+        RECIPES["fb15k-237", "rgcn"].build(6, 3, nnx.Rngs(0))

@@ -11,7 +11,7 @@ from gnnjit.data.stored.write import store_dataset
 from gnnjit.errors import DataError
 from gnnjit.store import HostStore
 from gnnjit.training import TrainConfig, train
-from gnnjit.training.steps import cross_entropy
+from gnnjit.training.metrics import cross_entropy
 
 
 def make(n: int = 60, classes: int = 3) -> Dataset:

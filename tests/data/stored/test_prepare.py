@@ -147,7 +147,7 @@ def test_a_truncated_array_is_told(prepared, tmp_path):
     [
         ("comunities", {}, DataError, "open_dataset: got 'comunities', expected one of karate"),
         ("karate", {"options": {"label": 1}}, DataError, "got the option 'label', expected one"),
-        ("mutag", {}, DataError, "mutag has labels on graphs, expected a dataset of one graph"),
+        ("mutag", {}, DataError, "mutag has labels on graphs, links or types, expected"),
         ("karate", {"order": "best"}, GraphError, "method is 'best', expected one of"),
         (
             "karate",
