@@ -16,7 +16,7 @@ from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.data.stored.prepare import prepare
 from gnnjit.distributed.connection import connect, is_main
 from gnnjit.errors import DataError
-from gnnjit.nn.recipes import MODELS
+from gnnjit.nn.recipes import MODELS, MODELS_OF
 from gnnjit.sharding.exchange import EXCHANGES
 from gnnjit.sharding.shard import PARTITIONS
 from gnnjit.training.checkpoint import Checkpoints
@@ -42,6 +42,9 @@ EPILOG = """examples:
   gnnjit train cora --checkpoint run1              keep checkpoints in run1 ...
   gnnjit train cora --checkpoint run1 --resume     ... and continue after a kill
   gnnjit train communities --option num_nodes=1000 --json -
+  gnnjit train gowalla --model lightgcn            items for users, recall@20 and ndcg@20
+  gnnjit train fb15k-237                           facts of a knowledge graph, MRR and hits
+  gnnjit train imdb --seeds 5                      movies of a typed graph, by HAN
   gnnjit train --memory-budget 1GiB --store DIR    a graph on the disk, within 1 GiB of memory
   gnnjit train ppi --model sage --sampler frontier batches of subgraphs, evaluated on all
   gnnjit train --devices 8                         over 8 GPUs, or 8 parts of the CPU
@@ -77,7 +80,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _model_options(group: Any) -> None:
     group.add_argument(
         "--model",
-        help=f"one of {', '.join(MODELS)} (default: gat for vertices, gin for graphs)",
+        help=f"one of {', '.join(MODELS)} (default: gat for vertices, gin for graphs); for typed "
+        f"graphs {', '.join(MODELS_OF['typed'])}, for facts {', '.join(MODELS_OF['link'])}, for "
+        f"recommendation {', '.join(MODELS_OF['recommendation'])}",
     )
     group.add_argument("--layers", type=int, metavar="N", help="layers (default: recipe)")
     group.add_argument(

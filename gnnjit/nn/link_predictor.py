@@ -11,33 +11,21 @@ from flax import nnx
 import gnnjit
 from gnnjit.graph import Graph
 from gnnjit.nn.arguments import check_rate, check_rngs, check_sizes
-from gnnjit.nn.init import glorot
+from gnnjit.nn.rgcn import RGCN
 
 LINK_MODELS = ("rgcn",)
 """What `LinkPredictor` knows, by name."""
 
 
-class BlockRGCN(nnx.Module):
-    """`h'[v] = W_0 h[v] + b + mean over (u -> v) of W_r h[u]`, `W_r` block diagonal.
+class AcrossRelations(RGCN):
+    """R-GCN by number whose mean is over the edges of all relations together: the constant
+    `c = sum over r of |N_r(v)|` of section 5.2, which the paper predicts links with."""
 
-    Schlichtkrull et al. 2018, equation 2 with the constant of section 5.2, the edges of all
-    relations together, and equation 4.
-    """
-
-    def __init__(self, features: int, relations: int, blocks: int, rngs: nnx.Rngs):
-        size = features // blocks
-        draw = nnx.initializers.glorot_uniform(batch_axis=(0, 1))
-        self.weight = nnx.Param(draw(rngs.params(), (relations, blocks, size, size)))
-        self.own = nnx.Linear(features, features, kernel_init=glorot, rngs=rngs)
-        self.shape = blocks, size
-
-    @gnnjit.layer
-    def __call__(self, v: Any, e: Any) -> jax.Array:
-        """Called as `model(graph, x, edges=relation)`; gives `[N, F]`."""
-        weight = self.weight[...][e.data]
-        h = e.src.reshape(self.shape)
-        message = jnp.einsum("bi,bij->bj", h, weight).reshape(-1)
-        return gnnjit.mean(message) + self.own(v)
+    def _of_numbers(self, v: Any, e: Any) -> jax.Array:
+        weight = self.weight[...]
+        parts = e.src.reshape(weight.shape[1], -1)
+        message = jnp.einsum("bi,bij->bj", parts, weight[e.relation]).reshape(-1)
+        return self.own(v) + gnnjit.mean(message)
 
 
 class LinkPredictor(nnx.Module):
@@ -87,26 +75,26 @@ class LinkPredictor(nnx.Module):
         draw = nnx.initializers.normal(1.0)
         self.embedding = nnx.Param(draw(rngs.params(), (num_nodes, hidden)))
         self.layers = nnx.List(
-            BlockRGCN(hidden, 2 * num_relations, blocks, rngs) for _ in range(layers)
+            AcrossRelations(
+                hidden, hidden, num_relations=2 * num_relations, blocks=blocks, rngs=rngs
+            )
+            for _ in range(layers)
         )
         wide = nnx.initializers.variance_scaling(2.0, "fan_avg", "uniform")
         self.relation = nnx.Param(wide(rngs.params(), (num_relations, hidden)))
         self.dropout = dropout
 
-    def __call__(
-        self, graph: Graph, relation: jax.Array, *, key: jax.Array | None = None
-    ) -> jax.Array:
+    def __call__(self, graph: Graph, *, key: jax.Array | None = None) -> jax.Array:
         """The entities' rows, `[N, F]`; deterministic without `key`.
 
         Args:
-            graph: known facts, both ways.
-            relation: `int[E]`, of each edge; `r + R` from tail to head.
+            graph: known facts, both ways, with 2 R relations; `r + R` from tail to head.
             key: for dropout.
         """
         h = self.embedding[...]
         for i, layer in enumerate(self.layers):
             called: Any = layer
-            h = called(graph, h, edges=relation)
+            h = called(graph, h)
             h = h if i == len(self.layers) - 1 else jax.nn.relu(h)
             if key is not None and self.dropout:
                 keep = jax.random.bernoulli(jax.random.fold_in(key, i), 1 - self.dropout, h.shape)

@@ -25,7 +25,7 @@ _QUERIES = 256
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["graph", "relation", "facts", "false", "of_tail"],
+    data_fields=["graph", "facts", "false", "of_tail"],
     meta_fields=["decay"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,8 +33,7 @@ class Facts:
     """A batch of facts, some of which are the graph that messages go along.
 
     Attributes:
-        graph: half of the facts, both ways.
-        relation: int32[E], of each edge.
+        graph: half of the facts, both ways, with a relation for each way.
         facts: int32[G, n, 3], (head, relation, tail), in groups of n.
         false: int32[G, n], entities that stand in for a head or tail, n for each fact of a group.
         of_tail: bool[G, n], whether they stand in for the tail of a fact, else for its head.
@@ -42,7 +41,6 @@ class Facts:
     """
 
     graph: Graph
-    relation: Any
     facts: Any
     false: Any
     of_tail: Any
@@ -53,7 +51,7 @@ class Facts:
 
         Schlichtkrull et al. 2018, equation 7, with the penalty of DGL's example.
         """
-        rows, of_relation = model(self.graph, self.relation, key=key), model.relation[...]
+        rows, of_relation = model(self.graph, key=key), model.relation[...]
         head, tail, other = rows[self.facts[..., 0]], rows[self.facts[..., 2]], rows[self.false]
         relation = of_relation[self.facts[..., 1]]
         true = jnp.sum(head * relation * tail, axis=-1)
@@ -67,7 +65,7 @@ class Facts:
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["graph", "relation", "queries", "known"],
+    data_fields=["graph", "queries", "known"],
     meta_fields=[],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,7 +74,7 @@ class Ranked:
     queries that the scores of a part fit in memory.
 
     Attributes:
-        graph, relation: all facts to train on, both ways.
+        graph: all facts to train on, both ways.
         queries: int32[parts, Q, 5]: the entity that is known, the relation, the one that is asked
             for, and whether the query is of the validation and of the test split.
         known: int32[parts, P, 2], queries of a part and entities that answer them in any split;
@@ -84,13 +82,12 @@ class Ranked:
     """
 
     graph: Graph
-    relation: Any
     queries: Any
     known: Any
 
     def sums(self, model: Any) -> Sums:
         """Reciprocal ranks and hits, summed over the queries of each split."""
-        rows, of_relation = model(self.graph, self.relation), model.relation[...]
+        rows, of_relation = model(self.graph), model.relation[...]
 
         def of_part(part: Any) -> Any:
             queries, known = part
@@ -131,28 +128,30 @@ class LinkTask:
         for _ in range(self._steps):
             chosen = rng.choice(len(data.train), self._size, replace=False)
             facts = data.train[chosen]
-            graph, relation = both_ways(data, facts[: max(1, self._size // 2)])
+            graph = both_ways(data, facts[: max(1, self._size // 2)])
             shape = self._size // group, group
             false = rng.integers(0, data.num_nodes, shape, dtype=np.int32)
             of_tail = rng.random(shape) < 0.5
             order = rng.permutation(self._size)  # groups mix edges of the graph with others
             facts = facts[order].reshape(*shape, 3)
-            yield Facts(graph, relation, facts, false, of_tail, self._decay)
+            yield Facts(graph, facts, false, of_tail, self._decay)
 
     def eval_batches(self) -> list[Ranked]:
         return [self._whole]
 
 
-def both_ways(data: LinkDataset, facts: np.ndarray) -> tuple[Graph, np.ndarray]:
-    """The graph of some facts, and the relation of each edge: r, or r + R from tail to head."""
+def both_ways(data: LinkDataset, facts: np.ndarray) -> Graph:
+    """The graph of some facts, each with its relation r, and back with r + R."""
     head, relation, tail = facts.T
     src, dst = np.concatenate([head, tail]), np.concatenate([tail, head])
-    graph = Graph.from_edges(src, dst, data.num_nodes)
-    return without_buckets(graph), np.concatenate([relation, relation + data.num_relations])
+    relations = np.concatenate([relation, relation + data.num_relations])
+    graph = Graph.from_edges(
+        src, dst, data.num_nodes, relation=relations, num_relations=2 * data.num_relations
+    )
+    return without_buckets(graph)
 
 
 def _ranked(data: LinkDataset) -> Ranked:
-    graph, relation = both_ways(data, data.train)
     splits = [(data.val, 1, 0), (data.test, 0, 1)]
     queries = np.concatenate([_queries(*split) for split in splits])
     # A relation asked for its head is another one, for what is known to answer it.
@@ -163,8 +162,7 @@ def _ranked(data: LinkDataset) -> Ranked:
     padded = np.zeros((parts * size, 5), np.int32)
     padded[: len(queries)] = queries[:, [0, 1, 2, 4, 5]]
     return Ranked(
-        graph=graph,
-        relation=jnp.asarray(relation),
+        graph=both_ways(data, data.train),
         queries=jnp.asarray(padded.reshape(parts, size, 5)),
         known=jnp.asarray(known),
     )

@@ -15,6 +15,8 @@ def print_table(result: Result, console: Console) -> None:
     """Accuracy, time and memory, with the reference beside them where it was timed."""
     console.print(_title(result), highlight=False, soft_wrap=True)
     console.print(_accuracy_table(result))
+    if set(result.scores) - {result.metric}:
+        console.print(_scores_table(result))
     console.print(_cost_table(result))
     note = _note(result)
     if note:
@@ -44,6 +46,26 @@ def _accuracy_table(result: Result) -> Table:
     name = "mean ± std" if shown else result.runs[0].name
     epochs = sum(len(run.history) for run in result.runs)
     table.add_row(name, *cells, str(epochs))
+    return table
+
+
+def _scores_table(result: Result) -> Table:
+    """The scores beside the first; RMSE and MAE are in the units of the targets."""
+    splits = list(result.accuracy)
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("other scores")
+    for split in splits:
+        table.add_column(_split_name(split, result), justify="right")
+    for name, of_split in result.scores.items():
+        if name == result.metric:
+            continue
+        scale, unit = (1, "") if name in ("RMSE", "MAE") else (100, ", %")
+        cells = [
+            f"{scale * s.mean:.4g}{_spread(scale * s.std / 100, result)}"
+            for split in splits
+            if (s := of_split.get(split)) is not None
+        ]
+        table.add_row(f"{name}{unit}", *cells)
     return table
 
 

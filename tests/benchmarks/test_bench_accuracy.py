@@ -31,6 +31,20 @@ def test_smoke(tmp_path: pathlib.Path) -> None:
     assert all(0 <= p[split] <= 1 for p in points for split in ("train", "val", "test"))
 
 
+@pytest.mark.long
+def test_smoke_of_tasks(tmp_path: pathlib.Path) -> None:
+    lines = tmp_path / "lines.jsonl"
+    done = run("--smoke", "--tasks", "gowalla/lightgcn", "--json", str(lines))
+    assert done.returncode == 0, done.stderr
+    points = [json.loads(line) for line in lines.read_text().splitlines()]
+    runs = [(p["run"], p.get("epoch")) for p in points]
+    assert runs[1:-1] == [(f"seed-{seed}", epoch) for seed in (0, 1) for epoch in (1, 2)]
+    assert points[0]["model"] == "lightgcn"
+    means = [p["test"] for p in points if p.get("epoch") == 2]
+    assert points[-1]["test recall@20"] == pytest.approx(sum(means) / 2)
+
+
 def test_what_is_missing_is_named() -> None:
     assert "--folder: missing" in run().stderr
+    assert "--tasks: unknown ['cora/gcn']" in run("--tasks", "cora/gcn").stderr
     assert "--kinds: unknown ['whole']" in run("--kinds", "whole").stderr

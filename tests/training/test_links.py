@@ -159,7 +159,9 @@ def test_a_batch_of_facts(facts: LinkDataset) -> None:
     chosen = {tuple(f) for f in np.asarray(batch.facts).reshape(-1, 3).tolist()}
     assert chosen <= known
     assert len(chosen) == 28
-    src, dst, relation = (np.asarray(a) for a in (batch.graph.src, batch.graph.dst, batch.relation))
+    src, dst, relation = (
+        np.asarray(a) for a in (batch.graph.src, batch.graph.dst, batch.graph.relations.number)
+    )
     assert len(src) == 28
     for u, v, r in zip(src.tolist(), dst.tolist(), relation.tolist(), strict=True):
         assert ((u, r, v) if r < 3 else (v, r - 3, u)) in chosen
