@@ -69,7 +69,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"one of {', '.join(DATASETS)} (default: communities, of 30,000 vertices)",
     )
     _model_options(parser.add_argument_group("model"))
-    _optimisation_options(parser.add_argument_group("optimisation"))
+    optimisation = parser.add_argument_group("optimisation")
+    _optimisation_options(optimisation)
+    _more_optimisation_options(optimisation)
     _sampling_options(parser.add_argument_group("sampling"))
     _run_options(parser.add_argument_group("runs and data"))
     _memory_options(parser.add_argument_group("memory"))
@@ -123,25 +125,6 @@ def _optimisation_options(group: Any) -> None:
         "(default: recipe)",
     )
     group.add_argument(
-        "--negatives",
-        type=int,
-        metavar="N",
-        help="false links for each true one, where links are predicted (default: recipe)",
-    )
-    group.add_argument(
-        "--clip",
-        type=float,
-        metavar="NORM",
-        help="the largest norm of all gradients together; 0 for any (default: recipe)",
-    )
-    group.add_argument(
-        "--evaluate-every",
-        type=int,
-        metavar="N",
-        help="epochs from one evaluation to the next; the last one is evaluated too "
-        "(default: recipe)",
-    )
-    group.add_argument(
         "--halve-every",
         type=int,
         metavar="N",
@@ -160,6 +143,28 @@ def _optimisation_options(group: Any) -> None:
         metavar="N",
         help="steps of an epoch, with --batch-size (default: recipe); or of a sampler without "
         "seeds (default: as many as hold the labelled vertices once)",
+    )
+
+
+def _more_optimisation_options(group: Any) -> None:
+    group.add_argument(
+        "--negatives",
+        type=int,
+        metavar="N",
+        help="false links for each true one, where links are predicted (default: recipe)",
+    )
+    group.add_argument(
+        "--clip",
+        type=float,
+        metavar="NORM",
+        help="the largest norm of all gradients together; 0 for any (default: recipe)",
+    )
+    group.add_argument(
+        "--evaluate-every",
+        type=int,
+        metavar="N",
+        help="epochs from one evaluation to the next; the last one is evaluated too "
+        "(default: recipe)",
     )
 
 

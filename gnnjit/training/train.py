@@ -34,18 +34,15 @@ from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.data.stored.prepare import keep
 from gnnjit.data.stored.write import store_dataset
 from gnnjit.distributed.process_group import check_same, is_main
-from gnnjit.nn.embedded import Embedded
-from gnnjit.nn.link_predictor import LinkPredictor
-from gnnjit.nn.recommender import Recommender
-from gnnjit.nn.typed_classifier import TypedClassifier
 from gnnjit.store.memory import HostStore
 from gnnjit.training import performance
 from gnnjit.training.checkpoint import Checkpoints, digest, named_arrays
-from gnnjit.training.config import TrainConfig, has_heads, resolve
+from gnnjit.training.config import TrainConfig, resolve
 from gnnjit.training.errors import TrainError
 from gnnjit.training.identity import describe_dataset, identity_of
 from gnnjit.training.link_prediction import LinkTask
 from gnnjit.training.loop import Run, Steps, Trainer, Watcher
+from gnnjit.training.models import builder, metric_of, task_of
 from gnnjit.training.processes import (
     known_to_main,
     open_checkpoints,
@@ -240,7 +237,7 @@ def run_training(
         tasks = list(_tasks(spec, data, dataset))
         first = tasks[0][2]
         sharded = first if isinstance(first, ShardedTask) else None
-        build = build or _builder(dataset, config, spec.task)
+        build = build or builder(dataset, config, spec.task)
         everywhere = getattr(first, "everywhere", None)
         several = isinstance(first, SampledTask) and first.mesh is not None
         functions = ModelFunctions(build, config, everywhere, AXIS if several else None)
@@ -269,7 +266,7 @@ def run_training(
         protocol="folds" if spec.task == "graph" else "split",
         runs=runs,
         accuracy=_summaries(runs, epoch),
-        metric=_metric(dataset, spec.task),
+        metric=metric_of(dataset, spec.task),
         scores=_other_scores(runs, epoch),
         epoch=epoch,
         performance=costs,
@@ -385,33 +382,6 @@ def _streamed(
     return streamed
 
 
-def _builder(dataset: Any, config: TrainConfig, task: str) -> Build:
-    if isinstance(dataset, LinkDataset):
-        return _link_builder(dataset, config)
-    if task == "typed":
-        return lambda rngs: TypedClassifier(
-            config.model,
-            in_features=dataset.widths,
-            num_classes=dataset.num_outputs,
-            types=dataset.graph.types,
-            relations=dataset.graph.relations,
-            target=dataset.target,
-            hidden=config.hidden,
-            layers=config.layers,
-            heads=config.heads,
-            dropout=config.dropout,
-            rngs=rngs,
-        )
-    recipe = config.recipe(task)
-    outputs = dataset.num_outputs if isinstance(dataset, Dataset) else dataset.num_classes
-    if dataset.num_features or task != "vertex":
-        return lambda rngs: recipe.build(dataset.num_features, outputs, rngs)
-    width = config.hidden * (config.heads if has_heads(config.model) else 1)
-    return lambda rngs: Embedded(
-        dataset.num_nodes, width, lambda rngs: recipe.build(width, outputs, rngs), rngs
-    )
-
-
 def _tasks(spec: Specification, dataset: Any, in_memory: Any) -> Iterator[tuple[str, int, Task]]:
     """(name, seed, task) of every run. `dataset` is where it is read, of what is `in_memory`."""
     config = spec.config
@@ -441,32 +411,6 @@ def _best_common_epoch(runs: Sequence[Run]) -> int:
     """The epoch, counted from 1, of the highest mean validation accuracy over the runs."""
     curves = [[record.accuracy["val"] or 0.0 for record in run.history] for run in runs]
     return int(np.argmax(np.mean(curves, axis=0))) + 1
-
-
-def task_of(dataset: Any) -> str:
-    """The task of a dataset, a key of `gnnjit.nn.recipes.MODELS_OF`."""
-    if isinstance(dataset, GraphDataset):
-        return "graph"
-    if isinstance(dataset, LinkDataset):
-        return dataset.task
-    return "typed" if getattr(dataset, "is_typed", False) else "vertex"
-
-
-def _link_builder(dataset: LinkDataset, config: TrainConfig) -> Build:
-    sizes = {"hidden": config.hidden, "layers": config.layers, "dropout": config.dropout}
-    if dataset.task == "recommendation":
-        return lambda rngs: Recommender(config.model, dataset.num_nodes, **sizes, rngs=rngs)
-    return lambda rngs: LinkPredictor(
-        config.model, dataset.num_nodes, dataset.num_relations, **sizes, rngs=rngs
-    )
-
-
-def _metric(dataset: Any, task: str) -> str:
-    if task in ("link", "recommendation"):
-        return {"link": "MRR", "recommendation": "recall@20"}[task]
-    if getattr(dataset, "is_regression", False):
-        return "R2"
-    return "micro-F1" if getattr(dataset, "has_several_labels", False) else "accuracy"
 
 
 def _records(runs: Sequence[Run], epoch: int | None) -> list[Any]:

@@ -205,6 +205,7 @@ def test_training(
     assert all(jax.tree.leaves(same))
 
 
+@pytest.mark.long
 def test_ngcf_learns(visits: LinkDataset) -> None:
     config = OF_TASK["recommendation"].replace(model="ngcf", layers=1, dropout=0.1)
     history = train(visits, config).runs[0].history

@@ -45,7 +45,7 @@ def papers(**changes) -> Dataset:
     return Dataset(**parts | changes)
 
 
-@pytest.mark.parametrize("model", ["han", "rgcn"])
+@pytest.mark.parametrize("model", [pytest.param("han", marks=pytest.mark.long), "rgcn"])
 def test_classes_of_a_type(model: str) -> None:
     config = TrainConfig(model=model, layers=1, heads=2, hidden=8, dropout=0.1, lr=0.05, epochs=30)
     result = train(papers(), config)

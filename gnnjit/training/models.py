@@ -1,0 +1,69 @@
+"""Which task a dataset is for, which model is trained on it, and what its score is called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gnnjit.data import Dataset, GraphDataset
+from gnnjit.data.links import LinkDataset
+from gnnjit.nn.embedded import Embedded
+from gnnjit.nn.link_predictor import LinkPredictor
+from gnnjit.nn.recommender import Recommender
+from gnnjit.nn.typed_classifier import TypedClassifier
+from gnnjit.training.config import TrainConfig, has_heads
+from gnnjit.training.steps import Build
+
+
+def task_of(dataset: Any) -> str:
+    """The task of a dataset, a key of `gnnjit.nn.recipes.MODELS_OF`."""
+    if isinstance(dataset, GraphDataset):
+        return "graph"
+    if isinstance(dataset, LinkDataset):
+        return dataset.task
+    return "typed" if getattr(dataset, "is_typed", False) else "vertex"
+
+
+def _link_builder(dataset: LinkDataset, config: TrainConfig) -> Build:
+    sizes = {"hidden": config.hidden, "layers": config.layers, "dropout": config.dropout}
+    if dataset.task == "recommendation":
+        return lambda rngs: Recommender(config.model, dataset.num_nodes, **sizes, rngs=rngs)
+    return lambda rngs: LinkPredictor(
+        config.model, dataset.num_nodes, dataset.num_relations, **sizes, rngs=rngs
+    )
+
+
+def metric_of(dataset: Any, task: str) -> str:
+    """What the score is called that epochs are compared by."""
+    if task in ("link", "recommendation"):
+        return {"link": "MRR", "recommendation": "recall@20"}[task]
+    if getattr(dataset, "is_regression", False):
+        return "R2"
+    return "micro-F1" if getattr(dataset, "has_several_labels", False) else "accuracy"
+
+
+def builder(dataset: Any, config: TrainConfig, task: str) -> Build:
+    """Makes the model that the configuration names, for the sizes of the dataset."""
+    if isinstance(dataset, LinkDataset):
+        return _link_builder(dataset, config)
+    if task == "typed":
+        return lambda rngs: TypedClassifier(
+            config.model,
+            in_features=dataset.widths,
+            num_classes=dataset.num_outputs,
+            types=dataset.graph.types,
+            relations=dataset.graph.relations,
+            target=dataset.target,
+            hidden=config.hidden,
+            layers=config.layers,
+            heads=config.heads,
+            dropout=config.dropout,
+            rngs=rngs,
+        )
+    recipe = config.recipe(task)
+    outputs = dataset.num_outputs if isinstance(dataset, Dataset) else dataset.num_classes
+    if dataset.num_features or task != "vertex":
+        return lambda rngs: recipe.build(dataset.num_features, outputs, rngs)
+    width = config.hidden * (config.heads if has_heads(config.model) else 1)
+    return lambda rngs: Embedded(
+        dataset.num_nodes, width, lambda rngs: recipe.build(width, outputs, rngs), rngs
+    )
