@@ -45,7 +45,9 @@ def papers(**changes) -> Dataset:
     return Dataset(**parts | changes)
 
 
-@pytest.mark.parametrize("model", [pytest.param("han", marks=pytest.mark.long), "rgcn"])
+@pytest.mark.parametrize(
+    "model", ["rgcn", *(pytest.param(m, marks=pytest.mark.long) for m in ("han", "hgt"))]
+)
 def test_classes_of_a_type(model: str) -> None:
     config = TrainConfig(model=model, layers=1, heads=2, hidden=8, dropout=0.1, lr=0.05, epochs=30)
     result = train(papers(), config)
