@@ -110,7 +110,7 @@ def ranks(scores: jax.Array, target: jax.Array, query: jax.Array, known: jax.Arr
     """How many candidates score higher than the true answer, plus one; of ties, the mean rank.
 
     That is `1 + higher + equal / 2`, with `equal` others that score the same, so that a model that
-    scores all candidates alike is in the middle of them.
+    scores all candidates alike is in the middle of them. NaN scores lowest.
 
     Args:
         scores: `[Q, N]`, of each candidate.
@@ -118,6 +118,7 @@ def ranks(scores: jax.Array, target: jax.Array, query: jax.Array, known: jax.Arr
         query, known: `int[P]` twice, pairs of a query and a candidate that is known to be a true
             answer, each once; the target itself may be among them. `query = Q` is padding.
     """
+    scores = jnp.where(jnp.isnan(scores), -jnp.inf, scores)
     own = jnp.take_along_axis(scores, target[:, None], axis=1)
     half = jnp.asarray(0.5, jnp.float32)
     above = jnp.where(scores > own, 1, jnp.where(scores == own, half, 0))

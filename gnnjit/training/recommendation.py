@@ -100,6 +100,7 @@ class Rankings:
         def of_part(part: Any) -> Any:
             users, seen, wanted, counts = part
             scores = rows[users] @ items.T
+            scores = jnp.where(jnp.isnan(scores), -jnp.inf, scores)  # `top_k` takes NaN first
             scores = scores.at[seen[:, 0], seen[:, 1]].set(-jnp.inf, mode="drop")
             first = jax.lax.top_k(scores, min(TOP, len(items)))[1]
             empty = jnp.zeros(scores.shape, bool)

@@ -67,6 +67,13 @@ def test_ranks_with_ties_and_known_answers() -> None:
     np.testing.assert_array_equal(metrics.hits_at(found.raw, 3), np.asarray(found.raw) <= 3)
 
 
+def test_a_model_of_nan_is_no_good_one() -> None:
+    none = jnp.zeros(0, jnp.int32)
+    scores = jnp.array([[jnp.nan, 1.0, jnp.nan], [jnp.nan, 1.0, 2.0], [jnp.nan] * 3])
+    found = metrics.ranks(scores, jnp.array([0, 1, 2]), none, none)
+    np.testing.assert_array_equal(found.raw, [2.5, 2.0, 2.0])
+
+
 def plain_ndcg(hits: list[bool], count: int) -> float:
     k = len(hits)
     ideal = sum(1 / math.log2(i + 2) for i in range(min(k, count)))
