@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser, "device, weights, predicted and measured seconds")
     parser.add_argument("--dry-run", action="store_true", help="measure, but store nothing")
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the measured arrays (default: 0)"
+        "--seed", type=int, default=0, metavar="N", help="seed of the measured arrays (default: 0)"
     )
 
 

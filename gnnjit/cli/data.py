@@ -10,7 +10,7 @@ from rich.table import Table
 
 from gnnjit.data import DATASETS
 
-_TOLD = {
+_PREDICTED = {
     "vertex": "vertices",
     "typed": "vertices of a type",
     "graph": "graphs",
@@ -25,11 +25,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("name", "what is told", "files", "what it is"):
+    for heading in ("name", "predicts", "files", "what it is"):
         table.add_column(heading)
     for name, entry in DATASETS.items():
         files = "--data-dir or download" if entry.reads_files else "none needed"
-        labels = _TOLD[entry.task]
+        labels = _PREDICTED[entry.task]
         table.add_row(name, labels, files, entry.summary)
     Console().print(table)
     return 0

@@ -65,8 +65,8 @@ def run(args: argparse.Namespace) -> int:
     task = entry_of(args.dataset).task
     if task not in ("vertex", "graph"):
         raise DataError(
-            f"{args.dataset} has links to be told, or vertices of several types, and this command "
-            "builds classifiers of vertices and graphs: call gnnjit.explain with a model of it"
+            f"{args.dataset} is for predicting links, or has vertices of several types, and this "
+            "command builds classifiers of vertices and graphs: call gnnjit.explain with your model"
         )
     dataset = open_dataset(args.dataset, args.data_dir)
     assert not isinstance(dataset, LinkDataset)

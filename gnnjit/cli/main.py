@@ -105,8 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         said = shortened(str(error).strip() or "no room", 200)
         return _failed(
-            f"memory is too short ({said}): choose a smaller model or dataset, or train within a "
-            "budget (gnnjit train --memory-budget 1GiB --store DIR)"
+            f"there is not enough memory ({said}): choose a smaller model or dataset, or train "
+            "within a budget (gnnjit train --memory-budget 1GiB --store DIR)"
         )
     except KeyboardInterrupt:
         print("gnnjit: interrupted", file=sys.stderr)

@@ -110,11 +110,12 @@ def _optimisation_options(group: Any) -> None:
         metavar="L2",
         help="L2 coefficient (default: recipe)",
     )
-    group.add_argument("--decay", choices=DECAYS, help="layers that it acts on (default: recipe)")
+    group.add_argument("--decay", choices=DECAYS, help="whose weights decay (default: recipe)")
     group.add_argument(
         "--optimizer",
         choices=OPTIMIZERS,
-        help="adam adds L2 to the gradient, adamw decays apart from it (default: adam)",
+        help="adam adds the L2 term to the gradient, adamw shrinks the weights after the step "
+        "(default: adam)",
     )
     group.add_argument("--epochs", type=int, metavar="N", help="the most epochs (default: recipe)")
     group.add_argument(
@@ -211,7 +212,10 @@ def _sampling_options(group: Any) -> None:
 
 def _run_options(group: Any) -> None:
     group.add_argument(
-        "--seed", type=int, metavar="N", help="of weights, dropout, batches, folds (default: 0)"
+        "--seed",
+        type=int,
+        metavar="N",
+        help="of weights, dropout, batches and folds (default: 0)",
     )
     group.add_argument(
         "--seeds",

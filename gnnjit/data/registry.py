@@ -35,7 +35,7 @@ class Entry:
 
     Attributes:
       load: called with data_dir= (if `reads_files`) and the options.
-      task: what is to be told: "vertex" and "typed" are labels of the vertices of a `Dataset`,
+      task: what is predicted: "vertex" and "typed" are labels of the vertices of a `Dataset`,
         whose graph is a `TypedGraph` for "typed"; "graph" are those of the graphs of a
         `GraphDataset`; "link" and "recommendation" are links of a `LinkDataset`.
       summary: one line for people.

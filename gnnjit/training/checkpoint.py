@@ -171,7 +171,7 @@ def _same_identity(root: Path, saved: dict[str, Any], wanted: dict[str, Any]) ->
     ]
     if differing:
         raise CheckpointError(
-            f"{root} is of a run that differs in {', '.join(differing)}: pass the same options "
+            f"{root} holds a run that differs in {', '.join(differing)}: pass the same options "
             f"again, or another --checkpoint directory without --resume"
         )
 

@@ -112,8 +112,8 @@ class Specification:
         """`one`: how to get one device."""
         if self.task == "graph":
             raise TrainError(
-                f"{self.name} is many graphs, and only datasets of one graph are trained on over "
-                f"many devices: {one}"
+                f"{self.name} is a dataset of many graphs, and only datasets of one graph are "
+                f"trained on over many devices: {one}"
             )
         if self.memory_budget is not None:
             raise TrainError(
@@ -138,8 +138,9 @@ class Specification:
             return
         if self.task == "graph":
             raise TrainError(
-                f"{self.name} is many graphs, and a memory budget is for datasets of one graph: "
-                "leave it out; where memory is short, take fewer graphs at once (--batch-size)"
+                f"{self.name} is a dataset of many graphs, and a memory budget is for datasets of "
+                "one graph: leave it out; where memory is short, take fewer graphs at once "
+                "(--batch-size)"
             )
         if self.compare:
             raise TrainError(
@@ -168,8 +169,9 @@ class Specification:
             return
         if self.task == "graph":
             raise TrainError(
-                f"{self.name} is many graphs, whose batches are of whole graphs, and samplers are "
-                "for datasets of one graph: leave out --sampler, and choose --batch-size"
+                f"{self.name} is a dataset of many graphs, whose batches are of whole graphs, and "
+                "samplers are for datasets of one graph: leave out --sampler, and choose "
+                "--batch-size"
             )
         for what, used in (
             ("a store", self.stored or self.store is not None),

@@ -244,7 +244,7 @@ def test_a_lack_of_memory_is_one_line(gnnjit, monkeypatch, options):
         monkeypatch.setattr(train, "open_dataset", open_dataset)
     code, _, err = gnnjit("train", *options, "--no-compare", "--quiet")
     assert code == 2
-    assert err.startswith("gnnjit: error: memory is too short (")
+    assert err.startswith("gnnjit: error: there is not enough memory (")
     assert err.endswith("(gnnjit train --memory-budget 1GiB --store DIR)\n")
 
 

@@ -192,4 +192,4 @@ def test_command_line_errors(options: str, message: str, capsys: Any) -> None:
 
 def test_many_graphs_have_batches_of_their_own(capsys: Any) -> None:
     assert command_line.main(["train", "mutag", "--sampler", "walk"]) != 0
-    assert "is many graphs, whose batches are of whole graphs" in capsys.readouterr().err
+    assert "is a dataset of many graphs, whose batches" in capsys.readouterr().err

@@ -382,7 +382,9 @@ def test_mistaken_arguments(dataset, arguments, kind, message):
 
 
 def test_many_graphs_are_refused():
-    with pytest.raises(TrainError, match=r"pair is many graphs, .*: leave it out; .*--batch-size"):
+    with pytest.raises(
+        TrainError, match=r"pair is a dataset of many .*: leave it out; .*--batch-size"
+    ):
         train(GRAPHS, TrainConfig(), memory_budget="1GiB")
 
 

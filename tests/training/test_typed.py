@@ -1,4 +1,4 @@
-"""Vertices of typed graphs, vertices without features, and numbers to be told."""
+"""Vertices of typed graphs, vertices without features, and numbers to predict."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def store_dataset(
     """
     if dataset.is_typed or dataset.is_regression:
         raise DataError(
-            f"{dataset.name}: vertices have types, or numbers to be told, expected classes of "
+            f"{dataset.name}: vertices have types, or numbers to predict, expected classes of "
             "vertices without types: such datasets are trained on without a memory budget"
         )
     if dataset.has_several_labels:
