@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from gnnjit.data import LinkDataset, open_dataset
-from gnnjit.nn.recipes import RECIPES
+from gnnjit.data.registry import entry_of
 from gnnjit.training import TrainConfig, train
 from gnnjit.training.config import resolve
 from gnnjit.training.loop import Epoch, Watcher
 
 RUNS = (
-    "gowalla/lightgcn", "gowalla/ngcf", "fb15k-237/rgcn", "imdb/han", "blogcatalog/gcn", "ppi/sage",
+    "gowalla/lightgcn", "gowalla/ngcf", "lastfm/lightgcn", "fb15k-237/rgcn", "imdb/han",
+    "blogcatalog/gcn", "ppi/sage",
 )  # fmt: skip
 """Datasets and models, with the settings of their recipes."""
 
@@ -73,7 +74,7 @@ def trained(
     """Train one of `RUNS`, or "tiny/lightgcn"; `told` is called with a line for each evaluation."""
     data, model = name.split("/")
     dataset: Any = tiny() if folder is None else open_dataset(data, folder)
-    task = "recommendation" if folder is None else RECIPES[data, model].task
+    task = "recommendation" if folder is None else entry_of(data).task
     config: TrainConfig = resolve(data, task, {"model": model, **changes})
     yield {"run": "config", **config.to_dict()}
     yield summary(train(dataset, config, seeds=seeds, watcher=Told(told)).to_dict())
