@@ -41,7 +41,8 @@ _DIGEST = "sha256"
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """A context in which Orbax prints nothing: no log, and no exceptions of its threads and of
-    TensorStore's callbacks; it raises those in the thread that asked as well."""
+    TensorStore's callbacks; it raises those in the thread that asked as well. Callbacks of what
+    failed may come later, and say nothing then either."""
     logger, unraisable, threads = (
         logging.getLogger("absl"),
         sys.unraisablehook,
@@ -59,11 +60,15 @@ def quiet() -> Iterator[None]:
 
     logger.setLevel(logging.CRITICAL + 1)
     sys.unraisablehook, threading.excepthook = unraised, in_thread
+    failed = True
     try:
         yield
+        failed = False
     finally:
         logger.setLevel(level)
-        sys.unraisablehook, threading.excepthook = unraisable, threads
+        threading.excepthook = threads
+        if sys.unraisablehook is unraised and not failed:  # else one within this context stays
+            sys.unraisablehook = unraisable
 
 
 class Checkpoints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import types
 
 import jax
 import orbax.checkpoint as ocp
@@ -18,7 +20,7 @@ from flax import nnx
 from gnnjit.cli import main
 from gnnjit.data import communities
 from gnnjit.training import CheckpointError, TrainConfig, train
-from gnnjit.training.checkpoint import Checkpoints
+from gnnjit.training.checkpoint import Checkpoints, quiet
 from gnnjit.training.loop import Watcher
 from training.test_train import Tiny, without_times
 
@@ -324,9 +326,32 @@ def test_a_full_disk_prints_one_line(tmp_path):
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert found.returncode == 2
-    (line,) = found.stderr.splitlines()
+    line, *more = found.stderr.splitlines()
+    assert not more, found.stderr
     assert line.startswith(f"gnnjit: error: {tmp_path}/seed-0/1 cannot be written (")
     assert line.endswith("check the disk, and continue from the checkpoint before it with --resume")
+
+
+def test_callbacks_that_come_after_a_failure_say_nothing(monkeypatch):
+    heard = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: heard.append(str(found.exc_value)))
+    callback = types.SimpleNamespace(exc_value=RuntimeError("Event loop is closed"))
+    with quiet():
+        with contextlib.suppress(OSError), quiet():
+            raise OSError
+        sys.unraisablehook(callback)
+    sys.unraisablehook(callback)  # the process is on its way out
+    sys.unraisablehook(types.SimpleNamespace(exc_value=ValueError("other")))
+    assert heard == ["other"]
+
+
+def test_nothing_is_kept_from_the_user_after_a_success(monkeypatch):
+    heard = []
+    monkeypatch.setattr(sys, "unraisablehook", heard.append)
+    before = sys.unraisablehook
+    with quiet(), quiet():
+        pass
+    assert sys.unraisablehook is before
 
 
 def test_a_file_in_the_way(go, tmp_path):
