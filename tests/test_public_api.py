@@ -318,7 +318,7 @@ FUNCTIONS = {
     "nn.RGAT.__call__": "(self, graph, x, /, *, edges=None, globals=None, key=None)",
     "nn.RGCN.__init__": (
         "(self, in_features, out_features, *, types=None, relations=None, num_relations=None, "
-        "bases=None, blocks=None, use_bias=True, rngs)"
+        "bases=None, blocks=None, mean='relation', use_bias=True, rngs)"
     ),
     "nn.RGCN.__call__": "(self, graph, x, /, *, edges=None, globals=None)",
     "nn.SAGE.__init__": (

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-import gnnjit
 from gnnjit.graph import Graph
 from gnnjit.nn.arguments import check_rate, check_rngs, check_sizes
 from gnnjit.nn.rgcn import RGCN
@@ -17,24 +16,13 @@ LINK_MODELS = ("rgcn",)
 """What `LinkPredictor` knows, by name."""
 
 
-class AcrossRelations(RGCN):
-    """R-GCN by number whose mean is over the edges of all relations together: the constant
-    `c = sum over r of |N_r(v)|` of section 5.2, which the paper predicts links with."""
-
-    def _of_numbers(self, v: Any, e: Any) -> jax.Array:
-        weight = self.weight[...]
-        parts = e.src.reshape(weight.shape[1], -1)
-        message = jnp.einsum("bi,bij->bj", parts, weight[e.relation]).reshape(-1)
-        return self.own(v) + gnnjit.mean(message)
-
-
 class LinkPredictor(nnx.Module):
     """An embedding for each entity, R-GCN over the known facts, and DistMult.
 
     Schlichtkrull et al., "Modeling Relational Data with Graph Convolutional Networks" (2018),
-    section 4. The score of a fact (head, relation, tail) is `sum(h[head] * w[relation] * h[tail])`
-    with `h = model(graph)` and `w = model.relation`. A relation r is passed along both ways, from
-    tails to heads as the relation `r + R`.
+    section 4, with the mean of section 5.2, over all relations. The score of a fact (head,
+    relation, tail) is `sum(h[head] * w[relation] * h[tail])` with `h = model(graph)` and
+    `w = model.relation`. A relation r is passed along both ways, from tails to heads as `r + R`.
 
     Args:
         model: a name in `LINK_MODELS`.
@@ -75,8 +63,13 @@ class LinkPredictor(nnx.Module):
         draw = nnx.initializers.normal(1.0)
         self.embedding = nnx.Param(draw(rngs.params(), (num_nodes, hidden)))
         self.layers = nnx.List(
-            AcrossRelations(
-                hidden, hidden, num_relations=2 * num_relations, blocks=blocks, rngs=rngs
+            RGCN(
+                hidden,
+                hidden,
+                num_relations=2 * num_relations,
+                blocks=blocks,
+                mean="all",
+                rngs=rngs,
             )
             for _ in range(layers)
         )

@@ -12,7 +12,7 @@ from flax import nnx
 import gnnjit
 from gnnjit.errors import LayerError
 from gnnjit.graph.schema import Relation
-from gnnjit.nn.arguments import check_flags, check_rngs, check_sizes
+from gnnjit.nn.arguments import check_choice, check_flags, check_rngs, check_sizes
 from gnnjit.nn.init import glorot
 from gnnjit.nn.schema import check_schema, linear_of_types, of_relation, widths
 
@@ -26,9 +26,10 @@ class RGCN(nnx.Module):
     """`h'[v] = W_0 h[v] + sum over relations r of mean over (u -> v) in r of W_r h[u]`.
 
     Schlichtkrull et al., "Modeling Relational Data with Graph Convolutional Networks" (2018),
-    equation 2 with `c = |N_r(v)|`; the nonlinearity is left to the caller. With `bases` the
-    matrices of all relations are combinations of so many (equation 3), which all types must then
-    be as wide for. With `blocks` each matrix is block-diagonal (equation 4).
+    equation 2 with `c = |N_r(v)|`, or with `mean="all"` that of section 5.2, `c = sum over r of
+    |N_r(v)|`: one mean over the edges of all relations; the nonlinearity is left to the caller.
+    With `bases` the matrices of all relations are combinations of so many (equation 3), which all
+    types must then be as wide for. With `blocks` each matrix is block-diagonal (equation 4).
 
     It is made for a typed graph (`types`, `relations`), or for a graph whose edges have relations
     by number (`num_relations`), as knowledge graphs have hundreds of.
@@ -42,12 +43,13 @@ class RGCN(nnx.Module):
         num_relations: R, of a graph whose edges have relations by number: `graph.num_relations`.
         bases: B; None: a matrix for each relation.
         blocks: blocks of each matrix, of relations by number; both widths are multiples of it.
+        mean: "relation" or "all", of relations by number: the edges that a mean is over.
         use_bias: whether a bias is added.
         rngs: draws the weights.
 
     Raises:
-        LayerError: a size, flag, type, relation or `rngs` is no such value, or both or neither of
-            the two kinds of graphs are named, or both `bases` and `blocks` are.
+        LayerError: a size, flag, choice, type, relation or `rngs` is no such value, or both or
+            neither of the two kinds of graphs are named, or both `bases` and `blocks` are.
     """
 
     def __init__(
@@ -60,16 +62,19 @@ class RGCN(nnx.Module):
         num_relations: int | None = None,
         bases: int | None = None,
         blocks: int | None = None,
+        mean: str = "relation",
         use_bias: bool = True,
         rngs: nnx.Rngs,
     ):
-        _check_kind(types, relations, num_relations, bases, blocks)
+        check_choice("RGCN", "mean", mean, ("relation", "all"))
+        _check_kind(types, relations, num_relations, bases, blocks, mean)
         given = {"bases": bases, "blocks": blocks, "num_relations": num_relations}
         check_sizes("RGCN", out_features=out_features)
         check_sizes("RGCN", **{k: v for k, v in given.items() if v is not None})
         check_flags("RGCN", use_bias=use_bias)
         check_rngs("RGCN", rngs)
         self.num_relations = num_relations
+        self.mean = mean
         if num_relations is not None:
             check_sizes("RGCN", in_features=in_features)
             self._numbered(int(in_features), out_features, bases, blocks, use_bias, rngs)  # type: ignore
@@ -145,6 +150,8 @@ class RGCN(nnx.Module):
             message = jnp.einsum("bi,bij->bj", parts, weight[e.relation]).reshape(-1)
         else:
             message = e.src @ weight[e.relation]
+        if self.mean == "all":
+            return self.own(v) + gnnjit.mean(message)
         return self.own(v) + gnnjit.sum(message / e.relation_degree)
 
 
@@ -153,7 +160,9 @@ def _one_width(sizes: Mapping[str, int]) -> Any:
     return next(iter(found)) if len(found) == 1 else dict(sizes)
 
 
-def _check_kind(types: Any, relations: Any, number: Any, bases: Any, blocks: Any) -> None:
+def _check_kind(
+    types: Any, relations: Any, number: Any, bases: Any, blocks: Any, mean: str
+) -> None:
     """Raises LayerError unless one kind of graph is named, and its options."""
     typed = types is not None or relations is not None
     if typed == (number is not None):
@@ -167,4 +176,9 @@ def _check_kind(types: Any, relations: Any, number: Any, bases: Any, blocks: Any
         raise LayerError(
             f"nn.RGCN got both blocks and {other}, expected blocks with num_relations alone: "
             f"leave one of them out"
+        )
+    if typed and mean != "relation":
+        raise LayerError(
+            f"nn.RGCN got mean={mean!r} and types, expected it with num_relations alone: leave it "
+            "out"
         )

@@ -34,12 +34,15 @@ def formula(m: Any, x: Any) -> Any:
     out, w = m.own(x), matrices(m)
     for r in range(R):
         own = RELATION == r
-        count = np.maximum(np.bincount(DST[own], minlength=N), 1)[:, None]
+        among = own if m.mean == "relation" else slice(None)
+        count = np.maximum(np.bincount(DST[among], minlength=N), 1)[:, None]
         out += jax.ops.segment_sum((x @ w[r])[SRC[own]], jnp.asarray(DST[own]), N) / count
     return out
 
 
-@pytest.mark.parametrize("options", [{}, {"bases": 2}, {"bases": 3}, {"blocks": 4}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"bases": 2}, {"bases": 3}, {"blocks": 4, "mean": "all"}], ids=str
+)
 def test_values_and_gradients(options: Any) -> None:
     graphdef, state = nnx.split(RGCN(F, G, **options, **OPTIONS))
 
@@ -74,6 +77,10 @@ MESSAGES = {
         lambda: RGCN(F, G, blocks=3, **OPTIONS),
         "nn.RGCN: in_features is 16 and out_features 8, expected multiples of blocks=3: pass a "
         "number of blocks that divides both",
+    ),
+    "mean of a typed graph": (
+        lambda: RGCN(F, G, types=["a"], relations=[], mean="all", rngs=nnx.Rngs(0)),
+        "nn.RGCN got mean='all' and types, expected it with num_relations alone: leave it out",
     ),
     "no number": (
         lambda: RGCN(F, G, num_relations=0, rngs=nnx.Rngs(0)),
