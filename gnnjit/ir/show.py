@@ -257,6 +257,8 @@ class Printer:
 
     def param(self, param: Any) -> str:
         """A parameter's value; `&k` where text cannot hold it."""
+        if isinstance(param, np.integer):  # JAX leaves some of its sizes and axes so
+            param = param.item()
         if param is None or type(param) in (bool, int):
             return str(param)
         if type(param) is float:

@@ -114,6 +114,18 @@ def test_parameters_that_text_cannot_hold_are_collected_once() -> None:
     assert len({id(o) for o in objects}) == len(objects)
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    """JAX leaves some sizes and axes so; a kernel whose text is not all of it is not kept."""
+    objects: list[object] = []
+    x = value("x", Space.DST, 3)
+    params = {"shape": (2, 3), "broadcast_dimensions": (np.int64(1),), "sharding": None}
+    op = Lax(jax.lax.broadcast_in_dim_p, tuple(params.items()))
+    out = value("y", Space.DST, 2, 3)
+    text = show(Program((x,), (Equation(op, (x,), (out,), None),), (out,)), objects=objects)
+    assert "broadcast_in_dim(x, broadcast_dimensions=(1,))" in text
+    assert not objects
+
+
 @pytest.mark.parametrize(
     ("fn", "line"),
     [

@@ -89,7 +89,7 @@ def why_not(request: LoweringRequest) -> list[str]:
     none means that it runs."""
     edges = None if request.preferred == "cpu" else request.graph.num_edges
     body, reductions, rows = request.body, request.reductions, request.rows
-    return reasons(body, reductions, rows, lambda: _lanes_of(_rest(request)), edges=edges)
+    return reasons(body, reductions, rows, lambda: _config_of(_rest(request)), edges=edges)
 
 
 def _rest(request: LoweringRequest) -> LoweringRequest:

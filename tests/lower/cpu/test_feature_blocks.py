@@ -217,3 +217,18 @@ def test_a_layer_and_its_gradient(monkeypatch):
     assert code != blocked_code
     for a, b in zip(whole, blocks, strict=True):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def test_what_is_asked_about_is_what_runs(monkeypatch):
+    """One kernel is written for a traversal, that of the width which runs."""
+    monkeypatch.setattr(kernel, "caches", lambda: Caches(1 << 16, 1 << 17, 1))
+    emit, widths = kernel._emit, []
+    monkeypatch.setattr(
+        kernel, "_emit", lambda spec: widths.append(spec.config.width) or emit(spec)
+    )
+    rng = np.random.default_rng(0)
+    graph = gnnjit.Graph.from_edges(*rng.integers(0, 200, (2, 9000)), num_nodes=200)
+    layer = gnnjit.layer(lambda v, e: gnnjit.sum(jnp.minimum(e.src, 0.375 * v)))
+    jax.jit(layer).lower(graph, jnp.ones((200, 512)))
+    assert len(widths) == 1
+    assert 0 < widths[0] < 512
