@@ -24,7 +24,7 @@ from gnnjit.lower.cpu.index_rules import combiner
 from gnnjit.lower.cpu.math_rules import convert
 from gnnjit.lower.cpu.matvec import VectorMatrix, register_dtype
 from gnnjit.lower.cpu.simd import I64, Vec, is_float
-from gnnjit.lower.cpu.stored import Stored, is_looped, scratch
+from gnnjit.lower.cpu.stored import WRITTEN_OUT, Stored, is_looped, scratch
 
 REGISTERS = 8
 """Vectors of sums that grow at a time."""
@@ -70,8 +70,9 @@ class EdgeProduct:
     out: Value
 
     @staticmethod
-    def of(eqn: Equation, m: Emitter) -> EdgeProduct | None:
-        """None where it is something else, or small enough to be written out."""
+    def of(eqn: Equation, lanes: int) -> EdgeProduct | None:
+        """None where it is something else, or small enough to be written out. `lanes`: of a
+        vector."""
         if not isinstance(eqn.op, Lax) or eqn.op.name != "dot_general":
             return None
         (out,) = eqn.outputs
@@ -79,13 +80,15 @@ class EdgeProduct:
         if not all(is_float(a.dtype) for a in (left, right, out)):
             return None
         if _is_outer(eqn):
-            return EdgeProduct("outer", left, right, out) if is_looped(m, out.size) else None
+            return (
+                EdgeProduct("outer", left, right, out) if out.size > WRITTEN_OUT * lanes else None
+            )
         contracted, batch = eqn.op["dimension_numbers"]
         if any(batch) or sorted(_ranks(eqn)) != [1, 2] or not contracted[0]:
             return None
         side = _ranks(eqn).index(2)
         matrix, vector = eqn.inputs[side], eqn.inputs[1 - side]
-        if not is_looped(m, matrix.shape[0] * matrix.shape[1]) or 0 in matrix.shape:
+        if matrix.shape[0] * matrix.shape[1] <= WRITTEN_OUT * lanes:
             return None
         if contracted[side] == (0,):
             return EdgeProduct("columns", vector, matrix, out)

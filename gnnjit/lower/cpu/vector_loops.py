@@ -135,7 +135,7 @@ class VectorLoops:
         if view is not None:
             self.env[eqn.outputs[0]] = view
             return
-        product = EdgeProduct.of(eqn, self.m)
+        product = EdgeProduct.of(eqn, self.m.lanes)
         if product is not None:
             self.env[eqn.outputs[0]] = product.emit(self.m, self._operand)
             return

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("llvmlite", reason="CPU kernels are generated with llvmlite")
 
 from gnnjit.ir.program import Reduce
-from gnnjit.lower.cpu import kernel
+from gnnjit.lower.cpu import kernel, worth
 
 from .test_edge_tiles import spec_of
 from .test_kernel import (
@@ -102,3 +102,4 @@ def test_code_does_not_grow_with_the_matrix():
         return code.count("\n")
 
     assert lines(160) < 1.25 * lines(80)  # what is done for a row is written out
+    assert worth.written_out(spec_of(body_of(160, 160), REDUCTIONS)) == 0
