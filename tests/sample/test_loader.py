@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import itertools
@@ -239,9 +240,18 @@ class Interrupted:
         return SAMPLER.sample(seeds, seed)
 
 
+@pytest.fixture
+def interruptible():
+    """Jobs in the background ignore SIGINT, and so would this process."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_keyboard_interrupt_ends_the_threads():
     stream = iter(Loader(Interrupted(), X, batch_size=N, shapes=None, threads=1))
-    with pytest.raises(KeyboardInterrupt):
+    with contextlib.closing(stream), pytest.raises(KeyboardInterrupt):  # type: ignore[type-var]
         next(stream)
     assert not own_threads()
 
