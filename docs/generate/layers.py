@@ -130,6 +130,11 @@ def copies(v, e):
 
 
 @gnnjit.layer
+def scaled_vectors(v, e):
+    return gnnjit.sum(jnp.einsum("ci,i->ci", e.src, e.data))
+
+
+@gnnjit.layer
 def edge_network(v, e, w):
     return gnnjit.sum(jnp.tanh(jnp.tanh(e.src + v) @ w))
 
@@ -161,6 +166,7 @@ layer gradient(x: f32[src, 32], y: f32[dst, 32], w: f32[32, 32], c: f32[dst, 32]
 CASES = {
     "shield-unread-vertices": Case(logarithm, (4,)),
     "drop-dead": Case(unused, (4,), None, ((4, 8),)),
+    "fold-transposes": Case(scaled_vectors, (3, 8), (8,)),
     "place-in-smallest-space": Case(attention, (4,), None, ((4, 8), (2, 8))),
     "fold-constants": Case(negated, (4,)),
     "share-subexpressions": Case(same, (4,), None, ((4, 8),)),

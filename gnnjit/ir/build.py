@@ -91,28 +91,33 @@ def _traced(calls: Sequence[_Call]) -> list[Lax]:
 
 
 def reshape_op(shape: tuple[int, ...]) -> Lax:
-    return _changed(traced_op(_as_vector, (_NUMBER,)), new_sizes=shape)
+    return with_params(traced_op(_as_vector, (_NUMBER,)), new_sizes=shape)
 
 
 def broadcast_in_dim_op(shape: tuple[int, ...], axes: tuple[int, ...]) -> Lax:
-    return _changed(traced_op(_to_vector, (_NUMBER,)), shape=shape, broadcast_dimensions=axes)
+    return with_params(traced_op(_to_vector, (_NUMBER,)), shape=shape, broadcast_dimensions=axes)
 
 
 def slice_op(starts: tuple[int, ...], stops: tuple[int, ...]) -> Lax:
     op = traced_op(_part, (((1,), _NUMBER[1]),))
     strides = (1,) * len(starts)
-    return _changed(op, start_indices=starts, limit_indices=stops, strides=strides)
+    return with_params(op, start_indices=starts, limit_indices=stops, strides=strides)
+
+
+def transpose_op(order: tuple[int, ...]) -> Lax:
+    op = traced_op(_transposed, (((1, 1), _NUMBER[1]),))
+    return with_params(op, permutation=order)
 
 
 def iota_op(dtype: Any, shape: tuple[int, ...], axis: int) -> Lax:
     """The numbers along an axis of an array."""
     op = traced_op(_numbers, ())
-    return _changed(op, dtype=np.dtype(dtype), shape=shape, dimension=axis)
+    return with_params(op, dtype=np.dtype(dtype), shape=shape, dimension=axis)
 
 
 def convert_op(dtype: Any) -> Lax:
     """From any other dtype."""
-    return _changed(traced_op(_to_number, (_COUNT,)), new_dtype=np.dtype(dtype))
+    return with_params(traced_op(_to_number, (_COUNT,)), new_dtype=np.dtype(dtype))
 
 
 def dot_op(dtype: Any) -> Lax:
@@ -140,11 +145,16 @@ def _to_vector(x: Any) -> Any:
     return jax.lax.broadcast_in_dim(x, (1,), ())
 
 
+def _transposed(x: Any) -> Any:
+    return jax.lax.transpose(x, (1, 0))
+
+
 def _part(x: Any) -> Any:
     return jax.lax.slice(x, (0,), (1,))
 
 
-def _changed(op: Lax, **params: Any) -> Lax:
+def with_params(op: Lax, **params: Any) -> Lax:
+    """The same operation with other parameters."""
     return Lax(op.primitive, tuple(sorted({**dict(op.params), **params}.items())))
 
 

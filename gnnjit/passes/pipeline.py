@@ -17,6 +17,7 @@ from gnnjit.passes.drop_dead import DropDead
 from gnnjit.passes.extremes_in_full_precision import ExtremesInFullPrecision
 from gnnjit.passes.factor_out_of_reduce import FactorOutOfReduce
 from gnnjit.passes.fold_constants import FoldConstants
+from gnnjit.passes.fold_transposes import FoldTransposes
 from gnnjit.passes.fuse_scatter_apply_gather import FuseScatterApplyGather
 from gnnjit.passes.group_sums_by_space import GroupSumsBySpace
 from gnnjit.passes.online_softmax import OnlineSoftmax
@@ -133,6 +134,7 @@ class Row:
 SIMPLIFY: tuple[Row, ...] = (
     Row(ShieldUnreadVertices, lambda o: ShieldUnreadVertices(bool(o.padded)), "shielded"),
     Row(DropDead),
+    Row(FoldTransposes),
     Row(PlaceInSmallestSpace),
     Row(FoldConstants),
     Row(ShareSubexpressions),
@@ -178,6 +180,7 @@ LAYER = (*SIMPLIFY, *CHOOSE, *FUSE)
 
 LOWERING: tuple[Row, ...] = (
     Row(DropDead),
+    Row(FoldTransposes),
     Row(PlaceInSmallestSpace, lambda o: PlaceInSmallestSpace(o.on_edges)),
     Row(FoldConstants),
     Row(ShareSubexpressions),
