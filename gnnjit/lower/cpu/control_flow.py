@@ -62,12 +62,14 @@ class Emitter(Codegen):
         self.b.branch(head)
         self.b.position_at_end(done)
 
-    def each_vector(self, size: int, run: Callable[[ir.Value, int], None]) -> None:
-        """`run(at, width)` for each vector of `size` scalars: a loop, and what is left of it."""
-        rest = size % self.lanes
+    def each_vector(self, size: int, run: Callable[[ir.Value, int], None], count: int = 1) -> None:
+        """`run(at, width)` for each vector of `size` scalars, or for so many at a time: a loop, and
+        what is left of it."""
+        step = count * self.lanes
+        rest = size % step
         if size > rest:
-            with self.loop(I64(0), I64(size - rest), self.lanes) as at:
-                run(at, self.lanes)
+            with self.loop(I64(0), I64(size - rest), step) as at:
+                run(at, step)
         if rest:
             with self.scope():
                 run(I64(size - rest), rest)
@@ -116,14 +118,6 @@ class Emitter(Codegen):
             place.align = align
             address = self.b.ptrtoint(place, I64)
             return self.b.inttoptr(address, PTR)
-
-    def array(self, like: Vec) -> tuple[ir.Value, ...]:
-        """As `variable`, in memory one after the other, from the first on."""
-        size = like.dtype.itemsize
-        start = self.stack(-(-like.size * size // 8), align=64)
-        return tuple(
-            self.offset(start, k * self.lanes * size, 1) for k, _ in enumerate(like.chunks)
-        )
 
     def assign(self, places: tuple[ir.Value, ...], vec: Vec) -> None:
         for place, chunk in zip(places, vec.chunks, strict=True):

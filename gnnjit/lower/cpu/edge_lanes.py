@@ -16,9 +16,9 @@ from llvmlite import ir
 
 from gnnjit.ir.program import Atom, Equation, Value
 from gnnjit.ir.space import Space
+from gnnjit.lower.cpu.accumulators import GrowingSums, Places
 from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.index_rules import combiner, identity
-from gnnjit.lower.cpu.job import JobReader
 from gnnjit.lower.cpu.simd import I32, I64, PTR, Vec, is_half, mangle, memory_type
 from gnnjit.lower.cpu.spec import PER_EDGE, Spec
 from gnnjit.lower.cpu.stored import Env
@@ -161,7 +161,7 @@ class LaneEmitter(Emitter):
             yield b.inttoptr(pointers, ir.VectorType(PTR, self.width))
 
 
-class EdgesInLanes(JobReader):
+class EdgesInLanes(GrowingSums):
     """The part of a traversal's code that takes the edges of a row side by side."""
 
     env: Env
@@ -171,9 +171,7 @@ class EdgesInLanes(JobReader):
         read: Callable[[Atom], Vec]
         _equation: Callable[[Equation], list[Vec]]
 
-    def row_in_lanes(
-        self, since: ir.Value, until: ir.Value, places: Mapping[Any, tuple[ir.Value, ...]]
-    ) -> None:
+    def row_in_lanes(self, since: ir.Value, until: ir.Value, places: Places) -> None:
         """Reduce the edges `since .. until` into accumulators, and store what stays on edges."""
         m, wide = self.m, LaneEmitter(self.module, self.b, self.spec.lanes)
         shared: Env = {v: wide.spread_over_lanes(self.read(v)) for v in self._read_on_edges()}
@@ -186,7 +184,7 @@ class EdgesInLanes(JobReader):
         for acc, place in grown.items():
             combine = combiner(m, acc.op.kind, acc.dtype)
             row = _folded(m, combine, wide.value_of(place, _nothing(wide, acc)))
-            m.assign(places[acc], combine(m.value_of(places[acc], row), row))
+            self.grow(acc, places[acc], row)
 
     def _read_on_edges(self) -> list[Value]:
         """The values of rows and the graph that edges read."""

@@ -15,13 +15,13 @@ import numpy as np
 from llvmlite import ir
 
 from gnnjit.lower.cpu import ffi_abi
+from gnnjit.lower.cpu.accumulators import Accumulator
 from gnnjit.lower.cpu.feature_blocks import FeatureBlocks
 from gnnjit.lower.cpu.frame import NULL, Frame
 from gnnjit.lower.cpu.index_rules import combiner, identity
 from gnnjit.lower.cpu.job import Word
 from gnnjit.lower.cpu.matvec import pack
 from gnnjit.lower.cpu.simd import I8, I32, I64, PTR
-from gnnjit.lower.cpu.traversal import Accumulator
 
 PARALLEL_WORK = 1 << 16
 """Vector operations below which one thread does it all."""

@@ -36,6 +36,11 @@ class Stored:
         pointer = m.offset(self.pointer, at, self.kind.itemsize)
         m.store(Vec(self.kind, vec.size, vec.chunks), pointer, np.arange(vec.size))
 
+    def part(self, m: Emitter, start: int, size: int | None = None) -> Stored:
+        """The scalars from a place on."""
+        pointer = m.offset(self.pointer, start * self.kind.itemsize, 1)
+        return dataclasses.replace(self, pointer=pointer, size=size or self.size - start)
+
     def whole(self, m: Emitter) -> Vec:
         return self.load(m, I64(0), self.size)
 
@@ -43,9 +48,9 @@ class Stored:
 Env = dict[Value, Vec | Stored]
 
 
-def is_looped(m: Emitter, size: int) -> bool:
-    """Whether values of so many scalars are computed in loops."""
-    return size > WRITTEN_OUT * m.lanes
+def is_looped(lanes: int, size: int) -> bool:
+    """Whether values of so many scalars are computed in loops. `lanes`: of a vector."""
+    return size > WRITTEN_OUT * lanes
 
 
 def scratch(m: Emitter, value: Atom) -> Stored:

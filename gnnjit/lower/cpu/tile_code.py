@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,9 +11,8 @@ from llvmlite import ir
 
 from gnnjit.ir.program import Atom, Equation, Value
 from gnnjit.ir.space import Space
+from gnnjit.lower.cpu.accumulators import Accumulator, GrowingSums, Place, Places
 from gnnjit.lower.cpu.edge_tiles import TileProduct, Tiling, reads, results
-from gnnjit.lower.cpu.index_rules import combiner
-from gnnjit.lower.cpu.job import JobReader
 from gnnjit.lower.cpu.math_rules import convert
 from gnnjit.lower.cpu.matvec import SharedMatrix
 from gnnjit.lower.cpu.outer_products import Collector
@@ -28,7 +27,7 @@ COLLECTED = 64
 """Edges whose factors of outer products are collected at most."""
 
 
-class TiledEdges(JobReader):
+class TiledEdges(GrowingSums):
     """The part of a traversal's code that takes edges in tiles."""
 
     row: ir.Value
@@ -138,7 +137,7 @@ class TiledEdges(JobReader):
         """An input of an element: loaded at once where it is small."""
         pointer = self.input(position, value, at)
         found = Stored(pointer, value.dtype, value.dtype, value.size)
-        return found if is_looped(self.m, value.size) else found.whole(self.m)
+        return found if is_looped(self.m.lanes, value.size) else found.whole(self.m)
 
     def _keeping(self, atom: Atom, memory: Stored) -> Sink:
         """Stores a value in the dtype of `memory`."""
@@ -176,7 +175,7 @@ class TiledEdges(JobReader):
         results = {p.eqn.outputs[0]: p.result for p in self.tiling.products}
         for value in self.tiling.loads[stage]:
             found = tile.value(value, {**self.tiling.stored, **results}[value])
-            self.env[value] = found if is_looped(self.m, value.size) else found.whole(self.m)
+            self.env[value] = found if is_looped(self.m.lanes, value.size) else found.whole(self.m)
 
     def _multiply(self, product: TileProduct, count: ir.Value, memory: ir.Value) -> None:
         batch, rows, inner = product.plan.places.shape
@@ -220,7 +219,7 @@ class TiledEdges(JobReader):
         self.tile_memory = self.m.call("malloc", PTR, [I64(size + each * collected)])
         return self.m.offset(self.tile_memory, size, 1), collected
 
-    def tiled_edge(self, slot: ir.Value, places: Mapping[Any, tuple[ir.Value, ...]]) -> None:
+    def tiled_edge(self, slot: ir.Value, places: Places) -> None:
         """Compute the tile that begins with a slot, if one does; then what is left of the edge."""
         b, m, tiling = self.b, self.m, self.tiling
         with m.when(b.icmp_signed(">=", slot, b.load(self.tile_until, typ=I64))):
@@ -251,21 +250,8 @@ class TiledEdges(JobReader):
         if self.collector:
             self.collector.next()
 
-    def _adding(self, acc: Any, places: tuple[ir.Value, ...]) -> Sink:
-        """Adds a value to an accumulator, or takes the larger or smaller of both."""
-        m, combine = self.m, combiner(self.m, acc.op.kind, acc.dtype)
-        size = acc.value.size
-
-        def take(vec: Vec, at: ir.Value) -> None:
-            new = Vec(acc.dtype, vec.size, vec.chunks)
-            if is_looped(m, size):
-                memory = Stored(places[0], acc.dtype, acc.dtype, size)
-                memory.store(m, combine(memory.load(m, at, vec.size), new), at)
-                return
-            some = places[at.constant // m.lanes :][:1]
-            m.assign(some, combine(m.value_of(some, new), new))
-
-        return acc.value, take
+    def _adding(self, acc: Accumulator, place: Place) -> Sink:
+        return acc.value, lambda vec, at: self.grow(acc, place, vec, at)
 
     def _collecting(self, collector: Collector) -> list[Sink]:
         """Stores the factors of outer products."""

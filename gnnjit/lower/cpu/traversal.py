@@ -21,42 +21,26 @@ import math
 import numpy as np
 from llvmlite import ir
 
-from gnnjit.ir.program import Atom, Equation, Lax, Literal, Reduce, Value
+from gnnjit.ir.program import Atom, Equation, Lax, Literal, Value
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import TableRows
 from gnnjit.lower.cpu import tables
+from gnnjit.lower.cpu.accumulators import Accumulator, Places, accumulators
 from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.edge_lanes import EdgesInLanes
 from gnnjit.lower.cpu.elementwise_rules import RULES, CodeSite
-from gnnjit.lower.cpu.index_rules import combiner, identity
 from gnnjit.lower.cpu.job import Word
 from gnnjit.lower.cpu.math_rules import convert
 from gnnjit.lower.cpu.matvec import Product, SharedMatrix
 from gnnjit.lower.cpu.outer_products import Collector, Products
-from gnnjit.lower.cpu.simd import I32, I64, PTR, Vec, is_half, mangle
+from gnnjit.lower.cpu.simd import I32, I64, PTR, Vec, mangle
 from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Factors, Spec
-from gnnjit.lower.cpu.stored import Env, Stored, is_looped
+from gnnjit.lower.cpu.stored import Env, Stored
 from gnnjit.lower.cpu.tile_code import TiledEdges
 from gnnjit.lower.lowering import Unsupported
 
 LINES_IN_FLIGHT = 96
 """Cache lines asked for ahead of their use, about as many as a core can wait for."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Accumulator:
-    """A reduced output: where its parts lie in a task's record (bytes), and its dtype there."""
-
-    output: int
-    op: Reduce
-    value: Atom
-    dtype: np.dtype
-    leading: int
-    trailing: int
-
-
-Places = dict[Accumulator, tuple[ir.Value, ...]]
-"""Where accumulators are kept while they grow."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,19 +52,6 @@ class RowPart:
     until: ir.Value
     hub: ir.Value
     leads: ir.Value
-
-
-def accumulators(spec: Spec) -> tuple[list[Accumulator], int]:
-    """The reduced outputs and the size of a task's record."""
-    out, at = [], 0
-    for number, (op, value) in enumerate(zip(spec.reductions, spec.body.outputs, strict=True)):
-        if op is None:
-            continue
-        dtype = np.dtype(np.float32) if is_half(value.dtype) else value.dtype
-        size = math.prod(value.shape) * dtype.itemsize
-        out.append(Accumulator(number, op, value, dtype, at, at + size))
-        at += 2 * size
-    return out, -(-at // 64) * 64
 
 
 class TraversalCode(EdgesInLanes, TiledEdges):
@@ -175,7 +146,7 @@ class TraversalCode(EdgesInLanes, TiledEdges):
         if self.collector and not self.group_outers:
             self.collector.multiply()
         for acc in self.grown:
-            self._put(acc, m.offset(self.task_record, acc.leading, 1), totals)
+            self.store_part(acc, m.offset(self.task_record, acc.leading, 1), totals[acc])
         if self.spec.tiling:
             m.call("free", ir.VoidType(), [self.tile_memory])
         b.ret_void()
@@ -218,7 +189,7 @@ class TraversalCode(EdgesInLanes, TiledEdges):
         found = self.fresh(self.held)
         for acc in self.held:
             if acc.output in self.spec.starts:
-                m.assign(found[acc], self._start(acc, part))
+                self.go_on(acc, found[acc], part.row, part.leads)
         if self.spec.config.lanes:
             self.row_in_lanes(part.since, part.until, {**found, **totals})
         else:
@@ -232,11 +203,11 @@ class TraversalCode(EdgesInLanes, TiledEdges):
             with then, m.scope():
                 for acc in self.held:
                     at = b.select(part.leads, I64(acc.leading), I64(acc.trailing))
-                    self._put(acc, m.offset(self.task_record, at, 1), found)
+                    self.store_part(acc, m.offset(self.task_record, at, 1), found[acc])
             with otherwise, m.scope():
                 empty = b.icmp_signed("==", part.since, part.until)
                 for acc in self.held:
-                    self._finish_row(acc, part.row, empty, found)
+                    self.finish_row(acc, part.row, empty, found[acc])
 
     def _totals_of_group(self, part: RowPart) -> list[ir.Value]:
         """Where the sums of outer products of a group, or of a part of a large one, grow."""
@@ -258,9 +229,7 @@ class TraversalCode(EdgesInLanes, TiledEdges):
         self._prefetch(slot)
         self.compute(PER_EDGE)
         for acc, place in places.items():
-            new = self._spread(acc)
-            old = m.value_of(place, new)
-            m.assign(place, combiner(m, acc.op.kind, acc.dtype)(old, new))
+            self.grow(acc, place, self.read(acc.value))
         for number, (op, value) in enumerate(zip(spec.reductions, spec.body.outputs, strict=True)):
             if op is None:
                 row = self._element(self.output(number), value, self.endpoint[Space.EDGE])
@@ -439,50 +408,3 @@ class TraversalCode(EdgesInLanes, TiledEdges):
             Vec(acc.dtype, left.size, left.chunks),
             Vec(acc.dtype, right.size, right.chunks),
         )
-
-    # -- accumulators -----------------------------------------------------------------------
-
-    def _like(self, acc: Accumulator) -> Vec:
-        """What the accumulator starts with."""
-        size = math.prod(self.spec.shape(acc.value))
-        return self.m.literal(acc.dtype, identity(acc.op.kind, acc.dtype), size)
-
-    def _spread(self, acc: Accumulator) -> Vec:
-        value = self.read(acc.value)
-        return Vec(acc.dtype, value.size, value.chunks)
-
-    def fresh(self, group: list[Accumulator]) -> Places:
-        out = {}
-        for acc in group:
-            like = self._like(acc)
-            looped = self.spec.tiling and is_looped(self.m, like.size)
-            out[acc] = self.m.array(like) if looped else self.m.variable(like)
-            self.m.assign(out[acc], like)
-        return out
-
-    def _start(self, acc: Accumulator, part: RowPart) -> Vec:
-        """What a row goes on from: of a hub, in the task where it begins."""
-        pointer = self._element(self.start(acc.output), acc.value, part.row)
-        given = self.m.load(pointer, acc.value.dtype, self.spec.places(acc.value))
-        pairs = zip(self._like(acc).chunks, given.chunks, strict=True)
-        chunks = tuple(self.b.select(part.leads, nothing, x) for nothing, x in pairs)
-        return Vec(acc.dtype, given.size, chunks)
-
-    def _put(self, acc: Accumulator, pointer: ir.Value, places: Places) -> None:
-        """Store raw accumulators into the task's record."""
-        if self.spec.shape(acc.value) != acc.value.shape:
-            pointer = self.m.offset(pointer, self.feature, acc.dtype.itemsize)
-        vec = self.m.value_of(places[acc], self._like(acc))
-        self.m.store(vec, pointer, self.spec.places(acc.value))
-
-    def _finish_row(self, acc: Accumulator, row: ir.Value, empty: ir.Value, places: Places) -> None:
-        vec = self.finished(acc, self.m.value_of(places[acc], self._like(acc)), empty)
-        pointer = self._element(self.output(acc.output), acc.value, row)
-        self.m.store(vec, pointer, self.spec.places(acc.value))
-
-    def finished(self, acc: Accumulator, vec: Vec, empty: ir.Value) -> Vec:
-        """The result in its own dtype; 0 where nothing was reduced, unless it is partial."""
-        chunks = vec.chunks
-        if acc.op.kind != "sum" and not self.spec.partial:
-            chunks = tuple(self.b.select(empty, ir.Constant(c.type, None), c) for c in chunks)
-        return Vec(acc.value.dtype, vec.size, chunks)

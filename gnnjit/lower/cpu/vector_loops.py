@@ -5,9 +5,9 @@
 
 A loop takes the scalars of values of one size, those at hand together. What it makes is kept in
 memory where something else than the loop reads it. A sum over a value's scalars ends a loop: what
-is made of it belongs to a later one. Products of two values of the edge have loops of their own
-(`edge_products`). All other code ("narrow") is written out, vector by vector: values of a few
-vectors, scalars, and what moves scalars about.
+is made of it belongs to a later one. Products of two values of the edge, and repeats and sums of
+rows, have loops of their own (`edge_products`, `edge_rows`). All other code ("narrow") is written
+out, vector by vector: values of a few vectors, scalars, and what moves scalars about.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from llvmlite import ir
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Value
 from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.edge_products import EdgeProduct, without_transposes
+from gnnjit.lower.cpu.edge_rows import REDUCTIONS, EdgeRows, Joined, with_repeats
 from gnnjit.lower.cpu.elementwise_rules import RULES, CodeSite
 from gnnjit.lower.cpu.index_rules import combiner, identity
 from gnnjit.lower.cpu.math_rules import ELEMENTWISE
@@ -29,7 +30,6 @@ from gnnjit.lower.cpu.simd import I64, Vec
 from gnnjit.lower.cpu.stored import Env, Stored, is_looped, scratch
 
 RESHAPES = ("reshape", "squeeze", "expand_dims", "broadcast_in_dim")
-REDUCTIONS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min"}
 
 Sink = tuple[Atom, Callable[[Vec, ir.Value], None]]
 """A value, and what takes its scalars from a place on."""
@@ -60,6 +60,7 @@ class VectorLoops:
         """kept: values that `env` must have afterwards."""
         kept = set(kept)
         equations = without_transposes(equations, {*kept, *(atom for atom, _ in sinks)})
+        equations = with_repeats(equations, self.m.lanes)
         steps = self._steps(equations)
         made: dict[Atom, _Step] = {v: steps[e] for e in equations for v in e.outputs}
         stored = set(kept)
@@ -117,8 +118,8 @@ class VectorLoops:
         sizes = {_scalars(a) for a in eqn.inputs}
         if op.name in REDUCTIONS:
             (size,) = sizes
-            return size if out.size == 1 and is_looped(self.m, size) else None
-        if not is_looped(self.m, out.size) or not sizes or not sizes <= {1, out.size}:
+            return size if out.size == 1 and is_looped(self.m.lanes, size) else None
+        if not is_looped(self.m.lanes, out.size) or not sizes or not sizes <= {1, out.size}:
             return None
         if op.name in RESHAPES:
             return out.size
@@ -131,35 +132,45 @@ class VectorLoops:
     # -- narrow code ------------------------------------------------------------------------
 
     def _write_out(self, eqn: Equation, stored: set[Atom]) -> None:
-        view = self._view(eqn)
-        if view is not None:
-            self.env[eqn.outputs[0]] = view
+        views = self._views(eqn)
+        if views is not None:
+            self.env.update(zip(eqn.outputs, views, strict=True))
             return
-        product = EdgeProduct.of(eqn, self.m.lanes)
-        if product is not None:
-            self.env[eqn.outputs[0]] = product.emit(self.m, self._operand)
+        kinds = (EdgeProduct, EdgeRows, Joined)
+        looped = next(filter(None, (kind.of(eqn, self.m.lanes) for kind in kinds)), None)
+        if looped is not None:
+            self.env[eqn.outputs[0]] = looped.emit(self.m, self._operand)
             return
         for value, vec in zip(eqn.outputs, self.written_out(eqn), strict=True):
             self.env[value] = vec
-            if is_looped(self.m, value.size) and value in stored:
+            if is_looped(self.m.lanes, value.size) and value in stored:
                 memory = scratch(self.m, value)
                 memory.store(self.m, vec, I64(0))
                 self.env[value] = memory
 
-    def _view(self, eqn: Equation) -> Stored | None:
+    def _views(self, eqn: Equation) -> list[Stored] | None:
         """Consecutive scalars of a value in memory."""
-        if not isinstance(eqn.op, Lax) or eqn.op.name != "slice":
+        if not isinstance(eqn.op, Lax) or eqn.op.name not in ("slice", "split"):
             return None
-        (source,), (out,) = eqn.inputs, eqn.outputs
+        (source,) = eqn.inputs
         found = self.env.get(source) if isinstance(source, Value) else None
-        starts, strides = eqn.op["start_indices"], eqn.op["strides"]
-        outer = source.shape[:-1]
-        if not isinstance(found, Stored) or out.shape[:-1] != outer or math.prod(outer) != 1:
+        if not isinstance(found, Stored):
             return None
-        if strides is not None and strides[-1] != 1:
+        if eqn.op.name == "split":
+            axis = eqn.op["axis"]
+            starts = np.cumsum([0, *eqn.op["sizes"][:-1]])
+        else:
+            strides = eqn.op["strides"] or (1,) * len(source.shape)
+            cut = [k for k, n in enumerate(eqn.outputs[0].shape) if n != source.shape[k]]
+            axis = cut[0] if cut else 0
+            starts = np.array(eqn.op["start_indices"])[[axis]]
+            if len(cut) > 1 or strides[axis] != 1:
+                return None
+        if math.prod(source.shape[:axis]) != 1:
             return None
-        pointer = self.m.offset(found.pointer, int(starts[-1]) * found.kind.itemsize, 1)
-        return dataclasses.replace(found, pointer=pointer, size=out.size)
+        step = math.prod(source.shape[axis + 1 :])
+        pairs = zip(starts.tolist(), eqn.outputs, strict=True)
+        return [found.part(self.m, k * step, out.size) for k, out in pairs]
 
     def _operand(self, atom: Atom) -> Vec | Stored:
         found = self.env.get(atom) if isinstance(atom, Value) else None

@@ -1,0 +1,209 @@
+"""Values of one edge repeated, reduced over their rows and joined, as loops.
+
+    rows:     [n] -> [k, n]       for each row:     store the vector
+    scalars:  [k] -> [k, n]       for each scalar:  store a row of it
+    down:     [k, n] -> [n]       for each vector:  for each row: sum += its part
+    across:   [k, n] -> [k]       for each row:     store its sum
+    joined:   [k], [n] -> [k + n] for each part:    store its vectors
+
+Their code does not grow with the sizes; `edge_products` has products.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable
+from typing import Literal as Choice
+
+import numpy as np
+from llvmlite import ir
+
+from gnnjit.ir.build import broadcast_in_dim_op
+from gnnjit.ir.program import Atom, Equation, Lax, Value
+from gnnjit.lower.cpu.control_flow import Emitter
+from gnnjit.lower.cpu.edge_products import BLOCK, Read, copy, in_memory
+from gnnjit.lower.cpu.index_rules import combiner, identity
+from gnnjit.lower.cpu.math_rules import ELEMENTWISE
+from gnnjit.lower.cpu.matvec import register_dtype
+from gnnjit.lower.cpu.simd import I64, Vec
+from gnnjit.lower.cpu.stored import Stored, is_looped, scratch
+
+REDUCTIONS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min"}
+
+Form = Choice["rows", "scalars", "down", "across"]
+
+
+def with_repeats(equations: Iterable[Equation], lanes: int) -> list[Equation]:
+    """Elementwise equations of long values that repeat some of their inputs, after equations that
+    repeat those."""
+    found: list[Equation] = []
+    for eqn in equations:
+        inputs = []
+        for atom in eqn.inputs:
+            if _is_repeated(eqn, atom, lanes):
+                (out,) = eqn.outputs
+                op = broadcast_in_dim_op(tuple(out.shape), tuple(range(len(out.shape))))
+                repeated = Value(out.shape, atom.dtype, out.space)
+                found.append(Equation(op, (atom,), (repeated,), eqn.location))
+                atom = repeated
+            inputs.append(atom)
+        changed = tuple(inputs) != eqn.inputs
+        found.append(dataclasses.replace(eqn, inputs=tuple(inputs)) if changed else eqn)
+    return found
+
+
+def _is_repeated(eqn: Equation, atom: Atom, lanes: int) -> bool:
+    if eqn.op.name not in ELEMENTWISE or not is_looped(lanes, eqn.outputs[0].size):
+        return False
+    (out,) = eqn.outputs
+    return math.prod(atom.shape) not in (1, out.size) and len(atom.shape) == len(out.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class EdgeRows:
+    """`value`, seen as `count` rows of `length` scalars or to be repeated so. `kind`: of a
+    reduction."""
+
+    form: Form
+    value: Atom
+    out: Value
+    count: int
+    length: int
+    kind: str = ""
+
+    @staticmethod
+    def of(eqn: Equation, lanes: int) -> EdgeRows | None:
+        """None where it is something else, or small enough to be written out.
+        `lanes`: of a vector."""
+        if not isinstance(eqn.op, Lax) or len(eqn.outputs) != 1:
+            return None
+        if eqn.op.name == "broadcast_in_dim" and is_looped(lanes, eqn.outputs[0].size):
+            return _repeat(eqn, eqn.op["broadcast_dimensions"])
+        if eqn.op.name in REDUCTIONS and is_looped(lanes, math.prod(eqn.inputs[0].shape)):
+            return _reduction(eqn, eqn.op["axes"])
+        return None
+
+    def emit(self, m: Emitter, read: Read) -> Vec | Stored:
+        """The result: in memory if values of its size are."""
+        value = in_memory(m, read(self.value), register_dtype(self.value.dtype))
+        result = scratch(m, self.out)
+        {"rows": self._rows, "scalars": self._scalars, "down": self._down, "across": self._across}[
+            self.form
+        ](m, value, result)
+        return result if is_looped(m.lanes, result.size) else result.whole(m)
+
+    def _rows(self, m: Emitter, value: Stored, result: Stored) -> None:
+        def repeat(at: ir.Value, width: int) -> None:
+            vec = value.load(m, at, width)
+            with m.loop(I64(0), I64(self.count)) as row:
+                result.store(m, vec, m.b.add(m.b.mul(row, I64(self.length)), at))
+
+        m.each_vector(self.length, repeat, BLOCK)
+
+    def _scalars(self, m: Emitter, value: Stored, result: Stored) -> None:
+        with m.loop(I64(0), I64(self.count)) as row:
+            scalar, start = value.load(m, row, 1), m.b.mul(row, I64(self.length))
+            m.each_vector(
+                self.length,
+                lambda at, width: result.store(m, m.spread(scalar, width), m.b.add(start, at)),
+            )
+
+    def _down(self, m: Emitter, value: Stored, result: Stored) -> None:
+        combine = combiner(m, self.kind, value.kind)
+
+        def total(at: ir.Value, width: int) -> None:
+            nothing = self._nothing(m, value, width)
+            place = m.variable(nothing)
+            m.assign(place, nothing)
+            with m.loop(I64(0), I64(self.count)) as row:
+                part = value.load(m, m.b.add(m.b.mul(row, I64(self.length)), at), width)
+                m.assign(place, combine(m.value_of(place, nothing), part))
+            result.store(m, m.value_of(place, nothing), at)
+
+        m.each_vector(self.length, total, BLOCK)
+
+    def _across(self, m: Emitter, value: Stored, result: Stored) -> None:
+        with m.loop(I64(0), I64(self.count)) as row:
+            result.store(m, self._total(m, value, m.b.mul(row, I64(self.length))), row)
+
+    def _total(self, m: Emitter, value: Stored, start: ir.Value) -> Vec:
+        """Of the row that starts there."""
+        combine = combiner(m, self.kind, value.kind)
+        nothing, rest = self._nothing(m, value, m.lanes), list[Vec]()
+        place = m.variable(nothing)
+        m.assign(place, nothing)
+
+        def add(at: ir.Value, width: int) -> None:
+            part = value.load(m, m.b.add(start, at), width)
+            if width == m.lanes:
+                m.assign(place, combine(m.value_of(place, nothing), part))
+            else:
+                rest.append(_folded(m, combine, part))
+
+        m.each_vector(self.length, add)
+        total = _folded(m, combine, m.value_of(place, nothing))
+        return combine(total, rest[0]) if rest else total
+
+    def _nothing(self, m: Emitter, value: Stored, width: int) -> Vec:
+        return m.literal(value.dtype, identity(self.kind, value.dtype), width)
+
+
+@dataclasses.dataclass(frozen=True)
+class Joined:
+    """A concatenation along the first axis that has more than one element."""
+
+    parts: tuple[Atom, ...]
+    out: Value
+
+    @staticmethod
+    def of(eqn: Equation, lanes: int) -> Joined | None:
+        """None where it is something else, or small enough to be written out."""
+        if not isinstance(eqn.op, Lax) or eqn.op.name != "concatenate":
+            return None
+        (out,), axis = eqn.outputs, eqn.op["dimension"]
+        whole = math.prod(out.shape[:axis]) == 1 and is_looped(lanes, out.size)
+        return Joined(eqn.inputs, out) if whole else None
+
+    def emit(self, m: Emitter, read: Read) -> Stored:
+        result, start = scratch(m, self.out), 0
+        for atom in self.parts:
+            copy(m, read(atom), result.part(m, start))
+            start += math.prod(atom.shape)
+        return result
+
+
+def _repeat(eqn: Equation, axes: tuple[int, ...]) -> EdgeRows | None:
+    (value,), (out,) = eqn.inputs, eqn.outputs
+    size = math.prod(value.shape)
+    if not isinstance(value, Value) or size in (1, out.size):
+        return None
+    own = [axis for axis, n in zip(axes, value.shape, strict=True) if n > 1]
+    first, last = min(own), max(own) + 1
+    if math.prod(out.shape[first:last]) != size:
+        return None
+    if math.prod(out.shape[last:]) == 1:
+        return EdgeRows("rows", value, out, out.size // size, size)
+    if math.prod(out.shape[:first]) == 1:
+        return EdgeRows("scalars", value, out, size, out.size // size)
+    return None
+
+
+def _reduction(eqn: Equation, axes: tuple[int, ...]) -> EdgeRows | None:
+    (value,), (out,) = eqn.inputs, eqn.outputs
+    shape = value.shape
+    summed = [k for k in axes if shape[k] > 1]
+    kept = [k for k in range(len(shape)) if k not in axes and shape[k] > 1]
+    if not isinstance(value, Value) or not summed or not kept:
+        return None
+    total = math.prod(shape[k] for k in summed)
+    kind = REDUCTIONS[eqn.op.name]
+    if max(summed) < min(kept):
+        return EdgeRows("down", value, out, total, out.size, kind)
+    if max(kept) < min(summed):
+        return EdgeRows("across", value, out, out.size, total, kind)
+    return None
+
+
+def _folded(m: Emitter, combine: Callable[[Vec, Vec], Vec], vec: Vec) -> Vec:
+    return m.fold(combine, vec, np.arange(vec.size).reshape(1, -1))

@@ -1,0 +1,64 @@
+"""Values of an edge that are repeated, summed over rows, joined and cut, where edges go in tiles,
+against the interpreter."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite", reason="CPU kernels are generated with llvmlite")
+
+from gnnjit.ir.program import Reduce
+from gnnjit.lower.cpu import kernel
+
+from .test_edge_products import INNER, quarters
+from .test_edge_tiles import spec_of
+from .test_kernel import DST, EDGE, F32, SHARED, SRC, check, graph, trace
+
+unavailable = kernel._unavailable()
+pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
+
+TOTAL = Reduce("sum", DST)
+REDUCTIONS = (TOTAL, TOTAL, Reduce("max", DST), TOTAL, None)
+
+
+def tensor_product(own, other, edge, w):
+    """What equivariant networks do: vectors [3, n] scaled, rotated, contracted and joined."""
+    way, n = edge[:3], own.shape[1]
+    weights = edge @ w
+    first, second = weights[:n], weights[n : 2 * n]
+    rotation = jnp.outer(way, way) + jnp.eye(3, dtype=edge.dtype)
+    rotated = rotation @ other
+    back = jax.lax.dot_general(own, rotation, (((0,), (0,)), ((), ()))).T
+    vectors = rotated * first + way[:, None] * second[None] + back
+    scalars = (own * other).sum(axis=0) + (way @ other) * first
+    lengths = jnp.square(own * second).sum(axis=-1) + jnp.abs(rotated).max(axis=-1)
+    joined = jnp.concatenate([scalars, second, jnp.tanh(own).min(axis=0)])
+    return vectors, joined, lengths, vectors[1:], jnp.concatenate([own, rotated])[2:5]
+
+
+def body_of(n, dtype=F32):
+    shapes = [(DST, (3, n)), (SRC, (3, n)), (EDGE, (INNER,)), (SHARED, (INNER, 2 * n))]
+    return trace(tensor_product, *[(*s, dtype) for s in shapes])
+
+
+# In loops, with and without a part of a vector at the end; and partly written out.
+@pytest.mark.parametrize("n", [75, *(pytest.param(k, marks=pytest.mark.long) for k in (160, 33))])
+def test_tensor_products(n):
+    body, case = body_of(n), graph(300, 20, 30)
+    assert spec_of(body, REDUCTIONS).tiling is not None
+    check(body, REDUCTIONS, case, quarters(case, body), tol=2e-3)
+
+
+@pytest.mark.long
+def test_double_precision():
+    with jax.enable_x64(True):
+        body, case = body_of(75, np.float64), graph()
+        check(body, REDUCTIONS, case, quarters(case, body), tol=1e-9)
+
+
+def test_code_does_not_grow_with_the_width():
+    lines = [kernel._lines(spec_of(body_of(n), REDUCTIONS)) for n in (256, 512)]
+    assert lines[1] < 1.1 * lines[0]
