@@ -29,7 +29,7 @@ Counts = tuple[int | None, int | None]
         "src", "dst", "mask", "in_structure", "out_structure", "dropped", "whole_degree", "members",
         "relations",
     ],
-    meta_fields=["num_src", "num_dst", "num_edges", "bipartite", "nested"],
+    meta_fields=["num_src", "num_dst", "num_edges", "bipartite", "nested", "fan_in"],
 )  # fmt: skip
 @dataclasses.dataclass(frozen=True, eq=False)
 class Graph:
@@ -53,6 +53,7 @@ class Graph:
             sampled from; None for other graphs.
         members: which graph of a batch each vertex belongs to, and which vertices are padding; None
             where all belong to one graph.
+        fan_in: set where edge `i` leads from source `i` to destination `i // fan_in` (static).
     """
 
     src: EdgeIndex
@@ -69,6 +70,7 @@ class Graph:
     whole_degree: jax.Array | None = None
     members: Members | None = None
     relations: Relations | None = None
+    fan_in: int | None = None
 
     @classmethod
     def from_edges(
@@ -110,10 +112,9 @@ class Graph:
 
         Raises:
             GraphError: if an index or a relation is out of range, not an integer or not in one
-                dimension, if lengths differ, if a count is not an integer >= 0 or is missing for
-                traced edges, if both `num_nodes` and `num_src` or `num_dst` are given, if a count
-                needs 64-bit integers while JAX has them off, or if concrete edges are not as
-                `sorted_by` and `symmetric` say.
+                dimension, if lengths differ, if a count is no integer >= 0, is missing for traced
+                edges, needs 64-bit integers while JAX has them off, or is given for one vertex set
+                and for two, or if concrete edges are not as `sorted_by` and `symmetric` say.
         """
         bipartite = num_src is not None or num_dst is not None
         n_src, n_dst = validate.resolve_counts(num_nodes, num_src, num_dst)
@@ -167,6 +168,7 @@ class Graph:
             num_src=self.num_dst,
             num_dst=self.num_src,
             nested=False,
+            fan_in=None,
             whole_degree=None,
             members=None if self.members is None else self.members.reversed(self.bipartite),
             relations=relations.reversed_of(self.relations, self.src, self.mask, self.num_src),

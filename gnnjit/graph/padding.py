@@ -87,6 +87,7 @@ def padded(graph: Any, num_src: int, num_dst: int, num_edges: int, num_graphs: i
         num_src=num_src,
         num_dst=num_dst,
         num_edges=num_edges,
+        fan_in=None,
     )
     if graph.src.dtype != dtype:
         result = jax.tree.map(lambda a: a if a.dtype == np.bool_ else a.astype(dtype), result)
