@@ -56,7 +56,7 @@ class StreamError(GnnjitError, ValueError):
 
 
 class SampleError(GnnjitError, ValueError):
-    """A sampler, or a loader of batches, cannot do what it is asked to."""
+    """A sampler, a loader or a selection of neighbours cannot do what it is asked to."""
 
 
 class GnnjitWarning(UserWarning):

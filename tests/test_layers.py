@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "frontend": {"graph", "ir", "system"},
     "interop": {"graph"},
     "sample": {"graph", "partition", "store", "system"},
+    "neighborhood": {"graph", "sample"},
     "sharding": {"cost", "distributed", "graph", "partition", "system"},
     "lower": {
         "cost", "frontend", "graph", "ir", "pallas_kernels", "passes", "sharding", "system",

@@ -16,6 +16,7 @@ import gnnjit.interop.dgl
 import gnnjit.interop.jraph
 import gnnjit.interop.pyg
 import gnnjit.interop.scipy
+import gnnjit.neighborhood
 import gnnjit.nn
 import gnnjit.partition
 import gnnjit.readout
@@ -82,6 +83,10 @@ def test_names_of_sample() -> None:
         "VertexSampler", "WalkSampler", "Workers",
         "iter_dataset", "plan_graph_shapes", "plan_shapes", "plot_timeline",
     ]  # fmt: skip
+
+
+def test_names_of_neighborhood() -> None:
+    assert names(gnnjit.neighborhood) == ["HDG", "Report", "direct", "metapaths"]
 
 
 def test_names_of_streaming() -> None:

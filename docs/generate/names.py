@@ -90,6 +90,14 @@ SECTIONS = (
         "iter_dataset",
     ),
     Section(
+        "neighborhood",
+        "Neighbourhoods",
+        "What selects neighbourhoods that are not edges, and the levels that they are aggregated "
+        "over.",
+        "gnnjit.neighborhood",
+        "HDG direct metapaths Report",
+    ),
+    Section(
         "streaming",
         "Larger than memory",
         "Functions of a graph whose rows lie in a store, run block by block.",

@@ -54,6 +54,17 @@ def below(key, position, count):  # type: ignore[no-untyped-def]
     return np.int64(((z >> _HALF) * n + (((z & _LOW) * n) >> _HALF)) >> _HALF)
 
 
+@njit(nogil=True, cache=True, inline="always")
+def below_wide(key, position, count):  # type: ignore[no-untyped-def]
+    """An int64 in [0, count), for 0 < count < 2**63: the high half of a product of 128 bits."""
+    z, n = bits(key, position), np.uint64(count)
+    low, high = z & _LOW, z >> _HALF
+    n_low, n_high = n & _LOW, n >> _HALF
+    middle = high * n_low + ((low * n_low) >> _HALF)
+    other = low * n_high + (middle & _LOW)
+    return np.int64(high * n_high + (middle >> _HALF) + (other >> _HALF))
+
+
 def key_of(where: str, seed: int, *numbers: int) -> np.uint64:
     """The key of stream `numbers` of `seed`. Raises SampleError unless `seed` is a whole number
     from 0 to 2**64 - 1."""

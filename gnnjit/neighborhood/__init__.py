@@ -1,0 +1,13 @@
+"""Neighbourhoods that are not edges: selected once, then aggregated level by level.
+
+A `Graph` or `TypedGraph` enters a selection function; an `HDG` leaves it, a pytree of levels that
+are graphs, for layers and for training. Selection runs on the host, with what `sample` draws by.
+Wang et al., "FlexGraph" (2021), call these neighbour selection, aggregation and update.
+"""
+
+from gnnjit.neighborhood.direct import direct
+from gnnjit.neighborhood.hdg import HDG
+from gnnjit.neighborhood.metapaths import metapaths
+from gnnjit.neighborhood.report import Report
+
+__all__ = ["HDG", "Report", "direct", "metapaths"]

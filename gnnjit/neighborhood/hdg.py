@@ -1,0 +1,193 @@
+"""Hierarchical dependency graphs: which vertices, over which steps, make a vertex's neighbourhood.
+
+Wang et al., "FlexGraph: A Flexible and Efficient Distributed Framework for GNN Training" (2021),
+section 3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gnnjit.errors import GraphError
+from gnnjit.graph import Bipartite, Graph
+from gnnjit.graph.by_destination import ByDestination
+from gnnjit.graph.schema import features_for_types
+from gnnjit.graph.validate import check_leading, is_traced
+from gnnjit.neighborhood.numbered import numbered
+from gnnjit.neighborhood.report import Report, Selected
+from gnnjit.shapes import PyTree
+
+Level = Graph | ByDestination
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["parts", "edges"],
+    meta_fields=["relations", "num_types", "longest", "types", "sizes", "root_type", "selected"],
+)
+@dataclasses.dataclass(frozen=True, eq=False)
+class HDG:
+    """The hierarchical dependency graphs of all vertices: a frozen pytree, to be passed as an
+    argument. The functions of `gnnjit.neighborhood` make one.
+
+    Every vertex is a root. Its neighbours are of one or several types (metapaths, hops, anchor
+    sets), the leaves of the schema tree, which all roots share. A neighbour is a vertex, or an
+    instance of several. `levels` has, bottom up, whichever of these there are:
+
+    - vertices to instances;
+    - instances, or else vertices, to (root, type), number `root * num_types + type`;
+    - (root, type) to the root: every root has `num_types` edges, and the level runs as a dense
+      reshape and reduction.
+
+    A layer reads `e.relation`: in the first of these levels the position of the vertex in its
+    instance, in the others the number of the neighbour type, as in `w[e.relation]`. `e.data` is
+    what a selection says of edges, such as the weights of walks.
+
+    Section 3.1 of the paper. Where we differ: of levels with several neighbour types, every root
+    has every type, which may have no instances.
+
+    Attributes:
+        parts: what each level cannot derive.
+        edges: the data of each level's edges, `[num_edges, ...]`, or None.
+        relations: what `e.relation` is at each level, "position", "type" or "" (static).
+        num_types: neighbour types (static).
+        longest: the most vertices of an instance; 1 where neighbours are vertices (static).
+        types, sizes: vertex types in the order in which their vertices are numbered, and how many
+            each has (static). `types` is empty where the graph has none.
+        root_type: the type of the roots, or None (static).
+        selected: what `report` says.
+    """
+
+    parts: tuple[Level, ...]
+    edges: tuple[PyTree, ...]
+    relations: tuple[str, ...]
+    num_types: int
+    longest: int
+    types: tuple[str, ...]
+    sizes: tuple[int, ...]
+    root_type: str | None
+    selected: Selected
+
+    @functools.cached_property
+    def levels(self) -> tuple[Graph, ...]:
+        """A graph for each level, from the bottom up: what any layer takes. Those of an HDG that is
+        an argument of a compiled function are derived in it, and never stored."""
+        traced = is_traced(self)
+        # One that a compiled function captures is concrete, and what it keeps must be so too.
+        with contextlib.nullcontext() if traced else jax.ensure_compile_time_eval():
+            made = [p if isinstance(p, Graph) else p.graph(traced) for p in self.parts]
+            counts = {"position": self.longest, "type": self.num_types, "": 0}
+            each = zip(made, self.relations, strict=True)
+            return tuple(numbered(graph, kind, counts[kind]) for graph, kind in each)
+
+    @property
+    def num_roots(self) -> int:
+        """The roots: all vertices, or those of one type."""
+        return self.parts[-1].num_dst
+
+    def __call__(self, x: PyTree, *stages: Callable[..., Any]) -> PyTree:
+        """Aggregate from the bottom up, one stage a level, then update.
+
+        Each level's stage is called as `stage(level, features)`, as layers and modules are, with
+        `edges=` where the selection has data. `e.src` is a value of the level below, at
+        the bottom a vertex's features; `v` are the features of the root. A stage with parameters:
+        `functools.partial(layer, p=p)`, `lambda level, x: layer(level, x, p)`, or a method of a
+        module.
+
+        Args:
+            x: a pytree of `[N, ...]`; of typed graphs a dictionary of them by type, arrays of one
+                width for all types.
+            stages: one for each level, and the update, if there is one: any function of the roots'
+                features and what the last level gives.
+
+        Returns:
+            what the last stage gives, `[roots, ...]`.
+
+        Raises:
+            GraphError: there are fewer stages, or more, than levels and an update, or `x` does not
+                fit the vertices.
+        """
+        count = len(self.parts)
+        if len(stages) not in (count, count + 1):
+            raise GraphError(
+                f"an HDG of {count} levels was called with {len(stages)} stages, expected {count}, "
+                f"or {count + 1} with the update: pass one layer for each level, from the bottom up"
+            )
+        h, roots = self._features(x)
+        for i, (level, data) in enumerate(zip(self.levels, self.edges, strict=True)):
+            given = {} if data is None else {"edges": data}
+            features = Bipartite(h, self._at_destinations(i, roots)) if level.bipartite else h
+            h = stages[i](level, features, **given)
+        return h if len(stages) == count else stages[-1](roots, h)
+
+    def _features(self, x: PyTree) -> tuple[PyTree, PyTree]:
+        """Those of all vertices, and those of the roots."""
+        if not self.types:
+            check_leading("x", x, self.sizes[0], "vertices", "pass arrays with one row per vertex")
+            return x, x
+        present = {t: x[t] for t in self.types if t in x} if isinstance(x, Mapping) else x
+        features_for_types(present, self.types, "x")
+        kinds = []
+        for t, n in zip(self.types, self.sizes, strict=True):
+            name, kind = f"x[{t!r}]", f"vertices of type {t!r}"
+            check_leading(name, x[t], n, kind, "pass arrays with one row per vertex")
+            kinds.append(jax.tree.map(lambda a: (a.shape[1:], a.dtype), x[t]))
+        for t, kind in zip(self.types, kinds, strict=True):
+            if kind != kinds[0]:
+                raise GraphError(
+                    f"x[{t!r}] has rows of {kind} and x[{self.types[0]!r}] of {kinds[0]} (shape, "
+                    f"dtype), expected the same for all types: apply a linear map to each type"
+                )
+        every = jax.tree.map(lambda *rows: jnp.concatenate(rows), *(x[t] for t in self.types))
+        return every, x[self.root_type]
+
+    def _at_destinations(self, number: int, roots: PyTree) -> PyTree:
+        """The features of the root of each destination of a level."""
+        last, times = len(self.parts) - 1, self.num_types
+        if number == last:
+            return roots
+        if self.relations[number] != "position":  # of (root, type)
+            return jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x), times, axis=0), roots)
+        above = self.levels[number + 1].dst
+        above = above if number + 1 == last else above // times
+        return jax.tree.map(lambda x: jnp.asarray(x)[above], roots)
+
+    def report(self) -> Report:
+        """Sizes, caps, what was cut, and bytes beside those of the graph and of naive lists.
+
+        Raises GraphError inside `jit`, where none of it is known.
+        """
+        if is_traced(self):
+            raise GraphError(
+                "report() was called on a traced HDG, expected a concrete one: call it outside jit"
+            )
+        rows, selected = self.selected.rows, self.selected
+        whole = (self.levels, self.edges)
+        return Report(
+            by=selected.by,
+            rows=rows,
+            cap=selected.cap,
+            cut=sum(found - kept for _, kept, found, _ in rows),
+            levels=tuple((p.num_src, p.num_dst, p.num_edges) for p in self.parts),
+            num_bytes=num_bytes(self),
+            level_bytes=num_bytes(whole),
+            graph_bytes=selected.graph_bytes,
+            list_bytes=selected.list_bytes,
+        )
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{p.num_edges} edges" for p in self.parts)
+        kinds = f", {self.num_types} neighbour types" if self.num_types > 1 else ""
+        return f"HDG({self.selected.by}: {self.num_roots} roots{kinds}; levels of {sizes})"
+
+
+def num_bytes(tree: PyTree) -> int:
+    """Bytes of the arrays of a pytree, each counted once."""
+    return sum({id(leaf): leaf.nbytes for leaf in jax.tree.leaves(tree)}.values())
