@@ -86,7 +86,10 @@ def test_names_of_sample() -> None:
 
 
 def test_names_of_neighborhood() -> None:
-    assert names(gnnjit.neighborhood) == ["HDG", "Report", "direct", "metapaths"]
+    assert names(gnnjit.neighborhood) == [
+        "HDG", "Records", "Report", "anchors", "direct", "hops", "metapaths", "random_walks",
+        "select",
+    ]  # fmt: skip
 
 
 def test_names_of_streaming() -> None:

@@ -5,9 +5,23 @@ are graphs, for layers and for training. Selection runs on the host, with what `
 Wang et al., "FlexGraph" (2021), call these neighbour selection, aggregation and update.
 """
 
+from gnnjit.neighborhood.anchors import anchors
 from gnnjit.neighborhood.direct import direct
 from gnnjit.neighborhood.hdg import HDG
+from gnnjit.neighborhood.hops import hops
 from gnnjit.neighborhood.metapaths import metapaths
+from gnnjit.neighborhood.random_walks import random_walks
 from gnnjit.neighborhood.report import Report
+from gnnjit.neighborhood.select import Records, select
 
-__all__ = ["HDG", "Report", "direct", "metapaths"]
+__all__ = [
+    "HDG",
+    "Records",
+    "Report",
+    "anchors",
+    "direct",
+    "hops",
+    "metapaths",
+    "random_walks",
+    "select",
+]
