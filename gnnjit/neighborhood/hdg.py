@@ -159,6 +159,27 @@ class HDG:
         above = above if number + 1 == last else above // times
         return jax.tree.map(lambda x: jnp.asarray(x)[above], roots)
 
+    def pad(self, num_edges: int) -> HDG:
+        """With the edges of the lowest level padded to a capacity: neighbours that are selected
+        anew, in each epoch for instance, then run what was compiled for those before. Walks have
+        `num_roots * top_k` at most. Capped metapaths keep their sizes, and need none.
+
+        Raises:
+            GraphError: if neighbours are instances, or there are more edges.
+        """
+        if self.longest > 1 or self.relations[0] == "position":
+            raise GraphError(
+                "pad() was called on an HDG of instances, expected neighbours that are vertices: "
+                "select metapaths with a cap, whose sizes do not depend on the seed"
+            )
+        lowest = self.parts[0]
+        graph = lowest if isinstance(lowest, Graph) else lowest.graph(is_traced(self))
+        padded, data = graph.pad(num_edges=num_edges), self.edges[0]
+        data = None if data is None else padded.pad_edges(data)
+        return dataclasses.replace(
+            self, parts=(padded, *self.parts[1:]), edges=(data, *self.edges[1:])
+        )
+
     def report(self) -> Report:
         """Sizes, caps, what was cut, and bytes beside those of the graph and of naive lists.
 

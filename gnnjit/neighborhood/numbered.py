@@ -33,6 +33,8 @@ def numbered(graph: Graph, kind: str, count: int) -> Graph:
         number, degree = edge % dst.dtype.type(max(1, count)), xp.ones(graph.num_edges, np.int32)
     else:
         number, degree = dst % dst.dtype.type(max(1, count)), xp.diff(first)[dst]
+    if graph.mask is not None:
+        degree = degree * xp.asarray(graph.mask)
     found = Relations(number.astype(np.int32), degree.astype(np.int32), count)
     found = found if traced else hosting.to_device(found, graph.dst)
     return dataclasses.replace(graph, relations=found)

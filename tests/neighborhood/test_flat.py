@@ -163,6 +163,25 @@ def test_anchors_are_the_nearest_of_each_set() -> None:
     assert pairs(near) == [(j, u) for j, u, c in wanted if c >= 0.5]
 
 
+def test_neighbours_selected_anew_share_what_is_compiled() -> None:
+    graph, x, traces = small(), jnp.arange(7.0), []
+    pooled = gnnjit.layer(lambda v, e: gnnjit.sum(e.data * e.src))
+    w = jnp.asarray([1.0, 2.0, 3.0])
+    top = gnnjit.layer(lambda v, e: gnnjit.sum(w[e.relation] * e.src))
+
+    @jax.jit
+    def f(hdg: HDG, x: Any) -> Any:
+        traces.append(hdg)
+        return hdg(x, pooled) if len(hdg.parts) == 1 else hdg(x, pooled, top)
+
+    for seed in range(3):
+        walks = random_walks(graph, num_walks=2, length=2, top_k=3, seed=seed)
+        np.testing.assert_array_equal(f(walks.pad(21), x), walks(x, pooled))
+    assert len(traces) == 1
+    sets = anchors(graph, num=3, seed=1)
+    np.testing.assert_allclose(f(sets.pad(25), x), sets(x, pooled, top), rtol=1e-6)
+
+
 def test_random_anchor_sets_have_the_sizes_of_the_paper() -> None:
     graph = gnnjit.Graph.from_edges(np.arange(1024), np.roll(np.arange(1024), 1))
     hdg = anchors(graph, num=20)

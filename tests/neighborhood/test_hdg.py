@@ -158,5 +158,7 @@ def test_errors() -> None:
         hdg({**x, "d": x["d"][:2]}, mean, mean, mean)
     with pytest.raises(GraphError, match="report\\(\\) was called on a traced HDG"):
         jax.jit(lambda h: h.report())(hdg)
+    with pytest.raises(GraphError, match="pad\\(\\) was called on an HDG of instances"):
+        hdg.pad(100)
     with pytest.raises(SampleError, match="direct: got TypedGraph"):
         direct(graph)  # type: ignore[arg-type]
