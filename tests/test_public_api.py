@@ -103,8 +103,8 @@ def test_names_of_store() -> None:
 def test_names_of_modules() -> None:
     assert names(gnnjit.nn) == [
         "APPNP", "Cheb", "CommNet", "EdgeConv", "GAT", "GATv2", "GCN", "GGNN", "GIN", "GINE",
-        "GatedGCN", "GraphNet", "GraphTransformer", "HAN", "HGT", "LightGCN", "NGCF", "NNConv",
-        "PNA", "RGAT", "RGCN", "SAGE",
+        "GatedGCN", "GraphNet", "GraphTransformer", "HAN", "HGT", "JKNet", "LightGCN", "MAGNN",
+        "NGCF", "NNConv", "PGNN", "PNA", "PinSage", "RGAT", "RGCN", "SAGE",
     ]  # fmt: skip
 
 
@@ -303,8 +303,15 @@ FUNCTIONS = {
     "nn.HAN.__call__": "(self, graph, x, *, key=None)",
     "nn.HGT.__init__": "(self, in_features, out_features, *, heads=1, types, relations, rngs)",
     "nn.HGT.__call__": "(self, graph, x)",
+    "nn.JKNet.__init__": "(self, in_features, out_features, *, hops, jump='max', rngs)",
+    "nn.JKNet.__call__": "(self, hdg, x)",
     "nn.LightGCN.__init__": "(self, steps=3, *, weights=None)",
     "nn.LightGCN.__call__": "(self, graph, x, *, edges=None)",
+    "nn.MAGNN.__init__": (
+        "(self, in_features, out_features, *, hidden, heads=1, types, paths, longest=3, "
+        "encoder='rotation', semantic_features=128, rngs)"
+    ),
+    "nn.MAGNN.__call__": "(self, hdg, x)",
     "nn.NGCF.__init__": (
         "(self, in_features, hidden, *, dropout=0.0, negative_slope=0.2, normalize=False, rngs)"
     ),
@@ -313,6 +320,12 @@ FUNCTIONS = {
         "(self, in_features, hidden, out_features, *, edge_features, aggregator='sum', rngs)"
     ),
     "nn.NNConv.__call__": "(self, graph, x, /, *, edges=None, globals=None)",
+    "nn.PGNN.__init__": "(self, in_features, out_features, *, rngs)",
+    "nn.PGNN.__call__": "(self, hdg, x)",
+    "nn.PinSage.__init__": (
+        "(self, in_features, out_features, *, hidden=None, normalize=True, rngs)"
+    ),
+    "nn.PinSage.__call__": "(self, graph, x, *, edges=None)",
     "nn.PNA.__init__": (
         "(self, in_features, out_features, *, aggregators=('mean', 'min', 'max', 'std'), "
         "scalers=('identity', 'amplification', 'attenuation'), delta=None, edge_features=None, "

@@ -134,7 +134,7 @@ SECTIONS = (
         "Published layers, each one file in the public vocabulary.",
         "gnnjit.nn",
         "GCN SAGE GAT GATv2 GIN GatedGCN CommNet GGNN EdgeConv GINE NNConv GraphNet PNA "
-        "GraphTransformer Cheb APPNP LightGCN NGCF RGCN RGAT HGT HAN",
+        "GraphTransformer Cheb APPNP LightGCN NGCF RGCN RGAT HGT HAN PinSage MAGNN PGNN JKNet",
     ),
     Section(
         "linen",

@@ -19,9 +19,13 @@ from gnnjit.nn.graph_net import GraphNet
 from gnnjit.nn.graph_transformer import GraphTransformer
 from gnnjit.nn.han import HAN
 from gnnjit.nn.hgt import HGT
+from gnnjit.nn.jk_net import JKNet
 from gnnjit.nn.light_gcn import LightGCN
+from gnnjit.nn.magnn import MAGNN
 from gnnjit.nn.ngcf import NGCF
 from gnnjit.nn.nn_conv import NNConv
+from gnnjit.nn.pgnn import PGNN
+from gnnjit.nn.pinsage import PinSage
 from gnnjit.nn.pna import PNA
 from gnnjit.nn.rgat import RGAT
 from gnnjit.nn.rgcn import RGCN
@@ -36,7 +40,9 @@ __all__ = [
     "GINE",
     "HAN",
     "HGT",
+    "MAGNN",
     "NGCF",
+    "PGNN",
     "PNA",
     "RGAT",
     "RGCN",
@@ -48,6 +54,8 @@ __all__ = [
     "GatedGCN",
     "GraphNet",
     "GraphTransformer",
+    "JKNet",
     "LightGCN",
     "NNConv",
+    "PinSage",
 ]

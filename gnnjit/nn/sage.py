@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 import gnnjit
@@ -13,6 +12,7 @@ from gnnjit.graph import Graph
 from gnnjit.nn.arguments import check_choice, check_flags, check_rngs, check_sizes
 from gnnjit.nn.edge_features import check_weights
 from gnnjit.nn.init import glorot
+from gnnjit.nn.unit import unit
 
 Aggregator = Literal["mean", "sum", "max", "pool"]
 
@@ -89,11 +89,7 @@ class SAGE(nnx.Module):
         out = self.own(v) + self.neighbors(
             self._aggregate(e.data * message if weighted else message)
         )
-        if not self.normalize:
-            return out
-        square = jnp.sum(out * out)
-        some = square > 0  # a row of zeros stays zero, with a zero gradient
-        return jnp.where(some, out * jax.lax.rsqrt(jnp.where(some, square, 1)), out)
+        return unit(out) if self.normalize else out
 
     def _aggregate(self, message: jax.Array) -> jax.Array:
         """What the neighbours contribute, per vertex."""

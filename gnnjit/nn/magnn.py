@@ -1,0 +1,150 @@
+"""Attention to metapath instances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+import gnnjit
+from gnnjit.errors import LayerError
+from gnnjit.graph import Bipartite
+from gnnjit.neighborhood import HDG
+from gnnjit.nn.arguments import check_choice, check_rngs, check_sizes
+from gnnjit.nn.init import glorot, per_head
+from gnnjit.nn.schema import linear_of_types, widths
+
+Encoder = Literal["mean", "rotation"]
+
+
+class MAGNN(nnx.Module):
+    """`h'[v] = W sum over metapaths P of beta_P h_P[v] + b`, where `h_P[v] = elu(sum over instances
+    i of P at v of alpha_i z_i)`, per head, `alpha = softmax over i of leaky_relu(a_P . z_v + b_P .
+    z_i)`, `beta = softmax over P of q . mean over v of tanh(K h_P[v] + k)`; `z_v` is a linear map
+    of the features for each type, and `z_i` encodes the `z` of the vertices of an instance.
+
+    Fu, Zhang, Meng & King, "MAGNN: Metapath Aggregated Graph Neural Network for Heterogeneous Graph
+    Embedding" (2020), equations 1 to 11. Encoders: "mean" (equation 3), and "rotation" (equation
+    5), `o_0 = z_0, o_j = z_j + o_{j-1} * r_Pj`, the last one over the number of vertices, of pairs
+    of features as complex numbers and `|r| = 1`. Where we differ: each step of each metapath has
+    its own `r`, in place of one for each relation, and shorter ones are turned as a whole by those
+    that they have no steps for; no nonlinearity after `W`.
+
+    Args:
+        in_features: F, for all types or by type.
+        out_features: F'.
+        hidden: of one head, for `z`.
+        heads: their number.
+        types: of vertices, `hdg.types`.
+        paths: the number of metapaths, `hdg.num_types`.
+        longest: the most vertices of an instance, `hdg.longest`.
+        encoder: of instances.
+        semantic_features: the length of `q`.
+        rngs: draws the weights.
+
+    Raises:
+        LayerError: a size, name, type or `rngs` is no such value, or `hidden` is odd and instances
+            are rotated.
+    """
+
+    def __init__(
+        self,
+        in_features: int | Mapping[str, int],
+        out_features: int,
+        *,
+        hidden: int,
+        heads: int = 1,
+        types: Sequence[str],
+        paths: int,
+        longest: int = 3,
+        encoder: Encoder = "rotation",
+        semantic_features: int = 128,
+        rngs: nnx.Rngs,
+    ):
+        check_sizes("MAGNN", out_features=out_features, hidden=hidden, heads=heads, paths=paths)
+        check_sizes("MAGNN", longest=longest, semantic_features=semantic_features)
+        check_choice("MAGNN", "encoder", encoder, get_args(Encoder))
+        check_rngs("MAGNN", rngs)
+        if encoder == "rotation" and hidden % 2:
+            raise LayerError(
+                f"nn.MAGNN: hidden is {hidden} and encoder 'rotation', expected an even number: "
+                f"features are pairs"
+            )
+        self.linear = linear_of_types(widths("MAGNN", in_features, types), hidden, rngs)
+        self.attend_root, self.attend_instance = (
+            nnx.Param(jnp.stack([per_head(rngs, heads, hidden) for _ in range(paths)]))
+            for _ in range(2)
+        )
+        turns = paths, longest - 1, hidden // 2
+        self.angle = nnx.Param(
+            jax.random.uniform(rngs.params(), turns, minval=-jnp.pi, maxval=jnp.pi)
+        )
+        self.longest = longest
+        self.semantic = nnx.Linear(heads * hidden, semantic_features, rngs=rngs)
+        self.query = nnx.Param(per_head(rngs, 1, semantic_features)[0])
+        self.out = nnx.Linear(heads * hidden, out_features, kernel_init=glorot, rngs=rngs)
+        self.encoder = encoder
+
+    def __call__(self, hdg: HDG, x: Mapping[str, jax.Array]) -> jax.Array:
+        """The new features of the roots, `[roots, F']`.
+
+        Args:
+            hdg: `gnnjit.neighborhood.metapaths(graph, paths)` of a typed graph.
+            x: for each of its types `[N, F]`.
+
+        Raises:
+            LayerError: `hdg` is no such, or has other metapaths.
+            GraphError: an array does not fit the graph.
+        """
+        paths, longest = len(self.angle[...]), self.longest
+        if (len(hdg.parts), hdg.num_types, hdg.longest) != (3, paths, longest):
+            raise LayerError(
+                f"nn.MAGNN: got {hdg} with at most {hdg.longest} vertices of an instance, expected "
+                f"{paths} metapaths of at most {longest}: pass paths=hdg.num_types and "
+                f"longest=hdg.longest where the module is made"
+            )
+        z = {t: self.linear[t](x[t]) for t in hdg.types if t in x}
+        path = hdg.levels[1].relations
+
+        def encode(level: Any, ends: Bipartite) -> jax.Array:
+            if self.encoder == "mean" or path is None:
+                return self.mean(level, ends)
+            return self.rotated(level, Bipartite(ends.src, path.number), self.turns())
+
+        return hdg(z, encode, self.instances, self.metapaths)
+
+    def turns(self) -> jax.Array:
+        """`[paths * longest, hidden]`, cosines and sines: a vertex is turned by all steps between
+        it and the root."""
+        angle = jnp.cumsum(self.angle[...][:, ::-1], axis=1)[:, ::-1]
+        angle = jnp.pad(angle, ((0, 0), (0, 1), (0, 0))).reshape(-1, angle.shape[-1])
+        return jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=-1)
+
+    @gnnjit.layer
+    def mean(self, v: Any, e: Any) -> jax.Array:
+        """Instances as the means of their vertices."""
+        return gnnjit.mean(e.src)
+
+    @gnnjit.layer
+    def rotated(self, v: Any, e: Any, table: jax.Array) -> jax.Array:
+        """Instances as the means of their vertices, each turned; `v` is the metapath."""
+        cos, sin = jnp.split(table[v * self.longest + e.relation], 2)
+        a, b = jnp.split(e.src, 2)
+        return gnnjit.mean(jnp.concatenate([a * cos - b * sin, a * sin + b * cos]))
+
+    @gnnjit.layer
+    def instances(self, v: Any, e: Any) -> jax.Array:
+        """`[heads * hidden]`: attention of the root to the instances of a metapath."""
+        score = self.attend_root[...][e.relation] @ v
+        score += self.attend_instance[...][e.relation] @ e.src
+        weight = gnnjit.softmax(jax.nn.leaky_relu(score, 0.2))
+        return jax.nn.elu(gnnjit.sum(weight[:, None] * e.src)).reshape(-1)
+
+    def metapaths(self, level: Any, ends: Bipartite) -> jax.Array:
+        """`[roots, F']`: attention to metapaths, the same at all roots."""
+        h = ends.src.reshape(level.num_dst, -1, ends.src.shape[-1])
+        scores = jnp.tanh(self.semantic(h)).mean(axis=0) @ self.query[...]
+        return self.out(jnp.einsum("p,npf->nf", jax.nn.softmax(scores), h))
