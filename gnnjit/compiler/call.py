@@ -31,6 +31,7 @@ from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.planner.plan import Problem
 from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
+from gnnjit.sharding.sharded_typed_graph import ShardedTypedGraph
 from gnnjit.system.contexts import Context
 from gnnjit.system.memory_budget import default_budget
 
@@ -105,7 +106,9 @@ class TracedCall:
             return x
         if self.pools:
             return members.without_padding(self.graph, x, space)
-        return self.graph.without_padding(x) if isinstance(self.graph, ShardedGraph) else x
+        if not isinstance(self.graph, ShardedGraph):
+            return x
+        return self.graph.without_padding(x, space)
 
     def run(self) -> Any:
         if _reference.value:
@@ -247,7 +250,7 @@ def calls_of(
 
     Raises LayerError, in the name of `asked`, where there is none.
     """
-    if is_layer(target) and not any(isinstance(a, TypedGraph) for a in args):
+    if is_layer(target) and not any(isinstance(a, TypedGraph | ShardedTypedGraph) for a in args):
         owner = getattr(target, "__self__", None)
         args = args if owner is None else (owner, *args)
         rest = dict(keywords)
@@ -280,7 +283,7 @@ def trace_call(
     _check_sizes(definition, graph, x, edges)
     graph.check(of_graphs, Space.GRAPH, f"{where}: globals")
     if isinstance(graph, ShardedGraph):
-        _check_mesh(definition)
+        check_mesh(definition)
     else:
         x = graph.at_both_ends(x)
     src, dst = (x.src, x.dst) if isinstance(x, Bipartite) else (x, x)
@@ -356,7 +359,7 @@ def _check_sizes(definition: Definition, graph: AnyGraph, x: Any, edges: Any) ->
     graph.check(edges, Space.EDGE, where + "edges")
 
 
-def _check_mesh(definition: Definition) -> None:
+def check_mesh(definition: Definition) -> None:
     """Layers on shards are left to XLA's partitioner, which explicit axes forbid."""
     mesh = jax.sharding.get_abstract_mesh()
     if jax.sharding.AxisType.Explicit in mesh.axis_types:

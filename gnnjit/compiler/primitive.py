@@ -134,7 +134,8 @@ def _device_bytes(graph: AnyGraph, x: Any, space: Space) -> int:
 def _sizes_here(graph: AnyGraph) -> GraphSizes:
     """Vertices and edges that one device works on."""
     if isinstance(graph, ShardedGraph):
-        return GraphSizes(graph.num_rows, graph.num_rows, graph.num_slots, graph.num_graphs)
+        sources = graph.rows("src").length
+        return GraphSizes(sources, graph.num_rows, graph.num_slots, graph.num_graphs)
     return GraphSizes(graph.num_src, graph.num_dst, graph.num_edges, graph.num_graphs)
 
 

@@ -1,4 +1,4 @@
-"""A layer's call on a `TypedGraph`: traced once for each vertex type, run relation by relation."""
+"""A layer's call on a typed graph: traced once for each vertex type, run relation by relation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit import _compat
-from gnnjit.compiler.call import Definition, TracedCall, owner_missing
+from gnnjit.compiler.call import Definition, TracedCall, check_mesh, owner_missing
 from gnnjit.errors import LayerError
 from gnnjit.frontend.arguments import checked
 from gnnjit.frontend.by_hand import muted
@@ -27,12 +27,16 @@ from gnnjit.ir.evaluate import literal_array
 from gnnjit.ir.interpret import Incidence, interpret
 from gnnjit.ir.program import Atom, Literal, Program, Value
 from gnnjit.ir.space import Space
+from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
+from gnnjit.sharding.sharded_typed_graph import ShardedTypedGraph
 from gnnjit.system.memory_budget import default_budget
+
+AnyTyped = TypedGraph | ShardedTypedGraph
 
 
 def is_typed(args: Sequence[Any]) -> bool:
     """Whether a layer is called on a typed graph."""
-    return any(isinstance(a, TypedGraph) for a in args[:2])
+    return any(isinstance(a, AnyTyped) for a in args[:2])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +55,8 @@ def call_typed(
     where = f"{definition.where}: {definition.name}"
     owner, graph, x, params = _taken_apart(definition, args)
     _refuse(definition, where, of_graphs)
+    if isinstance(graph, ShardedTypedGraph):
+        check_mesh(definition)
     graph.check_nodes(x, f"{where}: x")
     data = graph.check_edges(edges, f"{where}: edges")
     x = {t: checked(x[t], f"x[{t!r}]", where) for t in graph.types}
@@ -74,7 +80,7 @@ def call_typed(
                 refuse_batched_constants(found.typed, graph[key], where)
     _refuse_unread(traced.values(), data, where)
     results = {node_type: call.run(node_type, found) for node_type, found in traced.items()}
-    return _alike(results, traced, graph.num_nodes)
+    return _alike(results, traced, graph.lengths)
 
 
 def _alike(
@@ -110,9 +116,9 @@ def _is_initialising(owner: Any) -> bool:
     return callable(check) and bool(check())
 
 
-def _taken_apart(definition: Definition, args: Any) -> tuple[Any, TypedGraph, Any, Any]:
+def _taken_apart(definition: Definition, args: Any) -> tuple[Any, AnyTyped, Any, Any]:
     """The owner of a method (or nothing), the graph, the features, the parameters."""
-    at = next(i for i, a in enumerate(args) if isinstance(a, TypedGraph))
+    at = next(i for i, a in enumerate(args) if isinstance(a, AnyTyped))
     if len(args) == at + 1:
         raise LayerError(
             f"{definition.where}: {definition.name} is called as layer(graph, x, *params), with "
@@ -157,7 +163,7 @@ class _Call:
 
     definition: Definition
     fn: Any
-    graph: TypedGraph
+    graph: AnyTyped
     arguments: TypedArguments
 
     def trace(self, node_type: str) -> TracedType:
@@ -174,30 +180,45 @@ class _Call:
     def run(self, node_type: str, traced: TracedType) -> list[Any]:
         """The results for one vertex type, the leaves of their tree."""
         graphs = {name: self.relation_graph(key) for name, key in traced.relations.items()}
-        count = self.graph.num_nodes[node_type]
         env = dict(zip(traced.typed.program.inputs, traced.operands, strict=True))
-        hoisted = all(graph.mask is None for graph in graphs.values())
-        for part in split(traced.typed, hoisted):
+        padded = (g.mask is not None for g in graphs.values() if not isinstance(g, ShardedGraph))
+        for part in split(traced.typed, hoisted=not any(padded)):
             operands = [env[v] for v in part.inputs]
             if part.relation:
                 outs = self.run_part(part, graphs[part.relation], operands, node_type)
             else:
-                outs = _at_vertices(part.program, count, operands)
+                outs = self.at_vertices(part, operands, node_type)
             env.update(zip(part.outputs, outs, strict=True))
         return [self.result(x, env, traced) for x in traced.typed.outputs]
 
-    def relation_graph(self, key: Relation) -> Graph:
+    def at_vertices(self, part: Part, operands: Sequence[Any], node_type: str) -> list[Any]:
+        """A part without edges; on shards with zeros in padding, as parts with edges have."""
+        count = self.graph.lengths[node_type]
+        if not isinstance(self.graph, ShardedTypedGraph):
+            return _at_vertices(part.program, count, operands)
+        rows, place = self.graph.of_types()[node_type], self.graph.sharding
+        operands = [
+            rows.without_padding(x) if v.space.is_vertex else x
+            for v, x in zip(part.inputs, operands, strict=True)
+        ]
+        outs = _at_vertices(part.program, count, operands)
+        return [
+            jax.lax.with_sharding_constraint(x, place) if v.space.is_vertex else x
+            for v, x in zip(part.outputs, outs, strict=True)
+        ]
+
+    def relation_graph(self, key: Relation) -> AnyGraph:
         """The graph of a relation; without edges, of one that stands in for others."""
         if key in self.graph.relations:
             return self.graph[key]
-        first, last = self.graph.num_nodes[key[0]], self.graph.num_nodes[key[2]]
+        first, last = self.graph.lengths[key[0]], self.graph.lengths[key[2]]
         none = np.zeros(0, np.int32)
         if key[0] == key[2]:
             return Graph.from_edges(none, none, last)
         return Graph.from_edges(none, none, num_src=first, num_dst=last)
 
     def run_part(
-        self, part: Part, graph: Graph, operands: Sequence[Any], node_type: str
+        self, part: Part, graph: AnyGraph, operands: Sequence[Any], node_type: str
     ) -> list[Any]:
         _, tree = jax.tree.flatten([0] * len(part.outputs))
         traced = TracedLayer(part.program, tuple(operands), tree)

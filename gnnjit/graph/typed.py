@@ -15,6 +15,7 @@ from gnnjit.graph import schema, validate
 from gnnjit.graph.batching import batch
 from gnnjit.graph.graph import Graph
 from gnnjit.graph.padding import pad_rows
+from gnnjit.graph.relational import Relational
 from gnnjit.graph.schema import Relation
 from gnnjit.graph.statistics import Statistics
 from gnnjit.shapes import PyTree
@@ -26,7 +27,7 @@ from gnnjit.shapes import PyTree
     meta_fields=["relations", "types", "sizes"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
-class TypedGraph:
+class TypedGraph(Relational[Graph]):
     """A directed graph of several vertex types: a frozen pytree, to be passed as an argument.
 
     The vertices of each type are numbered from 0. Edges belong to relations `(source type, name,
@@ -110,36 +111,9 @@ class TypedGraph:
         return dict(zip(self.types, self.sizes, strict=True))
 
     @property
-    def num_edges(self) -> dict[Relation, int]:
-        """The number of edges of each relation, padding included."""
-        return {key: graph.num_edges for key, graph in self.items()}
-
-    def items(self) -> Sequence[tuple[Relation, Graph]]:
-        """Each relation, and its graph."""
-        return list(zip(self.relations, self.graphs, strict=True))
-
-    def __getitem__(self, relation: Any) -> Graph:
-        return self.graphs[self.relations.index(self.relation(relation))]
-
-    def __contains__(self, relation: Any) -> bool:
-        return relation in self.relations or relation in [key[1] for key in self.relations]
-
-    def relation(self, given: Any) -> Relation:
-        """The key of a relation, given by that key, or by its name where no other has it.
-
-        Raises GraphError where there is no such relation, or several.
-        """
-        return schema.resolve(given, self.relations, "relation")
-
-    def into(self, node_type: str) -> tuple[Relation, ...]:
-        """The relations that end at a type. Raises GraphError on an unknown type."""
-        schema.known_type(node_type, self.types)
-        return tuple(key for key in self.relations if key[2] == node_type)
-
-    def out_of(self, node_type: str) -> tuple[Relation, ...]:
-        """The relations that start at a type. Raises GraphError on an unknown type."""
-        schema.known_type(node_type, self.types)
-        return tuple(key for key in self.relations if key[0] == node_type)
+    def lengths(self) -> dict[str, int]:
+        """The length of arrays of each type's vertices: their number."""
+        return self.num_nodes
 
     def with_relations(self, edges: Mapping[Relation, Any]) -> TypedGraph:
         """The graph with more relations between its types, after those that it has.
@@ -258,29 +232,6 @@ class TypedGraph:
             key: pad_rows(rows, self.num_edges[key], f"edges[{schema.shown_key(key)}]")
             for key, rows in found.items()
         }
-
-    def check_nodes(self, x: Any, what: str = "x") -> None:
-        """Raises GraphError unless `x` is a dictionary of features for every type, with one row for
-        each vertex in each array."""
-        schema.features_for_types(x, self.types, what)
-        for node_type, count in self.num_nodes.items():
-            hint = f"pass arrays with one row for each vertex of type {node_type!r}"
-            kind = f"vertices of type {node_type!r}"
-            validate.check_leading(f"{what}[{node_type!r}]", x[node_type], count, kind, hint)
-
-    def check_edges(self, edges: Any, what: str = "edges") -> dict[Relation, PyTree]:
-        """Edge data by relation key, from data by key or name.
-
-        Raises GraphError unless `edges` is a dictionary of some of the relations, and each array
-        has one row for each edge of its relation.
-        """
-        found = schema.data_for_relations(edges, self.relations, what)
-        for key, rows in found.items():
-            name = f"{what}[{schema.shown_key(key)}]"
-            kind = f"edges of {schema.shown_key(key)}"
-            hint = "pass arrays with one row for each edge, in the order of the edges"
-            validate.check_leading(name, rows, self.num_edges[key], kind, hint)
-        return found
 
     @classmethod
     def batch(cls, graphs: Sequence[TypedGraph]) -> tuple[TypedGraph, dict[str, jax.Array]]:

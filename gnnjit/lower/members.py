@@ -33,7 +33,8 @@ def members(graph: AnyGraph, space: Space) -> tuple[Any, Any]:
         else own.of("src" if space is Space.SRC else "dst", graph.bipartite)
     )
     if isinstance(graph, ShardedGraph):
-        real = graph.vertex_mask if real is None else real & graph.vertex_mask
+        on_shard = graph.rows(space).mask
+        real = on_shard if real is None else real & on_shard
     return ids, real
 
 

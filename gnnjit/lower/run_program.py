@@ -132,8 +132,12 @@ def incidence(graph: AnyGraph) -> Incidence:
             src, dst, graph.num_src, graph.num_dst, graph.mask, None, _members_of(graph),
             graph.num_graphs,
         )  # fmt: skip
-    row = jnp.arange(graph.num_dst)
-    src, dst = (on_edges(graph, row, Value((), row.dtype, s)) for s in (Space.SRC, Space.DST))
+
+    def ends(space: Space) -> Any:
+        row = jnp.arange(size(graph, space))
+        return on_edges(graph, row, Value((), row.dtype, space))
+
+    src, dst = ends(Space.SRC), ends(Space.DST)
     return Incidence(
         src, dst, graph.num_src, graph.num_dst, graph.mask, graph.numbers, _members_of(graph),
         graph.num_graphs,

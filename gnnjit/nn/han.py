@@ -17,6 +17,7 @@ from gnnjit.nn.attention import attend
 from gnnjit.nn.hgt import check_heads
 from gnnjit.nn.init import per_head
 from gnnjit.nn.schema import check_schema, linear_of_types, of_relation, widths
+from gnnjit.sharding import ShardedTypedGraph
 
 
 class HAN(nnx.Module):
@@ -27,7 +28,7 @@ class HAN(nnx.Module):
     Wang et al., "Heterogeneous Graph Attention Network" (2019), equations 1 to 9: attention to the
     neighbours of each relation, then to relations. The paper's relations are meta-paths from a type
     to itself. Vertices without relations get zeros. The mean runs over every row of a type, those
-    of padding too.
+    of padding too, except that of shards.
 
     Args:
         in_features: F, for all types or by type.
@@ -76,12 +77,16 @@ class HAN(nnx.Module):
         self.negative_slope = negative_slope
 
     def __call__(
-        self, graph: TypedGraph, x: Mapping[str, jax.Array], *, key: jax.Array | None = None
+        self,
+        graph: TypedGraph | ShardedTypedGraph,
+        x: Mapping[str, jax.Array],
+        *,
+        key: jax.Array | None = None,
     ) -> dict[str, jax.Array]:
         """The new features, `[N, F']` for each type; deterministic without `key`.
 
         Args:
-            graph: a typed graph.
+            graph: a `TypedGraph` or `ShardedTypedGraph`.
             x: for each type `[N, F]`.
             key: for dropout.
 
@@ -91,7 +96,8 @@ class HAN(nnx.Module):
         graph.check_nodes(x)
         z = {t: self.linear[t](rows) for t, rows in x.items()}  # once for all relations
         of_relations = self.neighbours(graph, z, key=key)
-        return {node_type: self.weighted(z) for node_type, z in of_relations.items()}
+        real = graph.vertex_mask if isinstance(graph, ShardedTypedGraph) else {}
+        return {t: self.weighted(z, real.get(t)) for t, z in of_relations.items()}
 
     @gnnjit.layer
     def neighbours(self, v: Any, e: Any, *, key: jax.Array | None = None) -> jax.Array:
@@ -108,7 +114,9 @@ class HAN(nnx.Module):
             found.append(jax.nn.relu(out).reshape(-1))
         return jnp.stack(found or [jnp.zeros(self.semantic.in_features)])
 
-    def weighted(self, z: jax.Array) -> jax.Array:
-        """`[N, relations, F'] -> [N, F']`: the attention to relations, the same at all vertices."""
+    def weighted(self, z: jax.Array, real: jax.Array | None = None) -> jax.Array:
+        """`[N, relations, F'] -> [N, F']`: the attention to relations, the same at all vertices.
+        `real`: `bool[N]`, the rows that the mean is over."""
         scores = jnp.tanh(self.semantic(z)) @ self.query[...]
-        return jnp.einsum("r,nrf->nf", jax.nn.softmax(scores.mean(axis=0)), z)
+        mean = jnp.mean(scores, axis=0, where=None if real is None else real[:, None])
+        return jnp.einsum("r,nrf->nf", jax.nn.softmax(mean), z)

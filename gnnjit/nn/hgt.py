@@ -15,6 +15,7 @@ from gnnjit.graph import TypedGraph
 from gnnjit.graph.schema import Relation
 from gnnjit.nn.arguments import check_rngs, check_sizes
 from gnnjit.nn.schema import check_schema, linear_of_types, of_relation, widths
+from gnnjit.sharding import ShardedTypedGraph
 
 
 class HGT(nnx.Module):
@@ -69,11 +70,13 @@ class HGT(nnx.Module):
         )
         self.shape = shape[:2]
 
-    def __call__(self, graph: TypedGraph, x: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def __call__(
+        self, graph: TypedGraph | ShardedTypedGraph, x: Mapping[str, jax.Array]
+    ) -> dict[str, jax.Array]:
         """The new features, `[N, F']` for each type.
 
         Args:
-            graph: a typed graph.
+            graph: a `TypedGraph` or `ShardedTypedGraph`.
             x: for each type `[N, F]`.
 
         Raises:

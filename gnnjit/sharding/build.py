@@ -17,6 +17,7 @@ from gnnjit.graph.structure import Structure
 from gnnjit.partition.partition import Partition
 from gnnjit.shapes import HostArray
 from gnnjit.sharding.exchange import AllGather, Halo, Ring, StopRange, runs_of
+from gnnjit.sharding.rows import Rows
 from gnnjit.sharding.send_blocks import HaloLayout, alone, padded, rows_of, structure, traffic
 from gnnjit.sharding.sharded_graph import ShardedGraph
 from gnnjit.sharding.vertex_cover import Covered, Ends
@@ -40,6 +41,11 @@ class Dealt:
         place = np.arange(len(shard)) - np.repeat(partition.bounds[:-1], partition.sizes)
         row[partition.order] = place
         return Dealt(partition, shard, row)
+
+    def vertices(self, p: int) -> HostArray:
+        """The vertices of shard p, by row."""
+        bounds = self.partition.bounds
+        return self.partition.order[bounds[p] : bounds[p + 1]]
 
     @property
     def num_rows(self) -> int:
@@ -83,6 +89,7 @@ class ShardPlan:
     sent: `sent(p, q)` are the rows of shard p that any other shard q reads, sorted.
     out_degree: `int32[num_rows]`, edges that start at each row, wherever they end.
     reads: `int64[P, P]`, the result of `traffic`, where it cannot be counted in this process.
+    sources: where sources lie, if they are another vertex set than the destinations of `dealt`.
     """
 
     dealt: Dealt
@@ -94,6 +101,12 @@ class ShardPlan:
     sent: Callable[[int, int], HostArray]
     out_degree: Callable[[int], HostArray]
     reads: HostArray | None = None
+    sources: Dealt | None = None
+
+    @property
+    def dealt_src(self) -> Dealt:
+        """Where each source lies."""
+        return self.dealt if self.sources is None else self.sources
 
     @property
     def num_shards(self) -> int:
@@ -108,7 +121,7 @@ class ShardPlan:
         """`int64[P, P]`: at [q, p], the number of rows of shard q that shard p reads."""
         if self.reads is not None:
             return self.reads
-        return traffic(self.num_shards, self.dealt.num_rows, self.used)
+        return traffic(self.num_shards, self.dealt_src.num_rows, self.used)
 
     @property
     def by_distance(self) -> HostArray:
@@ -125,7 +138,7 @@ class ShardPlan:
     @functools.cached_property
     def halo(self) -> HaloLayout:
         """The exchange of the rows that shards read of each other."""
-        sizes = self.num_shards, self.dealt.num_rows
+        sizes = self.num_shards, self.dealt_src.num_rows
         return HaloLayout(*sizes, self.used, self.traffic(), self.sent)
 
     @functools.cached_property
@@ -138,30 +151,36 @@ class ShardPlan:
             np.repeat(np.arange(self.num_shards, dtype=np.int32), [len(e) for e in parts]),
             np.concatenate([e.dst for e in parts]),
         )
-        return Covered(ends, self.num_shards, self.dealt.num_rows)
+        return Covered(ends, self.num_shards, self.dealt_src.num_rows, self.dealt.num_rows)
 
 
 def plan(
-    src: HostArray, dst: HostArray, partition: Partition, mask: HostArray | None = None
+    src: HostArray,
+    dst: HostArray,
+    partition: Partition,
+    mask: HostArray | None = None,
+    sources: Partition | None = None,
 ) -> ShardPlan:
     """The plan for the edges `src[i] -> dst[i]`, all of them in this process. `mask`: where the
-    user's list has padding, it is True at these edges."""
+    user's list has padding, it is True at these edges. `sources`: how sources are cut, if they are
+    another vertex set than the destinations."""
     original = np.arange(len(src)) if mask is None else np.flatnonzero(mask)
     dealt, shards = Dealt.by(partition), partition.num_shards
+    of_src = dealt if sources is None else Dealt.by(sources)
     start, _, by_shard = counting_sort(dealt.shard[dst], dst, shards)
-    rows = dealt.num_rows
+    rows = of_src.num_rows
     halos: dict[int, HostArray] = {}
 
     def edges(p: int) -> ShardEdges:
         number = by_shard[start[p] : start[p + 1]]
         s = src[number]
-        return ShardEdges(dealt.shard[s], dealt.row[s], dealt.row[dst[number]], original[number])
+        return ShardEdges(of_src.shard[s], of_src.row[s], dealt.row[dst[number]], original[number])
 
     def used(p: int) -> HostArray:
         if p not in halos:
             read = np.zeros((shards, rows), bool)
             s = src[by_shard[start[p] : start[p + 1]]]
-            read[dealt.shard[s], dealt.row[s]] = True
+            read[of_src.shard[s], of_src.row[s]] = True
             read[p] = False
             halos[p] = np.flatnonzero(read)
         return halos[p]
@@ -169,18 +188,18 @@ def plan(
     def sent(p: int, q: int) -> HostArray:
         return rows_of(p, used(q), rows)
 
-    length = len(src) if mask is None else len(mask)
     return ShardPlan(
         dealt,
-        length,
-        between=edges_between(dealt.shard[src], dealt.shard[dst], shards),
-        vertex=lambda p: partition.order[partition.bounds[p] : partition.bounds[p + 1]],
+        len(src) if mask is None else len(mask),
+        between=edges_between(of_src.shard[src], dealt.shard[dst], shards),
+        vertex=dealt.vertices,
         edges=edges,
         used=used,
         sent=sent,
         out_degree=functools.partial(
-            _out_degree, dealt, np.bincount(src, minlength=len(dealt.row))
+            _out_degree, of_src, np.bincount(src, minlength=len(of_src.row))
         ),
+        sources=None if sources is None else of_src,
     )
 
 
@@ -192,14 +211,20 @@ def edges_between(src: HostArray, dst: HostArray, shards: int) -> HostArray:
 
 
 def _out_degree(dealt: Dealt, by_vertex: HostArray, p: int) -> HostArray:
-    order, bounds = dealt.partition.order, dealt.partition.bounds
-    return padded(by_vertex[order[bounds[p] : bounds[p + 1]]].astype(np.int32), dealt.num_rows)
+    return padded(by_vertex[dealt.vertices(p)].astype(np.int32), dealt.num_rows)
 
 
 def build(
-    plan: ShardPlan, mesh: Mesh, axis: str, exchange: str, *, features: str | None = None
+    plan: ShardPlan,
+    mesh: Mesh,
+    axis: str,
+    exchange: str,
+    *,
+    features: str | None = None,
+    sources: Rows | None = None,
 ) -> ShardedGraph:
-    """The graph on the devices; each process makes the shards of its own devices."""
+    """The graph on the devices; each process makes the shards of its own devices. `sources`: what
+    `rows_on` gave for the plan's sources, if there is more than one such graph."""
     tables = {
         "all_gather": _AllGatherParts,
         "halo": _HaloParts,
@@ -227,6 +252,8 @@ def build(
         }
 
     arrays = _spread(mesh, axis, plan.num_shards, part)
+    if plan.sources is not None and sources is None:
+        sources = rows_on(mesh, axis, plan.sources)
     return ShardedGraph(
         vertex=arrays["vertex"],
         edge=arrays["edge"],
@@ -247,7 +274,20 @@ def build(
         num_rows=rows,
         num_slots=slots,
         num_sources=shape.num_sources,
+        sources=sources,
     )
+
+
+def rows_on(mesh: Mesh, axis: str, dealt: Dealt) -> Rows:
+    """The rows of the vertices that are dealt out, on the devices."""
+    rows, sizes = dealt.num_rows, dealt.partition.sizes
+
+    def part(p: int) -> dict[str, HostArray]:
+        number = padded(dealt.vertices(p).astype(np.int32), rows)
+        return {"number": number, "sizes": np.asarray([sizes[p]], np.int32)}
+
+    arrays = _spread(mesh, axis, dealt.partition.num_shards, part)
+    return Rows(arrays["number"], arrays["sizes"], len(dealt.shard), rows)
 
 
 def _spread(mesh: Mesh, axis: str, shards: int, part: Parts) -> Any:
@@ -280,6 +320,7 @@ class _TableParts:
 
     def __init__(self, plan: ShardPlan) -> None:
         self.plan, self.rows = plan, plan.dealt.num_rows
+        self.src_rows = plan.dealt_src.num_rows
         self.num_slots = max(1, int(plan.counts.max(initial=0)))
 
     num_sources: int
@@ -309,10 +350,10 @@ class _TableParts:
 class _AllGatherParts(_TableParts):
     def __init__(self, plan: ShardPlan) -> None:
         super().__init__(plan)
-        self.num_sources = plan.num_shards * self.rows
+        self.num_sources = plan.num_shards * self.src_rows
 
     def place(self, p: int, edges: ShardEdges) -> HostArray:
-        return edges.shard.astype(np.int64) * self.rows + edges.src
+        return edges.shard.astype(np.int64) * self.src_rows + edges.src
 
     def exchange(self, p: int, dtype: Any) -> AllGather:
         return AllGather()
@@ -322,10 +363,10 @@ class _HaloParts(_TableParts):
     def __init__(self, plan: ShardPlan) -> None:
         super().__init__(plan)
         self.blocks = plan.halo
-        self.num_sources = self.rows + self.blocks.total
+        self.num_sources = self.src_rows + self.blocks.total
 
     def place(self, p: int, edges: ShardEdges) -> HostArray:
-        number = edges.shard.astype(np.int64) * self.rows + edges.src
+        number = edges.shard.astype(np.int64) * self.src_rows + edges.src
         return self.blocks.place(p, number)
 
     def exchange(self, p: int, dtype: Any) -> Halo:
@@ -335,7 +376,7 @@ class _HaloParts(_TableParts):
 class _RingParts:
     def __init__(self, plan: ShardPlan) -> None:
         self.plan, self.rows, self.runs = plan, plan.dealt.num_rows, plan.runs
-        self.num_sources = self.rows
+        self.num_sources = plan.dealt_src.num_rows
         stops = [0, *(d for run in self.runs for d in range(run.first, sum(run)))]
         counts = plan.by_distance[:, stops]
         self.counts = counts
@@ -356,8 +397,8 @@ class _RingParts:
         return {
             "src": padded(src, slots),
             "dst": padded(dst, slots),
-            "in_structure": self.structure(p, dst, src, dtype),
-            "out_structure": self.structure(p, src, dst, dtype),
+            "in_structure": self.structure(p, dst, src, self.rows, dtype),
+            "out_structure": self.structure(p, src, dst, self.num_sources, dtype),
             "exchange": Ring(
                 self.starts[p : p + 1].astype(dtype),
                 self.counts[p : p + 1].astype(dtype),
@@ -366,12 +407,14 @@ class _RingParts:
             ),
         }
 
-    def structure(self, p: int, row: HostArray, other: HostArray, dtype: Any) -> Structure:
+    def structure(
+        self, p: int, row: HostArray, other: HostArray, rows: int, dtype: Any
+    ) -> Structure:
         """Edges sorted by stop, then by row; `indptr` and `edge` count from the stop's first."""
         pointers, neighbors, places = [], [], []
         for start, count in zip(self.starts[p], self.counts[p], strict=True):
             part = slice(start, start + count)
-            found = structure(row[part], other[part], self.rows, count, dtype)
+            found = structure(row[part], other[part], rows, count, dtype)
             pointers.append(found[0])
             neighbors.append(found[1])
             places.append(found[2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -24,26 +24,20 @@ class LocalShard:
         graph: from the stop of a `Ring` to the edges whose sources pass by there; with any other
             exchange, to all edges of the shard, whose sources are rows of the table.
         edge_count: `int32[]`, edges without padding.
-        num_rows, num_edges: rows for vertices and slots for edges, with padding. The rest is as in
-            `ShardedGraph`.
+        num_src, num_dst, num_edges: rows for sources and destinations and slots for edges, with
+            padding. The rest is as in `ShardedGraph`.
     """
 
     graph: Callable[[Any], Graph]
     exchange: Exchange
     cover: Cover | None
-    vertex: Any
-    edge: Any
+    number: Mapping[str, Any]
     in_degree: Any
     out_degree: Any
     edge_count: Any
-    num_rows: int
+    num_src: int
+    num_dst: int
     num_edges: int
-
-    @property
-    def num_src(self) -> int:
-        return self.num_rows
-
-    num_dst = num_src
 
     @property
     def mask(self) -> Any:
@@ -53,7 +47,7 @@ class LocalShard:
         return self.in_degree if getattr(space, "value", space) == "dst" else self.out_degree
 
     def numbers(self, space: Any) -> Any:
-        return self.edge if getattr(space, "value", space) == "edge" else self.vertex
+        return self.number[getattr(space, "value", space)]
 
 
 def local(sharded: ShardedGraph) -> LocalShard:
@@ -70,11 +64,11 @@ def local(sharded: ShardedGraph) -> LocalShard:
         graph,
         exchange,
         cover,
-        sharded.vertex,
-        sharded.edge,
+        {space: sharded.numbers(space) for space in ("src", "dst", "edge")},
         degree.astype(jnp.int32),
         sharded.out_degree,
         sharded.edge_counts[0],
+        sharded.rows("src").length,
         sharded.num_rows,
         sharded.num_slots,
     )

@@ -16,6 +16,8 @@ class ShardReport:
     Attributes:
         partition, order: the method that cut the graph, and the order of vertices that it cut.
         vertices, edges: the numbers of each shard.
+        sources: those of each shard, if they are another vertex set than the destinations, which
+            `vertices` are then.
         cut: edges whose source is on another shard.
         lower_bound: rows of other shards that the edges of the average shard read: what a halo
             moves without padding.
@@ -33,6 +35,7 @@ class ShardReport:
     width: int
     ways: tuple[Way, ...]
     exchange: str
+    sources: tuple[int, ...] | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ShardReport)
@@ -42,10 +45,14 @@ class ShardReport:
 
     def __str__(self) -> str:
         total, shards = sum(self.edges), len(self.edges)
+        vertices = f"{sum(self.vertices)} vertices"
+        if self.sources is not None:
+            vertices = f"{sum(self.sources)} sources, {sum(self.vertices)} destinations"
         lines = [
-            f"{sum(self.vertices)} vertices, {total} edges on {shards} shards: partition "
+            f"{vertices}, {total} edges on {shards} shards: partition "
             f"{self.partition}, order {self.order}",
             f"  vertices a shard  {_range(self.vertices)}",
+            *([] if self.sources is None else [f"  sources a shard   {_range(self.sources)}"]),
             f"  edges a shard     {_range(self.edges)}",
             f"  edges between shards  {self.cut} ({100 * self.cut / max(total, 1):.1f} %)",
             f"  rows of other shards that a shard reads  {self.lower_bound:.0f} on average",

@@ -14,21 +14,22 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit.distributed.process_group import on_host
 from gnnjit.errors import GraphError
-from gnnjit.graph import validate
+from gnnjit.graph import Bipartite, validate
 from gnnjit.graph.graph import Graph
 from gnnjit.graph.members import Members, check_globals
 from gnnjit.graph.relations import Relations
 from gnnjit.graph.structure import Structure
 from gnnjit.partition.partition import Partition
-from gnnjit.shapes import ArrayLike, EdgeMask, HostArray, PyTree
+from gnnjit.shapes import EdgeMask, PyTree
 from gnnjit.sharding.exchange import AllGather, Cover, Exchange, Halo, Ring
+from gnnjit.sharding.rows import Rows, parts_here
 
 
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=[
         "vertex", "edge", "sizes", "edge_counts", "out_degree", "src", "dst",
-        "in_structure", "out_structure", "exchange", "cover", "members", "relations",
+        "in_structure", "out_structure", "exchange", "cover", "members", "relations", "sources",
     ],
     meta_fields=[
         "mesh", "axis", "features", "num_nodes", "num_given", "num_rows", "num_slots",
@@ -39,7 +40,7 @@ from gnnjit.sharding.exchange import AllGather, Cover, Exchange, Halo, Ring
 class ShardedGraph:
     """A directed graph whose vertices are dealt out to the devices along one axis of a mesh.
 
-    A frozen pytree of arrays that are sharded over that axis, to be passed to layers and compiled
+    Sources and destinations may be two vertex sets, each with its own cut. A frozen pytree of arrays that are sharded over that axis, to be passed to layers and compiled
     functions where a `Graph` would be. Made by `gnnjit.shard`. Shard p has `num_rows` rows for its
     vertices and `num_slots` slots for the edges that end there, padding last; arrays of vertices
     are `[P * num_rows, ...]`, of edges `[P * num_slots, ...]`: `put`, `put_edges`, `get` and
@@ -52,13 +53,16 @@ class ShardedGraph:
         sizes, edge_counts: `int32[P]`, vertices and edges of each shard.
         mesh, axis: the devices, and the axis that shards vertices.
         features: the axis of the mesh that splits features in aggregations, if any.
-        num_nodes, num_given: the vertices and edges of the graph, its padding included.
+        num_nodes, num_given: the vertices and edges of the graph, its padding included; of two
+            vertex sets, the destinations.
         num_src, num_dst, num_edges: lengths of the arrays of vertices and edges, with padding.
         alone_of: in a result of `alone`, the number of shards of the whole graph.
         report: the decisions of `gnnjit.shard`, to be printed.
         members: which graph of a batch the vertex of each row belongs to; None where all belong to
             one graph.
         relations: the relation of the edge in each slot; None where edges have none.
+        sources: where the sources lie, if they are another vertex set; `vertex`, `sizes` and
+            `num_rows` are then those of the destinations. None where there is one vertex set.
     """
 
     vertex: Any
@@ -84,20 +88,36 @@ class ShardedGraph:
     report: Any = None
     members: Members | None = None
     relations: Relations | None = None
+    sources: Rows | None = None
 
-    bipartite = False
+    @property
+    def bipartite(self) -> bool:
+        """Whether sources and destinations are two vertex sets."""
+        return self.sources is not None
 
     @property
     def num_shards(self) -> int:
         """P, the number of shards."""
         return self.mesh.shape[self.axis]
 
+    def rows(self, space: Any = "dst") -> Rows:
+        """Where the elements of a space lie: "dst", "src" or "edge"."""
+        name = getattr(space, "value", space)
+        if name == "edge":
+            return Rows(self.edge, self.edge_counts, self.num_given, self.num_slots)
+        if name == "src" and self.sources is not None:
+            return self.sources
+        return Rows(self.vertex, self.sizes, self.num_nodes, self.num_rows)
+
     @property
     def num_dst(self) -> int:
-        """The length of arrays of vertices, padding included: `P * num_rows`."""
+        """The length of arrays of destinations, padding included: `P * num_rows`."""
         return self.num_shards * self.num_rows
 
-    num_src = num_dst
+    @property
+    def num_src(self) -> int:
+        """The length of arrays of sources, padding included."""
+        return self.num_shards * self.rows("src").length
 
     @property
     def num_edges(self) -> int:
@@ -135,19 +155,17 @@ class ShardedGraph:
 
     @property
     def vertex_mask(self) -> jax.Array:
-        """`bool[P * num_rows]`, False in padding."""
-        return _real(self.sizes, self.num_rows)
+        """`bool[P * num_rows]`, False in padding; of two vertex sets, that of the destinations."""
+        return self.rows().mask
 
-    def without_padding(self, x: Any) -> jax.Array:
-        """`x`, `[P * num_rows, ...]`, with zeros in padding, whatever is there."""
-        return jnp.where(
-            self.vertex_mask.reshape((-1,) + (1,) * (x.ndim - 1)), x, jnp.zeros_like(x)
-        )
+    def without_padding(self, x: Any, space: Any = "dst") -> jax.Array:
+        """`x`, an array of vertices, with zeros in padding, whatever is there."""
+        return self.rows(space).without_padding(x)
 
     @property
     def mask(self) -> EdgeMask:
         """`bool[P * num_slots]`, False in padding."""
-        return _real(self.edge_counts, self.num_slots)
+        return self.rows("edge").mask
 
     @property
     def in_degree(self) -> jax.Array:
@@ -155,7 +173,8 @@ class ShardedGraph:
         return self.degree("in")
 
     def degree(self, space: Any = "in") -> jax.Array:
-        """`int32[P * num_rows]`: the number of edges of each vertex; `space` as in `Graph.degree`.
+        """`int32[num_dst]` or `[num_src]`: the number of edges of each vertex; `space` as in
+        `Graph.degree`.
 
         Raises GraphError on any other `space`.
         """
@@ -174,24 +193,28 @@ class ShardedGraph:
 
     def numbers(self, space: Any) -> jax.Array:
         """The user's number of the vertex in each row, or with space "edge" of the edge in each
-        slot: `int32[P * num_rows]` or `int32[P * num_slots]`."""
-        return self.edge if getattr(space, "value", space) == "edge" else self.vertex
+        slot, 0 in padding: `int32[num_dst]`, `[num_src]` or `[num_edges]`."""
+        return self.rows(space).number
 
     def check(self, x: PyTree, space: Any, what: str) -> None:
         """Raises GraphError unless every array in `x` has one row per element of `space`, padding
         included; for the space "graph", one per graph."""
-        if getattr(space, "value", space) == "graph":
+        name = getattr(space, "value", space)
+        if name == "graph":
             check_globals(self.num_graphs, x, what)
             return
-        edges = getattr(space, "value", space) == "edge"
-        count, kind = (self.num_edges, "slots of edges") if edges else (self.num_dst, "rows")
-        put = "put_edges" if edges else "put"
-        validate.check_leading(
-            what, x, count, f"{kind} on its shards", f"pass what graph.{put}(...) gave"
-        )
+        rows, kind, put = self.rows(name), "rows", "put(...)"
+        if name == "edge":
+            kind, put = "slots of edges", "put_edges(...)"
+        elif self.bipartite:
+            kind = "rows of sources" if name == "src" else "rows of destinations"
+            put = "put(gnnjit.Bipartite(...))"
+        count, hint = self.num_shards * rows.length, f"pass what graph.{put} gave"
+        validate.check_leading(what, x, count, f"{kind} on its shards", hint)
 
     def partition(self) -> Partition:
-        """Which vertices are on which shard, and in which order."""
+        """Which vertices are on which shard, and in which order; of two vertex sets, that of the
+        destinations."""
         sizes, vertex = on_host(self.sizes), on_host(self.vertex)
         real = np.arange(self.num_rows) < sizes[:, None]
         return Partition(vertex[real.reshape(-1)], np.cumsum([0, *sizes]), "given")
@@ -215,70 +238,53 @@ class ShardedGraph:
 
     def put(self, x: PyTree) -> PyTree:
         """`x`, a pytree of `[num_nodes, ...]`, on the shards: `[P * num_rows, ...]`, zeros in
-        padding. Traced arrays stay in the program. Raises GraphError on other lengths."""
-        what = "pass arrays with one row per vertex of the whole graph"
-        validate.check_leading("x", x, self.num_nodes, "vertices", what)
-        return jax.tree.map(lambda a: self._put(a, self.vertex, self.sizes, self.num_rows), x)
+        padding. Of two vertex sets a `Bipartite` of both, or a pytree of the destinations alone.
+        Traced arrays stay in the program. Raises GraphError on other lengths."""
+        if isinstance(x, Bipartite):
+            return Bipartite(self._put(x.src, "src", "x.src"), self._put(x.dst, "dst", "x.dst"))
+        return self._put(x, "dst", "x")
 
     def put_edges(self, edges: PyTree) -> PyTree:
         """`edges`, a pytree of `[E, ...]` in the order in which edges were given, on the shards:
         `[P * num_slots, ...]`, zeros in padding. Raises GraphError on other lengths."""
-        what = "pass arrays with one row per edge of the whole graph"
-        validate.check_leading("edges", edges, self.num_given, "edges", what)
-        counts, slots = self.edge_counts, self.num_slots
-        return jax.tree.map(lambda a: self._put(a, self.edge, counts, slots), edges)
+        return self._put(edges, "edge", "edges")
 
     def get(self, y: PyTree) -> PyTree:
         """`y`, a pytree of `[P * num_rows, ...]`, as NumPy arrays `[num_nodes, ...]` by the user's
-        numbers, in every process; traced ones stay in the program. Raises GraphError on other
-        lengths."""
-        self.check(y, "dst", "y")
-        return jax.tree.map(lambda a: self._get(a, self.vertex, self.sizes, self.num_nodes), y)
+        numbers, in every process; of two vertex sets a `Bipartite` of both, or the destinations
+        alone. Traced arrays stay in the program. Raises GraphError on other lengths."""
+        if isinstance(y, Bipartite):
+            return Bipartite(self._get(y.src, "src", "y.src"), self._get(y.dst, "dst", "y.dst"))
+        return self._get(y, "dst", "y")
 
     def get_edges(self, y: PyTree) -> PyTree:
         """`y`, a pytree of `[P * num_slots, ...]`, as NumPy arrays `[E, ...]` in the order in which
         edges were given, 0 where their list has padding. Raises GraphError on other lengths."""
-        self.check(y, "edge", "y")
-        counts, length = self.edge_counts, self.num_given
-        return jax.tree.map(lambda a: self._get(a, self.edge, counts, length), y)
+        return self._get(y, "edge", "y")
 
-    def _put(self, x: ArrayLike, number: Any, sizes: Any, length: int) -> jax.Array:
-        if validate.is_traced(x, number):
-            real = _real(sizes, length)
-            rows = jnp.asarray(x)
-            rows = rows[number] if len(rows) else jnp.resize(rows, (len(number), *rows.shape[1:]))
-            real = real.reshape((-1,) + (1,) * (rows.ndim - 1))
-            return jnp.where(real, rows, jnp.zeros_like(rows))
-        host = np.asarray(x)
-        at = {i: np.asarray(s) for i, s in _shards(number)}
-        count = {i: int(np.asarray(s)[0]) for i, s in _shards(sizes)}
+    def _put(self, x: PyTree, space: str, what: str) -> PyTree:
+        rows, kind, one = self.rows(space), "vertices", "vertex"
+        if space == "edge":
+            kind, one = "edges", "edge"
+        elif self.bipartite:
+            one = "source" if space == "src" else "destination"
+            kind = one + "s"
+        hint = f"pass arrays with one row per {one} of the whole graph"
+        validate.check_leading(what, x, rows.count, kind, hint)
+        return jax.tree.map(lambda a: rows.put(a, self.sharding), x)
 
-        def part(index: Any) -> HostArray:
-            start = index[0].start or 0
-            rows = np.zeros((length, *host.shape[1:]), host.dtype)
-            real = count[start // length]
-            rows[:real] = host[at[start][:real]]
-            return rows
-
-        shape = (self.num_shards * length, *host.shape[1:])
-        return jax.make_array_from_callback(shape, self.sharding, part)
-
-    def _get(self, y: Any, number: Any, sizes: Any, count: int) -> Any:
-        if validate.is_traced(y, number):
-            at = jnp.where(_real(sizes, len(number) // self.num_shards), number, count)
-            return jnp.zeros((count, *y.shape[1:]), y.dtype).at[at].set(y, mode="drop")
-        values, numbers = on_host(y), on_host(number)
-        length = len(values) // self.num_shards
-        real = np.arange(length) < on_host(sizes)[:, None]
-        real = real.reshape(-1)
-        out = np.zeros((count, *values.shape[1:]), values.dtype)
-        out[numbers[real]] = values[real]
-        return out
+    def _get(self, y: PyTree, space: str, what: str) -> PyTree:
+        self.check(y, space, what)
+        return jax.tree.map(self.rows(space).get, y)
 
     def __repr__(self) -> str:
+        vertices, rows = f"{self.num_nodes} vertices", f"{self.num_rows}"
+        if self.sources is not None:
+            vertices = f"{self.sources.count} sources and {self.num_nodes} destinations"
+            rows = f"{self.sources.length} and {self.num_rows}"
         return (
-            f"ShardedGraph({self.num_nodes} vertices on {self.num_shards} shards of "
-            f"{self.num_rows}, {self.num_slots} edges each, {self.exchange_name})"
+            f"ShardedGraph({vertices} on {self.num_shards} shards of {rows}, {self.num_slots} "
+            f"edges each, {self.exchange_name})"
         )
 
 
@@ -287,21 +293,12 @@ def local_part(x: Any, shard: int, device: Any) -> Any:
 
     Raises GraphError where another process holds them.
     """
-    rows = {at // max(len(data), 1): data for at, data in _shards(x)}
+    rows = {at // max(len(data), 1): data for at, data in parts_here(x)}
     if shard not in rows:
         raise GraphError(
             f"shard {shard} is in another process, expected one of {sorted(rows)}: ask there"
         )
     return jax.device_put(rows[shard], device)
-
-
-def _shards(x: Any) -> list[tuple[int, Any]]:
-    """First row and data of each part of `x` that this process holds."""
-    return [(s.index[0].start or 0, s.data) for s in x.addressable_shards]
-
-
-def _real(sizes: Any, length: int) -> jax.Array:
-    return (jnp.arange(length) < sizes[:, None]).reshape(-1)
 
 
 AnyGraph = Graph | ShardedGraph
@@ -318,7 +315,7 @@ def _refuse(_: Any) -> Any:
 
 def refuse_exports() -> None:
     """Make `jax.export` refuse sharded graphs as arguments, with this error."""
-    for kind in (AllGather, Cover, Halo, Ring, ShardedGraph):
+    for kind in (AllGather, Cover, Halo, Ring, Rows, ShardedGraph):
         export.register_pytree_node_serialization(
             kind,
             serialized_name=f"gnnjit.{kind.__name__}",

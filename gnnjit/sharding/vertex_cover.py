@@ -77,22 +77,21 @@ class Covered:
         rows, sums: the layouts of the rows of sources and of the sums for destinations.
     """
 
-    def __init__(self, ends: Ends, num_shards: int, num_rows: int) -> None:
-        self.ends, self.num_rows = ends, num_rows
-        src = ends.src_shard.astype(np.int64) * num_rows + ends.src_row
-        dst = ends.dst_shard.astype(np.int64) * num_rows + ends.dst_row
+    def __init__(self, ends: Ends, num_shards: int, src_rows: int, dst_rows: int) -> None:
+        self.ends, self.src_rows, self.dst_rows = ends, src_rows, dst_rows
+        src = ends.src_shard.astype(np.int64) * src_rows + ends.src_row
+        dst = ends.dst_shard.astype(np.int64) * dst_rows + ends.dst_row
         cut = np.flatnonzero(ends.src_shard != ends.dst_shard)
-        total = num_shards * num_rows
         by_row = rows_that_travel(
-            ends.dst_shard[cut].astype(np.int64) * total + src[cut],
-            ends.src_shard[cut].astype(np.int64) * total + dst[cut],
+            ends.dst_shard[cut].astype(np.int64) * num_shards * src_rows + src[cut],
+            ends.src_shard[cut].astype(np.int64) * num_shards * dst_rows + dst[cut],
         )
         self.computed_at = ends.dst_shard.copy()
         self.computed_at[cut[~by_row]] = ends.src_shard[cut[~by_row]]
         self.src, self.dst = src, dst
         read, summed = cut[by_row], cut[~by_row]
-        self.rows = _layout(ends.dst_shard[read], src[read], num_shards, num_rows)
-        self.sums = _layout(ends.src_shard[summed], dst[summed], num_shards, num_rows)
+        self.rows = _layout(ends.dst_shard[read], src[read], num_shards, src_rows)
+        self.sums = _layout(ends.src_shard[summed], dst[summed], num_shards, dst_rows)
         self.counts = np.bincount(self.computed_at, minlength=num_shards)
         self.num_slots = max(1, int(self.counts.max(initial=0)))
 
@@ -102,7 +101,7 @@ class Covered:
         src = self.rows.place(p, self.src[here]).astype(dtype)
         dst = self.sums.place(p, self.dst[here]).astype(dtype)
         slots = self.num_slots
-        num_src, num_dst = (self.num_rows + b.total for b in (self.rows, self.sums))
+        num_src, num_dst = self.src_rows + self.rows.total, self.dst_rows + self.sums.total
         return Cover(
             src=padded(src, slots)[None],
             dst=padded(dst, slots)[None],

@@ -45,7 +45,7 @@ def test_a_hub_sends_one_row_and_gets_one_sum() -> None:
         np.concatenate([ones, zeros]),
         np.concatenate([ten, zeros]),
     )
-    covered = Covered(ends, num_shards=2, num_rows=10)
+    covered = Covered(ends, num_shards=2, src_rows=10, dst_rows=10)
     assert (covered.rows.rows, covered.sums.rows) == (1, 1)
     # The sum is made where its edges' sources are.
     assert covered.computed_at.tolist() == [1] * 20
@@ -53,7 +53,7 @@ def test_a_hub_sends_one_row_and_gets_one_sum() -> None:
 
 def test_edges_within_a_shard_stay() -> None:
     shard = np.asarray([0, 1, 1])
-    covered = Covered(Ends(shard, shard, shard, shard), num_shards=2, num_rows=2)
+    covered = Covered(Ends(shard, shard, shard, shard), num_shards=2, src_rows=2, dst_rows=2)
     assert (covered.rows.total, covered.sums.total) == (0, 0)
     assert covered.computed_at.tolist() == [0, 1, 1]
 

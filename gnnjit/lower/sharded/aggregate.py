@@ -193,7 +193,7 @@ class _Device:
         for k, block in enumerate(halo.blocks):
             sent = lax.dynamic_slice_in_dim(halo.send, halo.origins[k], block.height)
             got = [self.moved(x[sent], -block.distance, block.readers) for x in arrays]
-            at = self.shard.num_rows + halo.places[k]
+            at = halo.returned.num_rows + halo.places[k]
             tables = _written(tables, got, at)
         return tables
 
@@ -226,10 +226,13 @@ class _Device:
         reduced for other shards."""
         if halo is None and not self.alone:
             return [lax.psum_scatter(x, self.axis, tiled=True) for x in sums]
-        local_rows = [x[: self.shard.num_rows] for x in sums]
-        if halo is None or not halo.rows:
+        if halo is None:
+            return [x[: self.shard.num_src] for x in sums]
+        rows = halo.returned.num_rows
+        local_rows = [x[:rows] for x in sums]
+        if not halo.rows:
             return local_rows
-        back = self.brought_back([x[self.shard.num_rows :] for x in sums], halo)
+        back = self.brought_back([x[rows:] for x in sums], halo)
         return [
             x + self.returned(b, halo).astype(x.dtype)
             for x, b in zip(local_rows, back, strict=True)
@@ -238,7 +241,7 @@ class _Device:
     def returned(self, back: Any, halo: Halo) -> Any:
         """For each local row, the sum of the partial sums that came back."""
         structure = halo.returned
-        sent, rows = back.shape[0], self.shard.num_rows
+        sent, rows = back.shape[0], structure.num_rows
         slot = jnp.arange(sent, dtype=structure.edge.dtype)
         real = slot < structure.indptr[-1]
         # Edge i of this graph is entry i of what was sent.
@@ -349,11 +352,11 @@ class _RingTraversal:
 
     def start(self) -> Any:
         shard, atoms = self.device.shard, self.op.body.outputs
-        sums = [jnp.zeros((shard.num_rows, *atoms[k].shape), atoms[k].dtype) for k in self.into_src]
+        sums = [jnp.zeros((shard.num_src, *atoms[k].shape), atoms[k].dtype) for k in self.into_src]
         edges = [
             jnp.zeros((shard.num_edges, *atoms[k].shape), atoms[k].dtype) for k in self.on_edges
         ]
-        return empty(self.merged, shard.num_rows, jnp), sums, edges
+        return empty(self.merged, shard.num_dst, jnp), sums, edges
 
     def step(self, stop: Any, rows: Sequence[Any], state: Any) -> Any:
         """The state after the edges from the shard whose `rows` are here."""
