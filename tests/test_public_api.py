@@ -57,7 +57,7 @@ def test_names_of_partition() -> None:
 
 
 def test_names_of_sharding() -> None:
-    assert names(gnnjit.sharding) == ["ShardedGraph"]
+    assert names(gnnjit.sharding) == ["ShardedGraph", "ShardedTypedGraph"]
 
 
 def test_names_of_distributed() -> None:
@@ -133,11 +133,11 @@ def test_methods_of_graph() -> None:
 
 
 def test_methods_of_typed_graph() -> None:
-    public = {name for name in vars(gnnjit.TypedGraph) if not name.startswith("_")}
+    public = {name for name in dir(gnnjit.TypedGraph) if not name.startswith("_")}
     assert sorted(public - set(gnnjit.TypedGraph.__dataclass_fields__)) == [
         "batch", "check_edges", "check_nodes", "from_edges", "from_graphs", "into", "items",
-        "num_edges", "num_nodes", "out_of", "pad", "pad_edges", "pad_nodes", "relation", "reverse",
-        "select", "statistics", "with_relations", "with_reverse", "with_self_relations",
+        "lengths", "num_edges", "num_nodes", "out_of", "pad", "pad_edges", "pad_nodes", "relation",
+        "reverse", "select", "statistics", "with_relations", "with_reverse", "with_self_relations",
     ]  # fmt: skip
 
 

@@ -119,7 +119,7 @@ SECTIONS = (
         "One graph over the devices of a mesh.",
         "gnnjit.sharding",
         "gnnjit:shard gnnjit:rebalance gnnjit.sharding.rebalance:shard_seconds ShardedGraph "
-        "gnnjit.sharding.report:ShardReport gnnjit.partition:Partition",
+        "ShardedTypedGraph gnnjit.sharding.report:ShardReport gnnjit.partition:Partition",
     ),
     Section(
         "distributed",

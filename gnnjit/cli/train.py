@@ -17,8 +17,8 @@ from gnnjit.data.stored.prepare import prepare
 from gnnjit.distributed.connection import connect, is_main
 from gnnjit.errors import DataError
 from gnnjit.nn.recipes import MODELS, MODELS_OF
+from gnnjit.sharding.cut import PARTITIONS
 from gnnjit.sharding.exchange import EXCHANGES
-from gnnjit.sharding.shard import PARTITIONS
 from gnnjit.training.checkpoint import Checkpoints
 from gnnjit.training.config import DECAYS, FIELDS, OPTIMIZERS, in_words, resolve
 from gnnjit.training.errors import TrainError

@@ -15,6 +15,7 @@ from gnnjit.nn.arguments import check_rate, check_rngs, check_sizes
 from gnnjit.nn.han import HAN
 from gnnjit.nn.hgt import HGT
 from gnnjit.nn.rgcn import RGCN
+from gnnjit.sharding import ShardedTypedGraph
 
 TYPED_MODELS = ("han", "hgt", "rgcn")
 """What `TypedClassifier` knows, by name."""
@@ -78,30 +79,41 @@ class TypedClassifier(nnx.Module):
         self.decode = nnx.Linear(width, num_classes, rngs=rngs)
 
     def __call__(
-        self, graph: TypedGraph, x: Mapping[str, jax.Array], *, key: jax.Array | None = None
+        self,
+        graph: TypedGraph | ShardedTypedGraph,
+        x: Mapping[str, jax.Array],
+        *,
+        key: jax.Array | None = None,
     ) -> jax.Array:
         """Logits `[N, C]` of the target's vertices; deterministic without `key`.
 
         Args:
-            graph: a typed graph.
+            graph: a `TypedGraph` or `ShardedTypedGraph`.
             x: for each type `[N, F]`.
             key: for dropout.
         """
         h = dict(x)
         for i, layer in enumerate(self.layers):
             of_layer = None if key is None else jax.random.fold_in(key, i)
-            h = {t: self._dropped(rows, of_layer, j) for j, (t, rows) in enumerate(h.items())}
+            h = {
+                t: self._dropped(rows, of_layer, j, graph, t)
+                for j, (t, rows) in enumerate(h.items())
+            }
             called: Any = layer
             h = called(graph, h, key=of_layer) if isinstance(layer, HAN) else called(graph, h)
             if not isinstance(layer, HAN):  # whose relations have one already
                 h = {t: jax.nn.relu(rows) for t, rows in h.items()}
         last = None if key is None else jax.random.fold_in(key, len(self.layers))
-        return self.decode(self._dropped(h[self.target], last, 0))
+        return self.decode(self._dropped(h[self.target], last, 0, graph, self.target))
 
-    def _dropped(self, rows: jax.Array, key: Any, number: int) -> jax.Array:
+    def _dropped(
+        self, rows: jax.Array, key: Any, number: int, graph: Any, node_type: str
+    ) -> jax.Array:
         if key is None or self.dropout == 0:
             return rows
-        keep = jax.random.bernoulli(
-            jax.random.fold_in(key, 100 + number), 1 - self.dropout, rows.shape
-        )
+        # Drawn by the user's numbers, also where shards have other rows.
+        shape = (graph.num_nodes[node_type], *rows.shape[1:])
+        keep = jax.random.bernoulli(jax.random.fold_in(key, 100 + number), 1 - self.dropout, shape)
+        if isinstance(graph, ShardedTypedGraph):
+            keep = graph.put({node_type: keep})[node_type]
         return jnp.where(keep, rows / (1 - self.dropout), 0)

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh
 from gnnjit.cost.link_model import Blocks, Way, choose, ways
 from gnnjit.cost.partition_model import PartitionModel
 from gnnjit.errors import GraphError, PlanError
-from gnnjit.graph import Bipartite, Graph, TypedGraph, schema, validate
+from gnnjit.graph import Bipartite, Graph, TypedGraph, validate
 from gnnjit.graph.edit import real_edges
 from gnnjit.graph.members import Members
 from gnnjit.partition.partition import Partition
@@ -129,7 +129,7 @@ def shard(
     rows = [rows_on(mesh, axis, Dealt.by(p)) if typed else None for p in dealt]
     devices = _Devices(mesh, axis, features, exchange, width, budget, along)
     parts = [
-        devices.put(g, own, dealt[b], None if a == b else dealt[a], rows[a])
+        devices.put(g, own, dealt[b], *((None, None) if a == b else (dealt[a], rows[a])))
         for (g, (a, b)), own in zip(relations, edges, strict=True)
     ]
     if isinstance(graph, TypedGraph):
@@ -172,7 +172,14 @@ def _wanted(partition: Any, graph: Any, names: Sequence[str]) -> list[Any]:
     if isinstance(partition, str):
         return [partition] * len(names)
     if isinstance(graph, TypedGraph):
-        schema.features_for_types(partition, names, "partition")
+        if not isinstance(partition, Mapping) or set(partition) != set(names):
+            got = validate.shown(partition)
+            if isinstance(partition, Mapping):
+                got = f"a dictionary of {', '.join(map(repr, partition)) or 'nothing'}"
+            raise GraphError(
+                f"partition is {got}, expected a name or a dictionary with a partition for each "
+                f"vertex type: pass one for {', '.join(map(repr, names))}"
+            )
         return [partition[t] for t in names]
     if not graph.bipartite:
         return [partition]
@@ -229,9 +236,7 @@ class _Devices:
         they are another vertex set than the destinations."""
         mask = None if graph.mask is None else np.asarray(graph.mask)
         found = plan(*edges, dealt, mask, sources)
-        way, every = _way(
-            self.exchange, found, self.mesh, self.axis, 4 * self.width, self.budget
-        )
+        way, every = _way(self.exchange, found, self.mesh, self.axis, 4 * self.width, self.budget)
         report = ShardReport(
             partition=dealt.method,
             order=self.order,

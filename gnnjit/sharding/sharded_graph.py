@@ -40,7 +40,9 @@ from gnnjit.sharding.rows import Rows, parts_here
 class ShardedGraph:
     """A directed graph whose vertices are dealt out to the devices along one axis of a mesh.
 
-    Sources and destinations may be two vertex sets, each with its own cut. A frozen pytree of arrays that are sharded over that axis, to be passed to layers and compiled
+    Sources and destinations may be two vertex sets, each with its own cut.
+
+    A frozen pytree of arrays that are sharded over that axis, to be passed to layers and compiled
     functions where a `Graph` would be. Made by `gnnjit.shard`. Shard p has `num_rows` rows for its
     vertices and `num_slots` slots for the edges that end there, padding last; arrays of vertices
     are `[P * num_rows, ...]`, of edges `[P * num_slots, ...]`: `put`, `put_edges`, `get` and
@@ -89,6 +91,8 @@ class ShardedGraph:
     members: Members | None = None
     relations: Relations | None = None
     sources: Rows | None = None
+
+    nested = False
 
     @property
     def bipartite(self) -> bool:

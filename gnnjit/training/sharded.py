@@ -11,8 +11,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit.data import Dataset
+from gnnjit.distributed.process_group import on_host
 from gnnjit.errors import GraphError
-from gnnjit.sharding import ShardedGraph
+from gnnjit.sharding import ShardedGraph, ShardedTypedGraph
 from gnnjit.sharding.shard import shard
 from gnnjit.training.errors import TrainError
 from gnnjit.training.processes import processes
@@ -98,8 +99,8 @@ class ShardedTask:
     """
 
     def __init__(self, batch: Batch) -> None:
-        """`batch`: of a `ShardedGraph`, and arrays on its shards."""
-        self.graph: ShardedGraph = batch.graph
+        """`batch`: of a graph on shards, and arrays on these."""
+        self.graph: ShardedGraph | ShardedTypedGraph = batch.graph
         self._batch = batch
 
     @classmethod
@@ -110,8 +111,12 @@ class ShardedTask:
             graph = shard(dataset.graph, mesh, partition=spread.partition, exchange=spread.exchange)
         except GraphError as error:
             raise TrainError(f"{dataset.name} cannot be sharded: {error}") from error
-        arrays = (dataset.x, dataset.y, split_weights(dataset))
-        return cls(Batch(graph, *map(graph.put, arrays)))
+        labels, target = (dataset.y, split_weights(dataset)), dataset.target or ""
+        if isinstance(graph, ShardedTypedGraph):
+            labels = graph.put({target: labels})[target]
+        else:
+            labels = graph.put(labels)
+        return cls(Batch(graph, graph.put(dataset.x), *labels))
 
     @property
     def everywhere(self) -> NamedSharding:
@@ -125,18 +130,28 @@ class ShardedTask:
         return [self._batch]
 
     def figures(self) -> dict[str, Any]:
-        """What is reported of them."""
-        report = self.graph.report
-        edges = np.asarray(report.edges)
+        """What is reported of them; of a typed graph, of all types and relations together."""
+        graph = self.graph
+        if isinstance(graph, ShardedTypedGraph):
+            reports = [part.report for part in graph.graphs]
+            vertices = np.sum([on_host(rows.sizes) for rows in graph.rows], axis=0)
+        else:
+            reports, vertices = [graph.report], np.asarray(graph.report.vertices)
+        none = np.zeros(graph.num_shards, np.int64)
+        edges = np.sum([none, *(report.edges for report in reports)], axis=0)
+
+        def named(what: str) -> str:
+            return ", ".join(dict.fromkeys(getattr(report, what) for report in reports))
+
         return {
-            "devices": self.graph.num_shards,
+            "devices": graph.num_shards,
             "processes": jax.process_count(),
-            "partition": report.partition,
-            "order": report.order,
-            "exchange": report.exchange,
-            "rows_per_shard": list(report.vertices),
-            "edges_per_shard": list(report.edges),
-            "cut_edges": report.cut,
+            "partition": named("partition"),
+            "order": named("order"),
+            "exchange": named("exchange"),
+            "rows_per_shard": vertices.tolist(),
+            "edges_per_shard": edges.tolist(),
+            "cut_edges": sum(report.cut for report in reports),
             "imbalance": float(edges.max() / edges.mean()) if edges.any() else 1.0,
         }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 
+from gnnjit.sharding.cut import PARTITIONS
 from gnnjit.sharding.exchange import EXCHANGES
-from gnnjit.sharding.shard import PARTITIONS
 from gnnjit.system.memory_budget import parse_size
 from gnnjit.training.config import TrainConfig
 from gnnjit.training.errors import CheckpointError, TrainError
@@ -68,17 +68,24 @@ class Specification:
         """What only datasets of one graph with features and classes can be trained with."""
         if self.task in ("vertex", "graph"):
             return
+        typed = self.task == "typed"
         for what, used in (
             ("a memory budget", self.memory_budget is not None),
             ("a store", self.stored or self.store is not None),
-            ("several devices", self.devices is not None or processes() > 1),
+            ("several devices", not typed and (self.devices is not None or processes() > 1)),
             ("a sampler", self.sampling is not None),
-            ("a comparison with plain segment operations", self.compare and self.task != "typed"),
+            ("a comparison with plain segment operations", self.compare and not typed),
         ):
+            if used and typed:
+                raise TrainError(
+                    f"{self.name} has vertices of several types and is trained in memory, and "
+                    f"{what} is for graphs without types: leave it out; where memory is short, "
+                    "take several devices (--devices 8, devices=)"
+                )
             if used:
                 raise TrainError(
                     f"{self.name} is trained in memory, on one device, in one process, and {what} "
-                    "is for classes of the vertices of one graph without types: leave it out"
+                    "is for classes of the vertices of one graph: leave it out"
                 )
 
     def _spread(self) -> Spread | None:

@@ -31,17 +31,12 @@ def sharded():
 MISTAKES = {
     "a list": (
         lambda: shard([0]),
-        "shard() got a list, expected a gnnjit.Graph with one vertex set",
+        "shard() got a list, expected a gnnjit.Graph or a gnnjit.TypedGraph",
     ),
     "no mesh": (
         lambda: gnnjit.shard(HUB.graph(), 4),
         "shard() got a int as the mesh, expected a jax.sharding.Mesh: make one with "
         'jax.make_mesh((jax.device_count(),), ("shards",))',
-    ),
-    "two vertex sets": (
-        lambda: shard(gnnjit.Graph.from_edges([0], [1], num_src=2, num_dst=3)),
-        "shard() got Graph(2 sources, 3 destinations, 1 edges), expected a gnnjit.Graph with one "
-        "vertex set",
     ),
     "traced edges": (
         lambda: jax.jit(shard)(HUB.graph()),
