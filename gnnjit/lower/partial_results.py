@@ -38,8 +38,11 @@ def highest(dtype: Any) -> Any:
     return True if dtype == jnp.bool_ else jnp.iinfo(dtype).max
 
 
-_START = {"max": lowest, "min": highest, "prod": lambda dtype: 1}
+NEUTRAL = {"max": lowest, "min": highest, "prod": lambda dtype: 1}
 """What rows without edges have, by the reductions whose result there is another number, 0."""
+
+BOTH = {"sum": jnp.add, "max": jnp.maximum, "min": jnp.minimum, "prod": jnp.multiply}
+"""Two partial results as one."""
 
 
 def partial_shapes(op: Aggregate, rows: int) -> list[jax.ShapeDtypeStruct]:
@@ -59,7 +62,7 @@ def empty(op: Aggregate, rows: int, numpy: Any = np) -> list[Any]:
     """Partial results without any edge, as arrays of `numpy`."""
     kinds = [r.kind for r in op.reductions if r is not None]
     return [
-        numpy.full(x.shape, _START[kind](x.dtype) if kind in _START else 0, x.dtype)
+        numpy.full(x.shape, NEUTRAL[kind](x.dtype) if kind in NEUTRAL else 0, x.dtype)
         for kind, x in itertools.zip_longest(kinds, partial_shapes(op, rows))
     ]
 
@@ -79,7 +82,7 @@ def wide_sums(op: Aggregate) -> Aggregate:
 
 
 def _counts(op: Aggregate) -> bool:
-    return any(r is not None and r.kind in _START for r in op.reductions)
+    return any(r is not None and r.kind in NEUTRAL for r in op.reductions)
 
 
 def first(op: Aggregate, outs: Sequence[Any], degree: Any) -> list[Any]:
@@ -95,9 +98,8 @@ def merged(r: Reduce, before: Any | None, new: Any, degree: Any) -> Any:
         return new if before is None else before + new
     some = degree.sum() > 0 if r.into is Space.SHARED else _as_column(degree > 0, new)
     if before is None:
-        return jnp.where(some, new, jnp.full_like(new, _START[r.kind](new.dtype)))
-    both = {"max": jnp.maximum, "min": jnp.minimum, "prod": jnp.multiply}[r.kind]
-    return jnp.where(some, both(before, new), before)
+        return jnp.where(some, new, jnp.full_like(new, NEUTRAL[r.kind](new.dtype)))
+    return jnp.where(some, BOTH[r.kind](before, new), before)
 
 
 def counted(
@@ -125,7 +127,7 @@ def merge(op: Aggregate, before: Sequence[Any], outs: Sequence[Any], degree: Any
         if r.score is not None:
             top = new[r.score]
             here = jnp.where(_as_column(degree > 0, top), outs[r.score], -jnp.inf)
-            new[k] = _rescaled(old[k], old[r.score], top) + _rescaled(outs[k], here, top)
+            new[k] = rescaled(old[k], old[r.score], top) + rescaled(outs[k], here, top)
     return counted(op, [new[k] for k in kept], before, degree)
 
 
@@ -135,7 +137,7 @@ def merge_partials(op: Aggregate, before: Sequence[Any], after: Sequence[Any]) -
     return merge(op, before, after, after[-1] if _counts(op) else None)
 
 
-def _rescaled(total: Any, top: Any, new: Any) -> Any:
+def rescaled(total: Any, top: Any, new: Any) -> Any:
     """A sum of exp(score - shift) that was shifted by `top`, as if it had been by `new`. Where
     `top` is not finite, it was not shifted; if it is -inf, there is nothing to rescale."""
     shift = jnp.where(jnp.isfinite(top), top, jnp.where(top == -jnp.inf, new, 0))
@@ -153,7 +155,7 @@ def finish(op: Aggregate, partial: Sequence[Any]) -> list[Any]:
             found.append(None)
             continue
         x = next(values)
-        if r.kind in _START:
+        if r.kind in NEUTRAL:
             degree = partial[-1]
             some = degree.sum() > 0 if r.into is Space.SHARED else _as_column(degree > 0, x)
             x = jnp.where(some, x, jnp.zeros_like(x))

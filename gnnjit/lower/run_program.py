@@ -30,6 +30,7 @@ from gnnjit.lower.aggregate import aggregate
 from gnnjit.lower.execute import execute, size, spread
 from gnnjit.lower.fold import fold
 from gnnjit.lower.select import select
+from gnnjit.lower.sharded import fold as sharded_fold
 from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
 
 
@@ -85,15 +86,13 @@ def outputs(
 
 
 def _folded(graph: AnyGraph, eqn: Equation, op: Fold, args: Sequence[Any]) -> list[Any]:
-    if isinstance(graph, ShardedGraph):
-        raise LayerError(
-            f"{eqn.location or 'layer'}: gnnjit.fold on a sharded graph, whose shards would wait "
-            "for each other edge after edge: call the layer on a graph that is not sharded"
-        )
     _refuse_streamed(graph, eqn, "gnnjit.fold")
     order = on_edges(graph, args[0], eqn.inputs[0]) if op.ordered else None
     own = zip(args[op.ordered : op.own], eqn.inputs[op.ordered : op.own], strict=True)
     start = [at_rows(graph, x, a, op.into) for x, a in own]
+    if isinstance(graph, ShardedGraph):
+        where = str(eqn.location or "layer")
+        return sharded_fold.fold(graph, op, order, start, args[op.own :], where)
     return fold(graph, op, order, start, args[op.own :])
 
 

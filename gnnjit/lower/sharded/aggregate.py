@@ -21,14 +21,22 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from gnnjit.errors import LayerError
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Atom, Equation, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose
 from gnnjit.lower.execute import execute
 from gnnjit.lower.lowering import Reductions
-from gnnjit.lower.partial_results import empty, finish, highest, lowest, merge, wide_sums
+from gnnjit.lower.partial_results import (
+    empty,
+    finish,
+    highest,
+    lowest,
+    merge,
+    merge_partials,
+    wide_sums,
+)
+from gnnjit.lower.sharded import outgoing
 from gnnjit.lower.sharded.feature_parallel import narrowed
 from gnnjit.sharding.exchange import Halo, Ring
 from gnnjit.sharding.local_shard import LocalShard, local
@@ -52,11 +60,11 @@ def lower(
     if part is not None:
         body, *split = part.body, part.inputs, part.outputs
     spaces = [v.space for v in body.inputs]
-    inputs = [_spec(graph, *at) for at in zip(spaces, body.inputs, split[0], strict=True)]
-    outs = [_spec(graph, *at) for at in zip(homes, body.outputs, split[1], strict=True)]
+    inputs = [spec(graph, *at) for at in zip(spaces, body.inputs, split[0], strict=True)]
+    outs = [spec(graph, *at) for at in zip(homes, body.outputs, split[1], strict=True)]
 
     def run(graph: ShardedGraph, *operands: Any) -> list[Any]:
-        device = _Device(graph, platform, limit)
+        device = Device(graph, platform, limit)
         return device.outputs(body, reductions, operands)
 
     specs = jax.tree.map(lambda _: graph.spec, graph)
@@ -66,7 +74,7 @@ def lower(
     return list(mapped(graph, *operands))
 
 
-def _spec(graph: ShardedGraph, space: Space, atom: Atom, split: bool) -> PartitionSpec:
+def spec(graph: ShardedGraph, space: Space, atom: Atom, split: bool) -> PartitionSpec:
     """How an array of `atom`s in a space lies on the devices."""
     rows = () if space is Space.SHARED else (graph.axis,)
     if not split:
@@ -74,7 +82,7 @@ def _spec(graph: ShardedGraph, space: Space, atom: Atom, split: bool) -> Partiti
     return PartitionSpec(*rows, *(None,) * (len(atom.shape) - 1), graph.features)
 
 
-class _Device:
+class Device:
     """One device's part of the work."""
 
     def __init__(self, graph: ShardedGraph, platform: str, limit: int | None) -> None:
@@ -108,7 +116,6 @@ class _Device:
         return self.aggregate(eqn.op, args)
 
     def aggregate(self, original: Aggregate, args: Sequence[Any]) -> list[Any]:
-        _refuse_extremes(original)
         op = wide_sums(original)
         if isinstance(self.shard.exchange, Ring):
             outs = _RingTraversal(self, op, args).outputs()
@@ -166,7 +173,13 @@ class _Device:
         outs = self.run(op, graph, read)
         for space, halo in halos.items():
             at = [k for k, r in enumerate(op.reductions) if r is not None and r.into is space]
-            for k, x in zip(at, self.to_owners([outs[k] for k in at], halo), strict=True):
+            found = [outs[k] for k in at]
+            if outgoing.is_sum(op, at):
+                found = self.to_owners(found, halo)
+            else:
+                degree = graph.structure(space).degree()
+                found = outgoing.at_owners(self, op, at, found, degree, halo)
+            for k, x in zip(at, found, strict=True):
                 outs[k] = x
         return outs
 
@@ -222,8 +235,7 @@ class _Device:
         return lax.ppermute(x, self.axis, pairs)
 
     def to_owners(self, sums: Sequence[Any], halo: Halo | None) -> list[Any]:
-        """The sum for each local vertex, from the sums for the rows of all tables. Only sums are
-        reduced for other shards."""
+        """The sum for each local vertex, from the sums for the rows of all tables."""
         if halo is None and not self.alone:
             return [lax.psum_scatter(x, self.axis, tiled=True) for x in sums]
         if halo is None:
@@ -238,8 +250,8 @@ class _Device:
             for x, b in zip(local_rows, back, strict=True)
         ]
 
-    def returned(self, back: Any, halo: Halo) -> Any:
-        """For each local row, the sum of the partial sums that came back."""
+    def returned(self, back: Any, halo: Halo, kind: str = "sum") -> Any:
+        """For each local row, the partial results that came back, reduced: 0 where none did."""
         structure = halo.returned
         sent, rows = back.shape[0], structure.num_rows
         slot = jnp.arange(sent, dtype=structure.edge.dtype)
@@ -258,7 +270,7 @@ class _Device:
             bipartite=True,
         )
         value = Value(tuple(back.shape[1:]), back.dtype, Space.SRC)
-        return self.run(_copied(value, Reduce("sum", Space.DST)), graph, [back])[0]
+        return self.run(_copied(value, Reduce(kind, Space.DST)), graph, [back])[0]
 
     # -- with rows and sums, whichever are fewer --------------------------------------------------
 
@@ -287,25 +299,13 @@ class _Device:
         return self.with_tables(op, args, cover.graph(), halos)
 
 
-def _refuse_extremes(op: Aggregate) -> None:
-    """Error where a source's edges, which lie on many shards, are reduced to anything but a sum."""
-    for r in op.reductions:
-        if r is not None and r.into is Space.SRC and r.kind != "sum":
-            raise LayerError(
-                f'gnnjit.{r.kind} (or a softmax or logsumexp) with over="out" on a sharded graph: '
-                "a vertex's outgoing edges lie on the shards of their ends, which send back sums "
-                'alone. Call the layer on the reversed graph with over="in" and over="out" '
-                "exchanged, or on a graph that is not sharded"
-            )
-
-
 class _RingTraversal:
     """One traversal while the rows of other shards pass by.
 
-    Sums for sources travel with their rows, and return to their owners after the last stop.
+    Results for sources travel with their rows, and return to their owners after the last stop.
     """
 
-    def __init__(self, device: _Device, op: Aggregate, args: Sequence[Any]) -> None:
+    def __init__(self, device: Device, op: Aggregate, args: Sequence[Any]) -> None:
         self.device, self.op, self.args = device, op, list(args)
         assert isinstance(device.shard.exchange, Ring)
         self.ring = device.shard.exchange
@@ -315,12 +315,13 @@ class _RingTraversal:
         self.on_edges = [k for k, home in enumerate(homes) if home is None]
         self.reduced = [k for k in range(len(homes)) if k not in self.into_src + self.on_edges]
         self.merged = op.select(self.reduced).op if self.into_src else op
+        self.sent = op.select(self.into_src).op if self.reduced or self.on_edges else op
 
     def outputs(self) -> list[Any]:
         """The outputs of the traversal."""
         rows = [self.args[i] for i in self.passing]
         merged, home, edges = self.step(0, rows, self.start())
-        state = merged, list(map(jnp.zeros_like, home)), edges
+        state = merged, self.none_sent(), edges
         stop, distance = 1, 0
         for run in self.ring.runs:
             rows = self.moved(rows, run.first - distance)
@@ -334,7 +335,7 @@ class _RingTraversal:
         merged, away, edges = state
         if distance:
             back = self.moved(away, self.device.count - distance)
-            home = [a + b for a, b in zip(home, back, strict=True)]
+            home = merge_partials(self.sent, home, back) if self.into_src else home
         return self.collected(merged, home, edges)
 
     def to_next(self, carry: Any, stop: Any) -> tuple[Any, None]:
@@ -352,11 +353,14 @@ class _RingTraversal:
 
     def start(self) -> Any:
         shard, atoms = self.device.shard, self.op.body.outputs
-        sums = [jnp.zeros((shard.num_src, *atoms[k].shape), atoms[k].dtype) for k in self.into_src]
         edges = [
             jnp.zeros((shard.num_edges, *atoms[k].shape), atoms[k].dtype) for k in self.on_edges
         ]
-        return empty(self.merged, shard.num_dst, jnp), sums, edges
+        return empty(self.merged, shard.num_dst, jnp), self.none_sent(), edges
+
+    def none_sent(self) -> list[Any]:
+        """Results for sources before any edge."""
+        return empty(self.sent, self.device.shard.num_src, jnp) if self.into_src else []
 
     def step(self, stop: Any, rows: Sequence[Any], state: Any) -> Any:
         """The state after the edges from the shard whose `rows` are here."""
@@ -369,22 +373,25 @@ class _RingTraversal:
                 x = lax.dynamic_slice_in_dim(x, first, graph.num_edges)
             args.append(passing.get(i, x))
         outs = self.device.run(self.op, graph, args)
-        merged, sums, edges = state
+        merged, sent, edges = state
         some = [outs[k] for k in self.reduced] if self.into_src else outs
         merged = merge(self.merged, merged, some, jnp.diff(graph.in_structure.indptr))
-        sums = [a + outs[k] for a, k in zip(sums, self.into_src, strict=True)]
+        if self.into_src:
+            degree = jnp.diff(graph.out_structure.indptr)
+            sent = merge(self.sent, sent, [outs[k] for k in self.into_src], degree)
         # What is written beyond the chunk is 0, or overwritten by the next one.
         edges = [
             lax.dynamic_update_slice_in_dim(a, outs[k], first, 0)
             for a, k in zip(edges, self.on_edges, strict=True)
         ]
-        return merged, sums, edges
+        return merged, sent, edges
 
-    def collected(self, merged: Any, sums: Any, edges: Any) -> list[Any]:
+    def collected(self, merged: Any, sent: Any, edges: Any) -> list[Any]:
         outs: list[Any] = [None] * len(self.op.reductions)
         reduced = finish(self.merged, merged)
         for k, x in zip(self.reduced, (x for x in reduced if x is not None), strict=True):
             outs[k] = x
+        sums = finish(self.sent, sent) if self.into_src else []
         for k, x in zip(self.into_src + self.on_edges, [*sums, *edges], strict=True):
             outs[k] = x
         return outs
