@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from gnnjit.graph.relational import Relational
+
 from . import write_file, write_folder
 from .names import SECTIONS, Section, qualified
 
@@ -98,7 +100,8 @@ def _page(module: str, name: str) -> str:
     title = f"{module}.{name}"
     head = f"{title}\n{'=' * len(title)}\n\n"
     if inspect.isclass(found):
-        return f"{head}.. autoclass:: {title}\n"
+        own = "   :inherited-members: Generic\n" if issubclass(found, Relational) else ""
+        return f"{head}.. autoclass:: {title}\n{own}"
     if callable(found):
         return f"{head}.. autofunction:: {title}\n"
     return f"{head}.. autodata:: {title}\n   :no-value:\n"

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from gnnjit.cost.partition_model import PartitionModel
 from gnnjit.distributed.process_group import of_each
 from gnnjit.errors import GraphError
-from gnnjit.graph import Graph
+from gnnjit.graph import Graph, TypedGraph
 from gnnjit.graph.edit import real_edges
 from gnnjit.partition.migrate import measured_costs
 from gnnjit.partition.migrate import rebalance as balance
@@ -93,6 +93,11 @@ def rebalance(
     Raises:
         GraphError: arguments that do not fit each other.
     """
+    if getattr(graph, "bipartite", False) or isinstance(graph, TypedGraph):
+        raise GraphError(
+            f"rebalance() got {graph!r}, expected a Graph with one vertex set: time shards with "
+            "gnnjit.sharding.rebalance.shard_seconds, and pass partition= to gnnjit.shard"
+        )
     if not isinstance(graph, Graph) or graph.num_nodes != sharded.num_nodes:
         raise GraphError(
             f"rebalance() got {graph!r}, expected the graph that {sharded!r} was made of"
@@ -138,7 +143,8 @@ def _alone(graph: ShardedGraph, x: Any, p: int, device: Any) -> Any:
     """An argument, of one shard."""
     if _is_graph(x):
         return x.alone(p)
-    on_shards = isinstance(x, jax.Array) and x.ndim and len(x) in (graph.num_dst, graph.num_edges)
+    sizes = graph.num_src, graph.num_dst, graph.num_edges
+    on_shards = isinstance(x, jax.Array) and x.ndim and len(x) in sizes
     if on_shards and not x.is_fully_replicated:
         return local_part(x, p, device)
     if isinstance(x, jax.Array):

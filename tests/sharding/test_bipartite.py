@@ -130,6 +130,10 @@ MISTAKES = {
         lambda: gnnjit.shard(graph(), mesh(2)).put(Bipartite(np.zeros(DST), np.zeros(DST))),
         r"x\.src has 14 rows, but the graph has 9 sources: pass arrays with one row per source",
     ),
+    "rebalance": (
+        lambda: gnnjit.rebalance(graph(), gnnjit.shard(graph(), mesh(2)), layer),
+        r"rebalance\(\) got Graph.*, expected a Graph with one vertex set: time shards with",
+    ),
     "a block": (
         lambda: gnnjit.shard(dataclasses.replace(graph(), nested=True), mesh(2)),
         r"shard\(\) got Graph.*, a block of a sampled batch, expected a whole graph: blocks differ",
