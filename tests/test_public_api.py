@@ -207,7 +207,7 @@ FUNCTIONS = {
     ),
     "streaming.StreamedGraph.from_edges": (
         "(src, dst, num_nodes, *, store=None, order='auto', seed=0, graph_index=None, "
-        "num_graphs=None)"
+        "num_graphs=None, relation=None, num_relations=None)"
     ),
     "streaming.StreamedGraph.put": "(self, name, rows)",
     "streaming.StreamedGraph.put_edges": "(self, name, rows)",

@@ -84,6 +84,23 @@ def read(
     return Given(number, count, given & ~inside), given & inside
 
 
+def of_concrete(
+    relation: ArrayLike | None, num_relations: Any, dst: Any, num_dst: int
+) -> Relations | None:
+    """The relations of edges that end at `dst`, NumPy's, as NumPy arrays; None if there are none.
+
+    Raises GraphError as `read`, and where relations are traced.
+    """
+    given, _ = read(relation, num_relations, len(dst), None)
+    if given is None:
+        return None
+    if validate.is_traced(given.number):
+        raise GraphError("relation is traced, expected a concrete array: pass it outside of jit")
+    number = np.asarray(given.number).astype(np.int32)
+    degree = np.asarray(degrees(number, dst, None, given.count, num_dst))
+    return Relations(number, degree, given.count)
+
+
 def attached(graph: Any, given: Given | None) -> Any:
     """`graph` with these relations."""
     if given is None:

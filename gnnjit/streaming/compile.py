@@ -16,6 +16,7 @@ from gnnjit.errors import StreamError
 from gnnjit.frontend import trace_arrays
 from gnnjit.graph import TypedGraph
 from gnnjit.graph.members import Members
+from gnnjit.graph.relations import Relations
 from gnnjit.graph.validate import is_traced
 from gnnjit.ir.array_program import Array, ArrayProgram, Constant, Rows
 from gnnjit.streaming.explain import GridExplanation, explain
@@ -61,7 +62,9 @@ class StreamedArguments:
         if any(isinstance(x, TypedGraph) for x in self.leaves):
             raise StreamError(
                 "a streamed function got a TypedGraph, and typed graphs are not streamed yet, "
-                "expected a StreamedGraph: make it of all vertices of one type"
+                "expected a StreamedGraph: number the vertices of all types one after the other, "
+                "and pass relation= to StreamedGraph.from_edges, which layers read as e.relation; "
+                "or deal the types out to several devices with gnnjit.shard"
             )
         graphs = {id(x): x for x in self.leaves if isinstance(x, StreamedGraph)}
         if len(graphs) != 1:
@@ -101,17 +104,19 @@ class StreamedArguments:
             for x in self.leaves
         )  # fmt: skip
         graphs = graph.num_graphs, graph.graph_index is None
+        graphs += graph.num_relations, graph.relations is None
         return self.tree, kinds, graph.num_nodes, graph.num_edges, graphs
 
     def shapes(self, num_nodes: int, num_edges: int) -> list[Any]:
-        """The shapes of the flat inputs: the graph is two arrays of degrees, and in a batch also
-        the graph of each vertex."""
+        """The shapes of the flat inputs: the graph is two arrays of degrees, in a batch also the
+        graph of each vertex, and where edges have relations two arrays of these."""
         found: list[Any] = []
         count = {Rows.VERTEX: num_nodes, Rows.EDGE: num_edges}
         for x in self.leaves:
             if isinstance(x, StreamedGraph):
                 count_of = 2 if x.graph_index is None else 3
                 found += [jax.ShapeDtypeStruct((num_nodes,), np.int32)] * count_of
+                found += [jax.ShapeDtypeStruct((num_edges,), np.int32)] * len(x.relations or ())
             elif isinstance(x, RowArray):
                 found.append(jax.ShapeDtypeStruct((count[x.rows], *x.shape[1:]), x.dtype))
             else:
@@ -122,7 +127,14 @@ class StreamedArguments:
         """The arguments as the function sees them."""
         rest = iter(values)
         leaves = [
-            graph_proxy(num_nodes, num_edges, next(rest), next(rest), _members(x, rest))
+            graph_proxy(
+                num_nodes,
+                num_edges,
+                next(rest),
+                next(rest),
+                _members(x, rest),
+                _relations(x, rest),
+            )
             if isinstance(x, StreamedGraph)
             else next(rest)
             for x in self.leaves
@@ -135,6 +147,13 @@ def _members(graph: StreamedGraph, values: Iterator[Any]) -> Members | None:
     if graph.graph_index is None:
         return None
     return Members(next(values), num_graphs=graph.num_graphs, rising=False)
+
+
+def _relations(graph: StreamedGraph, values: Iterator[Any]) -> Relations | None:
+    """The relations of the edges, the next two of `values`, where they have any."""
+    if graph.relations is None:
+        return None
+    return Relations(next(values), next(values), graph.num_relations)
 
 
 def _as_array(x: Any) -> Any:
@@ -282,6 +301,8 @@ class PreparedFunction:
                 names[next(inputs)] = self.layout.blocks.out_degree
                 if leaf.graph_index is not None:
                     names[next(inputs)] = leaf.graph_index.name
+                for array in leaf.relations or ():
+                    names[next(inputs)] = self._name(array)
             elif isinstance(leaf, RowArray):
                 array = next(inputs)
                 names[array], versions[array] = self._name(leaf), leaf.version

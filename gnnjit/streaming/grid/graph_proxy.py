@@ -11,6 +11,7 @@ import jax
 from gnnjit.errors import StreamError
 from gnnjit.graph import Graph
 from gnnjit.graph.members import Members
+from gnnjit.graph.relations import Relations
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["degrees"], meta_fields=[])
@@ -55,7 +56,12 @@ class _Absent:
 
 
 def graph_proxy(
-    num_nodes: int, num_edges: int, in_degree: Any, out_degree: Any, members: Members | None
+    num_nodes: int,
+    num_edges: int,
+    in_degree: Any,
+    out_degree: Any,
+    members: Members | None,
+    relations: Relations | None,
 ) -> Graph:
     """What a streamed function sees of the graph."""
     nothing: Any = _Absent()
@@ -73,6 +79,7 @@ def graph_proxy(
         num_edges=num_edges,
         bipartite=False,
         members=members,
+        relations=relations,
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from gnnjit.distributed.process_group import ProcessGroup, digest
 from gnnjit.errors import GraphError, StoreError, StreamError
+from gnnjit.graph import relations
 from gnnjit.graph.reading import as_indices, read_on_host
 from gnnjit.graph.validate import refuse_sparse, shown
 from gnnjit.ir.array_program import Rows
@@ -43,6 +44,9 @@ LONGEST = 160
 GRAPH_INDEX = "graph_index"
 """What the store calls the graph of each row's vertex."""
 
+RELATION, RELATION_DEGREE = "edge.relation", "edge.relation_degree"
+"""What it calls the two arrays of a graph's `Relations`, in the user's order of the edges."""
+
 _count = itertools.count()
 
 
@@ -63,6 +67,9 @@ class StreamedGraph:
         num_nodes, num_edges: N and E.
         num_graphs: of a batch; 1 of any other graph.
         graph_index: `int32[N]`, the graph of each vertex in a batch; None of any other graph.
+        num_relations: of the edges; 0 where edges have none.
+        relations: two `int32[E]`, the relation of each edge, and the edges of that relation into
+            its destination; None where edges have no relations.
         unwanted: names of results that nobody holds any more.
         held: what stays on the device between calls, by what it is.
         layouts: numbers of blocks, and of slices of each, that functions of the graph have, the
@@ -79,6 +86,7 @@ class StreamedGraph:
         *,
         vertex: str | None = None,
         num_graphs: int = 1,
+        num_relations: int | None = None,
     ) -> None:
         """A graph whose rows lie in `store`.
 
@@ -90,6 +98,8 @@ class StreamedGraph:
                 where the rows are in the user's order.
             num_graphs: of a batch; if more than 1, the store has the graph of each row's vertex, as
                 `from_edges` puts it there.
+            num_relations: of the edges, whose relations the store then has, as `from_edges` puts
+                them there; None where edges have none.
         """
         self.store = store
         self._tenant = store.tenant
@@ -105,6 +115,11 @@ class StreamedGraph:
         self._blocks: dict[int, EdgeBlocks] = {}
         self.num_graphs = num_graphs
         self.graph_index = self.column(GRAPH_INDEX) if num_graphs > 1 else None
+        self.num_relations = num_relations or 0
+        self.relations: tuple[EdgeArray, EdgeArray] | None = None
+        if num_relations is not None:
+            number, degree = (self._handle(EdgeArray, x, x) for x in (RELATION, RELATION_DEGREE))
+            self.relations = number, degree
 
     @classmethod
     def from_edges(
@@ -118,6 +133,8 @@ class StreamedGraph:
         seed: int = 0,
         graph_index: ArrayLike | None = None,
         num_graphs: int | None = None,
+        relation: ArrayLike | None = None,
+        num_relations: int | None = None,
     ) -> StreamedGraph:
         """The graph of the edges `src[e] -> dst[e]`, its vertices ordered for locality.
 
@@ -135,9 +152,11 @@ class StreamedGraph:
             graph_index: `int[N]`, of a batch: the number of each vertex's graph, as
                 `gnnjit.graph.batch` gives it. One graph if left out.
             num_graphs: of a batch; the largest number plus one if left out.
+            relation: `int[E]`, the relation of each edge, which layers read as `e.relation`.
+            num_relations: the number of relations; the largest one plus one if left out.
 
         Raises:
-            GraphError: endpoints, numbers of graphs or sizes that do not fit.
+            GraphError: endpoints, numbers of graphs, relations or sizes that do not fit.
             StoreError: `store` is none.
         """
         if not (store is None or isinstance(store, VertexStore)):
@@ -151,7 +170,9 @@ class StreamedGraph:
         vertex = None if ordering.method == "given" else "vertex"
         first, last = (_ranked(ordering, x) for x in (src, dst))
         index, graphs = _graphs(graph_index, num_graphs, num_nodes)
-        store.group.same("the graph", lambda: digest(ordering.vertex, first, last, index))
+        of_edges = relations.of_concrete(relation, num_relations, last, num_nodes)
+        more = () if of_edges is None else (of_edges.number,)
+        store.group.same("the graph", lambda: digest(ordering.vertex, first, last, index, *more))
 
         def begin() -> None:
             # First what says that the others are complete.
@@ -162,10 +183,17 @@ class StreamedGraph:
                 _put(store, vertex, ordering.vertex.astype(np.int32))
             if graphs > 1:
                 _put(store, GRAPH_INDEX, index[ordering.vertex])
+            if of_edges is not None:
+                _put(store, RELATION, of_edges.number)
+                _put(store, RELATION_DEGREE, of_edges.degree)
 
         store.once(begin)
         edges = functools.partial(_in_pieces, first, last)
-        return cls(store, num_nodes, len(first), edges, vertex=vertex, num_graphs=graphs)
+        count = None if of_edges is None else of_edges.count
+        return cls(
+            store, num_nodes, len(first), edges, vertex=vertex, num_graphs=graphs,
+            num_relations=count,
+        )  # fmt: skip
 
     def put(self, name: str, rows: ArrayLike) -> VertexArray:
         """Write vertex data to the store, and give its handle, as `array` does.
@@ -385,7 +413,8 @@ class StreamedGraph:
 
     def __repr__(self) -> str:
         graphs = "" if self.num_graphs == 1 else f", {self.num_graphs} graphs"
-        return f"StreamedGraph({self.num_nodes} vertices, {self.num_edges} edges{graphs})"
+        kinds = "" if self.relations is None else f", {self.num_relations} relations"
+        return f"StreamedGraph({self.num_nodes} vertices, {self.num_edges} edges{graphs}{kinds})"
 
 
 def fresh_name(kind: str) -> str:
