@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +17,7 @@ from gnnjit.nn.arguments import check_numbers, check_rate, check_rngs, check_siz
 from gnnjit.nn.attention import attend
 from gnnjit.nn.hgt import check_heads
 from gnnjit.nn.init import per_head
-from gnnjit.nn.schema import check_schema, linear_of_types, of_relation, widths
-from gnnjit.sharding import ShardedTypedGraph
+from gnnjit.nn.schema import check_schema, linear_of_types, of_relation, real_rows, widths
 
 
 class HAN(nnx.Module):
@@ -27,8 +27,7 @@ class HAN(nnx.Module):
 
     Wang et al., "Heterogeneous Graph Attention Network" (2019), equations 1 to 9: attention to the
     neighbours of each relation, then to relations. The paper's relations are meta-paths from a type
-    to itself. Vertices without relations get zeros. The mean runs over every row of a type, those
-    of padding too, except that of shards.
+    to itself. Vertices without relations get zeros. Padding takes no part in the mean.
 
     Args:
         in_features: F, for all types or by type.
@@ -77,16 +76,12 @@ class HAN(nnx.Module):
         self.negative_slope = negative_slope
 
     def __call__(
-        self,
-        graph: TypedGraph | ShardedTypedGraph,
-        x: Mapping[str, jax.Array],
-        *,
-        key: jax.Array | None = None,
+        self, graph: TypedGraph, x: Mapping[str, jax.Array], *, key: jax.Array | None = None
     ) -> dict[str, jax.Array]:
         """The new features, `[N, F']` for each type; deterministic without `key`.
 
         Args:
-            graph: a `TypedGraph` or `ShardedTypedGraph`.
+            graph: a typed graph.
             x: for each type `[N, F]`.
             key: for dropout.
 
@@ -96,12 +91,13 @@ class HAN(nnx.Module):
         graph.check_nodes(x)
         z = {t: self.linear[t](rows) for t, rows in x.items()}  # once for all relations
         of_relations = self.neighbours(graph, z, key=key)
-        real = graph.vertex_mask if isinstance(graph, ShardedTypedGraph) else {}
-        return {t: self.weighted(z, real.get(t)) for t, z in of_relations.items()}
+        return {t: self.weighted(found, real_rows(graph, t)) for t, found in of_relations.items()}
 
     @gnnjit.layer
-    def neighbours(self, v: Any, e: Any, *, key: jax.Array | None = None) -> jax.Array:
-        """`[relations, F']`: each relation's attention at this vertex, of `W h`."""
+    def neighbours(
+        self, v: Any, e: Any, *, key: jax.Array | None = None
+    ) -> list[tuple[jax.Array, jax.Array]]:
+        """Of each relation its attention at this vertex, of `W h`, `[F']`, and `tanh(K z + k)`."""
         found = []
         for i, r in enumerate(e.relations):
             z_u, z_v = r.src.reshape(self.shape), v.reshape(self.shape)
@@ -111,12 +107,25 @@ class HAN(nnx.Module):
             score = jax.nn.leaky_relu(score, self.negative_slope)
             own_key = None if key is None else jax.random.fold_in(key, i)
             out = attend(score, None, z_u, z_v, self.dropout, own_key)
-            found.append(jax.nn.relu(out).reshape(-1))
-        return jnp.stack(found or [jnp.zeros(self.semantic.in_features)])
+            z = jax.nn.relu(out).reshape(-1)
+            found.append((z, jnp.tanh(self.semantic(z))))
+        return found or [(jnp.zeros_like(v), jnp.zeros(self.semantic.out_features))]
 
-    def weighted(self, z: jax.Array, real: jax.Array | None = None) -> jax.Array:
-        """`[N, relations, F'] -> [N, F']`: the attention to relations, the same at all vertices.
-        `real`: `bool[N]`, the rows that the mean is over."""
-        scores = jnp.tanh(self.semantic(z)) @ self.query[...]
-        mean = jnp.mean(scores, axis=0, where=None if real is None else real[:, None])
-        return jnp.einsum("r,nrf->nf", jax.nn.softmax(mean), z)
+    def weighted(
+        self, of_relations: list[tuple[jax.Array, jax.Array]], real: jax.Array | None
+    ) -> jax.Array:
+        """`[N, F']`: the attention to relations, the same at all vertices. `real: bool[N]`, False
+        on padding."""
+        if len(of_relations) == 1:
+            return of_relations[0][0]
+        hidden = jnp.stack([mean_of_rows(hidden, real) for _, hidden in of_relations])
+        shares = jax.nn.softmax(hidden @ self.query[...])
+        terms = zip(shares, of_relations, strict=True)
+        return functools.reduce(jnp.add, (share * z for share, (z, _) in terms))
+
+
+def mean_of_rows(x: jax.Array, real: jax.Array | None) -> jax.Array:
+    """`[N, F] -> [F]`; of rows that are not `real`, nothing; 0 where none is."""
+    if real is None:
+        return x.sum(axis=0) / max(len(x), 1)
+    return jnp.where(real[:, None], x, 0).sum(axis=0) / jnp.maximum(real.sum(), 1)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 from flax import nnx
 
 from gnnjit.errors import GraphError, LayerError
+from gnnjit.graph import TypedGraph
 from gnnjit.graph.schema import Relation, check_key, shown_key
 from gnnjit.graph.validate import shown
 from gnnjit.nn.arguments import check_sizes
 from gnnjit.nn.init import glorot
+from gnnjit.sharding import ShardedTypedGraph
 
 
 def of_relation(key: Relation) -> str:
@@ -65,3 +68,14 @@ def linear_of_types(
         {t: nnx.Linear(n, out_features, use_bias=use_bias, kernel_init=glorot, rngs=rngs)
          for t, n in sizes.items()}
     )  # fmt: skip
+
+
+def real_rows(graph: TypedGraph | ShardedTypedGraph, node_type: str) -> jax.Array | None:
+    """`bool[N]`, False on the vertices of a type that are padding; None where nothing says so."""
+    if isinstance(graph, ShardedTypedGraph):
+        return graph.vertex_mask[node_type]
+    for key in graph.into(node_type):
+        members = graph[key].members
+        if members is not None and members.real_dst is not None:
+            return members.real_dst
+    return None

@@ -14,6 +14,7 @@ from flax import nnx
 import gnnjit
 from gnnjit.errors import LayerError
 from gnnjit.nn import HAN, HGT, RGAT, RGCN
+from gnnjit.nn.han import mean_of_rows
 
 SIZES = {"a": 5, "b": 6, "c": 2}
 WIDTHS = {"a": 3, "b": 4, "c": 2}
@@ -192,6 +193,29 @@ def test_dropout_draws_from_the_key(make):
     first, again, other = (module(GRAPH, x, key=jax.random.key(i))["b"] for i in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
+
+
+def test_padding_does_not_weigh_in_the_attention_to_relations():
+    module = randomised(HAN(WIDTHS, 4, heads=2, semantic_features=3, **SCHEMA, rngs=nnx.Rngs(0)))
+    graphdef, state = nnx.split(module)
+    x = features(WIDTHS)
+    padded = GRAPH.pad({t: n + 5 for t, n in GRAPH.num_nodes.items()})
+
+    def loss(graph: Any, x: Any, state: Any) -> Any:
+        out = nnx.merge(graphdef, state)(graph, x)
+        return sum(jnp.sum(jnp.sin(out[t][: GRAPH.num_nodes[t]])) for t in out)
+
+    got = jax.value_and_grad(loss, 2)(padded, padded.pad_nodes(x), state)
+    expected = jax.value_and_grad(loss, 2)(GRAPH, x, state)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+def test_a_type_of_padding_alone_weighs_in_with_numbers():
+    x = jnp.ones((4, 3))
+    np.testing.assert_allclose(mean_of_rows(x, None), jnp.ones(3))
+    np.testing.assert_array_equal(mean_of_rows(x, jnp.zeros(4, bool)), jnp.zeros(3))
+    np.testing.assert_array_equal(mean_of_rows(x[:0], None), jnp.zeros(3))
 
 
 @pytest.mark.parametrize(
