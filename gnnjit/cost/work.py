@@ -153,13 +153,14 @@ class _Counter:
         sizes, m = self.sketch.sizes, self.machine
         edges, rows = sizes.edges, sizes[t.rows]
         vectors = sum(_vectors(n, m.vector) for n in nodes.computed)
-        width = sum(math.ceil(n.bytes / m.vector) for n, _ in t.outputs)
+        outputs = [(_row_of_table(n) if into is Space.SHARED else n, into) for n, into in t.outputs]
+        width = sum(math.ceil(n.bytes / m.vector) for n, _ in outputs)
         vectors += width
         functions = sum(
             n.cost.transcendental * math.ceil(n.bytes / m.vector) for n in nodes.computed
         )
         scalars = sum(n.width == 1 and n.cost.rule != "view" for n in nodes.computed)
-        summed = [n for n, into in t.outputs if into is Space.SHARED]
+        summed = [n for n, into in outputs if into is Space.SHARED]
         for n in {*nodes.computed, *summed}:
             if is_large_product(n):
                 self.product(edges, n.inner, n.width, moved=0.0)
@@ -251,6 +252,13 @@ def _is_scaled(node: EdgeNode, machine: Machine) -> bool:
 
 def _source(node: EdgeNode) -> EdgeNode:
     while node.op in ("view", "broadcast_in_dim", "reshape") and node.inputs:
+        node = node.inputs[0]
+    return node
+
+
+def _row_of_table(node: EdgeNode) -> EdgeNode:
+    """What an edge adds to a shared array: to the row of a table that it picked, not to all."""
+    while node.op == "view" and node.inputs and node.inputs[0].bytes <= node.bytes:
         node = node.inputs[0]
     return node
 

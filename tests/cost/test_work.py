@@ -27,13 +27,17 @@ GRAPH = gnnjit.Graph.from_edges(*RNG.integers(0, N, (2, E)), num_nodes=N)
 
 
 def work(
-    layer: Callable[..., Any], shapes: list[tuple[int, ...]], vertices: int = N, edges: int = E
-) -> Work:
-    """The work of inference on arrays of `shapes`, on a graph of so many vertices and edges."""
+    layer: Callable[..., Any], shapes: list[tuple[int, ...]], vertices: int = N, edges: int = E,
+    *, trained: bool = False,
+) -> Work:  # fmt: skip
+    """The work of inference on arrays of `shapes`, on a graph of so many vertices and edges; with
+    all gradients if `trained`."""
     call = traced_call(lambda *a: layer(GRAPH, *a), *(jnp.zeros(s, jnp.float32) for s in shapes))
     program = weighed(call.program, call.padded, Choices(), online=False)
     sizes = GraphSizes(vertices, vertices, edges)
-    return work_of(sketch(program, arrays_of(call)[1], sizes, None), machine_of("cpu"))
+    slots = arrays_of(call)[1]
+    wanted = (True,) * (1 + max(slots)) if trained else None
+    return work_of(sketch(program, slots, sizes, wanted), machine_of("cpu"))
 
 
 def features(found: Work, kind: str) -> dict[str, float]:
@@ -124,3 +128,22 @@ def test_what_is_read_again_and_again_in_a_loop_counts_once():
     long, few = (features(work(f, [(N, 8)]), "elementwise") for f in (polynomial, short))
     assert long["count"] == few["count"]
     assert long["bytes"] == few["bytes"]
+
+
+def test_an_edge_adds_to_the_row_of_a_table_that_it_picked():
+    """The gradient of a table costs as much with many rows as with few."""
+    graph = gnnjit.Graph.from_edges(
+        GRAPH.src, GRAPH.dst, N, relation=np.zeros(E, int), num_relations=2
+    )
+
+    @gnnjit.layer
+    def picked(v: Any, e: Any, w: Any) -> Any:
+        return gnnjit.sum(e.src @ w[e.relation])
+
+    def with_graph(_: Any, *arrays: Any) -> Any:
+        return picked(graph, *arrays)
+
+    few, many = (work(with_graph, [(N, 32), (n, 32, 32)], trained=True) for n in (2, 200))
+    assert features(few, "matmul")["flops"] == 3 * 2 * E * 32 * 32
+    for kind in ("matmul", "traversal"):
+        assert features(few, kind) == features(many, kind)
