@@ -225,6 +225,11 @@ def reference() -> Iterator[None]:
         yield
 
 
+def is_reference() -> bool:
+    """Whether layers run edge by edge (`reference`)."""
+    return _reference.value
+
+
 @contextlib.contextmanager
 def recorded_calls() -> Iterator[list[TracedCall]]:
     """Collects every layer call that is made (or traced) within it."""

@@ -12,7 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit import _compat
-from gnnjit.compiler.call import Definition, TracedCall, check_mesh, owner_missing
+from gnnjit.compiler.call import (
+    Definition,
+    TracedCall,
+    check_mesh,
+    is_reference,
+    owner_missing,
+)
+from gnnjit.compiler.merged import graph_of, merge, operands_of
 from gnnjit.errors import LayerError
 from gnnjit.frontend.arguments import checked
 from gnnjit.frontend.by_hand import muted
@@ -182,14 +189,23 @@ class _Call:
         graphs = {name: self.relation_graph(key) for name, key in traced.relations.items()}
         env = dict(zip(traced.typed.program.inputs, traced.operands, strict=True))
         padded = (g.mask is not None for g in graphs.values() if not isinstance(g, ShardedGraph))
-        for part in split(traced.typed, hoisted=not any(padded)):
+        hoisted = not any(padded)
+        typed, every = traced.typed, {}
+        if not is_reference() and isinstance(self.graph, TypedGraph):
+            typed, every = merge(traced, self.graph, node_type)
+            for name, edges in every.items():
+                keys = [traced.relations[r] for r in edges.relations]
+                merged = graph_of(self.graph, keys)
+                env |= operands_of(edges, merged, env)
+                graphs[name] = merged
+        for part in split(typed, hoisted):
             operands = [env[v] for v in part.inputs]
             if part.relation:
                 outs = self.run_part(part, graphs[part.relation], operands, node_type)
             else:
                 outs = self.at_vertices(part, operands, node_type)
             env.update(zip(part.outputs, outs, strict=True))
-        return [self.result(x, env, traced) for x in traced.typed.outputs]
+        return [self.result(x, env, traced) for x in typed.outputs]
 
     def at_vertices(self, part: Part, operands: Sequence[Any], node_type: str) -> list[Any]:
         """A part without edges; on shards with zeros in padding, as parts with edges have."""

@@ -98,7 +98,7 @@ def capture_typed(
             Value(tuple(v.aval.shape), v.aval.dtype, Space.SHARED, f"c{i}")
             for i, v in enumerate(jaxpr.constvars)
         ]
-        walker = _TypedWalker(Builder([*inputs, *lifted]), relations(), dst_type)
+        walker = TypedWalker(Builder([*inputs, *lifted]), relations(), dst_type)
         outs = [walker.returned(x) for x in walker.run([jaxpr], lifted, list(inputs))]
     atoms = tuple(a for x in outs for a in (x.parts if isinstance(x, Union) else (x,)))
     program = Program((*inputs, *lifted), tuple(walker.builder.equations), atoms, name)
@@ -116,7 +116,7 @@ _LINEAR = frozenset({"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "t
 """What is done to a product is done to both of its factors."""
 
 
-class _TypedWalker(LayerWalker):
+class TypedWalker(LayerWalker):
     """Appends the equations of a jaxpr to a program with spaces for each relation."""
 
     def __init__(self, builder: Builder, relations: Mapping[str, Any], dst_type: str):

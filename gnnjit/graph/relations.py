@@ -140,7 +140,15 @@ def _traced_degrees(number: Any, dst: Any, mask: Any) -> Any:
     if not edges:
         return jnp.zeros(0, np.int32)
     real = jnp.ones(edges, bool) if mask is None else mask
-    order = jnp.lexsort((number, dst, ~real))  # padding last
+    return degrees_along(jnp.lexsort((number, dst, ~real)), number, dst, real)
+
+
+def degrees_along(order: Any, number: Any, dst: Any, real: Any) -> Any:
+    """`int32[E]`, as `Relations.degree`, of traced edges that `order` sorts by destination, then by
+    relation, padding last."""
+    edges = number.shape[0]
+    if not edges:
+        return jnp.zeros(0, np.int32)
     keys = [x[order] for x in (number, dst, ~real)]
     new = functools.reduce(operator.or_, (x[1:] != x[:-1] for x in keys))
     run = jnp.cumsum(jnp.concatenate([jnp.zeros(1, bool), new]), dtype=np.int32)
