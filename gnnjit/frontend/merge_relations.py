@@ -158,13 +158,15 @@ class _Merger:
         eqn = self.values.made.get(a)
         if eqn is None or self.uses[a] != 1:
             return None
+        owner = self.typed.owner.get(eqn.outputs[0])
+        if owner is not None and owner not in self.keys:  # of edges that were merged before
+            return None
         if isinstance(eqn.op, Degree):
-            return self.typed.owner.get(eqn.outputs[0])
+            return owner
         if not jnp.issubdtype(a.dtype, jnp.inexact):
             return None
         if isinstance(eqn.op, Reduce):
-            owner = self.typed.owner.get(eqn.outputs[0])
-            return owner if eqn.op.kind == "sum" and owner in self.keys else None
+            return owner if eqn.op.kind == "sum" else None
         at = self.values.linear_operand(eqn)
         return None if at is None else self.linear_in(eqn.inputs[at])
 
@@ -214,18 +216,19 @@ class _Merger:
             total = [builder[a] for a in self.leaves(root) if a not in taken]
             for terms in of_root[root]:
                 writer = _Writer(self.values, builder, edges, name)
-                total.append(writer.total([t.value for t in terms], eqn))
-                owner[total[-1]] = name
+                out = writer.total([t.value for t in terms], eqn)
+                owner[out] = name
+                total.append(out)
             builder.env[root] = functools.reduce(
                 lambda a, b, eqn=eqn: build.elementwise(builder, lax.add, [a, b], eqn.location),
                 total,
             )
         outputs = [builder[a] for a in old.outputs]
         program = _live([*old.inputs, edges.number, edges.degree, *edges.inputs], builder, outputs)
-        substituted = dict(zip(old.outputs, outputs, strict=True))
+        substituted, live = dict(zip(old.outputs, outputs, strict=True)), set(program.values())
         typed = dataclasses.replace(
             self.typed, program=dataclasses.replace(program, name=old.name),
-            owner={v: of for v, of in owner.items() if v in set(program.values())},
+            owner={v: of for v, of in owner.items() if v in live},
             outputs=tuple(_substituted(x, substituted) for x in self.typed.outputs),
         )  # fmt: skip
         return typed, {**self.known, name: edges}
