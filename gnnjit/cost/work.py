@@ -153,7 +153,8 @@ class _Counter:
         sizes, m = self.sketch.sizes, self.machine
         edges, rows = sizes.edges, sizes[t.rows]
         vectors = sum(_vectors(n, m.vector) for n in nodes.computed)
-        outputs = [(_row_of_table(n) if into is Space.SHARED else n, into) for n, into in t.outputs]
+        outputs = [(n, into) for n, into in t.outputs if not _is_picked(n, into)]
+        of_tables = {_row_of_table(n) for n, into in t.outputs if _is_picked(n, into)}
         width = sum(math.ceil(n.bytes / m.vector) for n, _ in outputs)
         vectors += width
         functions = sum(
@@ -161,9 +162,11 @@ class _Counter:
         )
         scalars = sum(n.width == 1 and n.cost.rule != "view" for n in nodes.computed)
         summed = [n for n, into in outputs if into is Space.SHARED]
-        for n in {*nodes.computed, *summed}:
+        for n in {*nodes.computed, *summed} - of_tables:
             if is_large_product(n):
                 self.product(edges, n.inner, n.width, moved=0.0)
+        for n in of_tables:
+            self.row_of_table(n)
         alone = [n for n in nodes.computed if not is_large_product(n)]
         products = sum(_product(n, m.vector) for n in alone)
         outer = sum(_product(n, m.vector) for n in summed if not is_large_product(n))
@@ -183,6 +186,17 @@ class _Counter:
             lines=edges * lines, row_bytes=rows * (near + written),
             **{f"lines_{c}m": edges * lines * _miss(table, c << 20) for c in CACHES},
         )  # fmt: skip
+
+    def row_of_table(self, node: EdgeNode) -> None:
+        """What an edge adds to the row of a table that it picked. Edges are sorted by rows, so that
+        outer products are summed as one product for each row."""
+        edges = self.sketch.sizes.edges
+        if not is_large_product(node):
+            vectors = math.ceil(node.bytes / self.machine.vector)
+            self.add("traversal", edges=edges, vectors=edges * vectors)
+            return
+        columns = node.inputs[1].width
+        self.product(edges, max(1, node.width * node.inner // columns), columns, moved=0.0)
 
     def chunks(self, t: SketchedTraversal, nodes: _Edges) -> None:
         edges = self.sketch.sizes.edges
@@ -256,8 +270,13 @@ def _source(node: EdgeNode) -> EdgeNode:
     return node
 
 
+def _is_picked(node: EdgeNode, into: Space | None) -> bool:
+    """Whether an edge adds to one row of a shared array that it picked, not to all of them."""
+    return into is Space.SHARED and _row_of_table(node).bytes < node.bytes
+
+
 def _row_of_table(node: EdgeNode) -> EdgeNode:
-    """What an edge adds to a shared array: to the row of a table that it picked, not to all."""
+    """The summand before it is put into its row."""
     while node.op == "view" and node.inputs and node.inputs[0].bytes <= node.bytes:
         node = node.inputs[0]
     return node
