@@ -312,7 +312,8 @@ class _Writer:
             if of == atoms:
                 return made
         first = atoms[0]
-        made = dataclasses.replace(first, space=Space(first.space.kind, self.name))
+        title = first.name.rpartition(": ")[2]  # without the relation's name
+        made = dataclasses.replace(first, space=Space(first.space.kind, self.name), name=title)
         self.edges.inputs[made] = atoms
         self.builder.env[made] = made
         return made
