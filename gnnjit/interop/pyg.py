@@ -1,4 +1,4 @@
-"""Typed graphs from and to PyG's `HeteroData`, which is read by its names: PyG is not imported."""
+"""Graphs from and to PyG's `Data` and `HeteroData`, read by their names: PyG is not imported."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from gnnjit.errors import GraphError
-from gnnjit.graph import TypedGraph
+from gnnjit.graph import Graph, TypedGraph
 from gnnjit.graph.schema import shown_key
 from gnnjit.graph.validate import cut, shown
+from gnnjit.interop.plain import FromObject, built, checked, host_edges, required
 from gnnjit.interop.typed import (
     FromHetero,
     as_tensors,
@@ -21,6 +22,67 @@ from gnnjit.interop.typed import (
     rows_of,
 )
 from gnnjit.shapes import HostArray, PyTree
+
+
+def from_data(data: Any) -> FromObject:
+    """The graph of a `Data`, its edges in their order, with its features.
+
+    Arrays with a row for each edge, `edge_attr` or others whose names begin with "edge", are of the
+    edges; others with a row for each vertex (`x`, `y`, `train_mask`) are of the vertices.
+
+    Args:
+        data: a `torch_geometric.data.Data` (any object with `edge_index`, `num_nodes`, `items`).
+
+    Raises:
+        GraphError: if it is no such object, or its edges are wrong.
+    """
+    required(data, ("edge_index", "num_nodes"), "from_data()", "a Data of PyG")
+    if data.edge_index is None or data.num_nodes is None:
+        raise GraphError(
+            "from_data() got a Data without edge_index or num_nodes, expected both: leave "
+            "transforms to sparse matrices out, and set data.num_nodes"
+        )
+    ends = np.asarray(on_host(data.edge_index))
+    store = dict(data.items()) if hasattr(data, "items") else dict(data)
+    of_edges = {k: v for k, v in store.items() if k.startswith("edge") and k != "edge_index"}
+    of_nodes = {k: v for k, v in store.items() if not k.startswith("edge")}
+    count = int(data.num_nodes)
+    nodes = rows_of(of_nodes, count, "data")
+    return built(ends.T, count, True, nodes, rows_of(of_edges, ends.shape[1], "data"))
+
+
+def to_data(
+    graph: Graph,
+    data: Any,
+    nodes: PyTree = None,
+    edges: PyTree = None,
+    *,
+    tensor: Callable[[HostArray], Any] | None = None,
+) -> Any:
+    """Fill an empty `Data` with a graph; padding edges are left out.
+
+    `to_data(graph, Data(), {"x": x}, {"edge_attr": w}, tensor=torch.from_numpy)`
+
+    Args:
+        graph: a concrete graph of one vertex set.
+        data: a `Data()`, which is filled and returned.
+        nodes: arrays `[N, ...]` by name; one alone is called `x`.
+        edges: arrays `[E, ...]` by name, which begins with "edge"; one alone is `edge_weight`.
+        tensor: what makes a tensor of an array of NumPy; left as they are if left out.
+
+    Raises:
+        GraphError: if the graph is traced, or features do not fit.
+    """
+    made = as_tensors(tensor)
+    src, dst, mask = host_edges(graph, "to_data()")
+    of_nodes, of_edges = checked(graph, nodes, edges, mask)
+    data.num_nodes = graph.num_nodes
+    data.edge_index = made(np.stack([src, dst]).astype(np.int64))
+    for name, rows in of_nodes.items():
+        setattr(data, name, made(rows))
+    for name, rows in of_edges.items():
+        setattr(data, name if name.startswith("edge") else f"edge_{name}", made(rows))
+    return data
 
 
 def from_hetero_data(data: Any) -> FromHetero:
@@ -41,7 +103,7 @@ def from_hetero_data(data: Any) -> FromHetero:
         if not hasattr(data, name):
             raise GraphError(
                 f"from_hetero_data() got a {cut(type(data).__name__)} without {name}, expected a "
-                "HeteroData of PyG: Data of one type is read by Graph.from_edges(data.edge_index)"
+                "HeteroData of PyG: Data of one type is read by from_data"
             )
     counts, nodes, ends, edges = {}, {}, {}, {}
     for node_type in data.node_types:

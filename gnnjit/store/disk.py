@@ -172,6 +172,24 @@ class DiskStore(VertexStore):
             )
         return info
 
+    @property
+    def folder(self) -> Path:
+        """The folder that the store is in."""
+        return self._folder
+
+    def map(self, name: str) -> np.ndarray:
+        """A sealed array where it lies, read-only, as `numpy.load` maps it: what is read of it is
+        memory that the system may take back. It may be held longer than the store is open. Raises
+        StoreError for a name that the store does not know, and an array that is not sealed."""
+        info = self._usable(name)
+        if not info.sealed:
+            raise StoreError(
+                f"{self._where}: map({name!r}) of an array that is not sealed: seal it"
+            )
+        with failures(self._files[name].path):
+            found = np.load(self._files[name].path, mmap_mode="r")
+        return found.view(info.dtype)
+
     def _read(self, name: str, start: int, out: np.ndarray) -> None:
         file = self._files[name]
         read_at(file, out.reshape(-1).view(np.uint8).data, file.begin_of(start))
