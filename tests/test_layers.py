@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "readout": {"frontend"},
     "__init__": {"compiler", "frontend", "graph", "readout", "sharding", "streaming", "system"},
     "nn": {"__init__", "graph", "neighborhood", "sharding"},
-    "data": {"graph", "partition", "store", "system"},
+    "data": {"graph", "interop", "partition", "store", "system"},
     "calibration": {
         "__init__", "compiler", "cost", "lower", "passes", "planner", "system",
     },

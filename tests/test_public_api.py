@@ -13,8 +13,11 @@ import gnnjit.data
 import gnnjit.distributed
 import gnnjit.graph
 import gnnjit.interop.dgl
+import gnnjit.interop.igraph
 import gnnjit.interop.jraph
+import gnnjit.interop.networkx
 import gnnjit.interop.pyg
+import gnnjit.interop.rustworkx
 import gnnjit.interop.scipy
 import gnnjit.neighborhood
 import gnnjit.nn
@@ -110,9 +113,12 @@ def test_names_of_modules() -> None:
 
 def test_names_of_data() -> None:
     assert names(gnnjit.data) == [
-        "DATASETS", "Dataset", "Entry", "Fold", "GraphDataset", "LinkDataset", "blogcatalog",
-        "cache_dir", "citation_full", "communities", "fb15k_237", "gowalla", "imdb", "karate",
-        "lastfm", "open_dataset", "planetoid", "ppi", "row_normalize", "tu",
+        "DATASETS", "Dataset", "EdgeList", "Entry", "Fold", "GraphDataset", "LinkDataset",
+        "ParticleDataset", "SensorDataset", "blogcatalog", "cache_dir", "citation_full",
+        "communities", "fb15k_237", "gowalla", "imdb", "karate", "lagrange", "lastfm",
+        "metr_la", "molecule_set", "molecules", "negative_links", "network", "open_dataset",
+        "own_dataset", "planetoid", "ppi", "random_split", "read_edges", "row_normalize",
+        "split_links", "tu",
     ]  # fmt: skip
 
 
@@ -242,6 +248,12 @@ FUNCTIONS = {
         "seed=0, batch_size=0, steps_per_epoch=1, halve_every=0, "
         "normalize_features=False, negatives=1, clip=0.0, evaluate_every=1)"
     ),
+    "data.read_edges": (
+        "(source, *, kind=None, columns=None, weight=None, time=None, values=(), delimiter=None, "
+        "header=None, comments='#%', ids='auto', num_nodes=None, undirected=False, key=None, "
+        "store=None, block_bytes=8388608, progress=False)"
+    ),
+    "data.split_links": "(edges, *, val=None, test=None, by_time=False, seed=0)",
     "interop.dgl.from_heterograph": "(heterograph)",
     "interop.dgl.to_heterograph": ("(graph, heterograph, nodes=None, edges=None, *, tensor=None)"),
     "interop.jraph.from_graphs_tuple": "(graphs, *, padded=False)",
@@ -250,6 +262,14 @@ FUNCTIONS = {
     ),
     "interop.pyg.from_hetero_data": "(data)",
     "interop.pyg.to_hetero_data": "(graph, data, nodes=None, edges=None, *, tensor=None)",
+    "interop.pyg.from_data": "(data)",
+    "interop.pyg.to_data": "(graph, data, nodes=None, edges=None, *, tensor=None)",
+    "interop.networkx.from_networkx": "(graph)",
+    "interop.networkx.to_networkx": "(graph, empty, nodes=None, edges=None)",
+    "interop.igraph.from_igraph": "(graph)",
+    "interop.igraph.to_igraph": "(graph, make, nodes=None, edges=None)",
+    "interop.rustworkx.from_rustworkx": "(graph)",
+    "interop.rustworkx.to_rustworkx": "(graph, empty, nodes=None, edges=None)",
     "interop.scipy.from_scipy": "(matrix, *, bipartite=None)",
     "interop.scipy.to_scipy": "(graph, weights=None)",
     "nn.APPNP.__init__": "(self, steps=10, alpha=0.1, *, dropout=0.0, self_loops=True)",

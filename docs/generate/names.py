@@ -154,11 +154,13 @@ SECTIONS = (
     Section(
         "data",
         "Datasets",
-        "Built in, generated, or read from the files of their papers.",
+        "Built in, generated, read from the files of their papers, or your own graph.",
         "gnnjit.data",
-        "open_dataset DATASETS Entry Dataset GraphDataset LinkDataset Fold karate communities "
-        "planetoid ppi citation_full blogcatalog imdb fb15k_237 gowalla lastfm tu row_normalize "
-        "cache_dir "
+        "open_dataset read_edges own_dataset molecules DATASETS Entry "
+        "Dataset GraphDataset LinkDataset ParticleDataset SensorDataset EdgeList Fold "
+        "split_links negative_links random_split row_normalize cache_dir karate communities "
+        "planetoid ppi citation_full blogcatalog imdb fb15k_237 gowalla lastfm tu network "
+        "molecule_set lagrange metr_la "
         "gnnjit.data.stored.prepare:prepare gnnjit.data.stored.prepare:keep "
         "gnnjit.data.stored.dataset:StoredDataset",
     ),
@@ -179,9 +181,10 @@ SECTIONS = (
     Section(
         "pyg",
         "PyG",
-        "`HeteroData` to typed graphs, and back.",
+        "`Data` to graphs, `HeteroData` to typed graphs, and back.",
         "gnnjit.interop.pyg",
-        "from_hetero_data to_hetero_data gnnjit.interop.typed:FromHetero",
+        "from_data to_data from_hetero_data to_hetero_data gnnjit.interop.typed:FromHetero "
+        "gnnjit.interop.plain:FromObject",
     ),
     Section(
         "dgl",
@@ -189,6 +192,27 @@ SECTIONS = (
         "Heterographs to typed graphs, and back.",
         "gnnjit.interop.dgl",
         "from_heterograph to_heterograph",
+    ),
+    Section(
+        "networkx",
+        "networkx",
+        "Graphs of networkx to graphs, and back.",
+        "gnnjit.interop.networkx",
+        "from_networkx to_networkx",
+    ),
+    Section(
+        "igraph",
+        "igraph",
+        "Graphs of igraph to graphs, and back.",
+        "gnnjit.interop.igraph",
+        "from_igraph to_igraph",
+    ),
+    Section(
+        "rustworkx",
+        "rustworkx",
+        "Graphs of rustworkx to graphs, and back.",
+        "gnnjit.interop.rustworkx",
+        "from_rustworkx to_rustworkx",
     ),
     Section(
         "scipy",

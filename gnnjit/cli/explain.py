@@ -8,7 +8,7 @@ from flax import nnx
 
 from gnnjit.cli.output import add_json_option, check_json, for_people, write_json
 from gnnjit.compiler.explain import Explanation, explain
-from gnnjit.data import GraphDataset, LinkDataset, open_dataset
+from gnnjit.data import Dataset, GraphDataset, open_dataset
 from gnnjit.data.registry import entry_of
 from gnnjit.errors import DataError, LayerError
 from gnnjit.nn.recipes import MODELS, build
@@ -65,17 +65,18 @@ def run(args: argparse.Namespace) -> int:
     task = entry_of(args.dataset).task
     if task not in ("vertex", "graph"):
         raise DataError(
-            f"{args.dataset} is for predicting links, or has vertices of several types, and this "
-            "command builds classifiers of vertices and graphs: call gnnjit.explain with your model"
+            f"{args.dataset} is for predicting links, has vertices of several types, or is of "
+            "another form, and this command builds classifiers of vertices and graphs: call "
+            "gnnjit.explain with your model"
         )
     dataset = open_dataset(args.dataset, args.data_dir)
-    assert not isinstance(dataset, LinkDataset)
+    assert isinstance(dataset, Dataset | GraphDataset)
     graph = dataset.union() if isinstance(dataset, GraphDataset) else dataset.graph
     model = build(
         args.model,
         in_features=dataset.num_features,
         hidden=args.hidden,
-        num_classes=dataset.num_classes,
+        num_classes=dataset.num_outputs,
         layers=args.layers,
         heads=heads,
         dropout=0.0,

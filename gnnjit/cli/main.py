@@ -66,7 +66,7 @@ COMMANDS = (
     Command("opt", opt.SUMMARY, opt.configure, opt.run),
     Command("calibrate", calibrate.SUMMARY, calibrate.configure, calibrate.run),
     Command("launch", launch.SUMMARY, launch.configure, _run_launch),
-    Command("data", "list the datasets", data.configure, data.run),
+    Command("data", "list the datasets, or show what a file holds", data.configure, data.run),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import math
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from gnnjit.config import path_of
-from gnnjit.errors import OutputError
+from gnnjit.errors import DataError, OutputError
 from gnnjit.system.cache import write_atomically
 
 STDOUT = "-"
@@ -95,3 +96,22 @@ class _Unheard:
 def drop_output(stream: TextIO) -> None:
     """Nothing more is written: Python would complain once more when it closes the stream."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def named_options(what: str, options: list[str]) -> dict[str, Any]:
+    """The values of a repeated option NAME=VALUE. Raises DataError for what has another form."""
+    chosen = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals or not key.isidentifier():
+            raise DataError(f"{what} {option}: expected NAME=VALUE, as in num_nodes=1000")
+        chosen[key] = _literal(value)
+    return chosen
+
+
+def _literal(text: str) -> Any:
+    """A Python literal, or the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

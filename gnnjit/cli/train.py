@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 from typing import Any
 
 from rich.console import Console
 
-from gnnjit.cli.output import add_json_option, check_json, for_people, write_json
+from gnnjit.cli.output import (
+    add_json_option,
+    check_json,
+    for_people,
+    named_options,
+    write_json,
+)
 from gnnjit.data import DATASETS, open_dataset
-from gnnjit.data.registry import entry_of
+from gnnjit.data.registry import entry_of, is_path
 from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.data.stored.prepare import prepare
 from gnnjit.distributed.connection import connect, is_main
@@ -23,6 +28,7 @@ from gnnjit.training.checkpoint import Checkpoints
 from gnnjit.training.config import DECAYS, FIELDS, OPTIMIZERS, in_words, resolve
 from gnnjit.training.errors import TrainError
 from gnnjit.training.loop import Watcher
+from gnnjit.training.models import TRAINED_AS, task_of, trainable
 from gnnjit.training.processes import main_first, open_in_all, processes
 from gnnjit.training.progress import watcher
 from gnnjit.training.report import print_table
@@ -45,6 +51,8 @@ EPILOG = """examples:
   gnnjit train gowalla --model lightgcn            items for users, recall@20 and ndcg@20
   gnnjit train fb15k-237                           facts of a knowledge graph, MRR and hits
   gnnjit train imdb --seeds 5                      movies of a typed graph, by HAN
+  gnnjit train my-edges.csv                        links of a graph of your own
+  gnnjit train my-edges.csv --option labels=my-labels.csv --option features=my-features.csv
   gnnjit train --memory-budget 1GiB --store DIR    a graph on the disk, within 1 GiB of memory
   gnnjit train ppi --model sage --sampler frontier batches of subgraphs, evaluated on all
   gnnjit train --devices 8                         over 8 GPUs, or 8 parts of the CPU
@@ -66,7 +74,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default="communities",
         metavar="DATASET",
-        help=f"one of {', '.join(DATASETS)} (default: communities, of 30,000 vertices)",
+        help=f"one of {', '.join(DATASETS)} (default: communities, of 30,000 vertices), or the "
+        "path of a file with edges or of a folder with the files of a dataset (gnnjit data show)",
     )
     _model_options(parser.add_argument_group("model"))
     optimisation = parser.add_argument_group("optimisation")
@@ -331,11 +340,12 @@ def _run(args: argparse.Namespace) -> int:
     people = Console(file=for_people(args, to_the_end=args.checkpoint is not None))
     if is_main():
         check_json(args.json)
-    spec = _specification(args)
+    given = _of_path(args)
+    spec = _specification(args, given)
     if args.log_every < 0:
         raise TrainError(f"--log-every is {args.log_every}, expected at least 0 (0: a bar)")
     shown = watcher(people, quiet=args.quiet or not is_main(), every=args.log_every)
-    with _dataset(spec, args, shown) as dataset:
+    with _dataset(spec, args, shown, given) as dataset:
         if not args.quiet and is_main():
             lines = [repr(dataset), in_words(spec.config, spec.task)]
             lines += [spec.sampling.in_words()] if spec.sampling else []
@@ -348,10 +358,25 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _specification(args: argparse.Namespace) -> Specification:
-    """What the options say, checked."""
-    name = args.dataset.lower()
-    task = entry_of(name).task
+def _of_path(args: argparse.Namespace) -> Any:
+    """The dataset, where a path is given; None for a name. Raises TrainError with --store."""
+    if not is_path(args.dataset):
+        return None
+    if args.store is not None:
+        raise TrainError(
+            f"--store {args.store}: datasets in a store are made by name, and {args.dataset} is a "
+            f"path: leave out --store, or pass --data-dir {args.dataset} and the name"
+        )
+    return trainable(_open(args.dataset, args))
+
+
+def _specification(args: argparse.Namespace, given: Any) -> Specification:
+    """What the options say, checked. `given`: the dataset, if it is of a path."""
+    name = args.dataset.lower() if given is None else given.name.lower()
+    task = entry_of(name).task if given is None else task_of(given)
+    if task == "sensors":
+        trainable(_open(name, args))  # raises TrainError
+    task = TRAINED_AS.get(task, task)
     sampling = _sampling(args)
     taken = ("batch_size", "steps_per_epoch") if sampling else ()
     config = resolve(name, task, {f: getattr(args, f, None) for f in FIELDS if f not in taken})
@@ -391,7 +416,7 @@ def _sampling(args: argparse.Namespace) -> Sampling | None:
         "normalize": args.normalize or None,
         "shapes": args.shapes,
         "threads": args.sample_threads,
-        "options": _named("--sampler-option", args.sampler_option) or None,
+        "options": named_options("--sampler-option", args.sampler_option) or None,
     }
     values = {name: value for name, value in values.items() if value is not None}
     if args.sampler is None:
@@ -414,11 +439,13 @@ def _fanouts(text: str) -> tuple[int, ...]:
 
 
 def _dataset(
-    spec: Specification, args: argparse.Namespace, shown: Watcher
+    spec: Specification, args: argparse.Namespace, shown: Watcher, given: Any
 ) -> contextlib.AbstractContextManager[Any]:
     """The dataset, open while it is trained on."""
+    if given is not None:
+        return contextlib.nullcontext(given)
     if args.store is None:
-        return contextlib.nullcontext(_open(spec.name, args))
+        return contextlib.nullcontext(trainable(_open(spec.name, args)))
     return open_in_all(
         lambda: _prepare(spec, args, shown), args.store, to_read=spec.spread is not None
     )
@@ -450,23 +477,4 @@ def _prepare(spec: Specification, args: argparse.Namespace, shown: Watcher) -> S
 
 
 def _options(name: str, options: list[str]) -> dict[str, Any]:
-    return {**_DATA_OPTIONS.get(name, {}), **_named("--option", options)}
-
-
-def _named(what: str, options: list[str]) -> dict[str, Any]:
-    """The values of a repeated option NAME=VALUE."""
-    chosen = {}
-    for option in options:
-        key, equals, value = option.partition("=")
-        if not equals or not key.isidentifier():
-            raise TrainError(f"{what} {option}: expected NAME=VALUE, as in num_nodes=1000")
-        chosen[key] = _literal(value)
-    return chosen
-
-
-def _literal(text: str) -> Any:
-    """A Python literal, or the text itself."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+    return {**_DATA_OPTIONS.get(name, {}), **named_options("--option", options)}

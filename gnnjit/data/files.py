@@ -14,10 +14,12 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gnnjit.config import cache_dir, path_of
 from gnnjit.errors import DataError
 from gnnjit.system.cache import write_atomically
+from gnnjit.system.optional import optional
 
 Fetch = Callable[[str, int], bytes]
 """fetch(url, size): the bytes behind a URL, at most size + 1 of them; OSError if there are none."""
@@ -93,6 +95,15 @@ def find_local(dataset: str, root: Path, folder: str, name: str) -> Path:
         f"{dataset}: {name} is missing, expected {candidates[0]} or {candidates[1]}. Add the file, "
         "or leave out --data-dir (and GNNJIT_DATA_DIR) to download it."
     )
+
+
+def library(module: str, asked: str, how: str) -> Any:
+    """The module that `asked` needs. Raises DataError, which says `how` to get it or do without,
+    where its library is not installed."""
+    try:
+        return optional(module, asked, how)
+    except ImportError as error:
+        raise DataError(f"{error}.") from error
 
 
 def read_bytes(path: Path) -> bytes:

@@ -132,8 +132,10 @@ class _Matrix:
 
 
 def _resolve(value: Any, where: str) -> Any:
-    """Replace a stand-in by the array or matrix it stands for."""
-    return value.resolve(where) if isinstance(value, (_Array, _Matrix)) else value
+    """Replace a stand-in by the array or matrix it stands for; those in a list too."""
+    if isinstance(value, list):
+        return [v.resolve(where) if isinstance(v, _Array | _Matrix) else v for v in value]
+    return value.resolve(where) if isinstance(value, _Array | _Matrix) else value
 
 
 def _reconstruct(*_: Any) -> _Array:

@@ -1,4 +1,4 @@
-"""Seeded splits into train, validation and test vertices, and the features' usual scaling."""
+"""Seeded splits of vertices and links, and the features' usual scaling."""
 
 from __future__ import annotations
 
@@ -60,6 +60,54 @@ def per_class_split(
         by_class[(rank >= train) & (rank < train + val)],
         by_class[rank >= train + val],
     )
+
+
+def random_split(
+    name: str,
+    y: np.ndarray,
+    *,
+    train: float = 0.6,
+    val: float = 0.2,
+    known: np.ndarray | None = None,
+    stratified: bool = True,
+    seed: int = 0,
+) -> Masks:
+    """Shares of the vertices, drawn at random, in each class as in all; the rest is the test.
+
+    Args:
+      name: of the dataset, for messages.
+      y: labels [N, ...]; only classes, int [N], are stratified.
+      train, val: shares.
+      known: bool [N], which vertices have a label; the others are in no mask.
+      stratified: whether each class is divided so.
+      seed: of the draw.
+
+    Raises:
+      DataError: the shares are none, or leave no vertex to train on or to test.
+    """
+    if not (0 < train and 0 <= val and train + val < 1):
+        raise DataError(
+            f"{name}: the split got shares train={train} and val={val}, expected above 0 and from "
+            "0 on, below 1 together."
+        )
+    if seed < 0:
+        raise DataError(f"{name}: the split got seed={seed}, expected at least 0.")
+    vertices = np.arange(len(y)) if known is None else np.flatnonzero(known)
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(vertices)
+    if stratified and y.ndim == 1 and y.dtype.kind in "biu":
+        order = order[np.argsort(y[order], kind="stable")]
+        # Each class is dealt out evenly along the line that is cut.
+        sizes = np.bincount(y[order])
+        rank = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        place = (rank + 0.5) / np.repeat(sizes, sizes)
+        order = order[np.argsort(place, kind="stable")]
+    first, second = round(train * len(order)), round((train + val) * len(order))
+    if first == 0 or second == len(order):
+        raise DataError(
+            f"{name}: the split takes {first} of {len(order)} labelled vertices to train on, and "
+            f"{len(order) - second} for the test, expected one of each. Label more."
+        )
+    return masks_from_indices(len(y), order[:first], order[first:second], order[second:])
 
 
 def row_normalize(x: np.ndarray) -> np.ndarray:

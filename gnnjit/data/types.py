@@ -165,7 +165,7 @@ class Fold(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GraphDataset:
-    """Many graphs, stored end to end, with a class each.
+    """Many graphs, stored end to end, with a class each, or numbers.
 
     Vertex ids are global: graph i owns the vertices [node_offsets[i], node_offsets[i + 1]) and
     the edges [edge_offsets[i], edge_offsets[i + 1]), and no edge joins two graphs.
@@ -176,10 +176,12 @@ class GraphDataset:
       edge_offsets: int64 [G + 1], from 0 to E.
       src, dst: int32 [E], global vertex ids.
       x: float32 [N, F], features of the vertices.
-      y: int32 [G], classes in [0, num_classes).
-      num_classes: C.
+      y: int32 [G], classes in [0, num_classes); or float32 [G, T], numbers (regression), where T is
+        0 if there is nothing to predict.
+      num_classes: C; 0 for numbers.
       edge_label: int32 [E] in [0, L), or None where the dataset has none.
       source: the paper that the dataset comes from.
+      pos: float32 [N, D], where the vertices are, or None.
 
     Raises:
       DataError: if the parts do not fit each other.
@@ -195,18 +197,26 @@ class GraphDataset:
     num_classes: int
     edge_label: np.ndarray | None = None
     source: str = ""
+    pos: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         graphs = self.y.shape[0]
         edges = self.src.shape[0]
         expect(self.name, "x", self.x, (None, None), np.float32)
         _expect_finite(self.name, self.x)
-        expect(self.name, "y", self.y, (graphs,), np.int32)
+        if self.is_regression:
+            expect(self.name, "y", self.y, (graphs, None), np.float32)
+            _expect_finite(self.name, self.y, "y")
+        else:
+            expect(self.name, "y", self.y, (graphs,), np.int32)
+            _expect_labels(self.name, self.y, self.num_classes)
+        if self.pos is not None:
+            expect(self.name, "pos", self.pos, (self.x.shape[0], None), np.float32)
+            _expect_finite(self.name, self.pos, "pos")
         expect(self.name, "src", self.src, (edges,), np.int32)
         expect(self.name, "dst", self.dst, (edges,), np.int32)
         if self.edge_label is not None:
             expect(self.name, "edge_label", self.edge_label, (edges,), np.int32)
-        _expect_labels(self.name, self.y, self.num_classes)
         _expect_offsets(self.name, "node_offsets", self.node_offsets, graphs, self.x.shape[0])
         _expect_offsets(self.name, "edge_offsets", self.edge_offsets, graphs, edges)
         owner = np.repeat(np.arange(graphs), np.diff(self.edge_offsets))
@@ -224,6 +234,16 @@ class GraphDataset:
     def __len__(self) -> int:
         """G, the number of graphs."""
         return self.y.shape[0]
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether `y` are numbers."""
+        return np.issubdtype(self.y.dtype, np.floating)
+
+    @property
+    def num_outputs(self) -> int:
+        """How many numbers a model gives for a graph: C, or T for numbers."""
+        return self.y.shape[1] if self.is_regression else self.num_classes
 
     @property
     def num_nodes(self) -> int:
@@ -279,11 +299,13 @@ class GraphDataset:
             num_classes=self.num_classes,
             edge_label=None if self.edge_label is None else self.edge_label[edges],
             source=self.source,
+            pos=None if self.pos is None else self.pos[nodes],
         )
 
     def folds(self, k: int = 10, seed: int = 0) -> list[Fold]:
         """k-fold cross-validation, stratified: fold sizes, and each class's share of every fold,
-        differ by at most one graph between folds. The same seed gives the same folds."""
+        differ by at most one graph between folds. Numbers are not stratified. The same seed gives
+        the same folds."""
         if not 2 <= k <= len(self):
             raise DataError(
                 f"{self.name}: folds() got k={k}, expected 2 to {len(self)}, the number of graphs."
@@ -292,16 +314,19 @@ class GraphDataset:
             raise DataError(f"{self.name}: folds() got seed={seed}, expected at least 0.")
         rng = np.random.Generator(np.random.PCG64(seed))
         shuffled = rng.permutation(len(self))
-        by_class = shuffled[np.argsort(self.y[shuffled], kind="stable")]
+        labels = np.zeros(len(self)) if self.is_regression else self.y
+        by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
         fold = np.empty(len(self), np.int64)
         fold[by_class] = np.arange(len(self)) % k
         return [Fold(np.flatnonzero(fold != i), np.flatnonzero(fold == i)) for i in range(k)]
 
     def __repr__(self) -> str:
+        counted = f"{self.num_classes} classes"
+        if self.is_regression:
+            counted = f"{self.num_outputs} numbers"
         return (
             f"GraphDataset({self.name}: {len(self):,} graphs, {self.num_nodes:,} vertices, "
-            f"{self.num_edges:,} directed edges, {self.num_features} features, "
-            f"{self.num_classes} classes)"
+            f"{self.num_edges:,} directed edges, {self.num_features} features, {counted})"
         )
 
 

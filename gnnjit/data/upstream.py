@@ -160,3 +160,119 @@ BLOGCATALOG = RemoteFile(
     1255783,
     "d4f4fb89ce1ccd4b7e2a183386c000773cc9362cc61f1be5b246a6d9c259da8f",
 )
+
+_NETWORKIT = f"{_RAW}/networkit/networkit/17427915b5b8d39fdd602e5247cd96bb8138d79c/input"
+_SNAP = (
+    f"{_RAW}/sumanthratna/cpsc524-final-project/3619e8b2644ba41c389ca24e9a8d2995fbbb75c0/datasets"
+)
+_JULIA = f"{_RAW}/JuliaGraphs/SNAPDatasets.jl/dadd14a69b908d3dfc824d7c9f8c04f6fda72e59/data"
+NETWORKS: dict[str, RemoteFile] = {
+    "epinions": RemoteFile(
+        "soc-Epinions1.txt.gz",
+        f"{_SNAP}/soc-Epinions1.txt.gz",
+        1630437,
+        "69a2dab71fa5e3a0715487599fc16ca17ddc847379325a6c765bbad6e3e36938",
+    ),
+    "notredame": RemoteFile(
+        "web-NotreDame.txt.gz",
+        f"{_SNAP}/web-NotreDame.txt.gz",
+        3708538,
+        "d4f4916db2b45060d4dde21fca2d6d757f245f4397528f72230eff3bb57e499e",
+    ),
+    "ego-twitter": RemoteFile(
+        "ego-twitter-undirected.jlg",
+        f"{_JULIA}/ego-twitter/ego-twitter-undirected.jlg",
+        3366507,
+        "7f81dda501ad839152246ff328db8108d84b9646534a7236726e8f7e62ef6d11",
+    ),
+    "airfoil1": RemoteFile(
+        "airfoil1.graph",
+        f"{_NETWORKIT}/airfoil1.graph",
+        116538,
+        "77824b11f3f037f457abf75d95f94864fc3bb4cf602767a2394477976a0996ae",
+    ),
+    "4elt": RemoteFile(
+        "4elt.graph",
+        f"{_NETWORKIT}/4elt.graph",
+        516441,
+        "246997040b286050864a4b4ebbe387026e9c317eef504e6fc79a97cc0af5967f",
+    ),
+    "wing": RemoteFile(
+        "wing.graph",
+        f"{_NETWORKIT}/wing.graph",
+        1482391,
+        "72cbca11a17a2231ae9c0a7c5faed8701a361d8800e954717a767cbdbc3be45c",
+    ),
+}
+_DEEPCHEM = f"{_RAW}/deepchem/deepchem/fbe3b911a94a6eb8c84c1a9e7ac67a472c49ea80/datasets"
+_ABT = f"{_RAW}/LCY02/ABT-MPNN/63ee5fcdb23747ffe9a2c377b148aafef53192d1/data"
+MOLECULES: dict[str, RemoteFile] = {
+    "esol": RemoteFile(
+        "delaney-processed.csv",
+        f"{_DEEPCHEM}/delaney-processed.csv",
+        96699,
+        "8c06a76f0c6487d29ab0f903e6a7a7139f189ab3c1178f159c8be8964602f189",
+    ),
+    "freesolv": RemoteFile(
+        "freesolv.csv",
+        f"{_ABT}/freesolv.csv",
+        14180,
+        "2bfd85e03c790f40ca511efbde8d6095d2e40bf5a70450e29450cd68aecbef01",
+    ),
+    "lipophilicity": RemoteFile(
+        "Lipophilicity.csv",
+        f"{_ABT}/Lipophilicity.csv",
+        223301,
+        "53f4d75dad1ff26224df1fe0523de4af1ecf867855f18c1794a1a20de44d42da",
+    ),
+    "gdb1k": RemoteFile(
+        "gdb1k.sdf",
+        f"{_DEEPCHEM}/gdb1k.sdf",
+        1384016,
+        "d10b7ebd226f2b4ef9bf47b57c6e03323dd9e023541b8262ad35b225da971a68",
+    ),
+}
+_LAGRANGE = (
+    f"{_RAW}/tumaer/lagrangebench/b880a6c84a93792d2499d2a9b8ba3a077ddf44e2/tests/3D_LJ_3_1214every1"
+)
+LJ3D: dict[str, RemoteFile] = {
+    "metadata.json": RemoteFile(
+        "metadata.json",
+        f"{_LAGRANGE}/metadata.json",
+        1163,
+        "445387db4f45c0ee32ef19b5cfb7ec835819d981d66b7f90250aa4c687bf5e79",
+    ),
+    "train.h5": RemoteFile(
+        "train.h5",
+        f"{_LAGRANGE}/train.h5",
+        43329,
+        "31a114481e9ce8587499bfbad1dea40eb123c368faecd26a8cde11c65a172e22",
+    ),
+    "valid.h5": RemoteFile(
+        "valid.h5",
+        f"{_LAGRANGE}/valid.h5",
+        20961,
+        "6acb99cf40f9fad80d69f87d4bb70221a5da911dcbbefc863ba4403c265d9462",
+    ),
+    "test.h5": RemoteFile(
+        "test.h5",
+        f"{_LAGRANGE}/test.h5",
+        20653,
+        "5a060eeb9c830e45f49fd50f20ee6f9cc02dd89aaf03c1e0c8bfd08dd8028439",
+    ),
+}
+_DCRNN = f"{_RAW}/liyaguang/DCRNN/602afd9d767d3aa1c9b3eac51710d6aeee12c227/data/sensor_graph"
+METR_LA: dict[str, RemoteFile] = {
+    "adj_mx.pkl": RemoteFile(
+        "adj_mx.pkl",
+        f"{_DCRNN}/adj_mx.pkl",
+        680459,
+        "a35687c6e15aa228dc45027b0ed2a0ea0f4ec78f573deb992c595092d12f61b3",
+    ),
+    "graph_sensor_locations.csv": RemoteFile(
+        "graph_sensor_locations.csv",
+        f"{_DCRNN}/graph_sensor_locations.csv",
+        6341,
+        "eb8ea96e07358b45d0e4ba3b89c2673fa20c54af50150249e627389e749ade6f",
+    ),
+}

@@ -295,6 +295,13 @@ _rgcn = Recipe(
     evaluate_every=5,
     source="Schlichtkrull et al. 2018, section 5.2, and DGL's example",
 )
+_links = dataclasses.replace(
+    _rgcn,
+    hidden=50,
+    steps_per_epoch=20,
+    epochs=30,
+    source="",
+)
 _no_features = Recipe(
     "gcn",
     layers=1,
@@ -353,14 +360,15 @@ def recipe_for(dataset: str, model: str) -> Recipe:
     """The recipe of a dataset and a model.
 
     Where `RECIPES` has none, it has the settings of GCN on Cora, or with attention those of GAT;
-    where links are predicted or vertices have types, those of the model on its usual dataset.
+    where items are recommended or vertices have types, those of the model on its usual dataset;
+    where links are predicted, fewer and narrower steps than on FB15k-237.
 
     Raises:
         KeyError: an unknown model.
     """
     if (dataset, model) in RECIPES:
         return RECIPES[dataset, model]
-    others = {"lightgcn": _lightgcn, "ngcf": _ngcf, "rgcn": _rgcn, "han": _han}
+    others = {"lightgcn": _lightgcn, "ngcf": _ngcf, "rgcn": _links, "han": _han}
     if model in others:
         return dataclasses.replace(others[model], source="")
     return dataclasses.replace(_gat if MODELS[model].attention else _gcn, model=model, source="")

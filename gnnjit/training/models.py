@@ -4,14 +4,48 @@ from __future__ import annotations
 
 from typing import Any
 
-from gnnjit.data import Dataset, GraphDataset
+from gnnjit.data import (
+    Dataset,
+    EdgeList,
+    GraphDataset,
+    ParticleDataset,
+    SensorDataset,
+    split_links,
+)
 from gnnjit.data.links import LinkDataset
 from gnnjit.nn.embedded import Embedded
 from gnnjit.nn.link_predictor import LinkPredictor
 from gnnjit.nn.recommender import Recommender
 from gnnjit.nn.typed_classifier import TypedClassifier
 from gnnjit.training.config import TrainConfig, has_heads
+from gnnjit.training.errors import TrainError
 from gnnjit.training.steps import Build
+
+TRAINED_AS = {"particles": "vertex"}
+"""The task that another one is trained as."""
+
+
+def trainable(dataset: Any) -> Any:
+    """The dataset in the form that a model is trained on: moving particles step by step, a graph
+    alone by its links.
+
+    Raises TrainError where there is nothing to predict.
+    """
+    if isinstance(dataset, ParticleDataset):
+        return dataset.one_step()
+    if isinstance(dataset, EdgeList):
+        return split_links(dataset)
+    if isinstance(dataset, SensorDataset):
+        raise TrainError(
+            f"{dataset.name} is a series of measurements on a graph, which no model here is "
+            "trained on: take dataset.graph() and dataset.windows(part) for one of your own"
+        )
+    if isinstance(dataset, GraphDataset) and not dataset.num_outputs:
+        raise TrainError(
+            f"{dataset.name} has no targets, expected a class or numbers for each graph: replace y "
+            "(dataclasses.replace(dataset, y=...))"
+        )
+    return dataset
 
 
 def task_of(dataset: Any) -> str:
@@ -60,7 +94,8 @@ def builder(dataset: Any, config: TrainConfig, task: str) -> Build:
             rngs=rngs,
         )
     recipe = config.recipe(task)
-    outputs = dataset.num_outputs if isinstance(dataset, Dataset) else dataset.num_classes
+    known = isinstance(dataset, Dataset | GraphDataset)
+    outputs = dataset.num_outputs if known else dataset.num_classes
     if dataset.num_features or task != "vertex":
         return lambda rngs: recipe.build(dataset.num_features, outputs, rngs)
     width = config.hidden * (config.heads if has_heads(config.model) else 1)

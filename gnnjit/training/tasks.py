@@ -223,7 +223,7 @@ class FoldTask:
         return Batch(
             graph=without_buckets(graph),
             x=jnp.asarray(np.pad(part.x, ((0, no_vertex), (0, 0)))),
-            labels=jnp.asarray(np.pad(part.y, (0, missing))),
+            labels=jnp.asarray(np.pad(part.y, ((0, missing), *((0, 0),) * (part.y.ndim - 1)))),
             weights=jnp.asarray(np.pad(self._weights[graphs], ((0, missing), (0, 0)))),
             graph_index=jnp.asarray(index.astype(np.int32)),
             num_graphs=self._slots,

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from gnnjit.data import Dataset, GraphDataset, row_normalize
+from gnnjit.data import Dataset, EdgeList, GraphDataset, ParticleDataset, row_normalize
 from gnnjit.data.links import LinkDataset
 from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.data.stored.prepare import keep
@@ -42,7 +42,7 @@ from gnnjit.training.errors import TrainError
 from gnnjit.training.identity import describe_dataset, identity_of
 from gnnjit.training.link_prediction import LinkTask
 from gnnjit.training.loop import Run, Steps, Trainer, Watcher
-from gnnjit.training.models import builder, metric_of, task_of
+from gnnjit.training.models import builder, metric_of, task_of, trainable
 from gnnjit.training.processes import (
     known_to_main,
     open_checkpoints,
@@ -136,7 +136,7 @@ class Result:
 
 
 def train(
-    dataset: Dataset | GraphDataset | LinkDataset | StoredDataset,
+    dataset: Dataset | GraphDataset | LinkDataset | StoredDataset | ParticleDataset | EdgeList,
     config: TrainConfig | None = None,
     *,
     sampling: Sampling | None = None,
@@ -167,7 +167,8 @@ def train(
     and of the same relation and tail; items among all that a user did not take in training.
 
     Args:
-        dataset: what `gnnjit.data.open_dataset` or `gnnjit.data.stored.prepare.prepare` gives.
+        dataset: what `gnnjit.data.open_dataset` or `gnnjit.data.stored.prepare.prepare` gives; or
+            `gnnjit.data.read_edges`, whose links are predicted (`split_links`).
         config: hyperparameters; by default those of the dataset's recipe.
         sampling: train on sampled batches instead of the whole graph; it is still evaluated on the
             whole one, within a budget block by block. For one graph in memory; over several devices
@@ -200,12 +201,13 @@ def train(
         StoreError: if the store is damaged or of another dataset, or its disk is full.
         StreamError: if the model cannot be run block by block, or not within the budget.
     """
-    task = task_of(dataset)
+    data = trainable(dataset)
+    task = task_of(data)
     spec = Specification(
-        dataset.name,
+        data.name,
         task,
-        config or resolve(dataset.name.lower(), task, {}),
-        isinstance(dataset, StoredDataset),
+        config or resolve(data.name.lower(), task, {}),
+        isinstance(data, StoredDataset),
         sampling,
         seeds=seeds,
         folds=folds,
@@ -219,7 +221,7 @@ def train(
         partition=partition,
         exchange=exchange,
     )
-    return run_training(spec, dataset, build=build, watcher=watcher)
+    return run_training(spec, data, build=build, watcher=watcher)
 
 
 def run_training(

@@ -319,7 +319,7 @@ def test_values_of_the_wrong_type(tmp_path):
 
 def test_a_dataset_in_memory_with_normal_features(tmp_path, monkeypatch):
     x = np.arange(34 * 34, dtype=np.float32).reshape(34, 34)
-    entry = Entry(lambda: dataclasses.replace(karate(), x=x), "vertex", "", reads_files=False)
+    entry = Entry(lambda: dataclasses.replace(karate(), x=x), "vertex", "")
     monkeypatch.setitem(DATASETS, "karate", entry)
     make(request(tmp_path, "karate", normalize_features=True, order="given"), silent)
     with opened(tmp_path) as stored:
