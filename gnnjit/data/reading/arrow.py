@@ -123,7 +123,7 @@ def _check(stream: Any, code: int) -> None:
 def _is_known(kind: Any) -> bool:
     code = kind.dictionary.contents.format if kind.dictionary else kind.format
     text = code.decode()
-    return text in _NUMBERS or text in _TEXTS or text == "b" or text.startswith("ts")
+    return text in _NUMBERS or text in _TEXTS or text == "b" or text.startswith(("ts", "d:"))
 
 
 def _values(kind: Any, column: Any, start: int, count: int) -> HostArray:
@@ -173,6 +173,8 @@ def _values_plain(code: str, column: Any, start: int, count: int) -> HostArray:
         return _bits(column, 1, start, count)
     if code in _TEXTS:
         return _texts(code, column, start, count)
+    if code.startswith("d:"):
+        return _decimals(code, column, start, count)
     if code.startswith("ts"):
         dtype = np.dtype({"s": "M8[s]", "m": "M8[ms]", "u": "M8[us]", "n": "M8[ns]"}[code[2]])
     else:
@@ -181,6 +183,21 @@ def _values_plain(code: str, column: Any, start: int, count: int) -> HostArray:
     size = np.dtype(raw).itemsize
     values = _buffer(column, 1, (start + count) * size)[start * size :].view(raw).copy()
     return values.astype(np.int64).view(dtype) if dtype.kind == "M" else values
+
+
+def _decimals(code: str, column: Any, start: int, count: int) -> HostArray:
+    """Whole numbers of 32 bits to 256, over a power of ten, as float64."""
+    said = [int(word) for word in code[2:].split(",")]
+    scale, bits = said[1], said[2] if len(said) > 2 else 128
+    size = bits // 8
+    raw = _buffer(column, 1, (start + count) * size)[start * size :]
+    if size <= 8:
+        return raw.view(f"i{size}") / 10.0**scale
+    words = raw.view(np.uint64).reshape(count, -1)
+    value = words[:, -1].astype(np.int64).astype(np.float64)  # the highest has the sign
+    for word in words.T[-2::-1]:
+        value = value * 2.0**64 + word
+    return value / 10.0**scale
 
 
 def _texts(code: str, column: Any, start: int, count: int) -> HostArray:

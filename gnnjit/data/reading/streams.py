@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import lzma
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, BinaryIO
 from gnnjit.errors import DataError
 from gnnjit.system.optional import optional
 
+_PACKED_BLOCK = 1 << 16
 PACKED = (".gz", ".bz2", ".xz", ".zst")
 """Endings of packed files."""
 
@@ -110,6 +110,29 @@ def _zstandard(path: Path) -> Callable[[BinaryIO], Any]:
             f"{path}: is packed with Zstandard, and there is no library for it: pip install "
             "zstandard, or unpack the file with zstd -d."
         ) from error
-    return lambda stream: io.BufferedReader(
-        zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
-    )
+    return lambda stream: _Frames(stream, zstandard.ZstdDecompressor())
+
+
+class _Frames:
+    """Unpacks frame after frame; the library's own reader is silent about one that is cut short."""
+
+    def __init__(self, stream: BinaryIO, unpacker: Any) -> None:
+        self._stream, self._unpacker = stream, unpacker
+        self._frame, self._left = unpacker.decompressobj(), b""
+        self._begun = False  # whether the frame has bytes
+
+    def read(self, size: int) -> bytes:
+        """About `size` bytes; none at the end. Raises EOFError within a frame."""
+        found, done = [], 0
+        while done < size:
+            packed = self._left or self._stream.read(_PACKED_BLOCK)
+            if not packed:
+                if self._begun:
+                    raise EOFError("the last frame has no end")
+                break
+            found.append(self._frame.decompress(packed))
+            done, self._left, self._begun = done + len(found[-1]), b"", True
+            if self._frame.eof:
+                self._left = self._frame.unused_data
+                self._frame, self._begun = self._unpacker.decompressobj(), False
+        return b"".join(found)
