@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "passes": {"ir"},
     "cost": {"ir", "system"},
     "frontend": {"graph", "ir", "system"},
+    "geometry": {"graph"},
     "interop": {"graph"},
     "sample": {"graph", "partition", "store", "system"},
     "neighborhood": {"graph", "sample"},

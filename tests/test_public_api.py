@@ -11,9 +11,11 @@ import pytest
 import gnnjit
 import gnnjit.data
 import gnnjit.distributed
+import gnnjit.geometry
 import gnnjit.graph
 import gnnjit.interop.dgl
 import gnnjit.interop.igraph
+import gnnjit.interop.jax_md
 import gnnjit.interop.jraph
 import gnnjit.interop.networkx
 import gnnjit.interop.pyg
@@ -86,6 +88,10 @@ def test_names_of_sample() -> None:
         "VertexSampler", "WalkSampler", "Workers",
         "iter_dataset", "plan_graph_shapes", "plan_shapes", "plot_timeline",
     ]  # fmt: skip
+
+
+def test_names_of_geometry() -> None:
+    assert names(gnnjit.geometry) == ["Found", "RadiusSearch", "displacement", "nearest", "radius"]
 
 
 def test_names_of_neighborhood() -> None:
@@ -254,6 +260,15 @@ FUNCTIONS = {
         "store=None, block_bytes=8388608, progress=False)"
     ),
     "data.split_links": "(edges, *, val=None, test=None, by_time=False, seed=0)",
+    "geometry.RadiusSearch.fit": (
+        "(positions, cutoff, *, box=None, graph_index=None, mask=None, loops=False, slack=1.25)"
+    ),
+    "geometry.radius": (
+        "(positions, cutoff, *, box=None, graph_index=None, mask=None, loops=False)"
+    ),
+    "geometry.nearest": ("(positions, k, *, box=None, graph_index=None, mask=None, loops=False)"),
+    "geometry.displacement": "(a, b, box=None)",
+    "interop.jax_md.from_neighbor_list": "(neighbors)",
     "interop.dgl.from_heterograph": "(heterograph)",
     "interop.dgl.to_heterograph": ("(graph, heterograph, nodes=None, edges=None, *, tensor=None)"),
     "interop.jraph.from_graphs_tuple": "(graphs, *, padded=False)",

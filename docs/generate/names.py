@@ -98,6 +98,13 @@ SECTIONS = (
         "HDG direct hops random_walks metapaths anchors select Records Report",
     ),
     Section(
+        "geometry",
+        "Edges from positions",
+        "All pairs within a radius, or the nearest of each, in open and periodic boxes.",
+        "gnnjit.geometry",
+        "RadiusSearch Found radius nearest displacement",
+    ),
+    Section(
         "streaming",
         "Larger than memory",
         "Functions of a graph whose rows lie in a store, run block by block.",
@@ -192,6 +199,13 @@ SECTIONS = (
         "Heterographs to typed graphs, and back.",
         "gnnjit.interop.dgl",
         "from_heterograph to_heterograph",
+    ),
+    Section(
+        "jax-md",
+        "jax-md",
+        "Neighbour lists to graphs.",
+        "gnnjit.interop.jax_md",
+        "from_neighbor_list",
     ),
     Section(
         "networkx",
