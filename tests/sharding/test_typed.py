@@ -156,3 +156,13 @@ def test_mistakes(name: str) -> None:
     with pytest.raises((GraphError, LayerError)) as error:
         call(academic())
     assert message in str(error.value)
+
+
+@pytest.mark.long
+def test_check_and_plain_operations() -> None:
+    graph, (x, w) = academic(), inputs(*edges_of("academic"))
+    s, layer = gnnjit.shard(graph, mesh(2), exchange="halo"), on_graph(cases.rgcn)
+    assert all(report.ok for report in gnnjit.check(layer, s, s.put(x), w))
+    with gnnjit.reference():
+        plain = s.get(layer(s, s.put(x), w))
+    assert_same(plain, jax.tree.map(np.asarray, layer(graph, x, w)))

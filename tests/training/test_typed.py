@@ -133,3 +133,34 @@ def test_vertices_without_features_have_embeddings() -> None:
     assert train(data, config).accuracy["test"].mean == 1
     with pytest.raises(TrainError, match="cliques has no features, and an embedding"):
         train(data, config, memory_budget="1GiB")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", ["rgcn", "han"])
+def test_typed_graphs_over_devices_give_the_numbers_of_one(model: str) -> None:
+    config = TrainConfig(model=model, layers=1, heads=2, hidden=8, dropout=0.1, lr=0.05, epochs=4)
+    alone, spread = train(papers(), config), train(papers(), config, devices=2, exchange="halo")
+    ours, theirs = ([e.loss for e in result.runs[0].history] for result in (spread, alone))
+    assert ours == pytest.approx(theirs, rel=1e-4)
+    assert spread.accuracy["test"].mean == pytest.approx(alone.accuracy["test"].mean, abs=0.05)
+    told = spread.sharding
+    assert told is not None
+    assert (told["devices"], told["exchange"], told["partition"]) == (2, "halo", "learned")
+    assert (sum(told["rows_per_shard"]), sum(told["edges_per_shard"])) == (2 * N, 2 * N)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"memory_budget": "1GiB"}, "a memory budget"),
+        ({"store": "folder"}, "a store"),
+        ({"devices": 2, "compare": True}, None),
+    ],
+)
+def test_what_types_are_not_trained_with(options, what) -> None:
+    message = "a comparison with plain segment operations is of one device"
+    if what is not None:
+        message = f"vertices of several types and is trained in memory, and {what} is for graphs "
+        message += r"without types: .* take several devices \(--devices 8, devices=\)"
+    with pytest.raises(TrainError, match=message):
+        train(papers(), TrainConfig(model="rgcn", layers=1, hidden=4, epochs=1), **options)
