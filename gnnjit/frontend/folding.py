@@ -59,8 +59,7 @@ def fold(
     `step(state, value)` gives the next state, from that after the edges before and the value of
     this edge; it is plain JAX on one edge and may use parameters, `v` and `e`. An LSTM over
     neighbours is a fold (Hamilton et al., "Inductive representation learning on large graphs"
-    (2017), section 3.3). Over no edges the result is `init`. It is differentiated once, in reverse:
-    there is no second derivative, nor `jax.jvp`.
+    (2017), section 3.3). Over no edges the result is `init`. It has derivatives of every order.
 
     Args:
         step: a function of a state and a value; what it returns has the shapes and dtypes of

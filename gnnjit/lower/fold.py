@@ -1,12 +1,13 @@
-"""A state of each row that its edges change, one after the other.
+"""A state of each row that its edges change, one after the other, and its derivatives.
 
-Rows are taken in blocks of similar degree, so that a block's steps are dense operations and little
-is padding; the first rows, among them hubs, in smaller blocks. Degrees need not be known when this
-is traced: blocks have fixed sizes, and as many steps as their longest row has edges. Nothing has
-the size of rows times the largest degree, and nothing that edges compute is written.
+`fold_steps` has the loops, which JAX cannot transpose. Here are rules for derivatives of any order
+and in both directions, each of which is again a fold, or a gradient of one:
 
-The gradient goes back through the steps (backpropagation through time). Every `KEPT`-th state is
-kept, one for each so many edges, and the states in between are computed again.
+- The tangent of a fold is part of a fold whose state is a state and its tangent (`_dual`).
+- Its transpose is the gradient, which goes back through the steps.
+- The tangent of the gradient of a fold, in some direction, is part of the gradient of the dual fold
+  in that direction; and it is its own transpose, up to what is not differentiated: second
+  derivatives are symmetric.
 """
 
 from __future__ import annotations
@@ -14,44 +15,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from gnnjit.errors import LayerError
+from gnnjit.frontend.capture import capture
 from gnnjit.graph import Graph
-from gnnjit.ir.dtypes import is_half, is_inexact
+from gnnjit.ir.dtypes import is_inexact
 from gnnjit.ir.evaluate import evaluate_element
-from gnnjit.ir.program import Fold
-from gnnjit.ir.sort_keys import sort_key
-from gnnjit.ir.space import Space
-
-KEPT = 32
-"""Steps between two states that are kept for the gradient."""
-
-BLOCK, SMALL, FIRST = 128, 8, 1024
-"""Rows of a block; of a block among the first rows; and how many these are."""
-
-SCALARS = 1 << 20
-"""Scalars of the widest value in a block, at most."""
-
-
-class _Sorted(NamedTuple):
-    """Edges in the order in which rows take them, and rows by falling degree.
-
-    edge, neighbor: of each slot. row, start, degree: of each rank: the row, its first slot, its
-    number of edges. kept: where its first kept state lies.
-    """
-
-    edge: Any
-    neighbor: Any
-    row: Any
-    start: Any
-    degree: Any
-    kept: Any
+from gnnjit.ir.program import Fold, Value
+from gnnjit.lower.fold_steps import Sorted, backward, forward, sorted_edges
+from gnnjit.lower.transposable import Arrays, transposable
+from gnnjit.system.contexts import cached
 
 
 def fold(
@@ -65,281 +43,226 @@ def fold(
     if not graph.num_edges or not start:
         return list(start)
     start, operands = jax.tree.map(jnp.asarray, (list(start), list(operands)))
-    return _run(op, _sorted(graph, op, order), start, operands)
-
-
-def _sorted(graph: Graph, op: Fold, order: Any) -> _Sorted:
-    structure, ends = graph.structure(op.into), graph.dst if op.into is Space.DST else graph.src
-    edge, neighbor, rows = structure.edge, structure.neighbor, structure.num_rows
-    # Of traced edges, which have a mask, one structure may have the order of the other.
-    if order is not None or graph.mask is not None:
-        real = jnp.arange(graph.num_edges) < structure.indptr[-1]
-        row = jnp.where(real, ends[edge], rows)
-        keys = [] if order is None else [sort_key(lax.stop_gradient(order), False)[edge]]
-        found = lax.sort((row, *keys, edge, neighbor), num_keys=2 + len(keys))
-        edge, neighbor = found[-2:]
-    degree = jnp.diff(structure.indptr)
-    row = jnp.argsort(-degree, stable=True).astype(edge.dtype)
-    degree = degree[row]
-    kept = -(-degree // KEPT)
-    return _Sorted(edge, neighbor, row, structure.indptr[row], degree, jnp.cumsum(kept) - kept)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Part:
-    """Ranks `first` to `last - 1` in blocks of `size`; the last block has ranks beyond, which are
-    none."""
-
-    first: int
-    last: int
-    size: int
-
-    @property
-    def blocks(self) -> int:
-        return -(-(self.last - self.first) // self.size)
-
-
-def _parts(op: Fold, rows: int) -> list[_Part]:
-    widest = max((v.size for v in op.body.values()), default=1)
-    most = max(1, SCALARS // max(widest, 1))
-    first = min(FIRST, rows)
-    parts = [_Part(0, first, min(SMALL, most, first)), _Part(first, rows, min(BLOCK, most))]
-    return [p for p in parts if p.blocks]
-
-
-class _Block:
-    """One block of rows: what its lanes read, step by step."""
-
-    def __init__(self, op: Fold, at: _Sorted, operands: Sequence[Any], part: _Part, number: Any):
-        self.op, self.at, self.operands = op, at, operands
-        self.rows = at.row.shape[0]
-        rank = part.first + number * part.size + jnp.arange(part.size)
-        self.real = rank < part.last
-        rank = jnp.minimum(rank, self.rows - 1)
-        self.row = at.row[rank]
-        self.degree = jnp.where(self.real, at.degree[rank], 0)
-        self.start, self.kept = at.start[rank], at.kept[rank]
-
-    @property
-    def steps(self) -> Any:
-        """Those of its longest row, the first."""
-        return self.degree[0]
-
-    def lanes(self, k: Any) -> tuple[Any, Any]:
-        """Which rows have a k-th edge, and for each the lane that it computes as: its own, or else
-        that of the first row, so that nothing is computed from what nobody asked for."""
-        here = k < self.degree
-        return here, jnp.where(here, jnp.arange(len(self.degree)), 0)
-
-    def index(self, k: Any) -> dict[Space, Any]:
-        """The elements that the k-th edges read."""
-        _, lane = self.lanes(k)
-        slot = self.start[lane] + k.astype(self.start.dtype)
-        near, far = self.op.into, self.op.into.flipped
-        return {near: self.row[lane], far: self.at.neighbor[slot], Space.EDGE: self.at.edge[slot]}
-
-    def read(self, k: Any) -> list[Any]:
-        index, inputs = self.index(k), self.op.body.inputs[self.op.carried :]
-        return [
-            x if v.space is Space.SHARED else x[index[v.space]]
-            for x, v in zip(self.operands, inputs, strict=True)
-        ]
-
-    def evaluate(self, state: Sequence[Any], read: Sequence[Any]) -> list[Any]:
-        inputs = self.op.body.inputs[self.op.carried :]
-        axes = [0] * len(state) + [None if v.space is Space.SHARED else 0 for v in inputs]
-        return jax.vmap(lambda *xs: evaluate_element(self.op.body, xs), in_axes=axes)(*state, *read)
-
-    def step(self, k: Any, state: Sequence[Any]) -> list[Any]:
-        """The states after the k-th edges."""
-        here, lane = self.lanes(k)
-        after = self.evaluate([x[lane] for x in state], self.read(k))
-        return [_where(here, new, old) for new, old in zip(after, state, strict=True)]
-
-    def place(self) -> Any:
-        """Where results of the rows go; beyond the last for ranks that are none."""
-        return jnp.where(self.real, self.row, self.rows)
-
-    def place_of_kept(self, i: Any, count: int) -> Any:
-        """Where the states before step `i * KEPT` are kept."""
-        return jnp.where(i * KEPT < self.degree, self.kept + i.astype(self.kept.dtype), count)
-
-
-def _forward(
-    op: Fold, at: _Sorted, start: list[Any], operands: list[Any], keep: bool
-) -> tuple[list[Any], list[Any]]:
-    """The states at the end, and those that are kept."""
-    rows, edges = at.row.shape[0], at.edge.shape[0]
-    count = edges // KEPT + min(rows, edges) if keep else 0
-
-    def block(part: _Part, number: Any, state: Any) -> Any:
-        ends, kept = state
-        here = _Block(op, at, operands, part, number)
-
-        def segment(i: Any, state: Any) -> Any:
-            now, kept = state
-            place = here.place_of_kept(i, count)
-            kept = [x.at[place].set(y, mode="drop") for x, y in zip(kept, now, strict=True)]
-            last = jnp.minimum((i + 1) * KEPT, here.steps)
-            return lax.fori_loop(i * KEPT, last, here.step, now), kept
-
-        now = [x[here.row] for x in start]
-        if keep:
-            now, kept = lax.fori_loop(0, -(-here.steps // KEPT), segment, (now, kept))
-        else:
-            now = lax.fori_loop(jnp.zeros_like(here.steps), here.steps, here.step, now)
-        place = here.place()
-        return [x.at[place].set(y, mode="drop") for x, y in zip(ends, now, strict=True)], kept
-
-    state = list(start), [jnp.zeros((count, *x.shape[1:]), x.dtype) for x in start if keep]
-    for part in _parts(op, rows):
-        state = lax.fori_loop(0, part.blocks, functools.partial(block, part), state)
-    return state
-
-
-@jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True)
-class _Wanted:
-    """Which operands a gradient is asked of."""
-
-    operands: tuple[int, ...]
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _run(op: Fold, at: _Sorted, start: list[Any], operands: list[Any]) -> list[Any]:
-    return _forward(op, at, start, operands, keep=False)[0]
-
-
-def _run_forward(op: Fold, at: _Sorted, start: list[Any], operands: list[Any]) -> Any:
-    wanted = tuple(i for i, x in enumerate(operands) if x.perturbed and is_inexact(x.value.dtype))
-    at, start, operands = jax.tree.map(lambda x: x.value, (at, start, operands), is_leaf=_is_primal)
-    ends, kept = _forward(op, at, start, operands, keep=True)
-    return ends, (at, operands, kept, _Wanted(wanted))
-
-
-def _is_primal(x: Any) -> bool:
-    return hasattr(x, "perturbed")
-
-
-def _run_backward(op: Fold, residuals: Any, cts: list[Any]) -> Any:
-    at, operands, kept, wanted = residuals
-    at, operands = jax.tree.map(jnp.asarray, (at, operands))
-    cts = [
-        jnp.zeros(ct.shape, x.dtype) if isinstance(ct, SymbolicZero) else ct
-        for ct, x in zip(cts, kept, strict=True)
-    ]
-    floating = [ct for ct, x in zip(cts, kept, strict=True) if is_inexact(x.dtype)]
-    of_start, of_operands = _backward(op, wanted, at, operands, kept, floating)
-    starts, given = iter(of_start), dict(zip(wanted.operands, of_operands, strict=True))
-    return (
-        _Sorted(*(None for _ in at)),
-        [next(starts) if is_inexact(x.dtype) else None for x in kept],
-        [given.get(i) for i in range(len(operands))],
-    )
-
-
-_run.defvjp(_run_forward, _run_backward, symbolic_zeros=True)
+    return _run(op, False, sorted_edges(graph, op, order), start, operands)[0]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _backward(
-    op: Fold, wanted: _Wanted, at: _Sorted, operands: Any, kept: Any, cts: Any
+def _run(
+    op: Fold, keep: bool, at: Sorted, start: list[Any], operands: list[Any]
+) -> tuple[list[Any], list[Any]]:
+    """The states after all edges, and with `keep` those that the gradient needs, which have no
+    derivative of their own."""
+    return forward(op, at, start, operands, keep)
+
+
+def _run_jvp(op: Fold, keep: bool, primals: Any, tangents: Any) -> Any:
+    at, start, operands = primals
+    _, of_start, of_operands = tangents
+    moving = _moving(of_operands)
+    if not moving and not _moving(of_start):
+        ends, kept = _run(op, keep, at, start, operands)
+        return (ends, kept), jax.tree.map(_no_tangent, (ends, kept))
+    ends, kept = _run(op, True, at, start, operands)
+    moved = [_instantiated(of_start[i], start[i]) for i in _floats(start)]
+    moved += [_instantiated(of_operands[i], operands[i]) for i in moving]
+    tangent = _Tangent(op, moving)
+    found = transposable(tangent, [*at, *start, *operands, *kept], moved)
+    of_ends = list(map(_no_tangent, ends))
+    for i, x in zip(_floats(start), found, strict=True):
+        of_ends[i] = x
+    kept = kept if keep else []
+    return (ends, kept), (of_ends, list(map(_no_tangent, kept)))
+
+
+_run.defjvp(_run_jvp, symbolic_zeros=True)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _gradient(
+    op: Fold,
+    wanted: tuple[int, ...],
+    at: Sorted,
+    start: list[Any],
+    operands: list[Any],
+    kept: list[Any],
+    cts: list[Any],
 ) -> tuple[list[Any], list[Any]]:
     """The cotangents of the floating-point states at the start, and of the wanted operands, from
-    those of the states at the end."""
-    rows = at.row.shape[0]
-
-    def block(part: _Part, number: Any, state: Any) -> Any:
-        starts, sums = state
-        here = _Block(op, at, operands, part, number)
-        segments = -(-here.steps // KEPT)
-
-        def segment(i: Any, state: Any) -> Any:
-            return _segment(here, wanted, kept, segments - 1 - i, *state)
-
-        now = [x[here.row] for x in cts]
-        now, sums = lax.fori_loop(0, segments, segment, (now, sums))
-        place = here.place()
-        return [x.at[place].set(y, mode="drop") for x, y in zip(starts, now, strict=True)], sums
-
-    state = list(cts), [_zeros(operands[i]) for i in wanted.operands]
-    for part in _parts(op, rows):
-        state = lax.fori_loop(0, part.blocks, functools.partial(block, part), state)
-    starts, sums = state
-    return starts, [x.astype(operands[i].dtype) for i, x in zip(wanted.operands, sums, strict=True)]
+    `cts`, those of the states at the end. `kept`: what `_run` keeps for these arguments."""
+    return backward(op, wanted, at, operands, kept, cts)
 
 
-@_backward.defjvp
-def _(op: Fold, wanted: _Wanted, primals: Any, tangents: Any) -> Any:
-    raise LayerError(
-        "gnnjit.fold has no second derivative: its gradient goes back through the steps once. "
-        "Differentiate once, or use reductions"
+def _gradient_jvp(op: Fold, wanted: tuple[int, ...], primals: Any, tangents: Any) -> Any:
+    at, start, operands, kept, cts = primals
+    _, of_start, of_operands, _, of_cts = tangents
+    outs = _gradient(op, wanted, at, start, operands, kept, cts)
+    moving = _moving(of_operands)
+    moved = [_instantiated(of_start[i], start[i]) for i in _floats(start)]
+    moved += [_instantiated(of_operands[i], operands[i]) for i in moving]
+    moved += [_instantiated(t, x) for t, x in zip(of_cts, cts, strict=True)]
+    bent = _Bent(op, wanted, moving)
+    found = transposable(bent, [*at, *start, *operands, *cts], moved)
+    states = len(cts)
+    return outs, (found[:states], found[states:])
+
+
+_gradient.defjvp(_gradient_jvp, symbolic_zeros=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tangent:
+    """The tangents of the floating-point states at the end, from those of the states at the start
+    and of the operands `moving`. Residuals: the edges, states, operands, and what was kept."""
+
+    op: Fold
+    moving: tuple[int, ...]
+
+    def __call__(self, residuals: Arrays, linear: Arrays) -> list[Any]:
+        at, start, operands, _ = _taken_apart(self.op, residuals)
+        return _tangents(self.op, self.moving, at, start, operands, linear)
+
+    def results(self, residuals: Arrays, linear: Arrays) -> Arrays:
+        return linear[: len(_floats(self.op.body.outputs))]
+
+    def transposed(self, residuals: Arrays, cts: Arrays) -> list[Any]:
+        at, start, operands, kept = _taken_apart(self.op, residuals)
+        found = _gradient(self.op, self.moving, at, start, operands, kept, list(cts))
+        return [*found[0], *found[1]]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bent:
+    """How a gradient bends: the tangents of what `_gradient` gives, from those of the states at the
+    start, of the operands `moving`, and of the cotangents. Residuals: the edges, states, operands
+    and cotangents."""
+
+    op: Fold
+    wanted: tuple[int, ...]
+    moving: tuple[int, ...]
+
+    def __call__(self, residuals: Arrays, linear: Arrays) -> list[Any]:
+        at, start, operands, cts = _taken_apart(self.op, residuals)
+        count = len(cts)
+        direction, of_cts = linear[:-count], linear[-count:]
+        given = self.moving, direction
+        starts, sums = _along(self.op, given, self.wanted, at, start, operands, cts, of_cts)
+        return [*starts, *sums]
+
+    def results(self, residuals: Arrays, linear: Arrays) -> Arrays:
+        first = len(Sorted._fields) + self.op.carried
+        states = linear[: len(_floats(self.op.body.outputs))]
+        return [*states, *(residuals[first + i] for i in self.wanted)]
+
+    def transposed(self, residuals: Arrays, cts: Arrays) -> list[Any]:
+        """`cts` are those of what `_gradient` gives: a direction."""
+        at, start, operands, weights = _taken_apart(self.op, residuals)
+        none = [jnp.zeros_like(x) for x in weights]
+        given = self.wanted, cts
+        starts, sums = _along(self.op, given, self.moving, at, start, operands, weights, none)
+        of_cts = _tangents(self.op, self.wanted, at, start, operands, cts)
+        return [*starts, *sums, *of_cts]
+
+
+def _along(
+    op: Fold,
+    given: tuple[tuple[int, ...], Arrays],
+    wanted: tuple[int, ...],
+    at: Sorted,
+    start: list[Any],
+    operands: list[Any],
+    cts: list[Any],
+    of_cts: Arrays,
+) -> tuple[list[Any], list[Any]]:
+    """The derivative of a gradient along a direction: `given` has the operands that move, and the
+    tangents of states and operands. `of_cts` are the tangents of `cts`."""
+    moving, direction = given
+    dual = _dual(op, moving)
+    starts, both = dual.arguments(start, operands, direction)
+    _, kept = _run(dual.op, True, at, starts, both)
+    found, sums = _gradient(dual.op, wanted, at, starts, both, kept, [*of_cts, *cts])
+    return found[: len(cts)], sums
+
+
+def _tangents(
+    op: Fold, moving: tuple[int, ...], at: Sorted, start: list[Any], operands: list[Any],
+    direction: Arrays,
+) -> list[Any]:  # fmt: skip
+    dual = _dual(op, moving)
+    ends, _ = _run(dual.op, False, at, *dual.arguments(start, operands, direction))
+    return ends[len(start) :]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Dual:
+    """A fold of states and the tangents of those that are floating-point. Its operands are those of
+    the fold, the tangents of some, and constants."""
+
+    op: Fold
+    constants: tuple[Any, ...]
+
+    def arguments(
+        self, start: Arrays, operands: Arrays, direction: Arrays
+    ) -> tuple[list[Any], list[Any]]:
+        count = len(_floats(start))
+        of_start, of_operands = direction[:count], direction[count:]
+        return [*start, *of_start], [*operands, *of_operands, *self.constants]
+
+
+@cached(maxsize=256)
+def _dual(op: Fold, moving: tuple[int, ...]) -> _Dual:
+    states, operands = op.body.inputs[: op.carried], op.body.inputs[op.carried :]
+    floats = _floats(states)
+    groups = [states, [states[i] for i in floats], operands, [operands[i] for i in moving]]
+    inputs = [_fresh(v) for group in groups for v in group]
+
+    def step(*xs: Any) -> list[Any]:
+        rest = iter(xs)
+        state, of_state, read, of_read = ([next(rest) for _ in group] for group in groups)
+
+        def after(some: list[Any], others: list[Any]) -> list[Any]:
+            every, elements = list(state), list(read)
+            for i, x in zip(floats, some, strict=True):
+                every[i] = x
+            for i, x in zip(moving, others, strict=True):
+                elements[i] = x
+            return list(evaluate_element(op.body, [*every, *elements]))
+
+        at = [state[i] for i in floats], [read[i] for i in moving]
+        found, moved = jax.jvp(after, at, (of_state, of_read))
+        return [*found, *(moved[i] for i in floats)]
+
+    made = capture(step, inputs)
+    return _Dual(dataclasses.replace(op, body=made.program), made.constants)
+
+
+def _fresh(v: Value) -> Value:
+    return Value(tuple(v.shape), v.dtype, v.space, v.name)
+
+
+def _floats(values: Sequence[Any]) -> list[int]:
+    """Those that are floating-point, by number."""
+    return [i for i, x in enumerate(values) if is_inexact(x.dtype)]
+
+
+def _taken_apart(op: Fold, residuals: Arrays) -> tuple[Sorted, list[Any], list[Any], list[Any]]:
+    rest = list(map(jnp.asarray, residuals))  # constants may be NumPy's
+    edges = len(Sorted._fields)
+    states, every = edges + op.carried, edges + len(op.body.inputs)
+    return Sorted(*rest[:edges]), rest[edges:states], rest[states:every], rest[every:]
+
+
+def _moving(tangents: Sequence[Any]) -> tuple[int, ...]:
+    """The arrays that have a tangent, by number."""
+    return tuple(
+        i
+        for i, t in enumerate(tangents)
+        if not isinstance(t, SymbolicZero) and t.dtype != jax.dtypes.float0
     )
 
 
-def _segment(
-    here: _Block, wanted: _Wanted, kept: list[Any], i: Any, cts: list[Any], sums: list[Any]
-) -> tuple[list[Any], list[Any]]:
-    """The cotangents before `KEPT` steps, from those after them: the states first, again."""
-    place = jnp.minimum(here.kept + i.astype(here.kept.dtype), len(kept[0]) - 1)
-    now = [x[place] for x in kept]
-    first, count = i * KEPT, jnp.minimum(KEPT, here.steps - i * KEPT)
-
-    def again(j: Any, state: Any) -> Any:
-        now, tape = state
-        tape = [lax.dynamic_update_index_in_dim(t, x, j, 0) for t, x in zip(tape, now, strict=True)]
-        return here.step(first + j, now), tape
-
-    tape = [jnp.zeros((KEPT, *x.shape), x.dtype) for x in now]
-    _, tape = lax.fori_loop(0, count, again, (now, tape))
-
-    def back(j: Any, state: Any) -> Any:
-        j = count - 1 - j
-        before = [lax.dynamic_index_in_dim(t, j, 0, keepdims=False) for t in tape]
-        return _step_back(here, wanted, first + j, before, *state)
-
-    return lax.fori_loop(0, count, back, (cts, sums))
+def _instantiated(tangent: Any, x: Any) -> Any:
+    return jnp.zeros_like(x) if isinstance(tangent, SymbolicZero) else tangent
 
 
-def _step_back(
-    here: _Block, wanted: _Wanted, k: Any, before: list[Any], cts: list[Any], sums: list[Any]
-) -> tuple[list[Any], list[Any]]:
-    there, lane = here.lanes(k)
-    state, read = [x[lane] for x in before], here.read(k)
-    floats = [i for i, x in enumerate(state) if is_inexact(x.dtype)]
-
-    def f(some: list[Any], others: list[Any]) -> list[Any]:
-        every, operands = list(state), list(read)
-        for i, x in zip(floats, some, strict=True):
-            every[i] = x
-        for i, x in zip(wanted.operands, others, strict=True):
-            operands[i] = x
-        after = here.evaluate(every, operands)
-        return [after[i] for i in floats]
-
-    _, pull = jax.vjp(f, [state[i] for i in floats], [read[i] for i in wanted.operands])
-    masked = [_where(there, ct, jnp.zeros_like(ct)) for ct in cts]
-    of_state, of_read = pull(masked)
-    index = here.index(k)
-    inputs = here.op.body.inputs[here.op.carried :]
-    added = [
-        _added(total, x, inputs[i].space, index, there)
-        for i, total, x in zip(wanted.operands, sums, of_read, strict=True)
-    ]
-    return [_where(there, x, ct) for x, ct in zip(of_state, cts, strict=True)], added
-
-
-def _added(total: Any, x: Any, space: Space, index: dict[Space, Any], there: Any) -> Any:
-    x = x.astype(total.dtype)
-    if space is Space.SHARED:
-        return total + x
-    return total.at[index[space]].add(_where(there, x, jnp.zeros_like(x)))
-
-
-def _zeros(x: Any) -> Any:
-    """Where a gradient is added up; of half precision in float32."""
-    return jnp.zeros(x.shape, jnp.float32 if is_half(x.dtype) else x.dtype)
-
-
-def _where(rows: Any, x: Any, otherwise: Any) -> Any:
-    return jnp.where(rows.reshape(-1, *(1,) * (x.ndim - 1)), x, otherwise)
+def _no_tangent(x: Any) -> Any:
+    return jnp.zeros_like(x) if is_inexact(x.dtype) else np.zeros(x.shape, jax.dtypes.float0)

@@ -13,7 +13,7 @@ import pytest
 import gnnjit
 from gnnjit.errors import GnnjitWarning, LayerError
 from gnnjit.graph import batch
-from gnnjit.lower import fold as lowering
+from gnnjit.lower import fold_steps as lowering
 
 from .drawn import GRAPHS, F, assert_same, drawn, features, of, real
 
@@ -292,15 +292,44 @@ def test_mistakes(name: str) -> None:
         gnnjit.layer(fn)(of("some"), features(of("some"))[0])
 
 
-def test_what_has_no_derivative_says_so() -> None:
+def derivatives(f: Any, x: Any, w: Any, t: Any) -> Any:
+    """Second and third derivatives, forward and in reverse."""
+    grad = jax.grad(lambda x, w: jnp.sum(jnp.cos(f(x, w))), (0, 1))
+
+    def bent(x: Any, w: Any) -> Any:
+        dx, dw = jax.jvp(grad, (x, w), t)[1]
+        return jnp.sum(dx**2) + jnp.sum(dw**2)
+
+    return jax.jvp(f, (x, w), t)[1], jax.grad(bent, (0, 1))(x, w)
+
+
+def test_derivatives_of_every_order_and_both_directions() -> None:
+    rng = np.random.default_rng(0)
+    src, dst = np.array([1, 0, 2]), np.array([0, 1, 1])
+    x, w, of_x, of_w = (rng.normal(size=s) for s in ((3, 2), (2, 2), (3, 2), (2, 2)))
+    own = gnnjit.layer(lambda v, e, w: gnnjit.fold(functools.partial(step, w=w), v, e.src * e.src))
+
+    def plain(x: Any, w: Any) -> Any:
+        return in_turn(functools.partial(step, w=w), list(x), x[src] ** 2, dst, None)
+
+    with jax.enable_x64(True):
+        graph = gnnjit.Graph.from_edges(src, dst, 3)
+        run = jax.jit(derivatives, static_argnums=0)
+        got = run(lambda x, w: own(graph, x, w), x, w, (of_x, of_w))
+        want = run(plain, x, w, (of_x, of_w))
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9), got, want)
+
+
+@pytest.mark.long
+def test_gradients_of_a_batch_of_gradients() -> None:
     graph = of("some")
     x, _, _ = features(graph)
     own = gnnjit.layer(lambda v, e: gnnjit.fold(lambda s, z: jnp.sin(s) + z, v, e.src))
-    loss = lambda x: jnp.sum(own(graph, x))  # noqa: E731
-    with pytest.raises(LayerError, match="fold has no second derivative"):
-        jax.grad(lambda x: jnp.sum(jax.grad(loss)(x) ** 2))(x)
-    with pytest.raises(TypeError, match="forward-mode"):
-        jax.jvp(loss, [x], [x])
+    slope = jax.grad(lambda x: jnp.sum(own(graph, x) ** 2))
+    loss = lambda x: jnp.sum(slope(x) ** 2)  # noqa: E731
+    batch = np.stack([x, 2 * x])
+    got = jax.grad(lambda batch: jnp.sum(jax.vmap(loss)(batch)))(batch)
+    np.testing.assert_allclose(got, np.stack(list(map(jax.grad(loss), batch))), 1e-4, 1e-4)
 
 
 def test_without_jit_it_is_compiled_all_the_same() -> None:
