@@ -52,11 +52,11 @@ class Facts:
         Schlichtkrull et al. 2018, equation 7, with the penalty of DGL's example.
         """
         rows, of_relation = model(self.graph, key=key), model.relation[...]
-        head, tail, other = rows[self.facts[..., 0]], rows[self.facts[..., 2]], rows[self.false]
-        relation = of_relation[self.facts[..., 1]]
-        true = jnp.sum(head * relation * tail, axis=-1)
-        kept = jnp.where(self.of_tail[..., None], head, tail) * relation
-        false = jnp.einsum("gif,gjf->gij", kept, other)
+        head, relation, tail = (self.facts[..., i] for i in range(3))
+        # The score is the same with both ends exchanged, so numbers are picked, not rows.
+        asked = rows[jnp.where(self.of_tail, head, tail)] * of_relation[relation]
+        true = jnp.sum(asked * rows[jnp.where(self.of_tail, tail, head)], axis=-1)
+        false = jnp.einsum("gif,gjf->gij", asked, rows[self.false])
         total = jnp.sum(jax.nn.softplus(-true)) + jnp.sum(jax.nn.softplus(false))
         count = jnp.asarray(true.size + false.size, jnp.float32)
         penalty = jnp.mean(jnp.square(rows)) + jnp.mean(jnp.square(of_relation))
