@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -12,7 +13,11 @@ import pytest
 
 import gnnjit
 from gnnjit.graph.by_destination import ByDestination
+from gnnjit.ir.program import Program, Reduce, Value
+from gnnjit.ir.space import Space
 from gnnjit.lower import choose
+from gnnjit.lower.xla import dense
+from tests.lower.requests import request
 
 FAN_IN = 3
 
@@ -101,6 +106,15 @@ def test_it_refuses_what_it_would_write_out(fn: Any, reason: str) -> None:
         r for k in found.kernels for name, some in k.refused if name == "dense" for r in some
     ]
     assert any(reason in r for r in reasons)
+
+
+def test_it_refuses_more_memory_than_is_allowed() -> None:
+    x = Value((4,), np.dtype(np.float32), Space.SRC)
+    body, into = Program((x,), (), (x,)), (Reduce("sum", Space.DST),)
+    made = request(body, into, graph=level(5))
+    assert dense.why_not(dataclasses.replace(made, limit=60)) == []
+    reasons = dense.why_not(dataclasses.replace(made, limit=59))
+    assert reasons == ["60 scalars on all edges are more than the 59 allowed"]
 
 
 def test_other_graphs_do_not_hear_of_it() -> None:

@@ -134,6 +134,15 @@ def test_selected_anew_nothing_is_compiled() -> None:
     assert not np.array_equal(one, two)
 
 
+def test_explain_shows_each_level() -> None:
+    graph = movies()
+    given = metapaths(graph, PATHS), features(graph), parameters()
+    found = gnnjit.explain(run, *given, backward=False)
+    rows = [[k.traversal for k in layer.kernels] for layer in found.layers]
+    assert len(rows) == 3
+    assert all(rows)
+
+
 def test_direct_neighbours_are_the_graph() -> None:
     graph = gnnjit.Graph.from_edges([0, 1, 2], [1, 2, 2], num_nodes=4)
     mean = gnnjit.layer(lambda v, e: gnnjit.mean(e.src))

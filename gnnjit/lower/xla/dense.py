@@ -31,6 +31,12 @@ def why_not(request: LoweringRequest) -> list[str]:
         reasons.append("a matmul on the edges runs better on chunks of them")
     if row_sums(request.body, request.reductions):
         reasons.append("rows of a table are summed over all edges")
+    per_edge = [v.size for v in request.body.values() if v.space is not Space.SHARED]
+    scalars = request.graph.num_edges * max([1, *per_edge])
+    if request.limit is not None and scalars > request.limit:
+        reasons.append(
+            f"{scalars:,} scalars on all edges are more than the {request.limit:,} allowed"
+        )
     if request.partial:
         reasons.append("partial results are asked for")
     return reasons
