@@ -21,7 +21,7 @@ def numbered(graph: Graph, kind: str, count: int) -> Graph:
             neighbour type; "" for none.
         count: of positions or types.
     """
-    if not kind:
+    if not kind or graph.relations is not None:
         return graph
     traced = is_traced(graph)
     xp: Any = jnp if traced else np

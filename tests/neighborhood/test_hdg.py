@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import gnnjit
+from gnnjit.compiler.explain import Explanation
 from gnnjit.errors import GraphError, SampleError
 from gnnjit.graph.by_destination import ByDestination
 from gnnjit.neighborhood import HDG, direct, metapaths
@@ -86,6 +87,8 @@ def test_three_levels_are_what_enumeration_gives(cap: int | None) -> None:
 def test_levels_are_the_same_inside_jit() -> None:
     hdg = metapaths(movies(), PATHS)
     inside = jax.jit(lambda h: h.levels)(hdg)
+    whole = jax.jit(lambda h: h.levels)(hdg.expanded())
+    jax.tree.map(np.testing.assert_array_equal, hdg.levels, whole)
     for ours, theirs in zip(hdg.levels, inside, strict=True):
         for one, other in [(ours.in_structure, theirs.in_structure),
                            (ours.out_structure, theirs.out_structure)]:  # fmt: skip
@@ -103,6 +106,18 @@ def test_levels_that_a_compiled_function_captures_stay_known() -> None:
     hdg = metapaths(movies(), PATHS)
     jax.jit(lambda: hdg.levels[1].dst + 0)()
     assert np.asarray(hdg.levels[1].dst).shape == (hdg.parts[1].num_edges,)
+
+
+def test_levels_that_a_loop_derives_stay_in_it() -> None:
+    hdg = metapaths(movies(), PATHS)
+
+    @jax.jit
+    def f(hdg: HDG) -> Any:
+        inside = jax.lax.scan(lambda c, _: (c + hdg.levels[1].dst.sum(), None), 0, None, 2)[0]
+        return inside, hdg.levels[1].dst.sum()
+
+    inside, outside = f(hdg)
+    assert inside == 2 * outside
 
 
 def test_what_is_implied_is_not_stored() -> None:
@@ -138,6 +153,7 @@ def test_explain_shows_each_level() -> None:
     graph = movies()
     given = metapaths(graph, PATHS), features(graph), parameters()
     found = gnnjit.explain(run, *given, backward=False)
+    assert isinstance(found, Explanation)
     rows = [[k.traversal for k in layer.kernels] for layer in found.layers]
     assert len(rows) == 3
     assert all(rows)
