@@ -165,8 +165,8 @@ class HDG:
         return jax.tree.map(lambda x: jnp.asarray(x)[above], roots)
 
     def expanded(self) -> HDG:
-        """With its levels stored whole, in 2 to 6 times the bytes: compiled functions derive nothing,
-        which saves up to a third of a gradient's time where features are few."""
+        """With its levels stored whole, in 2 to 6 times the bytes: compiled functions derive
+        nothing, which saves up to a third of a gradient's time where features are few."""
         return dataclasses.replace(self, parts=self.levels)
 
     def pad(self, num_edges: int) -> HDG:
