@@ -151,7 +151,8 @@ def _summed(indptr, neighbor, below, most):  # type: ignore[no-untyped-def]
     for v in range(len(out)):
         total = np.int64(0)
         for slot in range(indptr[v], indptr[v + 1]):
-            total = min(most, total + below[neighbor[slot]])
+            more = below[neighbor[slot]]
+            total = most if more > most - total else total + more
         out[v] = total
     return out
 

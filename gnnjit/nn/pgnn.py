@@ -21,7 +21,8 @@ class PGNN(nnx.Module):
 
     You, Ying & Leskovec, "Position-aware Graph Neural Networks" (2019), algorithm 1 and section
     5.3, as the authors' code has it. A set that does not reach v gives `W concat(0, h[v])`.
-    Layers pass on `h'`; the last one's `z` is the position.
+    Layers pass on `h'`; the last one's `z` is the position, which the authors' code divides by its
+    L2 norm before pairs of vertices are compared.
 
     Args:
         in_features, out_features: F and F'.

@@ -160,10 +160,11 @@ def test_errors(graph: Any, paths: Any, more: Any, message: str) -> None:
         metapaths(graph, paths, **more)
 
 
-def test_more_instances_than_can_be_counted() -> None:
+@pytest.mark.parametrize("steps", [62, 63, 70, 200])
+def test_more_instances_than_can_be_counted(steps: int) -> None:
     graph = gnnjit.Graph.from_edges([0, 0, 1, 1], [0, 1, 0, 1])
     with pytest.raises(SampleError, match=r"root 0 has 2\*\*62 instances or more"):
-        metapaths(graph, [62], cap=1)
+        metapaths(graph, [steps], cap=1)
 
 
 def test_relations_that_are_not_there() -> None:
