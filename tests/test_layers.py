@@ -30,8 +30,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "geometry": {"graph"},
     "interop": {"graph"},
     "sample": {"graph", "partition", "store", "system"},
-    "neighborhood": {"graph", "sample"},
     "sharding": {"cost", "distributed", "graph", "partition", "system"},
+    "neighborhood": {"graph", "partition", "sample", "sharding"},
     "lower": {
         "cost", "frontend", "graph", "ir", "pallas_kernels", "passes", "sharding", "system",
     },

@@ -96,8 +96,8 @@ def test_names_of_geometry() -> None:
 
 def test_names_of_neighborhood() -> None:
     assert names(gnnjit.neighborhood) == [
-        "HDG", "Records", "Report", "anchors", "direct", "hops", "metapaths", "random_walks",
-        "select",
+        "HDG", "Records", "Report", "ShardedHDG", "anchors", "direct", "hops", "metapaths",
+        "random_walks", "select", "shard",
     ]  # fmt: skip
 
 

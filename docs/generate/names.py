@@ -95,7 +95,7 @@ SECTIONS = (
         "What selects neighbourhoods that are not edges, and the levels that they are aggregated "
         "over.",
         "gnnjit.neighborhood",
-        "HDG direct hops random_walks metapaths anchors select Records Report",
+        "HDG direct hops random_walks metapaths anchors select Records Report shard ShardedHDG",
     ),
     Section(
         "geometry",

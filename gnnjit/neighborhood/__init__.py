@@ -13,15 +13,18 @@ from gnnjit.neighborhood.metapaths import metapaths
 from gnnjit.neighborhood.random_walks import random_walks
 from gnnjit.neighborhood.report import Report
 from gnnjit.neighborhood.select import Records, select
+from gnnjit.neighborhood.sharded import ShardedHDG, shard
 
 __all__ = [
     "HDG",
     "Records",
     "Report",
+    "ShardedHDG",
     "anchors",
     "direct",
     "hops",
     "metapaths",
     "random_walks",
     "select",
+    "shard",
 ]

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gnnjit.errors import GraphError
 from gnnjit.graph import Bipartite, Graph
@@ -124,7 +125,7 @@ class HDG:
                 f"an HDG of {count} levels was called with {len(stages)} stages, expected {count}, "
                 f"or {count + 1} with the update: pass one layer for each level, from the bottom up"
             )
-        (h, roots), levels = self._features(x), self.levels
+        (h, roots), levels = self.features(x), self.levels
         for i, (level, data) in enumerate(zip(levels, self.edges, strict=True)):
             given = {} if data is None else {"edges": data}
             if level.bipartite:
@@ -132,8 +133,11 @@ class HDG:
             h = stages[i](level, h, **given)
         return h if len(stages) == count else stages[-1](roots, h)
 
-    def _features(self, x: PyTree) -> tuple[PyTree, PyTree]:
-        """Those of all vertices, and those of the roots."""
+    def features(self, x: PyTree) -> tuple[PyTree, PyTree]:
+        """The features of all vertices, as the lowest level numbers them, and of the roots.
+
+        Raises GraphError where `x` does not fit the vertices.
+        """
         if not self.types:
             check_leading("x", x, self.sizes[0], "vertices", "pass arrays with one row per vertex")
             return x, x
@@ -153,16 +157,26 @@ class HDG:
         every = jax.tree.map(lambda *rows: jnp.concatenate(rows), *(x[t] for t in self.types))
         return every, x[self.root_type]
 
+    def roots(self) -> list[Any]:
+        """For each level `int[num_dst]`, the root of each destination; None where they are the
+        roots. NumPy's, unless the HDG is traced."""
+        levels = self.levels
+        return [self._root_of(i, levels) for i in range(len(levels))]
+
+    def _root_of(self, number: int, levels: Sequence[Graph]) -> Any:
+        last, times = len(levels) - 1, self.num_types
+        xp: Any = jnp if is_traced(self) else np
+        if number == last:
+            return None
+        if self.relations[number] != "position":  # of (root, type)
+            return xp.repeat(xp.arange(self.num_roots), times)
+        above = xp.asarray(levels[number + 1].dst)
+        return above if number + 1 == last else above // times
+
     def _at_destinations(self, number: int, levels: Sequence[Graph], roots: PyTree) -> PyTree:
         """The features of the root of each destination of a level."""
-        last, times = len(levels) - 1, self.num_types
-        if number == last:
-            return roots
-        if self.relations[number] != "position":  # of (root, type)
-            return jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x), times, axis=0), roots)
-        above = levels[number + 1].dst
-        above = above if number + 1 == last else above // times
-        return jax.tree.map(lambda x: jnp.asarray(x)[above], roots)
+        root = self._root_of(number, levels)
+        return roots if root is None else jax.tree.map(lambda x: jnp.asarray(x)[root], roots)
 
     def expanded(self) -> HDG:
         """With its levels stored whole, in 2 to 6 times the bytes: compiled functions derive

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import Mesh
 
 import gnnjit
-from gnnjit.neighborhood import HDG, random_walks
+from gnnjit import neighborhood
+from gnnjit.errors import GraphError
+from gnnjit.neighborhood import HDG, metapaths, random_walks
 from gnnjit.sample import NeighborSampler
 from gnnjit.streaming import StreamedGraph
+from tests.neighborhood.naive import movies
 
 pooled = gnnjit.layer(lambda v, e, w: v @ w + gnnjit.sum(e.data * jnp.tanh(e.src @ w)))
 
@@ -51,3 +58,67 @@ def test_sampled() -> None:
     some = pooled(block, rows, w, edges=data[sample.edge])
     np.testing.assert_allclose(some, pooled(level, x, w, edges=data)[jnp.array([3, 40, 7])],
                                atol=1e-6)  # fmt: skip
+
+
+@gnnjit.layer
+def at_positions(v: Any, e: Any, p: Any) -> Any:
+    return gnnjit.sum(e.src * p[e.relation]) + 0.1 * v
+
+
+@gnnjit.layer
+def attend(v: Any, e: Any, p: Any) -> Any:
+    score = jnp.tanh(jnp.sum(e.src * p[e.relation]) + jnp.sum(v))
+    return gnnjit.sum(gnnjit.softmax(score) * e.src)
+
+
+@pytest.mark.parametrize("by", ["cost", pytest.param("given", marks=pytest.mark.long)])
+def test_metapaths_are_sharded_by_their_roots(by: str) -> None:
+    graph = movies()
+    hdg = metapaths(graph, [["m", "d", "m"], ["m", "a", "m"]])
+    rng = np.random.default_rng(0)
+    x = {t: jnp.asarray(rng.normal(size=(n, 4)), jnp.float32) for t, n in graph.num_nodes.items()}
+    p = jnp.asarray(rng.normal(size=(3, 4)), jnp.float32)
+    given = None if by == "cost" else [3, 0, 3, 1, 0, 1]
+    mesh = Mesh(np.array(jax.devices()[:4]), "d")
+    sharded = neighborhood.shard(hdg, mesh, partition=given, exchange="halo")
+
+    def loss(p: Any, hdg: Any, x: Any, weight: Any) -> Any:
+        stages = [functools.partial(f, p=p) for f in (at_positions, attend, attend)]
+        out = hdg(x, *stages, lambda roots, h: roots + h)
+        return jnp.sum(jnp.sin(out) * weight), out
+
+    step = jax.jit(jax.value_and_grad(loss, argnums=(0, 2), has_aux=True))
+    weight = jnp.ones((6, 1))
+    (one, y), (by_p, by_x) = step(p, hdg, x, weight)
+    first, last = sharded.levels[0], sharded.levels[-1]
+    (two, z), (by_q, by_rows) = step(p, sharded, sharded.put(hdg, x), last.put(weight))
+    np.testing.assert_allclose(sharded.get(z), y, atol=1e-5)
+    np.testing.assert_allclose(two, one, atol=1e-4)
+    np.testing.assert_allclose(by_q, by_p, atol=1e-4)
+    by_vertex = first.rows("src").get(by_rows[0])
+    by_vertex[:6] += last.get(by_rows[1])  # movies, which are roots too
+    np.testing.assert_allclose(by_vertex, np.concatenate([by_x[t] for t in hdg.types]), atol=1e-4)
+
+
+def test_walks_are_sharded_by_their_roots() -> None:
+    hdg, x, w = walked()
+    sharded = neighborhood.shard(hdg, Mesh(np.array(jax.devices()[:4]), "d"), exchange="halo")
+    stage = functools.partial(pooled, w=w)
+    np.testing.assert_allclose(
+        sharded.get(sharded(sharded.put(hdg, x), stage)), hdg(x, stage), atol=1e-5
+    )
+    edges = np.asarray(sharded.levels[0].edge_counts)
+    assert edges.max() < 1.5 * edges.mean()
+
+
+def test_errors_of_sharding() -> None:
+    hdg, x, _ = walked()
+    mesh = Mesh(np.array(jax.devices()[:2]), "d")
+    with pytest.raises(GraphError, match=r"shard\(\) got Graph.*, expected a concrete HDG"):
+        neighborhood.shard(hdg.levels[0], mesh)  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match=r"partition has shape \(3,\), expected \(41,\)"):
+        neighborhood.shard(hdg, mesh, partition=[0, 1, 0])
+    with pytest.raises(GraphError, match="axis is 'x', expected one of the mesh"):
+        neighborhood.shard(hdg, mesh, "x")
+    with pytest.raises(GraphError, match="of 1 levels was called with 3 stages, expected 1, or 2"):
+        neighborhood.shard(hdg, mesh)(hdg.features(x), pooled, pooled, pooled)
