@@ -136,7 +136,7 @@ def _untyped(where: str, number: int, graph: Graph, all_edges: Adjacency, path: 
     name, count = f"{where}: paths[{number}]", graph.num_relations
     if isinstance(path, int | np.integer) and not isinstance(path, bool):
         steps = [all_edges] * at_least_one(where, f"paths[{number}]", int(path))
-        shown_as = f"{len(steps)} steps"
+        shown_as = f"{len(steps)} step{'s' * (len(steps) > 1)}"
     elif isinstance(path, Sequence) and not isinstance(path, str) and len(path) and count:
         steps = [_of_relation(name, graph, all_edges, number) for number in reversed(path)]
         shown_as = "relations " + " - ".join(map(str, path))
