@@ -121,10 +121,12 @@ def test_names_of_data() -> None:
     assert names(gnnjit.data) == [
         "DATASETS", "Dataset", "EdgeList", "Entry", "Fold", "GraphDataset", "LinkDataset",
         "ParticleDataset", "SensorDataset", "blogcatalog", "cache_dir", "citation_full",
-        "communities", "fb15k_237", "gowalla", "imdb", "karate", "lagrange", "lastfm",
-        "metr_la", "molecule_set", "molecules", "negative_links", "network", "open_dataset",
-        "own_dataset", "planetoid", "ppi", "random_split", "read_edges", "row_normalize",
-        "split_links", "tu",
+        "communities", "deduplicated", "fb15k_237", "gowalla", "imdb", "induced", "karate",
+        "lagrange", "largest_component", "lastfm", "metr_la", "molecule_set", "molecules",
+        "negative_links", "network", "open_dataset", "own_dataset", "planetoid", "ppi",
+        "random_split", "read_edges", "row_normalize", "split_links", "time_split",
+        "to_undirected", "training_part", "tu", "with_degrees", "with_laplacian",
+        "with_random_walks", "without_self_loops",
     ]  # fmt: skip
 
 

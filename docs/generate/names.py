@@ -165,7 +165,9 @@ SECTIONS = (
         "gnnjit.data",
         "open_dataset read_edges own_dataset molecules DATASETS Entry "
         "Dataset GraphDataset LinkDataset ParticleDataset SensorDataset EdgeList Fold "
-        "split_links negative_links random_split row_normalize cache_dir karate communities "
+        "split_links negative_links random_split time_split training_part to_undirected "
+        "deduplicated without_self_loops largest_component induced with_degrees with_random_walks "
+        "with_laplacian row_normalize cache_dir karate communities "
         "planetoid ppi citation_full blogcatalog imdb fb15k_237 gowalla lastfm tu network "
         "molecule_set lagrange metr_la "
         "gnnjit.data.stored.prepare:prepare gnnjit.data.stored.prepare:keep "

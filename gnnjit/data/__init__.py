@@ -20,7 +20,18 @@ from gnnjit.data.reading.edge_list import EdgeList
 from gnnjit.data.reading.read import read_edges
 from gnnjit.data.registry import DATASETS, Entry, open_dataset
 from gnnjit.data.sensors import SensorDataset, metr_la
-from gnnjit.data.splits import random_split, row_normalize
+from gnnjit.data.splits import random_split, row_normalize, time_split
+from gnnjit.data.transforms import (
+    deduplicated,
+    induced,
+    largest_component,
+    to_undirected,
+    training_part,
+    with_degrees,
+    with_laplacian,
+    with_random_walks,
+    without_self_loops,
+)
 from gnnjit.data.tu import tu
 from gnnjit.data.types import Dataset, Fold, GraphDataset
 
@@ -38,11 +49,14 @@ __all__ = [
     "cache_dir",
     "citation_full",
     "communities",
+    "deduplicated",
     "fb15k_237",
     "gowalla",
     "imdb",
+    "induced",
     "karate",
     "lagrange",
+    "largest_component",
     "lastfm",
     "metr_la",
     "molecule_set",
@@ -57,5 +71,12 @@ __all__ = [
     "read_edges",
     "row_normalize",
     "split_links",
+    "time_split",
+    "to_undirected",
+    "training_part",
     "tu",
+    "with_degrees",
+    "with_laplacian",
+    "with_random_walks",
+    "without_self_loops",
 ]

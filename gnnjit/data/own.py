@@ -27,11 +27,13 @@ from gnnjit.shapes import HostArray
 
 FEATURES = ("x", "features", "node_attr", "attr_matrix", "feat")
 LABELS = ("y", "labels", "label", "node_label", "group")
+_IDS = ("id", "ids", "node", "node_id", "nodeid", "vertex", "vertex_id", "name")
+"""What a table of vertices calls their ids."""
 _MASKS = ("train_mask", "val_mask", "test_mask")
 
 
 def own_dataset(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | EdgeList,
     *,
     features: str | os.PathLike[str] | None = None,
     labels: str | os.PathLike[str] | None = None,
@@ -50,7 +52,7 @@ def own_dataset(
     of SMILES or SDF is for `molecules`.
 
     Args:
-      path: what `read_edges` reads.
+      path: what `read_edges` reads, or has read.
       features, labels: a .npy file with a row for each vertex, or a table of text: the id of a
         vertex, and its numbers; of labels one whole number or word. Vertices without a row have
         zeros, and no label.
@@ -63,11 +65,15 @@ def own_dataset(
     Raises:
       DataError: as `read_edges`; or a table names a vertex that is not there.
     """
-    path = path_of(path, "open_dataset", DataError)
-    check_reading(path, reading)
-    if path.suffix.lower() == ".sdf":
-        return molecules(path)
-    edges = read_edges(path, **reading)
+    if isinstance(path, EdgeList):
+        edges, path = path, Path(path.name)
+        check_reading(path, reading)
+    else:
+        path = path_of(path, "open_dataset", DataError)
+        check_reading(path, reading)
+        if path.suffix.lower() == ".sdf":
+            return molecules(path)
+        edges = read_edges(path, **reading)
     y = edge_labels = None
     if labels is not None:
         y, edge_labels = _labels(edges, Path(labels))
@@ -206,6 +212,8 @@ def _table(edges: EdgeList, path: Path) -> tuple[HostArray, HostArray]:
         number: Mapping[str, int] = {str(i): i for i in range(edges.num_nodes)}
     else:
         number = {str(name): i for i, name in enumerate(edges.ids.tolist())}
+    if words and words[0][0].lower() in _IDS and words[0][0] not in number:
+        names, words = names[1:], words[1:]  # a header of words alone
     unknown = next((i for i, row in enumerate(words) if row[0] not in number), None)
     if unknown is not None:
         raise DataError(

@@ -85,11 +85,7 @@ def random_split(
     Raises:
       DataError: the shares are none, or leave no vertex to train on or to test.
     """
-    if not (0 < train and 0 <= val and train + val < 1):
-        raise DataError(
-            f"{name}: the split got shares train={train} and val={val}, expected above 0 and from "
-            "0 on, below 1 together."
-        )
+    _check_shares(name, train, val)
     if seed < 0:
         raise DataError(f"{name}: the split got seed={seed}, expected at least 0.")
     vertices = np.arange(len(y)) if known is None else np.flatnonzero(known)
@@ -108,6 +104,42 @@ def random_split(
             f"{len(order) - second} for the test, expected one of each. Label more."
         )
     return masks_from_indices(len(y), order[:first], order[first:second], order[second:])
+
+
+def time_split(name: str, time: np.ndarray, *, train: float = 0.6, val: float = 0.2) -> Masks:
+    """The earliest vertices to train on, those after them for validation, the latest for the test.
+
+    Vertices of one time are in one part: a part takes all that are as early as its last.
+
+    Args:
+      name: of the dataset, for messages.
+      time: numbers [N]; NaN is in no part.
+      train, val: shares.
+
+    Raises:
+      DataError: the shares are none, or leave a part empty that is to have vertices.
+    """
+    _check_shares(name, train, val)
+    known = np.sort(time[~np.isnan(np.asarray(time, np.float64))])
+    if not len(known):
+        raise DataError(f"{name}: the split got no times, expected a number for each vertex.")
+    first, second = (known[max(round(share * len(known)) - 1, 0)] for share in (train, train + val))
+    masks = Masks(time <= first, (time > first) & (time <= second), time > second)
+    if not masks.train.any() or not masks.test.any():
+        raise DataError(
+            f"{name}: {np.count_nonzero(masks.train)} vertices are as early as {first} and "
+            f"{np.count_nonzero(masks.test)} are later than {second}, expected some of both. "
+            "Change the shares."
+        )
+    return masks
+
+
+def _check_shares(name: str, train: float, val: float) -> None:
+    if not (0 < train and 0 <= val and train + val < 1):
+        raise DataError(
+            f"{name}: the split got shares train={train} and val={val}, expected above 0 and from "
+            "0 on, below 1 together."
+        )
 
 
 def row_normalize(x: np.ndarray) -> np.ndarray:
