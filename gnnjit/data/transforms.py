@@ -97,6 +97,7 @@ def induced(edges: EdgeList, vertices: HostArray, said: str = "some vertices") -
     number = np.cumsum(vertices) - 1
     kept = np.flatnonzero(vertices[edges.src] & vertices[edges.dst])
     ids = np.arange(edges.num_nodes) if edges.ids is None else edges.ids
+    plain = edges.ids is None and bool(vertices.all())
     found = _with_edges(
         dataclasses.replace(edges, nodes={}, ids=None),
         kept, number[edges.src[kept]], number[edges.dst[kept]], said,
@@ -104,7 +105,7 @@ def induced(edges: EdgeList, vertices: HostArray, said: str = "some vertices") -
     return dataclasses.replace(
         found,
         num_nodes=int(np.count_nonzero(vertices)),
-        ids=ids[vertices],
+        ids=None if plain else ids[vertices],
         nodes={name: np.asarray(column)[vertices] for name, column in edges.nodes.items()},
     )
 

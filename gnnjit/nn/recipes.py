@@ -298,6 +298,8 @@ _rgcn = Recipe(
 _links = dataclasses.replace(
     _rgcn,
     hidden=50,
+    dropout=0.0,
+    weight_decay=0.0,
     steps_per_epoch=20,
     epochs=30,
     source="",

@@ -155,7 +155,8 @@ def _ranked(data: LinkDataset) -> Ranked:
     splits = [(data.val, 1, 0), (data.test, 0, 1)]
     queries = np.concatenate([_queries(*split) for split in splits])
     # A relation asked for its head is another one, for what is known to answer it.
-    answers = np.concatenate([_queries(links, 0, 0) for links in (data.train, data.val, data.test)])
+    true = [data.train, data.val, data.test, *_loops(data)]
+    answers = np.concatenate([_queries(links, 0, 0) for links in true])
     size = max(1, min(_QUERIES, len(queries)))
     parts = max(1, -(-len(queries) // size))
     known = _known(queries, answers, data, size, parts)
@@ -166,6 +167,16 @@ def _ranked(data: LinkDataset) -> Ranked:
         queries=jnp.asarray(padded.reshape(parts, size, 5)),
         known=jnp.asarray(known),
     )
+
+
+def _loops(data: LinkDataset) -> list[np.ndarray]:
+    """Of a graph with one relation that has no self loop, those of all vertices: no vertex is an
+    answer to itself, so that it is left out of the filtered ranks as what is known is."""
+    links = np.concatenate([data.train, data.val, data.test])
+    if data.num_relations > 1 or (links[:, 0] == links[:, 2]).any():
+        return []
+    vertex = np.arange(data.num_nodes, dtype=np.int32)
+    return [np.stack([vertex, np.zeros_like(vertex), vertex], axis=1)]
 
 
 def _queries(links: np.ndarray, val: int, test: int) -> np.ndarray:

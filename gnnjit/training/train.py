@@ -164,7 +164,8 @@ def train(
 
     Links: as for vertices; where there is no validation split, the weights are those of the last
     epoch. Facts of a knowledge graph are ranked among all others of the same head and relation,
-    and of the same relation and tail; items among all that a user did not take in training.
+    and of the same relation and tail, links of a graph without self loops among those to other
+    vertices; items among all that a user did not take in training.
 
     Args:
         dataset: what `gnnjit.data.open_dataset` or `gnnjit.data.stored.prepare.prepare` gives; or

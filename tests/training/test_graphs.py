@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import jax
@@ -165,3 +166,36 @@ def test_graph_model_of_the_recipes(dataset):
 def test_recipes_of_graph_datasets_run_all_epochs():
     for name, model in itertools.product(("mutag", "proteins"), ("gin", "gcn")):
         assert resolve(name, "graph", {"model": model}).patience == 0
+
+
+class Summed(nnx.Module):
+    """The sum over each graph's vertices, linear."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.linear = nnx.Linear(4, 2, rngs=rngs)
+
+    def __call__(self, graph, x, graph_index, num_graphs, *, key=None):
+        return self.linear(jax.ops.segment_sum(x, graph_index, num_graphs))
+
+
+def test_numbers_of_graphs(dataset):
+    """Two targets a graph, in padded batches: the size of the graph, and that less a half."""
+    sizes = np.diff(dataset.node_offsets).astype(np.float32) / 12
+    numbers = dataclasses.replace(dataset, y=np.stack([sizes, sizes - 0.5], 1), num_classes=0)
+    config = TrainConfig(epochs=12, batch_size=16, steps_per_epoch=8, lr=0.05, weight_decay=0.0)
+    result = train(numbers, config, folds=2, build=Summed)
+    assert result.metric == "R2"
+    assert result.accuracy["val"].mean > 0.5
+    assert set(result.scores) == {"RMSE", "MAE"}
+    (batch,) = itertools.islice(FoldTask(numbers, numbers.folds(2)[0], 16).train_batches(0, 0), 1)
+    assert batch.labels.shape == (16, 2)
+
+
+def test_graphs_without_targets(dataset):
+    none = dataclasses.replace(dataset, y=np.zeros((len(dataset), 0), np.float32), num_classes=0)
+    with pytest.raises(TrainError) as error:
+        train(none)
+    assert str(error.value) == (
+        "shapes has no targets, expected a class or numbers for each graph: replace y "
+        "(dataclasses.replace(dataset, y=...))"
+    )

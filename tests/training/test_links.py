@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gnnjit.data import LinkDataset
+from gnnjit.data import EdgeList, LinkDataset, SensorDataset
 from gnnjit.training import TrainConfig, TrainError, train
 from gnnjit.training import link_prediction as links
 from gnnjit.training import recommendation as rec
@@ -241,3 +241,36 @@ def test_what_links_are_not_trained_with(visits: LinkDataset, options, message) 
 def test_mistakes(task: str, given: dict, message: str) -> None:
     with pytest.raises(TrainError, match=message):
         resolve("any", task, given)
+
+
+def test_no_vertex_is_an_answer_to_itself() -> None:
+    """In a graph of one relation without self loops; with one, it is a candidate like others."""
+    w, rows = {...: jnp.ones((1, 2))}, np.array([[9, 0], [1, 0], [0, 0]], np.float32)
+    pairs = [triples([(0, 0, 1)]), triples([]), triples([(0, 0, 2)])]
+    for loops, expected in (([], 1.0), ([(1, 0, 1)], 0.75)):
+        data = LinkDataset("three", 3, np.concatenate([pairs[0], triples(loops)]), *pairs[1:])
+        (whole,) = links.LinkTask(data, OF_TASK["link"]).eval_batches()
+        sums = whole.sums(_Model(rows, relation=w))
+        # Asked for 2 from 0: 0 scores most, and 1 is known. From 2 all score alike.
+        of_head = 1 / (1 + (1 if not loops else 2) / 2)
+        of_tail = expected if not loops else 1 / 2
+        mean = np.asarray(sums.more["MRR"])[2] / 2
+        assert mean == pytest.approx((of_head + of_tail) / 2)
+
+
+def test_an_edge_list_is_trained_on_its_links() -> None:
+    src = np.arange(40, dtype=np.int32)
+    ring = EdgeList("ring", src, (src + 1) % 40, 40)
+    result = train(ring, OF_TASK["link"].replace(epochs=3))
+    assert (result.metric, result.dataset["edges"]) == ("MRR", 2 * (40 - 2 * 4))
+
+
+def test_sensors_are_not_trained_on() -> None:
+    empty, weight = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    sensors = SensorDataset("road", empty, empty, weight, np.array(["a"]), np.zeros((1, 2)))
+    with pytest.raises(TrainError) as error:
+        train(sensors)
+    assert str(error.value) == (
+        "road is a series of measurements on a graph, which no model here is trained on: take "
+        "dataset.graph() and dataset.windows(part) for one of your own"
+    )
