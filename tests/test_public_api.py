@@ -258,8 +258,8 @@ FUNCTIONS = {
     ),
     "data.read_edges": (
         "(source, *, kind=None, columns=None, weight=None, time=None, values=(), delimiter=None, "
-        "header=None, comments='#%', ids='auto', num_nodes=None, undirected=False, key=None, "
-        "store=None, block_bytes=8388608, progress=False)"
+        "header=None, comments='#%', ids='auto', num_nodes=None, undirected=False, "
+        "bipartite=False, key=None, store=None, block_bytes=8388608, progress=False)"
     ),
     "data.split_links": "(edges, *, val=None, test=None, by_time=False, seed=0)",
     "geometry.RadiusSearch.fit": (

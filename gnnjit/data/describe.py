@@ -65,11 +65,18 @@ def describe(
             "no features of vertices: each learns an embedding. Give them with "
             "--option features=FILE, for vertices with labels"
         )
+    if found["layout"] and not reading.get("bipartite") and edges.ids is not None:
+        names = found["layout"]["source"], found["layout"]["destination"]
+        if names[0].lower().startswith("user") and names[1].lower().startswith("item"):
+            missing.append(
+                "users and items have their ids in common: keep them apart with --option "
+                "bipartite=True, to recommend items"
+            )
     said = "".join(f", {key}={value!r}" for key, value in reading.items())
     more = "".join(f" --option {shlex.quote(f'{k}={v}')}" for k, v in options.items())
     return {
         **found,
-        "task": "vertex" if labelled else "link",
+        "task": "vertex" if labelled else "link" if edges.num_sources is None else "recommendation",
         "missing": missing,
         "python": f"gnnjit.data.read_edges({str(path)!r}{said})",
         "train": f"gnnjit train {shlex.quote(str(path))}{more}",

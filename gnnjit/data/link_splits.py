@@ -38,7 +38,8 @@ def split_links(
       seed: of the draw.
 
     Returns:
-      A dataset with one relation, each part in the order of the edges, or of their times.
+      A dataset with one relation, each part in the order of the edges, or of their times. Where
+      sources and destinations are numbered apart (`num_sources`), they are users and items.
 
     Raises:
       DataError: the edges have no time, or too few links are left to train on.
@@ -66,7 +67,14 @@ def split_links(
         return np.stack([src, np.zeros_like(src), dst], axis=1).astype(np.int32)
 
     train_links, val_links, test_links = map(links, parts)
-    return LinkDataset(edges.name, edges.num_nodes, train_links, val_links, test_links)
+    return LinkDataset(
+        edges.name,
+        edges.num_nodes,
+        train_links,
+        val_links,
+        test_links,
+        num_users=edges.num_sources,
+    )
 
 
 def _first_of_pairs(edges: EdgeList, by_time: bool) -> HostArray:

@@ -67,7 +67,8 @@ def to_undirected(edges: EdgeList) -> EdgeList:
     columns are those of the first edge that it comes from, its own direction before the other."""
     src, dst, origin = symmetrize(edges.src, edges.dst)
     said = f"{edges.num_edges:,} edges to {len(src):,} that go both ways"
-    return _with_edges(edges, np.asarray(origin), src, dst, said)
+    both = _with_edges(edges, np.asarray(origin), src, dst, said)
+    return dataclasses.replace(both, num_sources=None)
 
 
 def largest_component(edges: EdgeList) -> EdgeList:
@@ -99,12 +100,13 @@ def induced(edges: EdgeList, vertices: HostArray, said: str = "some vertices") -
     ids = np.arange(edges.num_nodes) if edges.ids is None else edges.ids
     plain = edges.ids is None and bool(vertices.all())
     found = _with_edges(
-        dataclasses.replace(edges, nodes={}, ids=None),
+        dataclasses.replace(edges, nodes={}, ids=None, num_sources=None),
         kept, number[edges.src[kept]], number[edges.dst[kept]], said,
     )  # fmt: skip
     return dataclasses.replace(
         found,
         num_nodes=int(np.count_nonzero(vertices)),
+        num_sources=None if edges.num_sources is None else int(vertices[: edges.num_sources].sum()),
         ids=None if plain else ids[vertices],
         nodes={name: np.asarray(column)[vertices] for name, column in edges.nodes.items()},
     )

@@ -40,6 +40,8 @@ def test_show_a_file(gnnjit, tmp_path):
   no labels of vertices: links are predicted. Give labels with --option labels=FILE
   no features of vertices: each learns an embedding. Give them with --option features=FILE, for \
 vertices with labels
+  users and items have their ids in common: keep them apart with --option bipartite=True, to \
+recommend items
 read it:  gnnjit.data.read_edges({str(path)!r}, values=['stars'])
 train:    gnnjit train {path} --option {shlex.quote("values=['stars']")}
 """

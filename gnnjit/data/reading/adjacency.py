@@ -100,7 +100,7 @@ def _shown(line: bytes) -> str:
 
 
 def read_jlg(
-    source: Source, *, store: VertexStore | None, block: int, watch: Watch
+    source: Source, *, both: bool, store: VertexStore | None, block: int, watch: Watch
 ) -> tuple[Collector, tuple[str, ...]]:
     """The edges of a graph that Julia's GraphIO saved as .jlg or .lg.
 
@@ -119,7 +119,7 @@ def read_jlg(
             f"{where}, line 1: got {_shown(first)}, expected the numbers of vertices and edges, "
             "and u or d, as in 10,20,u,name."
         )
-    both = words[2] == "u"
+    both = both or words[2] == "u"
     collector = Collector(
         where, text=False, first=1, num_nodes=int(words[0]), both=both, store=store
     )

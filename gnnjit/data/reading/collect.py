@@ -27,6 +27,7 @@ class Collector:
     """Takes the pieces of a source, and makes an `EdgeList` of them.
 
     With `num_nodes`, ids are numbers from `first` on, and `ids` what the vertices are called.
+    With `bipartite` sources and destinations are numbered apart, sources first.
     With `both` each edge goes both ways, a self loop once. With a store, pieces are kept in
     temporary files until the edges are counted and the vertices numbered; memory holds a piece, and
     what `Numbering` does.
@@ -41,10 +42,17 @@ class Collector:
         num_nodes: int | None = None,
         ids: HostArray | None = None,
         both: bool = False,
+        bipartite: bool = False,
         store: VertexStore | None = None,
     ) -> None:
         self._where, self._first, self._num_nodes = where, first, num_nodes
         self._ids, self._both = ids, both
+        if bipartite and (both or num_nodes is not None):
+            raise DataError(
+                f"{where}: bipartite=True numbers sources and destinations apart, expected it "
+                "without undirected and num_nodes."
+            )
+        self._destinations = Numbering(where, text=text) if bipartite else None
         self._numbering = None if num_nodes is not None else Numbering(where, text=text)
         self._store = store
         self._columns: dict[str, Any] = {}
@@ -58,6 +66,10 @@ class Collector:
         """
         if self._numbering is None:
             numbers = self._as_they_are(ends)
+        elif self._destinations is not None:
+            sides = self._numbering, self._destinations
+            each = [side.number(ends[:, i : i + 1]) for i, side in enumerate(sides)]
+            numbers = np.concatenate(each, axis=1)
         else:
             numbers = self._numbering.number(ends)
         if self._both:
@@ -104,19 +116,25 @@ class Collector:
         """
         if self.rows > MOST:
             raise DataError(f"{self._where}: has {self.rows:,} edges, expected at most {MOST:,}.")
-        table, ids, count = None, self._ids, self._num_nodes or 0
+        tables: dict[str, HostArray | None] = {}
+        ids, count, sources = self._ids, self._num_nodes or 0, None
         if self._numbering is not None:
-            table, ids, count = self._numbering.finish()
+            tables["src"], ids, count = self._numbering.finish()
+            tables["dst"] = tables["src"]
+        if self._destinations is not None:
+            table, others, more = self._destinations.finish()
+            sources, count = count, count + more
+            tables["dst"] = sources + (np.arange(more, dtype=np.int32) if table is None else table)
+            ids = _joined(ids, sources, others, more)
         if ids is not None and self._ids is None:
             report = (*report, f"vertices renumbered from 0 to {count - 1}")
         with self._files:
-            columns = {key: self._whole(key, table, watch) for key in self._columns}
+            columns = {key: self._whole(key, tables.get(key), watch) for key in self._columns}
         empty = np.zeros(0, np.int32)
         src, dst = (columns.pop(side, empty) for side in ("src", "dst"))
-        return EdgeList(name, src, dst, count, ids, columns, nodes, report)
+        return EdgeList(name, src, dst, count, ids, columns, nodes, report, sources)
 
     def _whole(self, name: str, table: HostArray | None, watch: Watch) -> HostArray:
-        table = table if name in ("src", "dst") else None
         if self._store is None:
             column = np.concatenate(self._columns[name])
             self._columns[name] = []  # one column is in memory twice, and not all of them
@@ -136,3 +154,11 @@ class Collector:
         store.seal(key)
         found = store.map(key) if isinstance(store, DiskStore) else store.read(key, 0, self.rows)
         return found.view(dtype)[:, 0] if wide > 1 else found
+
+
+def _joined(
+    ids: HostArray | None, sources: int, others: HostArray | None, destinations: int
+) -> HostArray:
+    """The ids of sources, then those of destinations."""
+    first = np.arange(sources) if ids is None else ids
+    return np.concatenate([first, np.arange(destinations) if others is None else others])

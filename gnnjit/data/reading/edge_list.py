@@ -26,6 +26,8 @@ class EdgeList:
         seconds since 1970).
       nodes: columns [N, ...] by name, such as "x" and "y".
       report: what reading did, in words.
+      num_sources: how many vertices are sources, the first ones, where sources and destinations are
+        numbered apart; else None.
 
     Raises:
       DataError: if the parts do not fit each other.
@@ -39,6 +41,7 @@ class EdgeList:
     edges: Mapping[str, HostArray] = field(default_factory=dict)
     nodes: Mapping[str, HostArray] = field(default_factory=dict)
     report: tuple[str, ...] = ()
+    num_sources: int | None = None
 
     def __post_init__(self) -> None:
         count = len(self.src)

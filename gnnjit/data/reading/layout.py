@@ -22,6 +22,8 @@ DESTINATIONS = ("destination", "dst", "to", "tonodeid", "to_node_id", "tail", "r
                 "id_2")  # fmt: skip
 WEIGHTS = ("weight", "w", "weights", "edge_weight")
 TIMES = ("time", "timestamp", "ts", "date", "datetime")
+_SAMPLED = 200
+"""Lines that the layout is found from."""
 _DELIMITERS = "\t,;|"
 
 
@@ -39,6 +41,7 @@ class Layout:
       text: whether ids are texts, and not whole numbers.
       comments: characters that a line of comment begins with.
       sample: the columns of the first edge.
+      real_time: whether a time of the first lines is no whole number.
     """
 
     delimiter: str
@@ -51,6 +54,7 @@ class Layout:
     text: bool
     comments: str
     sample: tuple[str, ...]
+    real_time: bool = False
 
     @property
     def byte(self) -> int:
@@ -110,11 +114,11 @@ def find_layout(
         (number, line)
         for number, line in enumerate(head.split(b"\n"), 1)
         if line.strip() and line.lstrip()[:1].decode("latin1") not in comments
-    ][:2]
+    ][:_SAMPLED]
     if not lines:
         raise DataError(f"{where}: has no edges, expected a line with two columns for each.")
     delimiter = _delimiter(where, lines[0][1], delimiter)
-    rows = [fields(line, delimiter) for _, line in lines]
+    rows = [fields(line, delimiter) for _, line in lines[:2]]
     has_header = _is_header(rows) if header is None else header
     if has_header and len(rows) < 2:
         raise DataError(f"{where}: has no edges after its header {', '.join(rows[0])!r}.")
@@ -141,7 +145,16 @@ def find_layout(
         text=ids == "text" or (ids == "auto" and not whole),
         comments=comments,
         sample=first,
+        real_time=_is_real(lines[has_header:], delimiter, dict(taken).get("time")),
     )
+
+
+def _is_real(lines: Sequence[tuple[int, bytes]], delimiter: str, column: int | None) -> bool:
+    """Whether a column has a number that is not whole."""
+    if column is None:
+        return False
+    words = [fields(line, delimiter)[column : column + 1] for _, line in lines]
+    return any(not _is_whole(word[0]) and _is_number(word[0]) for word in words if word)
 
 
 def _delimiter(where: str, line: bytes, given: str | None) -> str:

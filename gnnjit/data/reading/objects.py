@@ -127,6 +127,7 @@ def collect(
     num_nodes: int | None,
     both: bool,
     store: VertexStore | None,
+    bipartite: bool = False,
 ) -> tuple[Collector, Mapping[str, HostArray]]:
     """The edges of a table, and its columns of vertices; `text` as the options of `read_edges`.
 
@@ -149,8 +150,9 @@ def collect(
     }
     count = table.num_nodes if num_nodes is None else num_nodes
     collector = Collector(
-        where, text=ends.dtype.kind == "S", num_nodes=count, ids=table.ids, both=both, store=store
-    )
+        where, text=ends.dtype.kind == "S", num_nodes=count, ids=table.ids, both=both,
+        bipartite=bipartite, store=store,
+    )  # fmt: skip
     collector.add(ends, columns)
     return collector, table.nodes
 

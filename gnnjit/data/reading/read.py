@@ -61,6 +61,7 @@ def read_edges(
     ids: str = "auto",
     num_nodes: int | None = None,
     undirected: bool = False,
+    bipartite: bool = False,
     key: str | None = None,
     store: VertexStore | None = None,
     block_bytes: int = BLOCK,
@@ -94,6 +95,8 @@ def read_edges(
       ids: "numbers" or "text"; by default what the first edge has.
       num_nodes: ids are the numbers from 0 to N - 1; by default vertices are counted.
       undirected: take each edge both ways.
+      bipartite: number sources and destinations apart, as users and items, whose ids may be the
+        same: sources are the first vertices. For text and tables.
       key: the matrix in a file that holds several.
       store: where the edges are kept, as "edge.src", "edge.dst" and "edge.NAME"; by default in
         memory. What they need of memory does not grow with their number then, for text.
@@ -120,11 +123,13 @@ def read_edges(
         if not path.exists():
             raise DataError(f"{path}: no such file or folder, expected one with edges.")
         with _bar(progress) as watch:
-            reader = _Reader(path, text, num_nodes, undirected, key, store, block_bytes, watch)
+            reader = _Reader(
+                path, text, num_nodes, undirected, bipartite, key, store, block_bytes, watch
+            )
             return reader.read(kind or kind_of(path))
     found = objects.columns_of(source)
     collector, nodes = objects.collect(
-        found, text, num_nodes=num_nodes, both=undirected, store=store
+        found, text, num_nodes=num_nodes, both=undirected, bipartite=bipartite, store=store
     )
     return collector.finish(found.name, found.report, _nobody, nodes)
 
@@ -143,6 +148,7 @@ class _Reader:
         text: dict[str, Any],
         num_nodes: int | None,
         undirected: bool,
+        bipartite: bool,
         key: str | None,
         store: VertexStore | None,
         block: int,
@@ -150,13 +156,17 @@ class _Reader:
     ) -> None:
         self._path, self._text, self._num_nodes = path, text, num_nodes
         self._both, self._key, self._store = undirected, key, store
-        self._block, self._watch = block, watch
+        self._block, self._watch, self._bipartite = block, watch, bipartite
 
     def read(self, kind: str) -> EdgeList:
         """The edges. Raises DataError for an unknown kind."""
         if kind not in KINDS:
             raise DataError(
                 f"{self._path}: kind is {shown(kind)}, expected one of {', '.join(KINDS)}."
+            )
+        if self._bipartite and kind != "text":
+            raise DataError(
+                f"{self._path}: bipartite=True is for text and tables, and this is read as {kind}."
             )
         if kind in READERS:
             return self._of_object(read_with_networkx(Source(self._path).text(), kind, self._path))
@@ -193,6 +203,7 @@ class _Reader:
             text=layout.text,
             num_nodes=self._num_nodes,
             both=self._both,
+            bipartite=self._bipartite,
             store=self._store,
         )
         lines = read_lines(source, layout, collector, block=self._block, watch=self._watch)
@@ -217,8 +228,9 @@ class _Reader:
 
     def _jlg(self) -> EdgeList:
         found = adjacency.read_jlg(
-            Source(self._path), store=self._store, block=self._block, watch=self._watch
-        )
+            Source(self._path), both=self._both, store=self._store, block=self._block,
+            watch=self._watch,
+        )  # fmt: skip
         return self._finish(*found)
 
     def _mat(self) -> EdgeList:

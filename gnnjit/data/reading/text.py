@@ -49,6 +49,8 @@ class _Reader:
         self._wanted = int(self._slot.max()) + 1
         self._comments = comment_table(layout.comments)
         self._kinds = {name: _kind(layout.sample[column]) for name, column in layout.values}
+        if layout.real_time:
+            self._kinds["time"] = "real"
 
     def edges(self, block: bytes) -> tuple[HostArray, dict[str, HostArray]]:
         """(ids [rows, 2], columns [rows])."""
@@ -83,7 +85,13 @@ class _Reader:
         return out
 
     def _whole(
-        self, block: bytes, text: HostArray, begin: HostArray, end: HostArray, out: HostArray
+        self,
+        block: bytes,
+        text: HostArray,
+        begin: HostArray,
+        end: HostArray,
+        out: HostArray,
+        hint: str = ". Are ids texts? Pass ids='text'",
     ) -> None:
         """Whole numbers, which may be written as 12.0 or 1e5."""
         start = 0
@@ -95,8 +103,7 @@ class _Reader:
             except ValueError:
                 number = 0.5
             if not number.is_integer() or abs(number) >= 2**53:
-                more = "" if self._layout.text else ". Are ids texts? Pass ids='text'"
-                self._wrong(block, int(begin[row]), field, f"a whole number{more}")
+                self._wrong(block, int(begin[row]), field, f"a whole number{hint}")
             out[row] = int(number)
             start = row + 1
 
@@ -108,7 +115,7 @@ class _Reader:
             return self._dates(block, text, begin, end)
         if kind == "whole" and name == "time":
             out = np.empty(len(begin), np.int64)
-            self._whole(block, text, begin, end, out)
+            self._whole(block, text, begin, end, out, ", as the first times are")
             return out
         out = np.empty(len(begin), np.float64)
         odd = np.empty(len(begin), np.int32)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnjit.data import read_edges
+from gnnjit.data import read_edges, split_links
 from gnnjit.data.reading.layout import fields
 from gnnjit.data.reading.numbering import Numbering
 from gnnjit.errors import DataError
@@ -88,6 +88,23 @@ def test_options(file):
     assert read_edges(file("!a b\nc d\n"), comments="!").num_edges == 1
 
 
+@pytest.mark.parametrize("store", [None, "host"])
+def test_sources_and_destinations_apart(file, store):
+    path, where = file("user,item\n5,5\n5,9\n7,5\n"), HostStore() if store else None
+    edges = read_edges(path, bipartite=True, store=where)
+    assert (pairs(edges), edges.ids.tolist()) == ([(0, 2), (0, 3), (1, 2)], [5, 7, 5, 9])
+    data = split_links(edges, test=1)
+    assert (data.task, data.num_users, data.num_items, len(data.train)) == (
+        "recommendation", 2, 2, 2,
+    )  # fmt: skip
+    names = read_edges({"user": ["a", "b"], "item": ["a", "a"]}, bipartite=True)
+    assert (pairs(names), names.ids.tolist()) == ([(0, 2), (1, 2)], ["a", "b", "a"])
+    with pytest.raises(DataError, match=r"g.txt: bipartite=True numbers sources and destinations"):
+        read_edges(path, bipartite=True, num_nodes=9)
+    with pytest.raises(DataError, match=r"g.txt: bipartite=True is for text and tables, and this"):
+        read_edges(path, bipartite=True, kind="npz")
+
+
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
@@ -102,6 +119,8 @@ def test_options(file):
          "finite number, the weight."),
         ("0 1 2024-01-01\n1 2 soon\n", {"time": 2}, "g.txt, line 2: got 'soon' in '1 2 soon', "
          "expected a date, as 2024-05-31T12:00:00."),
+        ("0 1 7\n" * 200 + "0 1 7.5\n", {"time": 2}, "g.txt, line 201: got '7.5' in '0 1 7.5', "
+         "expected a whole number, as the first times are."),
         ("0 1\n1 5\n", {"num_nodes": 3}, "g.txt: edge 1 has the vertex 5, expected 0 to 2, by the "
          "3 vertices that there are."),
         ("# none\n", {}, "g.txt: has no edges, expected a line with two columns for each."),
