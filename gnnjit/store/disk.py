@@ -186,6 +186,8 @@ class DiskStore(VertexStore):
             raise StoreError(
                 f"{self._where}: map({name!r}) of an array that is not sealed: seal it"
             )
+        if not info.bytes:  # there is nothing to map
+            return np.zeros((info.rows, *info.shape), info.dtype)
         with failures(self._files[name].path):
             found = np.load(self._files[name].path, mmap_mode="r")
         return found.view(info.dtype)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gnnjit import TypedGraph
-from gnnjit.errors import GraphError
+from gnnjit.data import read_edges
+from gnnjit.errors import DataError, GraphError
 from gnnjit.interop.dgl import from_heterograph, to_heterograph
 from gnnjit.interop.pyg import from_hetero_data, to_hetero_data
 
@@ -168,3 +169,19 @@ GRAPH = TypedGraph.from_edges({WRITES: ([0, 2], [3, 1])})
 def test_mistakes(convert, message):
     with pytest.raises(GraphError, match=message):
         convert()
+
+
+def test_a_heterograph_of_one_type_is_an_edge_list():
+    key = ("_N", "_E", "_N")
+    graph = Heterograph({key: ([0, 2], [1, 0])}, {"_N": 4})
+    graph.nodes["_N"].data["x"] = Tensor(np.arange(4.0))
+    graph.edges[key].data["w"] = Tensor(np.array([5.0, 6.0]))
+    edges = read_edges(graph)
+    assert (edges.src.tolist(), edges.dst.tolist(), edges.num_nodes) == ([0, 2], [1, 0], 4)
+    assert edges.nodes["x"].tolist() == [0, 1, 2, 3]
+    assert edges.edges["w"].tolist() == [5, 6]
+    two = Heterograph({("a", "r", "b"): ([0], [1])}, {"a": 1, "b": 2})
+    with pytest.raises(DataError, match="got a graph of DGL with several types, expected one"):
+        read_edges(two)
+    with pytest.raises(DataError, match=r"got a HeteroData, .*typed graphs are for gnnjit.interop"):
+        read_edges(HeteroData())

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnnjit.errors import StoreError
 from gnnjit.store import disk
 from gnnjit.store.array_info import ArrayInfo
 from gnnjit.store.disk import DiskStore
@@ -305,3 +306,18 @@ def test_files_with_another_header(folder):
         """'shape': (6, 2), }": put the right file back, or create the store anew"""
     ):
         DiskStore.open(folder)
+
+
+def test_a_sealed_array_is_mapped_where_it_lies(tmp_path):
+    """Also when the store is closed."""
+    rows = np.arange(12, dtype=np.float32).reshape(6, 2)
+    with DiskStore.create(tmp_path / "store") as store:
+        put(store, "x", rows)
+        store.add("y", 3, (), "int32")
+        found = store.map("x")
+        with pytest.raises(StoreError, match=r"map\('y'\) of an array that is not sealed: seal it"):
+            store.map("y")
+        assert store.folder == tmp_path / "store"
+    assert isinstance(found, np.memmap)
+    assert not found.flags.writeable
+    np.testing.assert_array_equal(found, rows)
