@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 
 from gnnjit.config import path_of
-from gnnjit.data.own import FEATURES, LABELS, check_reading, own_dataset
+from gnnjit.data.own import FEATURES, LABELS, check_reading, own_dataset, smiles_column
 from gnnjit.data.reading.edge_list import EdgeList
 from gnnjit.data.reading.read import kind_of, layout_of, read_edges
 from gnnjit.data.registry import DATASETS, dataset_in, open_dataset
 from gnnjit.errors import DataError
-
-_SMILES = (".smi", ".sdf")
 
 
 def describe(
@@ -39,7 +37,7 @@ def describe(
     """
     path = path_of(path, "data show", DataError)
     name = dataset_in(path, options.get("dataset"))
-    if name is not None or path.suffix.lower() in _SMILES:
+    if name is not None or path.suffix.lower() == ".sdf" or smiles_column(path) is not None:
         return _of_known(path, name, options)
     known = set(inspect.signature(own_dataset).parameters) - {"path", "reading"}
     reading = {key: value for key, value in options.items() if key not in known}
@@ -89,7 +87,7 @@ def _of_known(path: Path, name: str | None, options: dict[str, Any]) -> dict[str
     return {
         "path": str(path),
         "dataset": name,
-        "kind": entry.summary if entry else "graphs with labels",
+        "kind": entry.summary if entry else "many graphs",
         "layout": None,
         "holds": {"dataset": repr(data)},
         "report": [],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from gnnjit.data.link_splits import split_links
 from gnnjit.data.links import LinkDataset
 from gnnjit.data.molecules import molecules
 from gnnjit.data.reading.edge_list import EdgeList
+from gnnjit.data.reading.layout import fields
 from gnnjit.data.reading.read import read_edges
+from gnnjit.data.reading.streams import Source
 from gnnjit.data.reading.tables import words_of
 from gnnjit.data.splits import Masks, random_split
 from gnnjit.data.types import Dataset, GraphDataset
@@ -42,6 +44,7 @@ def own_dataset(
     val_links: int | None = None,
     test_links: int | None = None,
     by_time: bool = False,
+    targets: Sequence[str] = (),
     seed: int = 0,
     **reading: Any,
 ) -> Dataset | LinkDataset | GraphDataset:
@@ -49,7 +52,7 @@ def own_dataset(
 
     Where its vertices have labels, a `Dataset` that predicts them: arrays called "y", "labels" and
     the like in the file, or a table. Else a `LinkDataset` of its edges, see `split_links`. A file
-    of SMILES or SDF is for `molecules`.
+    that ends with .sdf, or has a column "smiles", goes to `molecules`.
 
     Args:
       path: what `read_edges` reads, or has read.
@@ -59,6 +62,7 @@ def own_dataset(
       train_fraction, val_fraction: shares of the labelled vertices, drawn in each class; the rest
         is the test. The masks "train_mask", "val_mask" and "test_mask" of the file go before.
       val_links, test_links, by_time: as `val`, `test` and `by_time` of `split_links`.
+      targets: of molecules, as in `molecules`.
       seed: of the split.
       reading: what `read_edges` takes, such as columns= and time=.
 
@@ -72,7 +76,10 @@ def own_dataset(
         path = path_of(path, "open_dataset", DataError)
         check_reading(path, reading)
         if path.suffix.lower() == ".sdf":
-            return molecules(path)
+            return molecules(path, targets=targets)
+        smiles = smiles_column(path)
+        if smiles is not None:
+            return molecules(path, smiles=smiles, targets=targets)
         edges = read_edges(path, **reading)
     y = edge_labels = None
     if labels is not None:
@@ -85,6 +92,14 @@ def own_dataset(
         return split_links(edges, val=val_links, test=test_links, by_time=by_time, seed=seed)
     shares = (train_fraction, val_fraction)
     return _of_vertices(edges, _features(edges, features), y, edge_labels, shares, seed)
+
+
+def smiles_column(path: Path) -> str | None:
+    """What a CSV file calls its column of SMILES, if it has one."""
+    if not path.is_file() or path.suffix.lower() != ".csv":
+        return None
+    first = Source(path).head(1 << 12).split(b"\n")[0]
+    return next((name for name in fields(first, ",") if name.strip().lower() == "smiles"), None)
 
 
 def check_reading(path: Path, options: Mapping[str, Any]) -> None:

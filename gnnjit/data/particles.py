@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnjit.data.files import Fetch, fetch_url, library, locate
+from gnnjit.data.files import Fetch, fetch_url, library, locate, user_dir
 from gnnjit.data.tables import text_of
 from gnnjit.data.types import Dataset, expect
 from gnnjit.data.upstream import LJ3D
@@ -183,6 +183,11 @@ def lagrange(
     Raises:
       DataError: if a file is missing, damaged or inconsistent, or h5py is not installed.
     """
+    if name != "lj3d" and user_dir(data_dir) is None:
+        raise DataError(
+            f"{name}: has no known checksum here, so it is not downloaded, only lj3d is. Get it "
+            "yourself and pass --data-dir DIR."
+        )
     paths = locate(name, f"lagrange-{name}", tuple(LJ3D.values()), data_dir, fetch)
     said = _metadata(paths["metadata.json"])
     parts = {part: _trajectories(paths[file]) for part, file in _FILES.items()}

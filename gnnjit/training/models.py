@@ -42,8 +42,8 @@ def trainable(dataset: Any) -> Any:
         )
     if isinstance(dataset, GraphDataset) and not dataset.num_outputs:
         raise TrainError(
-            f"{dataset.name} has no targets, expected a class or numbers for each graph: replace y "
-            "(dataclasses.replace(dataset, y=...))"
+            f"{dataset.name} has no targets, expected a class or numbers for each graph: name them "
+            "(targets=), or replace y (dataclasses.replace(dataset, y=...))"
         )
     return dataset
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 
 import numpy as np
 import pytest
 
-from gnnjit.data import molecule_set, molecules
+from gnnjit.data import molecule_set, molecules, open_dataset
 from gnnjit.errors import DataError
 
 WATER = """water
@@ -95,6 +96,20 @@ def test_targets_may_be_replaced(tmp_path):
     assert data.num_outputs == 0
     data = dataclasses.replace(data, y=np.zeros((2, 3), np.float32))
     assert (data.num_outputs, data.is_regression) == (3, True)
+
+
+def test_files_of_ones_own(tmp_path):
+    data = open_dataset(write(tmp_path, WATER), targets=["energy"])
+    assert (data.name, data.num_outputs) == ("some", 1)
+    path = write(tmp_path, "SMILES,t\nCO,1\n", "own.csv")
+    if importlib.util.find_spec("rdkit") is None:
+        with pytest.raises(DataError) as error:
+            open_dataset(path)
+        assert str(error.value) == (
+            "own.csv needs rdkit: pip install rdkit, or pass a file of .sdf."
+        )
+    else:
+        assert open_dataset(path, targets=["t"]).y.tolist() == [[1]]
 
 
 def test_smiles(tmp_path):

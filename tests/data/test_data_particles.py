@@ -81,6 +81,15 @@ def test_files_of_lagrange_bench(tmp_path):
         lagrange("own", tmp_path)
 
 
+def test_only_lj3d_is_downloaded():
+    with pytest.raises(DataError) as error:
+        lagrange("tgv2d")
+    assert str(error.value) == (
+        "tgv2d: has no known checksum here, so it is not downloaded, only lj3d is. Get it yourself "
+        "and pass --data-dir DIR."
+    )
+
+
 def test_metadata_that_is_damaged(tmp_path):
     for name in ("train.h5", "valid.h5", "test.h5"):
         (tmp_path / name).write_bytes(b"")

@@ -196,6 +196,6 @@ def test_graphs_without_targets(dataset):
     with pytest.raises(TrainError) as error:
         train(none)
     assert str(error.value) == (
-        "shapes has no targets, expected a class or numbers for each graph: replace y "
-        "(dataclasses.replace(dataset, y=...))"
+        "shapes has no targets, expected a class or numbers for each graph: name them (targets=), "
+        "or replace y (dataclasses.replace(dataset, y=...))"
     )
