@@ -51,8 +51,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "__init__", "compiler", "cost", "lower", "passes", "planner", "system",
     },
     "training": {
-        "compiler", "cost", "data", "distributed", "graph", "nn", "partition", "sample", "sharding",
-        "store", "streaming", "system",
+        "compiler", "cost", "data", "distributed", "graph", "neighborhood", "nn", "partition",
+        "sample", "sharding", "store", "streaming", "system",
     },
     "cli": {
         "calibration", "compiler", "cost", "data", "distributed", "ir", "nn", "passes", "sharding",

@@ -120,7 +120,8 @@ def test_names_of_modules() -> None:
 def test_names_of_data() -> None:
     assert names(gnnjit.data) == [
         "DATASETS", "Dataset", "EdgeList", "Entry", "Fold", "GraphDataset", "LinkDataset",
-        "ParticleDataset", "SensorDataset", "blogcatalog", "cache_dir", "citation_full",
+        "PairDataset", "ParticleDataset", "SensorDataset", "blogcatalog", "cache_dir", "caveman",
+        "citation_full",
         "communities", "deduplicated", "fb15k_237", "gowalla", "imdb", "induced", "karate",
         "lagrange", "largest_component", "lastfm", "metr_la", "molecule_set", "molecules",
         "negative_links", "network", "open_dataset", "own_dataset", "planetoid", "ppi",
@@ -254,7 +255,8 @@ FUNCTIONS = {
         "(model='gat', layers=2, hidden=16, heads=4, out_heads=1, dropout=0.5, lr=0.01, "
         "weight_decay=0.0005, decay='all', optimizer='adam', epochs=200, patience=0, "
         "seed=0, batch_size=0, steps_per_epoch=1, halve_every=0, "
-        "normalize_features=False, negatives=1, clip=0.0, evaluate_every=1)"
+        "normalize_features=False, negatives=1, clip=0.0, evaluate_every=1, "
+        "split='given')"
     ),
     "data.read_edges": (
         "(source, *, kind=None, columns=None, weight=None, time=None, values=(), delimiter=None, "
@@ -346,9 +348,9 @@ FUNCTIONS = {
     "nn.LightGCN.__call__": "(self, graph, x, *, edges=None)",
     "nn.MAGNN.__init__": (
         "(self, in_features, out_features, *, hidden, heads=1, types, paths, longest=3, "
-        "encoder='rotation', semantic_features=128, rngs)"
+        "encoder='rotation', semantic_features=128, dropout=0.0, rngs)"
     ),
-    "nn.MAGNN.__call__": "(self, hdg, x)",
+    "nn.MAGNN.__call__": "(self, hdg, x, *, key=None)",
     "nn.NGCF.__init__": (
         "(self, in_features, hidden, *, dropout=0.0, negative_slope=0.2, normalize=False, rngs)"
     ),

@@ -10,13 +10,15 @@ import numpy as np
 
 from gnnjit.data import LinkDataset, open_dataset
 from gnnjit.data.registry import entry_of
+from gnnjit.nn.recipes import data_options
 from gnnjit.training import TrainConfig, train
 from gnnjit.training.config import resolve
 from gnnjit.training.loop import Epoch, Watcher
 
 RUNS = (
     "gowalla/lightgcn", "gowalla/ngcf", "lastfm/lightgcn", "fb15k-237/rgcn", "imdb/han",
-    "blogcatalog/gcn", "ppi/sage",
+    "blogcatalog/gcn", "ppi/sage", "cora/jknet", "citeseer/jknet", "imdb/magnn", "caveman/pgnn",
+    "lastfm/pinsage", "gowalla/pinsage",
 )  # fmt: skip
 """Datasets and models, with the settings of their recipes."""
 
@@ -73,7 +75,9 @@ def trained(
 ) -> Iterator[dict[str, Any]]:
     """Train one of `RUNS`, or "tiny/lightgcn"; `told` is called with a line for each evaluation."""
     data, model = name.split("/")
-    dataset: Any = tiny() if folder is None else open_dataset(data, folder)
+    dataset: Any = (
+        tiny() if folder is None else open_dataset(data, folder, **data_options(data, model))
+    )
     task = "recommendation" if folder is None else entry_of(data).task
     config: TrainConfig = resolve(data, task, {"model": model, **changes})
     yield {"run": "config", **config.to_dict()}

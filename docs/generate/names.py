@@ -155,8 +155,9 @@ SECTIONS = (
         "Classifiers and recipes",
         "Stacks of modules, and hyperparameters from the literature.",
         "gnnjit.nn.recipes",
-        "Classifier GraphClassifier Embedded TypedClassifier LinkPredictor Recommender build "
-        "build_graph MODELS MODELS_OF RECIPES Recipe recipe_for",
+        "Classifier GraphClassifier Embedded TypedClassifier LinkPredictor Recommender "
+        "HopClassifier MetapathClassifier PositionModel build build_graph MODELS MODELS_OF "
+        "RECIPES Recipe recipe_for data_options",
     ),
     Section(
         "data",
@@ -164,10 +165,10 @@ SECTIONS = (
         "Built in, generated, read from the files of their papers, or your own graph.",
         "gnnjit.data",
         "open_dataset read_edges own_dataset molecules DATASETS Entry "
-        "Dataset GraphDataset LinkDataset ParticleDataset SensorDataset EdgeList Fold "
+        "Dataset GraphDataset LinkDataset PairDataset ParticleDataset SensorDataset EdgeList Fold "
         "split_links negative_links random_split time_split training_part to_undirected "
         "deduplicated without_self_loops largest_component induced with_degrees with_random_walks "
-        "with_laplacian row_normalize cache_dir karate communities "
+        "with_laplacian row_normalize cache_dir karate communities caveman "
         "planetoid ppi citation_full blogcatalog imdb fb15k_237 gowalla lastfm tu network "
         "molecule_set lagrange metr_la "
         "gnnjit.data.stored.prepare:prepare gnnjit.data.stored.prepare:keep "

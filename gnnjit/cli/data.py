@@ -20,6 +20,7 @@ _PREDICTED = {
     "graph": "graphs",
     "link": "links",
     "recommendation": "items for users",
+    "pair": "pairs of vertices",
     "particles": "moves of particles",
     "sensors": "series of sensors",
 }

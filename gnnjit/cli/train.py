@@ -21,11 +21,11 @@ from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.data.stored.prepare import prepare
 from gnnjit.distributed.connection import connect, is_main
 from gnnjit.errors import DataError
-from gnnjit.nn.recipes import MODELS, MODELS_OF
+from gnnjit.nn.recipes import MODELS_OF, data_options
 from gnnjit.sharding.cut import PARTITIONS
 from gnnjit.sharding.exchange import EXCHANGES
 from gnnjit.training.checkpoint import Checkpoints
-from gnnjit.training.config import DECAYS, FIELDS, OPTIMIZERS, in_words, resolve
+from gnnjit.training.config import DECAYS, FIELDS, OPTIMIZERS, SPLITTINGS, in_words, resolve
 from gnnjit.training.errors import TrainError
 from gnnjit.training.loop import Watcher
 from gnnjit.training.models import TRAINED_AS, task_of, trainable
@@ -51,6 +51,9 @@ EPILOG = """examples:
   gnnjit train gowalla --model lightgcn            items for users, recall@20 and ndcg@20
   gnnjit train fb15k-237                           facts of a knowledge graph, MRR and hits
   gnnjit train imdb --seeds 5                      movies of a typed graph, by HAN
+  gnnjit train imdb --model magnn                  ... over metapaths, by MAGNN
+  gnnjit train cora --model jknet --seeds 5        rings of hops, 60/20/20 % drawn by each seed
+  gnnjit train caveman                             pairs of one community, by P-GNN
   gnnjit train my-edges.csv                        links of a graph of your own
   gnnjit train my-edges.csv --option labels=my-labels.csv --option features=my-features.csv
   gnnjit train --memory-budget 1GiB --store DIR    a graph on the disk, within 1 GiB of memory
@@ -91,9 +94,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _model_options(group: Any) -> None:
     group.add_argument(
         "--model",
-        help=f"one of {', '.join(MODELS)} (default: gat for vertices, gin for graphs); for typed "
-        f"graphs {', '.join(MODELS_OF['typed'])}, for facts {', '.join(MODELS_OF['link'])}, for "
-        f"recommendation {', '.join(MODELS_OF['recommendation'])}",
+        help=f"one of {', '.join(MODELS_OF['vertex'])} (default: gat for vertices, gin "
+        "for graphs), for graphs without jknet; for typed graphs "
+        f"{', '.join(MODELS_OF['typed'])}, for facts {', '.join(MODELS_OF['link'])}, for "
+        f"recommendation {', '.join(MODELS_OF['recommendation'])}, for pairs "
+        f"{', '.join(MODELS_OF['pair'])}",
     )
     group.add_argument("--layers", type=int, metavar="N", help="layers (default: recipe)")
     group.add_argument(
@@ -175,6 +180,13 @@ def _more_optimisation_options(group: Any) -> None:
         metavar="N",
         help="epochs from one evaluation to the next; the last one is evaluated too "
         "(default: recipe)",
+    )
+
+    group.add_argument(
+        "--split",
+        choices=SPLITTINGS,
+        help="given: the dataset's own; random: 60, 20 and 20 %% of the labelled vertices, drawn "
+        "anew for each seed (default: recipe)",
     )
 
 
@@ -445,15 +457,17 @@ def _dataset(
     if given is not None:
         return contextlib.nullcontext(given)
     if args.store is None:
-        return contextlib.nullcontext(trainable(_open(spec.name, args)))
+        return contextlib.nullcontext(trainable(_open(spec.name, args, spec.config.model)))
     return open_in_all(
         lambda: _prepare(spec, args, shown), args.store, to_read=spec.spread is not None
     )
 
 
-def _open(name: str, args: argparse.Namespace) -> Any:
+def _open(name: str, args: argparse.Namespace, model: str = "") -> Any:
+    """The dataset, with the options that a recipe has for the model, unless others are given."""
+    options = {**data_options(name, model), **_options(name, args.option)}
     try:
-        return open_dataset(name, args.data_dir, **_options(name, args.option))
+        return open_dataset(name, args.data_dir, **options)
     except TypeError as error:
         raise DataError(f"{name}: an --option has a value of the wrong type ({error})") from error
 

@@ -13,6 +13,7 @@ from gnnjit.data.links import LinkDataset
 from gnnjit.data.molecules import molecule_set, molecules
 from gnnjit.data.networks import network
 from gnnjit.data.own import own_dataset
+from gnnjit.data.pairs import PairDataset, caveman
 from gnnjit.data.particles import ParticleDataset, lagrange
 from gnnjit.data.planetoid import planetoid
 from gnnjit.data.ppi import ppi
@@ -43,10 +44,12 @@ __all__ = [
     "Fold",
     "GraphDataset",
     "LinkDataset",
+    "PairDataset",
     "ParticleDataset",
     "SensorDataset",
     "blogcatalog",
     "cache_dir",
+    "caveman",
     "citation_full",
     "communities",
     "deduplicated",

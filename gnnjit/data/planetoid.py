@@ -188,6 +188,9 @@ def _assemble(name: str, p: _Parts, normalize: bool) -> Dataset:
     y = np.zeros(n, np.int32)
     y[: p.ally.shape[0]] = p.ally.argmax(axis=1)
     y[p.test_index] = p.ty.argmax(axis=1)
+    labelled = np.zeros(n, bool)
+    labelled[: p.ally.shape[0]] = p.ally.any(axis=1)
+    labelled[p.test_index] = p.ty.any(axis=1)
     counts = [len(ids) for ids in p.neighbours.values()]
     a = np.repeat(np.fromiter(p.neighbours, np.int64, n), counts)
     b = np.fromiter((i for ids in p.neighbours.values() for i in ids), np.int64, sum(counts))
@@ -203,4 +206,5 @@ def _assemble(name: str, p: _Parts, normalize: bool) -> Dataset:
         test_mask=masks.test,
         num_classes=p.y.shape[1],
         source="Yang et al. 2016, arXiv:1603.08861",
+        labelled=labelled,
     )

@@ -26,6 +26,7 @@ from gnnjit.data.links import LinkDataset
 from gnnjit.data.molecules import molecule_set
 from gnnjit.data.networks import network
 from gnnjit.data.own import own_dataset
+from gnnjit.data.pairs import PairDataset, caveman
 from gnnjit.data.particles import ParticleDataset, lagrange
 from gnnjit.data.planetoid import planetoid
 from gnnjit.data.ppi import ppi
@@ -35,7 +36,7 @@ from gnnjit.data.types import Dataset, GraphDataset
 from gnnjit.errors import DataError
 from gnnjit.graph.validate import shown
 
-AnyDataset = Dataset | GraphDataset | LinkDataset | ParticleDataset | SensorDataset
+AnyDataset = Dataset | GraphDataset | LinkDataset | PairDataset | ParticleDataset | SensorDataset
 """What `open_dataset` gives."""
 
 
@@ -47,7 +48,8 @@ class Entry:
       load: called with data_dir= (if `reads_files`) and the options.
       task: what is predicted: "vertex" and "typed" are labels of the vertices of a `Dataset`,
         whose graph is a `TypedGraph` for "typed"; "graph" are those of the graphs of a
-        `GraphDataset`; "link" and "recommendation" are links of a `LinkDataset`; "particles" are
+        `GraphDataset`; "link" and "recommendation" are links of a `LinkDataset`; "pair" are pairs
+        of vertices of a `PairDataset`, which belong together or not; "particles" are
         the moves of a `ParticleDataset`, "sensors" the series of a `SensorDataset`.
       summary: one line for people.
       files: names of files that it needs, from `data_dir` or by download; a folder that has them
@@ -55,7 +57,9 @@ class Entry:
     """
 
     load: Callable[..., AnyDataset]
-    task: Literal["vertex", "graph", "typed", "link", "recommendation", "particles", "sensors"]
+    task: Literal[
+        "vertex", "graph", "typed", "link", "recommendation", "pair", "particles", "sensors"
+    ]
     summary: str
     files: tuple[str, ...] = ()
 
@@ -90,6 +94,9 @@ DATASETS: dict[str, Entry] = {
     "karate": Entry(karate, "vertex", "Zachary's karate club, 34 vertices; built in"),
     "communities": Entry(
         communities, "vertex", "power-law communities of any size; generated from a seed"
+    ),
+    "caveman": Entry(
+        caveman, "pair", "pairs of one community, of 20 cliques of 20; generated from a seed"
     ),
     "cora": _planetoid("cora", "cora", "2,708 papers in 7 classes"),
     "citeseer": _planetoid("citeseer", "citeseer", "3,327 papers in 6 classes"),
@@ -176,12 +183,12 @@ def open_dataset(
         files of one: it is known by their names. A folder of several opens the first of them;
         `dataset=` names another. Or a file with a graph of your own, which `own_dataset` opens.
       data_dir: a directory with the dataset's files; default GNNJIT_DATA_DIR, else a download
-        into the cache. Unused by "karate" and "communities", and with a path.
+        into the cache. Unused by "karate", "communities" and "caveman", and with a path.
       options: what the loader takes, such as normalize=True or num_nodes=1000.
 
     Returns:
-      A `Dataset` of one graph, a `GraphDataset` of many, a `LinkDataset`, a `ParticleDataset`, or a
-      `SensorDataset`.
+      A `Dataset` of one graph, a `GraphDataset` of many, a `LinkDataset`, a `PairDataset`, a
+      `ParticleDataset`, or a `SensorDataset`.
 
     Raises:
       DataError: if the name or an option is unknown, or the files are missing or damaged.

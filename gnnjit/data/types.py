@@ -32,6 +32,8 @@ class Dataset:
       num_classes: C; 0 for numbers.
       source: the paper that the dataset comes from.
       target: the type whose vertices are labelled; None without types.
+      labelled: bool [N], vertices whose class is known, where those are more than the masks have;
+        None: those of the masks.
 
     Raises:
       DataError: if the parts do not fit each other.
@@ -47,6 +49,7 @@ class Dataset:
     num_classes: int
     source: str = ""
     target: str | None = None
+    labelled: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         n = self._check_features()
@@ -58,6 +61,8 @@ class Dataset:
         else:
             expect(self.name, "y", self.y, (n,), np.int32)
             _expect_labels(self.name, self.y, self.num_classes)
+        if self.labelled is not None:
+            expect(self.name, "labelled", self.labelled, (n,), np.bool_)
         taken = np.zeros(n, np.int8)
         for part in ("train_mask", "val_mask", "test_mask"):
             mask = getattr(self, part)

@@ -13,7 +13,8 @@ import gnnjit
 from gnnjit.errors import LayerError
 from gnnjit.graph import Bipartite
 from gnnjit.neighborhood import HDG
-from gnnjit.nn.arguments import check_choice, check_rngs, check_sizes
+from gnnjit.nn.arguments import check_choice, check_rate, check_rngs, check_sizes
+from gnnjit.nn.dropped import dropped
 from gnnjit.nn.init import glorot, per_head
 from gnnjit.nn.schema import linear_of_types, widths
 
@@ -43,6 +44,7 @@ class MAGNN(nnx.Module):
         longest: the most vertices of an instance, `hdg.longest`.
         encoder: of instances.
         semantic_features: the length of `q`.
+        dropout: of `z`, where a key is given.
         rngs: draws the weights.
 
     Raises:
@@ -62,11 +64,13 @@ class MAGNN(nnx.Module):
         longest: int = 3,
         encoder: Encoder = "rotation",
         semantic_features: int = 128,
+        dropout: float = 0.0,
         rngs: nnx.Rngs,
     ):
         check_sizes("MAGNN", out_features=out_features, hidden=hidden, heads=heads, paths=paths)
         check_sizes("MAGNN", longest=longest, semantic_features=semantic_features)
         check_choice("MAGNN", "encoder", encoder, get_args(Encoder))
+        check_rate("MAGNN", dropout)
         check_rngs("MAGNN", rngs)
         if encoder == "rotation" and hidden % 2:
             raise LayerError(
@@ -86,19 +90,29 @@ class MAGNN(nnx.Module):
         self.semantic = nnx.Linear(heads * hidden, semantic_features, rngs=rngs)
         self.query = nnx.Param(per_head(rngs, 1, semantic_features)[0])
         self.out = nnx.Linear(heads * hidden, out_features, kernel_init=glorot, rngs=rngs)
-        self.encoder = encoder
+        self.encoder, self.dropout = encoder, dropout
 
-    def __call__(self, hdg: HDG, x: Mapping[str, jax.Array]) -> jax.Array:
+    def __call__(
+        self, hdg: HDG, x: Mapping[str, jax.Array], *, key: jax.Array | None = None
+    ) -> jax.Array:
         """The new features of the roots, `[roots, F']`.
 
         Args:
             hdg: `gnnjit.neighborhood.metapaths(graph, paths)` of a typed graph.
             x: for each of its types `[N, F]`.
+            key: for dropout; deterministic without.
 
         Raises:
             LayerError: `hdg` is no such, or has other metapaths.
             GraphError: an array does not fit the graph.
         """
+        return self.out(self.embed(hdg, x, key=key))
+
+    def embed(
+        self, hdg: HDG, x: Mapping[str, jax.Array], *, key: jax.Array | None = None
+    ) -> jax.Array:
+        """`[roots, heads * hidden]`, what `W` is applied to: `sum over P of beta_P h_P[v]`. Takes
+        and raises the same as a call."""
         paths, longest = len(self.angle[...]), self.longest
         if (len(hdg.parts), hdg.num_types, hdg.longest) != (3, paths, longest):
             raise LayerError(
@@ -107,6 +121,7 @@ class MAGNN(nnx.Module):
                 f"longest=hdg.longest where the module is made"
             )
         z = {t: self.linear[t](x[t]) for t in hdg.types if t in x}
+        z = {t: dropped(rows, self.dropout, key, i) for i, (t, rows) in enumerate(z.items())}
         path = hdg.levels[1].relations
 
         def encode(level: Any, ends: Bipartite) -> jax.Array:
@@ -144,7 +159,7 @@ class MAGNN(nnx.Module):
         return jax.nn.elu(gnnjit.sum(weight[:, None] * e.src)).reshape(-1)
 
     def metapaths(self, level: Any, ends: Bipartite) -> jax.Array:
-        """`[roots, F']`: attention to metapaths, the same at all roots."""
+        """`[roots, heads * hidden]`: attention to metapaths, the same at all roots."""
         h = ends.src.reshape(level.num_dst, -1, ends.src.shape[-1])
         scores = jnp.tanh(self.semantic(h)).mean(axis=0) @ self.query[...]
-        return self.out(jnp.einsum("p,npf->nf", jax.nn.softmax(scores), h))
+        return jnp.einsum("p,npf->nf", jax.nn.softmax(scores), h)

@@ -20,6 +20,7 @@ from flax import nnx
 from gnnjit.nn.classifiers import MODELS, Classifier, GraphClassifier
 from gnnjit.nn.embedded import Embedded
 from gnnjit.nn.link_predictor import LINK_MODELS, LinkPredictor
+from gnnjit.nn.neighborhood_models import HopClassifier, MetapathClassifier, PositionModel
 from gnnjit.nn.recommender import RECOMMENDERS, Recommender
 from gnnjit.nn.typed_classifier import TYPED_MODELS, TypedClassifier
 
@@ -30,25 +31,31 @@ __all__ = [
     "Classifier",
     "Embedded",
     "GraphClassifier",
+    "HopClassifier",
     "LinkPredictor",
+    "MetapathClassifier",
+    "PositionModel",
     "Recipe",
     "Recommender",
     "TypedClassifier",
     "build",
     "build_graph",
+    "data_options",
     "recipe_for",
 ]
 
 
 MODELS_OF: dict[str, tuple[str, ...]] = {
-    "vertex": tuple(MODELS),
+    "vertex": (*MODELS, "jknet"),
     "graph": tuple(MODELS),
-    "typed": TYPED_MODELS,
+    "typed": (*TYPED_MODELS, "magnn"),
     "link": LINK_MODELS,
     "recommendation": RECOMMENDERS,
+    "pair": ("pgnn",),
 }
 """The models of each task, the default first: classes of vertices or graphs, classes of vertices
-of a typed graph, links of a knowledge graph, items for users."""
+of a typed graph, links of a knowledge graph, items for users, pairs of vertices that belong
+together."""
 
 
 def build(
@@ -62,11 +69,12 @@ def build(
     dropout: float,
     rngs: nnx.Rngs,
     out_heads: int = 1,
-) -> Classifier:
+) -> Classifier | HopClassifier:
     """A vertex classifier, `model(graph, x, *, key=None) -> [N, C]`; `key=None` is evaluation.
 
     Args:
-        model: a key of `MODELS`.
+        model: a key of `MODELS`, or "jknet", whose graph is `gnnjit.neighborhood.hops(graph,
+            layers)`.
         in_features, num_classes: F and C.
         layers: message-passing layers.
         hidden: width of the hidden layers; of each head, for models with attention.
@@ -78,6 +86,10 @@ def build(
     Raises:
         ValueError: on an unknown model.
     """
+    if model == "jknet":
+        return HopClassifier(
+            in_features, num_classes, hidden=hidden, hops=layers, dropout=dropout, rngs=rngs
+        )
     return Classifier(
         model,
         in_features=in_features,
@@ -148,12 +160,14 @@ class Recipe:
         negatives: false links for each true one.
         clip: the largest norm of the gradients; 0: any.
         evaluate_every: epochs from one evaluation to the next.
+        split: "given", or "random": 60, 20 and 20 % of the labelled vertices, drawn by the seed.
+        data: options of the dataset that the model needs, by name.
         expected: mean accuracy of the literature, in percent.
         source: where these numbers come from.
     """
 
     model: str
-    task: Literal["vertex", "graph", "typed", "link", "recommendation"] = "vertex"
+    task: Literal["vertex", "graph", "typed", "link", "recommendation", "pair"] = "vertex"
     layers: int = 2
     hidden: int = 16
     heads: int = 1
@@ -171,6 +185,8 @@ class Recipe:
     negatives: int = 1
     clip: float = 0.0
     evaluate_every: int = 1
+    split: Literal["given", "random"] = "given"
+    data: tuple[tuple[str, Any], ...] = ()
     expected: float | None = None
     source: str = ""
 
@@ -339,6 +355,44 @@ _han = Recipe(
     patience=100,
     source="Wang et al. 2019, section 5.3",
 )
+_jknet = Recipe(
+    "jknet",
+    hidden=32,
+    normalize_features=False,
+    learning_rate=0.005,
+    decay="all",
+    epochs=200,
+    patience=50,
+    split="random",
+    source="Xu et al. 2018, section 6.1",
+)
+_magnn = dataclasses.replace(
+    _han,
+    model="magnn",
+    hidden=64,
+    dropout=0.5,
+    epochs=100,
+    patience=30,
+    source="Fu et al. 2020, section 5.3",
+)
+_pinsage = dataclasses.replace(
+    _lightgcn,
+    model="pinsage",
+    layers=2,
+    source="Ying et al. 2018; as a baseline of Wang et al. 2019 (NGCF), section 4.2.2",
+)
+_pgnn = Recipe(
+    "pgnn",
+    task="pair",
+    layers=2,
+    hidden=32,
+    normalize_features=False,
+    weight_decay=0.0,
+    epochs=500,
+    patience=None,
+    evaluate_every=10,
+    source="You et al. 2019, section 6.2, and the authors' code",
+)
 
 RECIPES: dict[tuple[str, str], Recipe] = {
     ("cora", "gcn"): dataclasses.replace(_gcn, expected=81.5),
@@ -352,10 +406,21 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     ("gowalla", "ngcf"): dataclasses.replace(_ngcf, expected=15.69),
     ("fb15k-237", "rgcn"): dataclasses.replace(_rgcn, expected=24.0),
     ("imdb", "han"): _han,
+    ("imdb", "magnn"): dataclasses.replace(_magnn, data=(("metapaths", False),), expected=59.35),
+    ("cora", "jknet"): dataclasses.replace(_jknet, expected=86.1),
+    ("citeseer", "jknet"): dataclasses.replace(_jknet, expected=73.0),
+    ("gowalla", "pinsage"): dataclasses.replace(_pinsage, expected=13.80),
+    ("caveman", "pgnn"): dataclasses.replace(_pgnn, expected=98.5),
     ("blogcatalog", "gcn"): _no_features,
     ("ppi", "sage"): _ppi,
 }
 """The recipes of the literature, by dataset and model."""
+
+
+def data_options(dataset: str, model: str) -> dict[str, Any]:
+    """Options of a dataset that a model needs, such as vertices of all types for metapaths."""
+    recipe = RECIPES.get((dataset, model))
+    return dict(recipe.data) if recipe else {}
 
 
 def recipe_for(dataset: str, model: str) -> Recipe:
@@ -370,7 +435,8 @@ def recipe_for(dataset: str, model: str) -> Recipe:
     """
     if (dataset, model) in RECIPES:
         return RECIPES[dataset, model]
-    others = {"lightgcn": _lightgcn, "ngcf": _ngcf, "rgcn": _links, "han": _han}
+    others = {"lightgcn": _lightgcn, "ngcf": _ngcf, "rgcn": _links, "han": _han, "jknet": _jknet,
+              "magnn": _magnn, "pinsage": _pinsage, "pgnn": _pgnn}  # fmt: skip
     if model in others:
-        return dataclasses.replace(others[model], source="")
+        return dataclasses.replace(others[model], split="given", source="")
     return dataclasses.replace(_gat if MODELS[model].attention else _gcn, model=model, source="")

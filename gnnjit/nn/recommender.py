@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 from flax import nnx
 
-from gnnjit.graph import Graph
 from gnnjit.nn.arguments import check_rngs, check_sizes
+from gnnjit.nn.init import glorot
 from gnnjit.nn.light_gcn import LightGCN
 from gnnjit.nn.ngcf import NGCF
+from gnnjit.nn.pinsage import PinSage
 
-RECOMMENDERS = ("lightgcn", "ngcf")
+RECOMMENDERS = ("lightgcn", "ngcf", "pinsage")
 """What `Recommender` knows, by name."""
 
 
 class Recommender(nnx.Module):
-    """An embedding for each user and item, and the layers of LightGCN or NGCF over them.
+    """An embedding for each user and item, and the layers of LightGCN, NGCF or PinSage over them.
 
-    The score of a user and an item is the product of their rows of `model(graph)`.
+    The score of a user and an item is the product of their rows of `model(graph)`. With PinSage
+    those are `G2 relu(G1 h + g)` of the last layer's `h` (Ying et al. 2018, algorithm 2).
 
     Args:
         model: a name in `RECOMMENDERS`.
         num_nodes: users and items together.
         hidden: width of the embeddings and of each layer.
         layers: steps of propagation.
-        dropout: of what a layer of NGCF computes; without effect on LightGCN.
+        dropout: of what a layer of NGCF computes; without effect on the others.
         rngs: draws the embeddings and weights.
 
     Raises:
@@ -48,24 +52,34 @@ class Recommender(nnx.Module):
         check_rngs("Recommender", rngs)
         # As both authors draw them: normal of deviation 0.1, and Glorot's.
         draw = nnx.initializers.normal(0.1)
-        if model == "ngcf":
+        if model != "lightgcn":
             draw = nnx.initializers.glorot_uniform()
         self.embedding = nnx.Param(draw(rngs.params(), (num_nodes, hidden)))
         if model == "ngcf":
-            self.layers: LightGCN | NGCF = NGCF(
+            self.layers: LightGCN | NGCF | nnx.List = NGCF(
                 hidden, [hidden] * layers, dropout=dropout, normalize=True, rngs=rngs
             )
+        elif model == "pinsage":
+            self.layers = nnx.List(PinSage(hidden, hidden, rngs=rngs) for _ in range(layers))
+            self.inner = nnx.Linear(hidden, hidden, kernel_init=glorot, rngs=rngs)
+            self.outer = nnx.Linear(hidden, hidden, use_bias=False, kernel_init=glorot, rngs=rngs)
         else:
             self.layers = LightGCN(layers)
 
-    def __call__(self, graph: Graph, *, key: jax.Array | None = None) -> jax.Array:
+    def __call__(self, graph: Any, *, key: jax.Array | None = None) -> jax.Array:
         """What is scored of all users and, behind them, items, `[N, F]`; deterministic without
         `key`.
 
         Args:
-            graph: users and items as one vertex set, with an edge both ways for each interaction.
+            graph: users and items as one vertex set, with an edge both ways for each interaction;
+                with PinSage the `gnnjit.neighborhood.random_walks` over it.
             key: for dropout.
         """
+        if isinstance(self.layers, nnx.List):
+            h = self.embedding[...]
+            for layer in self.layers:
+                h = graph(h, layer)
+            return self.outer(jax.nn.relu(self.inner(h)))
         if isinstance(self.layers, NGCF):
             return self.layers(graph, self.embedding[...], key=key)
         return self.layers(graph, self.embedding[...])

@@ -15,6 +15,7 @@ from gnnjit.training.errors import TrainError
 
 OPTIMIZERS = ("adam", "adamw")
 DECAYS = ("first", "all", "batch")
+SPLITTINGS = ("given", "random")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +47,8 @@ class TrainConfig:
         negatives: false links for each true one, where links are predicted.
         clip: the largest norm of all gradients together; 0 leaves them as they are.
         evaluate_every: epochs from one evaluation to the next; the last epoch is evaluated too.
+        split: "given" is the dataset's own; "random" draws 60, 20 and 20 % of the labelled vertices
+            to train on, for validation and for the test, anew for each seed.
 
     Raises:
         TrainError: listing every field that is out of range.
@@ -71,6 +74,7 @@ class TrainConfig:
     negatives: int = 1
     clip: float = 0.0
     evaluate_every: int = 1
+    split: str = "given"
 
     def __post_init__(self) -> None:
         wrong = [
@@ -100,6 +104,7 @@ class TrainConfig:
             ("negatives", self.negatives >= 1, "at least 1"),
             ("clip", 0 <= self.clip < math.inf, "at least 0 (0 does not clip)"),
             ("evaluate_every", self.evaluate_every >= 1, "at least 1"),
+            ("split", self.split in SPLITTINGS, " or ".join(SPLITTINGS)),
         )
         wrong = [
             f"{name} is {getattr(self, name)!r}, expected {wanted}"
@@ -230,7 +235,7 @@ def _unused(model: str, task: str, given: Mapping[str, Any]) -> list[str]:
 
 def has_heads(model: str) -> bool:
     """Whether a model has attention heads."""
-    return model in ("han", "hgt") or (model in MODELS and MODELS[model].attention)
+    return model in ("han", "hgt", "magnn") or (model in MODELS and MODELS[model].attention)
 
 
 def in_words(config: TrainConfig, task: str) -> str:
@@ -255,6 +260,7 @@ def in_words(config: TrainConfig, task: str) -> str:
         f"evaluated every {config.evaluate_every}" if config.evaluate_every > 1 else "",
         f"patience {config.patience}" if config.patience else "",
         "normalised features" if config.normalize_features else "",
+        "60/20/20 % drawn by the seed" if config.split == "random" else "",
         f"seed {config.seed}",
     ]
     return f"{config.model}: {', '.join(part for part in parts if part)}"

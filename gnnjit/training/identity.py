@@ -10,13 +10,14 @@ import numpy as np
 
 from gnnjit.data import Dataset, GraphDataset
 from gnnjit.data.links import LinkDataset
+from gnnjit.data.pairs import PairDataset
 from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.data.stored.write import contents_of
 from gnnjit.training.config import TrainConfig
 
 
 def describe_dataset(
-    dataset: Dataset | GraphDataset | LinkDataset | StoredDataset,
+    dataset: Dataset | GraphDataset | LinkDataset | PairDataset | StoredDataset,
 ) -> dict[str, Any]:
     """The name and sizes of a dataset, as `Result` and checkpoints record them."""
     sizes = {"graphs": len(dataset)} if isinstance(dataset, GraphDataset) else {}
@@ -55,6 +56,9 @@ def contents(dataset: Any) -> str:
 def _arrays(dataset: Any) -> list[Any]:
     if isinstance(dataset, LinkDataset):
         return [dataset.train, dataset.val, dataset.test]
+    if isinstance(dataset, PairDataset):
+        pairs = dataset.train, dataset.val, dataset.test
+        return jax.tree.leaves((dataset.graph, dataset.x, dataset.y, pairs))
     if isinstance(dataset, Dataset):
         masks = dataset.train_mask, dataset.val_mask, dataset.test_mask
         return jax.tree.leaves((dataset.graph, dataset.x, dataset.y, masks))

@@ -184,3 +184,13 @@ def rmse(squared: Any, count: Any) -> Any:
 def mae(absolute: Any, count: Any) -> Any:
     """The mean absolute error, from the sum."""
     return np.asarray(absolute, np.float64) / np.maximum(count, 1)
+
+
+def auc(true: jax.Array, false: jax.Array) -> jax.Array:
+    """The area under the ROC curve: how often one of the scores `true` is above one of `false`,
+    equal ones counting half. NaN is below all others."""
+    true, false = (jnp.where(jnp.isnan(s), -jnp.inf, s) for s in (true, false))
+    ordered = jnp.sort(false)
+    below = jnp.searchsorted(ordered, true, side="left")
+    upto = jnp.searchsorted(ordered, true, side="right")
+    return jnp.mean((below + upto).astype(jnp.float32)) / (2 * len(false))

@@ -13,8 +13,11 @@ from gnnjit.data import (
     split_links,
 )
 from gnnjit.data.links import LinkDataset
+from gnnjit.data.pairs import PairDataset
+from gnnjit.neighborhood import HDG
 from gnnjit.nn.embedded import Embedded
 from gnnjit.nn.link_predictor import LinkPredictor
+from gnnjit.nn.neighborhood_models import MetapathClassifier, PositionModel
 from gnnjit.nn.recommender import Recommender
 from gnnjit.nn.typed_classifier import TypedClassifier
 from gnnjit.training.config import TrainConfig, has_heads
@@ -54,6 +57,8 @@ def task_of(dataset: Any) -> str:
         return "graph"
     if isinstance(dataset, LinkDataset):
         return dataset.task
+    if isinstance(dataset, PairDataset):
+        return "pair"
     return "typed" if getattr(dataset, "is_typed", False) else "vertex"
 
 
@@ -68,17 +73,46 @@ def _link_builder(dataset: LinkDataset, config: TrainConfig) -> Build:
 
 def metric_of(dataset: Any, task: str) -> str:
     """What the score is called that epochs are compared by."""
-    if task in ("link", "recommendation"):
-        return {"link": "MRR", "recommendation": "recall@20"}[task]
+    if task in ("link", "recommendation", "pair"):
+        return {"link": "MRR", "recommendation": "recall@20", "pair": "AUC"}[task]
     if getattr(dataset, "is_regression", False):
         return "R2"
     return "micro-F1" if getattr(dataset, "has_several_labels", False) else "accuracy"
 
 
-def builder(dataset: Any, config: TrainConfig, task: str) -> Build:
-    """Makes the model that the configuration names, for the sizes of the dataset."""
+def _metapath_builder(dataset: Dataset, config: TrainConfig, hdg: HDG) -> Build:
+    return lambda rngs: MetapathClassifier(
+        dataset.widths,
+        dataset.num_outputs,
+        hidden=config.hidden,
+        heads=config.heads,
+        types=hdg.types,
+        paths=hdg.num_types,
+        longest=hdg.longest,
+        dropout=config.dropout,
+        rngs=rngs,
+    )
+
+
+def _pair_builder(dataset: PairDataset, config: TrainConfig) -> Build:
+    return lambda rngs: PositionModel(
+        dataset.num_features,
+        hidden=config.hidden,
+        layers=config.layers,
+        dropout=config.dropout,
+        rngs=rngs,
+    )
+
+
+def builder(dataset: Any, config: TrainConfig, task: str, hdg: HDG | None = None) -> Build:
+    """Makes the model that the configuration names, for the sizes of the dataset and of `hdg`, the
+    neighbourhoods of a model that has such."""
     if isinstance(dataset, LinkDataset):
         return _link_builder(dataset, config)
+    if isinstance(dataset, PairDataset):
+        return _pair_builder(dataset, config)
+    if task == "typed" and hdg is not None:
+        return _metapath_builder(dataset, config, hdg)
     if task == "typed":
         return lambda rngs: TypedClassifier(
             config.model,

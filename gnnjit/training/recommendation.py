@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.data.links import LinkDataset
-from gnnjit.graph import Graph
 from gnnjit.sample import NegativeSampler
 from gnnjit.training.config import TrainConfig
 from gnnjit.training.metrics import Sums, ndcg_at, recall_at
@@ -36,13 +35,13 @@ class Pairs:
     """A batch of users, each with an item that they took and one that they did not.
 
     Attributes:
-        graph: users and items.
+        graph: users and items, or the walks over it.
         users, items, others: int32[B], vertices.
         real: float32[B], 0 on padding.
         decay: L2 coefficient of the embeddings of the batch.
     """
 
-    graph: Graph
+    graph: Any
     users: Any
     items: Any
     others: Any
@@ -75,7 +74,7 @@ class Rankings:
     a part fit in memory.
 
     Attributes:
-        graph: users and items.
+        graph: users and items, or the walks over it.
         users: int32[parts, Q], vertices.
         seen: int32[parts, P, 2], places in a part and items that the user took in training, and
             that are not recommended; padding is at the place Q.
@@ -85,7 +84,7 @@ class Rankings:
         num_users: how many vertices are users (static).
     """
 
-    graph: Graph
+    graph: Any
     users: Any
     seen: Any
     wanted: Any
@@ -122,16 +121,18 @@ class Rankings:
 class RecommendationTask:
     """Interactions of users and items: an epoch has as many pairs as there are to train on."""
 
-    def __init__(self, dataset: LinkDataset, config: TrainConfig) -> None:
+    def __init__(self, dataset: LinkDataset, config: TrainConfig, hdg: Any = None) -> None:
+        """`hdg`: what the model takes in place of the graph, if not None."""
         users = dataset.num_users
         assert users is not None
-        self._graph = dataset.graph()
+        graph = dataset.graph()
+        self._graph = graph if hdg is None else hdg
         train = dataset.train[np.argsort(dataset.train[:, 0], kind="stable")]
         self._items = train[:, 2]
         self._starts = np.searchsorted(train[:, 0], np.arange(users + 1))
         self._active = np.flatnonzero(np.diff(self._starts))
         self._sampler = NegativeSampler(
-            self._graph,
+            graph,
             destinations=np.arange(users, dataset.num_nodes, dtype=np.int32),
             tries=_TRIES,
         )
@@ -161,7 +162,7 @@ class RecommendationTask:
         return [self._whole]
 
 
-def _rankings(dataset: LinkDataset, graph: Graph) -> Rankings:
+def _rankings(dataset: LinkDataset, graph: Any) -> Rankings:
     """All users that have something to be found, with what they took in training."""
     count = dataset.num_users or 0
     splits = [dataset.val, dataset.test]

@@ -19,8 +19,8 @@ def print_table(result: Result, console: Console) -> None:
         console.print(_scores_table(result))
     console.print(_cost_table(result))
     note = _note(result)
-    if note:
-        console.print(note, highlight=False, soft_wrap=True)
+    for line in ([note] if note else []) + result.notes:
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def _title(result: Result) -> str:
@@ -61,9 +61,10 @@ def _scores_table(result: Result) -> Table:
             continue
         scale, unit = (1, "") if name in ("RMSE", "MAE") else (100, ", %")
         cells = [
-            f"{scale * s.mean:.4g}{_spread(scale * s.std / 100, result)}"
+            ""
+            if (s := of_split.get(split)) is None
+            else f"{scale * s.mean:.4g}{_spread(scale * s.std / 100, result)}"
             for split in splits
-            if (s := of_split.get(split)) is not None
         ]
         table.add_row(f"{name}{unit}", *cells)
     return table

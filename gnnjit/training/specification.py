@@ -10,6 +10,7 @@ from gnnjit.sharding.exchange import EXCHANGES
 from gnnjit.system.memory_budget import parse_size
 from gnnjit.training.config import TrainConfig
 from gnnjit.training.errors import CheckpointError, TrainError
+from gnnjit.training.neighborhoods import SELECTED_FOR
 from gnnjit.training.processes import processes
 from gnnjit.training.sampled import Sampling
 from gnnjit.training.sharded import Spread
@@ -55,6 +56,7 @@ class Specification:
     spread: Spread | None = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
+        self._check_neighborhoods()
         self._check_task()
         object.__setattr__(self, "spread", self._spread())
         self._check_budget()
@@ -63,6 +65,33 @@ class Specification:
         self._check_store()
         self._check_sampling()
         self._check_runs()
+
+    def _check_neighborhoods(self) -> None:
+        """Neighbourhoods and drawn splits are those of a whole graph in memory."""
+        model = self.config.model
+        selects = model in SELECTED_FOR
+        for what, used in (
+            ("a memory budget", self.memory_budget is not None),
+            ("a store", self.stored or self.store is not None),
+            ("several devices", self.devices is not None or processes() > 1),
+            ("a sampler", self.sampling is not None),
+        ):
+            if used and selects:
+                raise TrainError(
+                    f"{model} selects neighbours of the whole graph, in memory, on one device, and "
+                    f"{what} does not go with it: leave it out, or choose another model"
+                )
+            if used and self.config.split == "random":
+                raise TrainError(
+                    f"the split is 'random', which is drawn for a graph in memory on one device, "
+                    f"and {what} does not go with it: leave it out, or take the given split "
+                    "(--split given)"
+                )
+        if self.config.split == "random" and self.task not in ("vertex", "typed"):
+            raise TrainError(
+                f"the split is 'random', expected 'given': {self.name} has no classes of the "
+                "vertices of one graph"
+            )
 
     def _check_task(self) -> None:
         """What only datasets of one graph with features and classes can be trained with."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.data import Dataset, Fold, GraphDataset
+from gnnjit.data.splits import Masks, random_split
 from gnnjit.graph import Graph
 from gnnjit.nn.classifiers import Classifier
 from gnnjit.streaming import StreamedGraph
@@ -39,8 +41,8 @@ class Batch:
     """One call of the model.
 
     Attributes:
-        graph: a `Graph`, a `ShardedGraph`, or a `StreamedGraph`; the arrays of the last are in its
-            store. Of a sampled batch a tuple: one graph for each layer, or one for all.
+        graph: a `Graph`, a `ShardedGraph`, an `HDG`, or a `StreamedGraph`; the arrays of the last
+            are in its store. Of a sampled batch a tuple: one graph for each layer, or one for all.
         x: float32[N, F].
         labels: int32[L], of vertices or of graphs.
         weights: float32[L, 3], 1 where a label belongs to train, validation, test.
@@ -127,16 +129,32 @@ def split_weights(dataset: Dataset) -> np.ndarray:
     return np.stack(masks, axis=1).astype(np.float32)
 
 
+def drawn_split(dataset: Dataset, seed: int) -> Masks:
+    """60, 20 and 20 % of the labelled vertices, the same shares of each class."""
+    known = dataset.labelled
+    if known is None:
+        known = dataset.train_mask | dataset.val_mask | dataset.test_mask
+    return random_split(dataset.name, dataset.y, known=known, seed=seed)
+
+
 class VertexTask:
     """A graph whose vertices are labelled: the whole graph is every batch."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset, hdg: Any = None) -> None:
+        """`hdg`: what the model takes in place of the graph, if not None."""
         self._batch = Batch(
-            graph=dataset.graph,
+            graph=dataset.graph if hdg is None else hdg,
             x=jax.tree.map(jnp.asarray, dataset.x),
             labels=jnp.asarray(dataset.y),
             weights=jnp.asarray(split_weights(dataset)),
         )
+
+    def resplit(self, masks: Masks) -> VertexTask:
+        """The same with another split."""
+        other = copy.copy(self)
+        weights = jnp.asarray(np.stack(masks, axis=1), jnp.float32)
+        other._batch = dataclasses.replace(self._batch, weights=weights)
+        return other
 
     def train_batches(self, seed: int, epoch: int) -> Iterator[Batch]:
         yield self._batch

@@ -21,19 +21,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from flax import nnx
 
 from gnnjit.data import Dataset, EdgeList, GraphDataset, ParticleDataset, row_normalize
 from gnnjit.data.links import LinkDataset
+from gnnjit.data.pairs import PairDataset
 from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.data.stored.prepare import keep
 from gnnjit.data.stored.write import store_dataset
 from gnnjit.distributed.process_group import check_same, is_main
+from gnnjit.neighborhood import HDG
 from gnnjit.store.memory import HostStore
 from gnnjit.training import performance
 from gnnjit.training.checkpoint import Checkpoints, digest, named_arrays
@@ -43,6 +47,9 @@ from gnnjit.training.identity import describe_dataset, identity_of
 from gnnjit.training.link_prediction import LinkTask
 from gnnjit.training.loop import Run, Steps, Trainer, Watcher
 from gnnjit.training.models import builder, metric_of, task_of, trainable
+from gnnjit.training.neighborhoods import select
+from gnnjit.training.pairs import PairTask
+from gnnjit.training.probe import MISSING, can_probe, svm_scores
 from gnnjit.training.processes import (
     known_to_main,
     open_checkpoints,
@@ -65,7 +72,7 @@ from gnnjit.training.streamed import (
     note_of,
     without_leftovers,
 )
-from gnnjit.training.tasks import SPLITS, FoldTask, Task, VertexTask
+from gnnjit.training.tasks import SPLITS, FoldTask, Task, VertexTask, drawn_split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +107,7 @@ class Result:
         sharding: over how many devices and processes, how the graph was dealt out to them, and how
             evenly; None for one device.
         model: the model of the first run, with its best weights, set to evaluate.
+        notes: what could not be computed, and what that takes.
     """
 
     config: TrainConfig
@@ -113,6 +121,7 @@ class Result:
     performance: dict[str, Any]
     sharding: dict[str, Any] | None
     model: nnx.Module
+    notes: list[str] = dataclasses.field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """All but the weights, for JSON."""
@@ -129,6 +138,7 @@ class Result:
             "epoch": self.epoch,
             "performance": self.performance,
             "sharding": self.sharding,
+            "notes": self.notes,
             "runs": [run.to_dict() for run in self.runs],
             "versions": performance.versions(),
             "device": performance.device(),
@@ -136,7 +146,13 @@ class Result:
 
 
 def train(
-    dataset: Dataset | GraphDataset | LinkDataset | StoredDataset | ParticleDataset | EdgeList,
+    dataset: Dataset
+    | GraphDataset
+    | LinkDataset
+    | PairDataset
+    | StoredDataset
+    | ParticleDataset
+    | EdgeList,
     config: TrainConfig | None = None,
     *,
     sampling: Sampling | None = None,
@@ -166,6 +182,11 @@ def train(
     epoch. Facts of a knowledge graph are ranked among all others of the same head and relation,
     and of the same relation and tail, links of a graph without self loops among those to other
     vertices; items among all that a user did not take in training.
+
+    Pairs (`PairDataset`): as for vertices; pairs of one class are told from as many drawn of two.
+
+    Models of `gnnjit.neighborhood` select their neighbours before the first epoch, by the seed of
+    the first run.
 
     Args:
         dataset: what `gnnjit.data.open_dataset` or `gnnjit.data.stored.prepare.prepare` gives; or
@@ -227,7 +248,7 @@ def train(
 
 def run_training(
     spec: Specification,
-    dataset: Dataset | GraphDataset | LinkDataset | StoredDataset,
+    dataset: Dataset | GraphDataset | LinkDataset | PairDataset | StoredDataset,
     *,
     build: Build | None = None,
     watcher: Watcher | None = None,
@@ -237,10 +258,11 @@ def run_training(
     dataset = _prepared(spec, dataset)
     saved = _checkpoints(spec, dataset)
     with _where_it_is_read(spec, dataset) as data:
-        tasks = list(_tasks(spec, data, dataset))
+        hdg = select(data, config, functools.partial(watcher.stage, "neighbourhoods"))
+        tasks = list(_tasks(spec, data, dataset, hdg))
         first = tasks[0][2]
         sharded = first if isinstance(first, ShardedTask) else None
-        build = build or builder(dataset, config, spec.task)
+        build = build or builder(dataset, config, spec.task, hdg)
         everywhere = getattr(first, "everywhere", None)
         several = isinstance(first, SampledTask) and first.mesh is not None
         functions = ModelFunctions(build, config, everywhere, AXIS if several else None)
@@ -258,6 +280,9 @@ def run_training(
             trainer.run(task, name, seed, saved and shared(saved.run(name)))
             for name, seed, task in tasks
         ]
+        probed = None
+        if hasattr(functions.model(runs[0].params, runs[0].buffers), "embed"):
+            probed = _probed(functions, runs, tasks)
     epoch = _best_common_epoch(runs) if spec.task == "graph" else None
     costs = performance.cost(steps, [run.history for run in runs])
     if isinstance(data, StoredDataset):
@@ -270,12 +295,29 @@ def run_training(
         runs=runs,
         accuracy=_summaries(runs, epoch),
         metric=metric_of(dataset, spec.task),
-        scores=_other_scores(runs, epoch),
+        scores=_other_scores(runs, epoch) | (probed or {}),
         epoch=epoch,
         performance=costs,
         sharding=sharded and sharded.figures(),
         model=functions.model(runs[0].params, runs[0].buffers),
+        notes=[MISSING] if probed == {} else [],
     )
+
+
+def _probed(
+    functions: ModelFunctions, runs: Sequence[Run], tasks: Sequence[Any]
+) -> dict[str, dict[str, Summary]]:
+    """What a linear SVM makes of each run's embeddings; nothing where scikit-learn is missing."""
+    if not can_probe():
+        return {}
+    found = []
+    for run, (_, _, task) in zip(runs, tasks, strict=True):
+        (batch,) = task.eval_batches()
+        model: Any = functions.model(run.params, run.buffers)
+        test = np.asarray(batch.weights)[:, SPLITS.index("test")] > 0
+        embedding = np.asarray(jax.jit(model.embed)(batch.graph, batch.x))
+        found.append(svm_scores(embedding[test], np.asarray(batch.labels)[test]))
+    return {name: {"test": _summary([scores[name] for scores in found])} for name in found[0]}
 
 
 def _prepared(spec: Specification, dataset: Any) -> Any:
@@ -288,7 +330,7 @@ def _prepared(spec: Specification, dataset: Any) -> Any:
         raise TrainError(f"{dataset.name}: train_mask is empty, expected vertices to train on")
     if isinstance(dataset, StoredDataset):
         return _same_features(dataset, spec.config)
-    if not spec.config.normalize_features or isinstance(dataset, LinkDataset):
+    if not spec.config.normalize_features or isinstance(dataset, LinkDataset | PairDataset):
         return dataset
     if (np.asarray(dataset.x) < 0).any():
         raise TrainError(
@@ -385,8 +427,11 @@ def _streamed(
     return streamed
 
 
-def _tasks(spec: Specification, dataset: Any, in_memory: Any) -> Iterator[tuple[str, int, Task]]:
-    """(name, seed, task) of every run. `dataset` is where it is read, of what is `in_memory`."""
+def _tasks(
+    spec: Specification, dataset: Any, in_memory: Any, hdg: HDG | None
+) -> Iterator[tuple[str, int, Task]]:
+    """(name, seed, task) of every run. `dataset` is where it is read, of what is `in_memory`;
+    `hdg` has the neighbourhoods of a model whose neighbours are no edges."""
     config = spec.config
     if isinstance(dataset, GraphDataset):
         for i, fold in enumerate(dataset.folds(spec.folds, config.seed)):
@@ -394,9 +439,13 @@ def _tasks(spec: Specification, dataset: Any, in_memory: Any) -> Iterator[tuple[
             yield f"fold-{i}", config.seed, task
         return
     stored = isinstance(dataset, StoredDataset)
-    if isinstance(dataset, LinkDataset):
-        of_links = RecommendationTask if dataset.task == "recommendation" else LinkTask
-        task: Task = of_links(dataset, config)
+    task: Task
+    if isinstance(dataset, PairDataset):
+        task = PairTask(dataset, hdg)
+    elif isinstance(dataset, LinkDataset) and dataset.task == "recommendation":
+        task = RecommendationTask(dataset, config, hdg)
+    elif isinstance(dataset, LinkDataset):
+        task = LinkTask(dataset, config)
     elif spec.sampling is not None:
         mesh = None if spec.spread is None else spec.spread.mesh()
         whole = StoredTask(dataset) if stored else VertexTask(dataset)
@@ -405,9 +454,12 @@ def _tasks(spec: Specification, dataset: Any, in_memory: Any) -> Iterator[tuple[
         of_shards = shard_stored if stored else ShardedTask.of
         task = of_shards(dataset, spec.spread)
     else:
-        task = StoredTask(dataset) if stored else VertexTask(dataset)
+        task = StoredTask(dataset) if stored else VertexTask(dataset, hdg)
     for seed in range(config.seed, config.seed + spec.seeds):
-        yield f"seed-{seed}", seed, task
+        own = task
+        if config.split == "random" and isinstance(task, VertexTask):
+            own = task.resplit(drawn_split(in_memory, seed))
+        yield f"seed-{seed}", seed, own
 
 
 def _best_common_epoch(runs: Sequence[Run]) -> int:
@@ -434,5 +486,9 @@ def _summarized(of_runs: Sequence[dict[str, float | None]]) -> dict[str, Summary
     for split in SPLITS:
         values = [value for by_split in of_runs if (value := by_split[split]) is not None]
         if len(values) == len(of_runs):
-            found[split] = Summary(float(np.mean(values)), float(np.std(values)))
+            found[split] = _summary(values)
     return found
+
+
+def _summary(values: Sequence[float]) -> Summary:
+    return Summary(float(np.mean(values)), float(np.std(values)))

@@ -152,7 +152,7 @@ def test_compare_times_the_reference(gnnjit, tmp_path):
         (
             ["karate", "--model", "gcm"],
             "unknown model 'gcm', expected one of gcn, sage, gat, gatv2, gin, gatedgcn, commnet, "
-            "ggnn, edgeconv, transformer, pna, appnp, cheb; did you mean 'gcn'?",
+            "ggnn, edgeconv, transformer, pna, appnp, cheb, jknet; did you mean 'gcn'?",
         ),
     ],
 )

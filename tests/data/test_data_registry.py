@@ -7,9 +7,9 @@ from gnnjit.errors import DataError
 from gnnjit.nn.recipes import MODELS_OF
 
 _NAMES = (
-    "karate, communities, cora, citeseer, pubmed, nell, dblp, ppi, gowalla, fb15k-237, lastfm, "
-    "blogcatalog, imdb, mutag, proteins, enzymes, esol, freesolv, lipophilicity, gdb1k, epinions, "
-    "notredame, ego-twitter, airfoil1, 4elt, wing, lj3d, metr-la"
+    "karate, communities, caveman, cora, citeseer, pubmed, nell, dblp, ppi, gowalla, fb15k-237, "
+    "lastfm, blogcatalog, imdb, mutag, proteins, enzymes, esol, freesolv, lipophilicity, gdb1k, "
+    "epinions, notredame, ego-twitter, airfoil1, 4elt, wing, lj3d, metr-la"
 )
 
 

@@ -229,7 +229,7 @@ def test_what_links_are_not_trained_with(visits: LinkDataset, options, message) 
     ("task", "given", "message"),
     [
         ("link", {"model": "gcn"}, "gcn is no model for any, expected one of rgcn"),
-        ("typed", {"model": "hen"}, "unknown model 'hen', expected one of han, hgt, rgcn; did you"),
+        ("typed", {"model": "hen"}, "unknown model 'hen', expected one of han, hgt, rgcn, magnn"),
         ("link", {"heads": 2}, "heads: rgcn has no attention heads, which others have"),
         ("recommendation", {"steps_per_epoch": 2}, "an epoch has as many pairs"),
         ("typed", {"batch_size": 2}, "for datasets of many graphs"),
