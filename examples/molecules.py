@@ -161,11 +161,11 @@ def main():
         results = fit(data, splits, args, width, layers, size)
         errors, shown[name] = [error for error, _ in results], results[0][1]
         lines.append(
-            f"{name:13} {np.mean(errors):.3f} ± {np.std(errors):.3f} {UNITS[name]:9} "
-            f"{LITERATURE[name][0]:9.3f} {LITERATURE[name][1]:9.3f} {data.y.std():9.3f} "
+            f"{name:14} {np.mean(errors):.3f} ± {np.std(errors):.3f} {UNITS[name]:9} "
+            f"{LITERATURE[name][0]:11.3f} {LITERATURE[name][1]:9.3f} {data.y.std():9.3f} "
             f"{time.perf_counter() - begun:8.0f}"
         )
-    print("test RMSE     ours          in         graph conv.  MPNN   deviation   seconds")
+    print("test RMSE      ours          in        graph conv.      MPNN deviation  seconds")
     print("\n".join(lines))
     picture(args.picture, shown)
 

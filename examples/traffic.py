@@ -164,7 +164,7 @@ def fit(series, both, hops, args, width, steps, batch):
     for i in range(steps):
         drawn = windows(series, rng.integers(0, end - 2 * STEPS, batch))
         weights, state, value = step(weights, state, both, *drawn)
-        if (i + 1) % (steps // 4) == 0:
+        if (i + 1) % max(1, steps // 4) == 0:
             print(f"  step {i + 1:5}: mean absolute error {value:.3f}")
     predict = jax.jit(run)
     return lambda first: np.asarray(predict(weights, both, *windows(series, first)))
@@ -173,7 +173,7 @@ def fit(series, both, hops, args, width, steps, batch):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", help="a folder with metr-la")
-    parser.add_argument("--steps", type=int, default=600, help="of training")
+    parser.add_argument("--steps", type=int, default=400, help="of training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--picture", default="traffic.png", help="where it is written")
     parser.add_argument("--smoke", action="store_true", help="tiny, in seconds")

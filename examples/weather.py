@@ -37,16 +37,12 @@ from gnnjit.data import largest_component, read_edges, with_laplacian
 LEAP, LEAPS = 12, 10  # steps of the waves in a forecast; forecasts in a run
 
 
-def adjacency(src, dst, count):
-    """The edges as a matrix whose rows are destinations."""
-    return sp.csr_array((np.ones(len(src), np.float32), (dst, src)), (count, count))
-
-
 def waves(mesh, runs, seed):
     """[runs, LEAPS + 1, N, 2]: u and u' along runs of damped waves."""
-    rng, matrix = np.random.default_rng(seed), adjacency(mesh.src, mesh.dst, mesh.num_nodes)
-    average = sp.diags_array(1 / np.maximum(matrix.sum(axis=1), 1)) @ matrix
-    bumps = rng.normal(size=(mesh.num_nodes, runs)) * (rng.random((mesh.num_nodes, runs)) < 0.02)
+    rng, count = np.random.default_rng(seed), mesh.num_nodes
+    share = 1 / np.bincount(mesh.dst, minlength=count)[mesh.dst]
+    average = sp.csr_array((share, (mesh.dst, mesh.src)), (count, count))  # I - L
+    bumps = rng.normal(size=(count, runs)) * (rng.random((count, runs)) < 0.02)
     for _ in range(40):
         bumps = 0.5 * (bumps + average @ bumps)
     u, speed, found = bumps / bumps.std(), np.zeros_like(bumps), []
@@ -102,12 +98,9 @@ def graphs(mesh, patches, seed):
 
 def mlp(inputs, width, outputs, rngs, norm=True):
     """One hidden layer, swish, and a normalised result."""
-    layers = [
-        nnx.Linear(inputs, width, rngs=rngs),
-        nnx.swish,
-        nnx.Linear(width, outputs, rngs=rngs),
-    ]
-    return nnx.Sequential(*layers, *([nnx.LayerNorm(outputs, rngs=rngs)] if norm else []))
+    first, last = nnx.Linear(inputs, width, rngs=rngs), nnx.Linear(width, outputs, rngs=rngs)
+    norms = [nnx.LayerNorm(outputs, rngs=rngs)] if norm else []
+    return nnx.Sequential(first, nnx.swish, last, *norms)
 
 
 class Interaction(nnx.Module):
@@ -198,7 +191,7 @@ def main():
 
     for i in range(steps):
         weights, state, loss = step(weights, state, parts, jax.random.fold_in(key, i))
-        if (i + 1) % (steps // 8) == 0:
+        if (i + 1) % max(1, steps // 8) == 0:
             print(f"step {i + 1:5}: loss {loss:.4f} (1: nothing changes)")
     found = jnp.stack([forecast(weights, parts, run[0]) for run in test])
     print("RMSE of u after     forecast   a state that stays")
