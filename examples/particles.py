@@ -5,7 +5,7 @@
 Sanchez-Gonzalez et al., "Learning to Simulate Complex Physics with Graph Networks" (2020). Their
 arithmetic: a particle's features are its last velocities, an edge's the way between its ends, which
 are within a radius of each other; an encoder, message-passing steps with residual connections that
-share no weights, and a decoder give accelerations (sections 3.2 and 4.2); a semi-implicit Euler step
+share no weights, and a decoder give accelerations (sections 3.2, 4.2); a semi-implicit Euler step
 moves the particles (section 3.1). Training looks one step ahead, from inputs with the noise of a
 random walk, and the target makes up for the noise (section 4.3).
 

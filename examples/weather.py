@@ -144,7 +144,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", default=".", help="a folder with meshes")
     parser.add_argument("--mesh", default="airfoil1", help="airfoil1, 4elt or wing")
-    parser.add_argument("--steps", type=int, default=4000, help="of training")
+    parser.add_argument("--steps", type=int, default=1000, help="of training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--picture", default="weather.png", help="where it is written")
     parser.add_argument("--smoke", action="store_true", help="tiny, in seconds")
