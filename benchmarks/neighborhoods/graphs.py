@@ -10,7 +10,7 @@ import numpy as np
 
 import gnnjit
 from gnnjit import neighborhood
-from gnnjit.data import Dataset, EdgeList, open_dataset
+from gnnjit.data import Dataset, LinkDataset, open_dataset
 from gnnjit.neighborhood import HDG
 from gnnjit.sample import Workers
 
@@ -38,8 +38,9 @@ def opened(name: str, folder: pathlib.Path) -> Edges:
     """A graph of SNAP both ways, or IMDB with directors and actors."""
     if name != "imdb":
         data = open_dataset(name, folder)
-        assert isinstance(data, EdgeList)
-        ends = np.stack([np.asarray(data.src, np.int64), np.asarray(data.dst, np.int64)])
+        assert isinstance(data, LinkDataset)
+        links = np.concatenate([data.train, data.val, data.test])
+        ends = links[:, [0, 2]].T.astype(np.int64)
         both = np.unique(np.concatenate([ends, ends[::-1]], axis=1), axis=1)
         return of_edges(name, *both[:, both[0] != both[1]], data.num_nodes)
     data = open_dataset("imdb", folder, metapaths=False)

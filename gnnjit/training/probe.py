@@ -51,5 +51,5 @@ def svm_scores(embedding: Any, labels: Any) -> dict[str, float]:
             )
             said = svm.LinearSVC(dual=False).fit(x_fit, y_fit).predict(x_rest)
             scores.append(metrics.f1_score(y_rest, said, average="macro"))
-        found[f"macro-F1, SVM of {share} %"] = float(np.mean(scores))
+        found[f"macro-F1, SVM {share}/{100 - share}"] = float(np.mean(scores))
     return found

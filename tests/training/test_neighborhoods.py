@@ -78,13 +78,13 @@ def test_magnn_and_its_support_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def scores(embedding: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         asked.append((embedding, labels))
-        return {"macro-F1, SVM of 20 %": 0.25 * len(asked)}
+        return {"macro-F1, SVM 20/80": 0.25 * len(asked)}
 
     module = importlib.import_module("gnnjit.training.train")
     monkeypatch.setattr(module, "can_probe", lambda: True)
     monkeypatch.setattr(module, "svm_scores", scores)
     result = train(data, MAGNN, seeds=2)
-    found = result.scores["macro-F1, SVM of 20 %"]
+    found = result.scores["macro-F1, SVM 20/80"]
     assert (list(found), found["test"].mean, result.notes) == (["test"], 0.375, [])
     hdg = neighborhood.metapaths(data.graph, there_and_back(data))
     rows = np.asarray(result.model.embed(hdg, data.x))
@@ -125,10 +125,10 @@ def test_support_vectors_are_fitted_to_each_share(monkeypatch: pytest.MonkeyPatc
     labels = np.array([0] * 5 + [1] * 5)
     found = probe.svm_scores(np.zeros((10, 2)), labels)
     assert found == {
-        "macro-F1, SVM of 20 %": pytest.approx(3 / 8),
-        "macro-F1, SVM of 40 %": pytest.approx(1 / 6),
-        "macro-F1, SVM of 60 %": 0.0,
-        "macro-F1, SVM of 80 %": 0.0,
+        "macro-F1, SVM 20/80": pytest.approx(3 / 8),
+        "macro-F1, SVM 40/60": pytest.approx(1 / 6),
+        "macro-F1, SVM 60/40": 0.0,
+        "macro-F1, SVM 80/20": 0.0,
     }
 
 
