@@ -9,13 +9,13 @@ share no weights, and a decoder give accelerations (sections 3.2, 4.2); a semi-i
 moves the particles (section 3.1). Training looks one step ahead, from inputs with the noise of a
 random walk, and the target makes up for the noise (section 4.3).
 
-Where this differs: 64 wide and 2 steps, not 128 and 10. One velocity is seen, not five: here forces
-follow from positions, and a network that sees more copies the last acceleration. There is one
-trajectory to learn from, so it is seen in all ways that Newton's laws do not tell apart: the box
-mirrored, its axes swapped, in a frame that moves, backwards in time; and all axes are scaled alike.
-The radius is half of the box, not 3, so that a particle meets one image of another. The first 60
-steps are left out: the particles begin on top of each other, and what drives them apart dwarfs all
-that follows.
+Where this differs: 64 wide and 2 steps, not 128 and 10. There is one trajectory to learn from, so
+it is seen in all ways that its laws do not tell apart: the box mirrored, its axes swapped, and
+backwards in time; and all axes are scaled alike. The radius is half of the box, not 3, so that a
+particle meets one image of another. The first 60 steps are left out: the particles begin on top of
+each other, and what drives them apart dwarfs all that follows. So do close encounters, and the loss
+is therefore of absolute errors, not of squares. Steps are so short that velocities hardly differ:
+the network is given the last one, and the scaled differences of the five.
 
 Ends with the error of rollouts, beside particles that fly straight on, and with a picture of the
 kinetic energy along a rollout.
@@ -36,7 +36,7 @@ import gnnjit
 from gnnjit.data import open_dataset
 from gnnjit.geometry import RadiusSearch, displacement
 
-HISTORY = 2  # positions that the model sees: one velocity
+HISTORY = 6  # positions that the model sees: five velocities
 FAR = 100  # steps of the rollouts that are compared
 SETTLED = 60  # steps until the particles are apart
 
@@ -65,8 +65,8 @@ class Interaction(nnx.Module):
 class Simulator(nnx.Module):
     """Accelerations, in units of their deviation, from positions."""
 
-    def __init__(self, box, radius, vel_std, width, steps, rngs):
-        self.box, self.radius, self.vel_std = box, radius, vel_std
+    def __init__(self, box, radius, scales, width, steps, rngs):
+        self.box, self.radius, self.scales = box, radius, scales
         self.encode_node = mlp(3 * (HISTORY - 1), width, width, rngs)
         self.encode_edge = mlp(4, width, width, rngs)
         self.processor = nnx.List([Interaction(width, rngs) for _ in range(steps)])
@@ -79,8 +79,9 @@ class Simulator(nnx.Module):
 
     def __call__(self, graph, positions):
         """`positions`: [HISTORY, N, 3]."""
-        velocities = displacement(positions[1:], positions[:-1], self.box) / self.vel_std
-        h = self.encode_node(jnp.concatenate([*velocities], axis=-1))
+        velocities = displacement(positions[1:], positions[:-1], self.box)
+        seen = [velocities[-1] / self.scales[0], *jnp.diff(velocities, axis=0) / self.scales[1]]
+        h = self.encode_node(jnp.concatenate(seen, axis=-1))
         e = self.edges(graph, positions[-1])
         for step in self.processor:
             h, e = step(graph, h, edges=e)
@@ -95,8 +96,9 @@ class World:
         self.radius = min(data.radius, self.box / 2)
         self.train = jnp.asarray(data.train[0][SETTLED:])
         velocity = self.way(self.train[:-1], self.train[1:])
-        self.scale, self.acc_std = velocity.std(), float(jnp.diff(velocity, axis=0).std())
-        model = Simulator(self.box, self.radius, float(self.scale), width, depth, nnx.Rngs(seed))
+        scale, self.acc_std = float(velocity.std()), float(jnp.diff(velocity, axis=0).std())
+        scales = (scale, self.acc_std)
+        model = Simulator(self.box, self.radius, scales, width, depth, nnx.Rngs(seed))
         self.definition, self.weights = nnx.split(model)
 
     def search(self, graphs):
@@ -112,20 +114,18 @@ class World:
 
     def windows(self, key, batch):
         """[HISTORY + 1, batch * N, 3]: parts of the trajectory, each seen in another way."""
-        choice, swap, mirror, back, move = jax.random.split(key, 5)
+        choice, swap, mirror, back = jax.random.split(key, 4)
         start = jax.random.randint(choice, (batch,), 0, len(self.train) - HISTORY)
         backwards = jax.random.bernoulli(back, shape=(batch,))
         flip = jax.random.bernoulli(mirror, shape=(batch, 3))
-        velocity = self.scale * jax.random.normal(move, (batch, 3))
 
-        def one(start, key, backwards, flip, velocity):
+        def one(start, key, backwards, flip):
             window = jax.lax.dynamic_slice_in_dim(self.train, start, HISTORY + 1)
             window = jnp.where(backwards, window[::-1], window)[..., jax.random.permutation(key, 3)]
-            window = jnp.where(flip, self.box - window, window)
-            return window + velocity * jnp.arange(HISTORY + 1)[:, None, None]
+            return jnp.where(flip, self.box - window, window)
 
         keys = jax.random.split(swap, batch)
-        return jnp.concatenate([*jax.vmap(one)(start, keys, backwards, flip, velocity)], axis=1)
+        return jnp.concatenate([*jax.vmap(one)(start, keys, backwards, flip)], axis=1)
 
     def trainer(self, optimizer, batch, noise):
         """A step of training: (weights, state, key) -> (weights, state, loss)."""
@@ -143,7 +143,7 @@ class World:
 
             def loss(weights):
                 predicted = nnx.merge(self.definition, weights)(graph, seen)
-                return jnp.square(predicted - change / self.acc_std).mean()
+                return jnp.abs(predicted - change / self.acc_std).mean()
 
             value, gradient = jax.value_and_grad(loss)(weights)
             updates, state = optimizer.update(gradient, state)
@@ -179,7 +179,7 @@ class World:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", help="a folder with lagrange-lj3d")
-    parser.add_argument("--steps", type=int, default=4000, help="of training")
+    parser.add_argument("--steps", type=int, default=1500, help="of training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--picture", default="particles.png", help="where it is written")
     parser.add_argument("--smoke", action="store_true", help="tiny, in seconds")

@@ -173,7 +173,7 @@ def fit(series, both, hops, args, width, steps, batch):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", help="a folder with metr-la")
-    parser.add_argument("--steps", type=int, default=400, help="of training")
+    parser.add_argument("--steps", type=int, default=120, help="of training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--picture", default="traffic.png", help="where it is written")
     parser.add_argument("--smoke", action="store_true", help="tiny, in seconds")
