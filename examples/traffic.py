@@ -198,12 +198,12 @@ def main():
     found["average at that time"] = usual[rows % DAY].swapaxes(1, 2)
     found["last measurement"] = np.broadcast_to(series[first + STEPS - 1].T, truth.shape)
 
-    print("mean absolute error in miles per hour   15 min  30 min  60 min")
+    print("mean absolute error in miles per hour     15 min  30 min  60 min")
     for name, speeds in found.items():
         errors = [np.nanmean(np.abs(speeds - truth)[at]) for at in (2, 5, 11)]
-        print(f"{name:38} {errors[0]:7.2f} {errors[1]:7.2f} {errors[2]:7.2f}")
+        print(f"{name:40} {errors[0]:7.2f} {errors[1]:7.2f} {errors[2]:7.2f}")
     for name, errors in PAPER.items():
-        print("{:38} {:7.2f} {:7.2f} {:7.2f}".format(f"paper, real speeds: {name}", *errors))
+        print("{:40} {:7.2f} {:7.2f} {:7.2f}".format(f"paper, real speeds: {name}", *errors))
     print(f"{time.perf_counter() - begun:.0f} s")
     picture(args.picture, truth, found)
 
