@@ -17,7 +17,7 @@ from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose
 from gnnjit.lower.xla import dense
-from tests.lower.requests import request
+from lower.requests import request
 
 FAN_IN = 3
 

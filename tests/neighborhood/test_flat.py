@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sample.exact import check_chances
 
 import gnnjit
 from gnnjit.errors import SampleError
 from gnnjit.neighborhood import HDG, Records, anchors, hops, random_walks, select
 from gnnjit.sample import Workers
-from tests.neighborhood.naive import in_neighbors
-from tests.sample.exact import check_chances
+from neighborhood.naive import in_neighbors
 
 Edges = dict[tuple[int, int], float]
 

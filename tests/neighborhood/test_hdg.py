@@ -15,7 +15,7 @@ from gnnjit.compiler.explain import Explanation
 from gnnjit.errors import GraphError, SampleError
 from gnnjit.graph.by_destination import ByDestination
 from gnnjit.neighborhood import HDG, direct, metapaths
-from tests.neighborhood.naive import instances, movies
+from neighborhood.naive import instances, movies
 
 PATHS = [["m", "d", "m"], ["m", "a", "m"]]
 

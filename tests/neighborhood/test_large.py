@@ -17,7 +17,7 @@ from gnnjit.errors import GraphError
 from gnnjit.neighborhood import HDG, metapaths, random_walks
 from gnnjit.sample import NeighborSampler
 from gnnjit.streaming import StreamedGraph
-from tests.neighborhood.naive import movies
+from neighborhood.naive import movies
 
 pooled = gnnjit.layer(lambda v, e, w: v @ w + gnnjit.sum(e.data * jnp.tanh(e.src @ w)))
 

@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from sample.exact import check_chances
 
 import gnnjit
 from gnnjit.errors import SampleError
 from gnnjit.neighborhood import metapaths
 from gnnjit.sample import Workers
-from tests.neighborhood.naive import in_neighbors, instances, movies, same, walks_to
-from tests.sample.exact import check_chances
+from neighborhood.naive import in_neighbors, instances, movies, same, walks_to
 
 PATHS = [["m", "d", "m"], ["m", "a", "m"], ["rev_plays", "plays", "rev_directs", "directs"]]
 

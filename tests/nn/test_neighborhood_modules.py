@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from neighborhood.naive import in_neighbors, instances, movies
 
 import gnnjit
 from gnnjit import neighborhood
 from gnnjit.errors import LayerError
 from gnnjit.nn import MAGNN, PGNN, JKNet, PinSage
-from tests.neighborhood.naive import in_neighbors, instances, movies
 
 GRAPH = gnnjit.Graph.from_edges(
     [0, 1, 2, 0, 3, 4, 5, 1, 2, 2], [1, 2, 0, 3, 4, 5, 0, 1, 3, 3], num_nodes=7

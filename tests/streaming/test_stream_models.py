@@ -115,6 +115,6 @@ def test_training_keeping_nothing_on_the_device():
 @pytest.mark.once
 def test_a_wrong_merge_would_be_seen(monkeypatch):
     """The comparison is as sharp as it has to be: exp sums that are not rescaled fail it."""
-    monkeypatch.setattr(partial_results, "_rescaled", lambda total, top, new: total)
+    monkeypatch.setattr(partial_results, "rescaled", lambda total, top, new: total)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         assert_trains_alike("gat", 2, 2, EDGES)

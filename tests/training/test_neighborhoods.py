@@ -9,6 +9,7 @@ import types
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from neighborhood.naive import movies
 
 from gnnjit import TypedGraph, neighborhood
 from gnnjit.data import Dataset, LinkDataset, caveman, open_dataset
@@ -18,7 +19,6 @@ from gnnjit.training import pairs as of_pairs
 from gnnjit.training.metrics import auc
 from gnnjit.training.neighborhoods import select, there_and_back
 from gnnjit.training.tasks import drawn_split
-from tests.neighborhood.naive import movies
 
 BASE = TrainConfig(model="jknet", hidden=8, dropout=0.1, lr=0.02, weight_decay=0.0, epochs=30)
 MAGNN = BASE.replace(model="magnn", layers=1, heads=2, epochs=3)
