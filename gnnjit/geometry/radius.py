@@ -112,11 +112,12 @@ class RadiusSearch:
         if not (isinstance(slack, int | float) and slack >= 1):
             raise GraphError(f"slack is {shown(slack)}, expected a number >= 1")
         graphs = read_graphs(graph_index, x.shape[0])
-        held = np.ones(len(x), bool) if mask is None else np.asarray(mask, bool)
+        mask = None if mask is None else np.asarray(mask, bool)
+        held = np.ones(len(x), bool) if mask is None else mask
         search = cls._empty(
             np.asarray(x)[held], _read_cutoff(cutoff, sides), sides, graphs, bool(loops)
         )
-        cell, _ = _cell(x, mask, sides, search.periodic, search)
+        cell, _ = _cell(x, mask, sides, search)
         own = np.zeros(len(x), int) if graphs is None else graphs
         most = cells.most_in_a_row(np.asarray(cell)[held], own[held], search.shape, search.periodic)
         search = dataclasses.replace(search, room=max(1, math.ceil(slack * most)))
@@ -275,7 +276,7 @@ def _pairs(
     `bool[]`, whether cells are large enough."""
     mask = None if mask is None else jnp.asarray(mask, bool)
     sides = search.box if box is None else box
-    cell, fits = _cell(x, mask, sides, search.periodic, search)
+    cell, fits = _cell(x, mask, sides, search)
     graphs = None if graphs is None else jnp.asarray(graphs)
     found = cells.sort(cell, graphs, mask, search.shape)
     other, valid, most = cells.around(found, search.shape, search.periodic, search.room)
@@ -294,18 +295,16 @@ def _pairs(
     return other, found.order, near, most, fits
 
 
-def _cell(
-    x: jax.Array, mask: Any, sides: Any, periodic: tuple[bool, ...], search: RadiusSearch
-) -> tuple[jax.Array, jax.Array]:
+def _cell(x: jax.Array, mask: Any, sides: Any, search: RadiusSearch) -> tuple[jax.Array, jax.Array]:
     """`int[N, D]`, the cell of each particle; `bool[]`, whether cells are large enough."""
     count = jnp.asarray(search.cells, jnp.int32)
     low = x.min(axis=0, initial=jnp.inf, where=None if mask is None else mask[:, None])
     low = jnp.where(jnp.isfinite(low), low, 0)
     cell = jnp.floor((x - low) / jnp.asarray(search.widths, x.dtype))
     cell = jnp.clip(cell, 0, (count - 1).astype(x.dtype)).astype(jnp.int32)
-    if not any(periodic):
+    if not any(search.periodic):
         return cell, jnp.asarray(True)
-    wraps = jnp.asarray(periodic)
+    wraps = jnp.asarray(search.periodic)
     length = jnp.where(wraps, jnp.broadcast_to(jnp.asarray(sides, x.dtype), count.shape), 1)
     wide = length / count
     wrapped = jnp.floor(x / wide).astype(jnp.int32) % count

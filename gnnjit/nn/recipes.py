@@ -364,7 +364,7 @@ _jknet = Recipe(
     epochs=200,
     patience=50,
     split="random",
-    source="Xu et al. 2018, section 6.1",
+    source="after Xu et al. 2018",
 )
 _magnn = dataclasses.replace(
     _han,
@@ -373,13 +373,13 @@ _magnn = dataclasses.replace(
     dropout=0.5,
     epochs=100,
     patience=30,
-    source="Fu et al. 2020, section 5.3",
+    source="after Fu et al. 2020",
 )
 _pinsage = dataclasses.replace(
     _lightgcn,
     model="pinsage",
     layers=2,
-    source="Ying et al. 2018; as a baseline of Wang et al. 2019 (NGCF), section 4.2.2",
+    source="LightGCN's, for the layers of Ying et al. 2018",
 )
 _pgnn = Recipe(
     "pgnn",
@@ -391,7 +391,7 @@ _pgnn = Recipe(
     epochs=500,
     patience=None,
     evaluate_every=10,
-    source="You et al. 2019, section 6.2, and the authors' code",
+    source="after You et al. 2019 and the authors' code",
 )
 
 RECIPES: dict[tuple[str, str], Recipe] = {
