@@ -120,6 +120,11 @@ def of_kind(v, e, w):
 
 
 @gnnjit.layer
+def bent(v, e):
+    return gnnjit.sum(jnp.tanh(e.data + jnp.abs(e.src)) * e.src)
+
+
+@gnnjit.layer
 def distance(v, e):
     return gnnjit.sum(jnp.abs(v) * e.src)
 
@@ -187,6 +192,7 @@ CASES = {
     "extremes-in-full-precision": Case(largest, (4,), None, ((4, 8),)),
     "fuse-scatter-apply-gather": Case(attention, (4,), None, ((4, 8), (2, 8))),
     "sink-row-arithmetic": Case(distance, (4,)),
+    "sink-derived-values": Case(bent, (4,), (4,)),
     "sink-zeros": Case(by_type, (4,), "int32"),
     "store-shared-products": Case(
         edge_network, (32,), None, ((32, 32),), gradient=EDGE_NETWORK_GRADIENT

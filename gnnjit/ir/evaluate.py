@@ -13,6 +13,7 @@ from jax import lax
 
 from gnnjit import _compat
 from gnnjit.ir import varying
+from gnnjit.ir.elementwise import ELEMENTWISE
 from gnnjit.ir.program import Atom, Lax, Literal, Program, Value, op_key
 from gnnjit.ir.space import Space
 
@@ -93,8 +94,22 @@ def bind_in_space(op: Lax, args: Sequence[Any], batched: Sequence[bool]) -> list
     """Apply the primitive to all elements of a space; `batched` says which args have one each."""
     if not any(batched):
         return bind(op, args)
+    if op.name in ELEMENTWISE and (same := _same_shapes(args, batched)) is not None:
+        return bind(op, same)  # what `vmap` says, without its trace
     axes = [0 if b else None for b in batched]
     return jax.vmap(lambda *xs: bind(op, xs), in_axes=axes)(*args)
+
+
+def _same_shapes(args: Sequence[Any], batched: Sequence[bool]) -> list[Any] | None:
+    """The arguments of an elementwise primitive over a whole space, if each is of one shape."""
+    whole = next(jnp.shape(x) for x, b in zip(args, batched, strict=True) if b)
+    expected = [whole if b else whole[1:] for b in batched]
+    if expected != [jnp.shape(x) for x in args]:
+        return None
+    into = tuple(range(1, len(whole)))
+    return [
+        x if b else lax.broadcast_in_dim(x, whole, into) for x, b in zip(args, batched, strict=True)
+    ]
 
 
 def literal_array(lit: Literal) -> jax.Array:

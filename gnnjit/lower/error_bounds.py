@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from gnnjit import _compat
 from gnnjit.ir.evaluate import bind, literal_array
@@ -64,14 +65,11 @@ def _propagate(eqn: Equation, xs: list[Any], off: list[Error], outs: list[Any]) 
     totals: list[Error] = [None] * len(outs)
     if eqn.op.name not in _EXACT:
         units = 1 if eqn.op.name in _ARITHMETIC else FEW
-        totals = [
-            _rounding(o, units * jnp.abs(o)) if f else None
-            for o, f in zip(outs, inexact, strict=True)
-        ]
+        totals = [_rounding(o, units) if f else None for o, f in zip(outs, inexact, strict=True)]
     for i, e in enumerate(off):
         if e is not None:
             moved = zip(totals, _move(eqn, xs, outs, i, e), inexact, strict=True)
-            totals = [_plus(t, jnp.abs(m)) if f else None for t, m, f in moved]
+            totals = [_plus(t, lax.abs(m)) if f else None for t, m, f in moved]
     return totals
 
 
@@ -97,14 +95,14 @@ def _move(eqn: Equation, xs: list[Any], outs: list[Any], i: int, error: Any) -> 
 
 def _sum(eqn: Equation, x: Any, error: Error) -> Any:
     assert isinstance(eqn.op, Lax)
-    return bind(eqn.op, [_plus(error, _rounding(x, 2 * jnp.abs(x)))])[0]
+    return bind(eqn.op, [_plus(error, _rounding(x, 2))])[0]
 
 
 def _product(eqn: Equation, xs: list[Any], off: list[Error]) -> Any:
     """At least `|a| (error of b) + (error of a) |b|`, and the rounding of the sum."""
     a, b = xs
-    total = _most(eqn, _plus(off[0], _rounding(a, 2 * jnp.abs(a))), b)  # a sum of many rounds often
-    return total if off[1] is None else total + _most(eqn, a, off[1])
+    total = _most(eqn, _plus(off[0], _rounding(a, 2)), b)  # a sum of many rounds often
+    return total if off[1] is None else lax.add(total, _most(eqn, a, off[1]))
 
 
 def _most(eqn: Equation, a: Any, b: Any) -> Any:
@@ -117,25 +115,30 @@ def _most(eqn: Equation, a: Any, b: Any) -> Any:
         free = [k for k in range(x.ndim) if k not in (*summed, *batch)]
         order = [*batch, *free, *summed]
         axes = tuple(range(len(order) - len(summed), len(order)))
-        norms.append((_norm(jnp.transpose(x, order), axes), len(free)))
+        norms.append((_norm(lax.transpose(x, order), axes), len(free)))
     (left, columns), (right, _) = norms
     batch = left.ndim - columns
-    shape = (*right.shape[:batch], *[1] * columns, *right.shape[batch:])
-    return jnp.reshape(left, left.shape + (1,) * (right.ndim - batch)) * jnp.reshape(right, shape)
+    shape = (*left.shape, *right.shape[batch:])
+    axes = (*range(batch), *range(left.ndim, len(shape)))
+    left = lax.broadcast_in_dim(left, shape, range(left.ndim))
+    return lax.mul(left, lax.broadcast_in_dim(right, shape, axes))
 
 
 def _norm(x: Any, axes: tuple[int, ...]) -> Any:
     """Over these axes; scaled, so that no square overflows."""
-    largest = jnp.max(jnp.abs(x), axes, keepdims=True)
-    scale = jnp.where(largest > jnp.finfo(x.dtype).tiny, 1 / largest, 0)
-    squares = jnp.sum(jnp.square(x * scale), axes)
-    return jnp.squeeze(largest, axes) * jnp.sqrt(squares)
+    largest = lax.reduce_max(lax.abs(x), axes)
+    zero, one, tiny = (lax.full_like(largest, c) for c in (0, 1, jnp.finfo(x.dtype).tiny))
+    scale = lax.select(lax.gt(largest, tiny), lax.div(one, largest), zero)
+    kept = tuple(k for k in range(x.ndim) if k not in axes)
+    scaled = lax.mul(x, lax.broadcast_in_dim(scale, x.shape, kept))
+    return lax.mul(largest, lax.sqrt(lax.reduce_sum(lax.square(scaled), axes)))
 
 
-def _rounding(like: Any, size: Any) -> Any:
-    """The rounding of a result of magnitude `size`."""
-    return jnp.asarray(jnp.finfo(like.dtype).eps, like.dtype) * size
+def _rounding(x: Any, units: int) -> Any:
+    """The rounding of a result, in units of its last place."""
+    size = lax.abs(x)
+    return lax.mul(size, lax.full_like(size, units * float(jnp.finfo(x.dtype).eps)))
 
 
 def _plus(a: Error, b: Any) -> Any:
-    return b if a is None else a + b
+    return b if a is None else lax.add(a, b)

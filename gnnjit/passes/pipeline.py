@@ -28,6 +28,7 @@ from gnnjit.passes.scores_as_products import MOST, ScoresAsProducts
 from gnnjit.passes.share_subexpressions import ShareSubexpressions
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.passes.sink_broadcasts import SinkBroadcasts
+from gnnjit.passes.sink_derived_values import SinkDerivedValues
 from gnnjit.passes.sink_into_sequences import SinkIntoSequences
 from gnnjit.passes.sink_picked_matrices import SinkPickedMatrices
 from gnnjit.passes.sink_row_arithmetic import SinkRowArithmetic
@@ -197,6 +198,7 @@ LOWERING: tuple[Row, ...] = (
     Row(SinkPickedMatrices),
     Row(SinkScaling, lambda o: SinkScaling(every=True), "scale_on_edges"),
     Row(SinkRowArithmetic, when="scale_on_edges"),
+    Row(SinkDerivedValues, when="scale_on_edges"),
     Row(SinkZeros),
     Row(StoreSharedProducts, when="store_shared"),
     Row(FuseScatterApplyGather),

@@ -68,6 +68,7 @@ class FeatureBlocks(TraversalCode):
     def emit_work_in_blocks(self) -> None:
         """Take tasks, block by block, until none is left."""
         self.begin("work")
+        self.m.as_it_stands()
         b, m, block = self.b, self.m, self.spec.outer_block
         assert block is not None
         threads, count = I64(self.spec.config.threads), I64(block.count)

@@ -164,6 +164,7 @@ class Handler(Frame, FeatureBlocks):
     def emit_work(self) -> None:
         """Take tasks until none is left."""
         self.begin("work")
+        self.m.as_it_stands()
         b = self.b
         row_tasks, tasks = self.word(Word.ROW_TASKS), self.word(Word.TASKS)
         head, body, done = (b.append_basic_block(n) for n in ("take", "run", "none"))
@@ -198,6 +199,7 @@ class Handler(Frame, FeatureBlocks):
 
     def emit_helper(self) -> None:
         self.begin("helper")
+        self.m.as_it_stands()
         if self.save_mode:
             mine = self.m.stack(1)
             self.m.call("llvm.x86.sse.stmxcsr", ir.VoidType(), [mine])
@@ -218,6 +220,7 @@ class Handler(Frame, FeatureBlocks):
 
     def emit_entry(self, name: str) -> None:
         frame = self.begin_entry(name, self.spec.lanes)
+        self.m.as_it_stands()
         self._create_job(frame)
         if self.spec.packed:
             self.local("packing", self.job)
@@ -234,8 +237,7 @@ class Handler(Frame, FeatureBlocks):
 
     def _create_job(self, frame: ir.Value) -> None:
         b, spec = self.b, self.spec
-        pointers, (rows, capacity, sources) = self._call_arrays(frame)
-        slots = self.m.index(pointers[0], rows, spec.index_dtypes.indptr)
+        pointers, (rows, slots, capacity, sources) = self.call_arrays(frame)
         row_tasks = self._pieces(b.add(rows, slots))
         blocks = spec.outer_block.count if spec.outer_block else 1
         tasks = b.mul(row_tasks, I64(blocks))
@@ -269,8 +271,8 @@ class Handler(Frame, FeatureBlocks):
             self.m.call("llvm.x86.sse.stmxcsr", ir.VoidType(), [self.place(Word.MODE)])
         self.tasks, self.keys = tasks, b.add(rows, slots)
 
-    def _call_arrays(self, frame: ir.Value) -> tuple[list[ir.Value], tuple[ir.Value, ...]]:
-        """The arrays of a call; its rows, capacity, and sources where those are copied."""
+    def call_arrays(self, frame: ir.Value) -> tuple[list[ir.Value], tuple[ir.Value, ...]]:
+        """The arrays of a call; its rows, slots, capacity, and sources where those are copied."""
         spec = self.spec
         first = spec.index_arrays if spec.needs_edge or spec.grouped else 2
         count = first + len(spec.body.inputs) + len(spec.starts)
@@ -280,8 +282,9 @@ class Handler(Frame, FeatureBlocks):
         structure += structure[-1:] * (spec.index_arrays - first)
         pointers = [self.data(a) for a in [*arguments[first:], *results]]
         rows = self.b.sub(self.length(arguments[0]), I64(1))
+        slots = self.m.index(structure[0], rows, spec.index_dtypes.indptr)
         sources = self.length(arguments[first + spec.copied[0][0]]) if spec.copied else I64(0)
-        return [*structure, *pointers], (rows, self.length(arguments[1]), sources)
+        return [*structure, *pointers], (rows, slots, self.length(arguments[1]), sources)
 
     def _pieces(self, keys: ir.Value) -> ir.Value:
         return self.b.sdiv(self.b.add(keys, I64(self.piece - 1)), I64(self.piece))

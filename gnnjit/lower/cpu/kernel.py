@@ -295,9 +295,7 @@ def product(a: jax.Array, b: jax.Array) -> jax.Array:
     """`a.T @ b`, for `a: [N, F]` and `b: [N, G]` with few features."""
     (left, right), dtype = (a.shape[1], b.shape[1]), np.dtype(a.dtype)
     name = _product_target(left, right, dtype, default_config())
-    count = jnp.array([0, a.shape[0]], jnp.int32)
-    # The kernel is a traversal without neighbours: of the first `a` it takes the length.
-    (out,) = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct((left, right), dtype)])(count, a, a, b)
+    (out,) = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct((left, right), dtype)])(a, b)
     return out
 
 

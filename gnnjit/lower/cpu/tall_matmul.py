@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 from jax import lax
+from llvmlite import ir
 
 from gnnjit.ir.build import elementwise
 from gnnjit.ir.program import Builder, Program, Reduce, Value
 from gnnjit.ir.space import Space
+from gnnjit.lower.cpu import ffi_abi
 from gnnjit.lower.cpu.ffi_handler import Handler
 from gnnjit.lower.cpu.outer_products import Products
 from gnnjit.lower.cpu.simd import I64, PTR
@@ -47,7 +49,15 @@ class TallProduct(Handler):
     """A kernel whose task multiplies some consecutive rows of `a` and `b`.
 
     There is one row, whose edges are the elements: its own key is 0, element `i` has key `i + 1`.
+    A call has `a` and `b` alone: a graph of constants would be one more array for XLA to make.
     """
+
+    def call_arrays(self, frame: ir.Value) -> tuple[list[ir.Value], tuple[ir.Value, ...]]:
+        a, b = (self.buffer(frame, ffi_abi.FRAME_ARGS, i) for i in range(2))
+        out = self.buffer(frame, ffi_abi.FRAME_RETS, 0)
+        nothing = [self.data(a)] * self.spec.index_arrays
+        elements = self.length(a)
+        return [*nothing, *map(self.data, (a, b, out))], (I64(1), elements, elements, I64(0))
 
     def emit_task(self, name: str) -> None:
         task, _, _ = self.begin(name, I64, I64, PTR)

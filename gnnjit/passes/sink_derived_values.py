@@ -1,0 +1,57 @@
+"""`sink-derived-values`: what little arithmetic makes of values that edges read, edges make.
+
+before:  f: bool[dst, 4] = is_finite(m)            after:  f: bool[edge, 4] = is_finite(m[v])
+         z: f32[4] = broadcast_in_dim(0.0)                 z: f32[edge, 4] = broadcast_in_dim(0.0)
+         t: f32[dst, 4] = select_n(f, z, m)                t: f32[edge, 4] = select_n(f, z, m[v])
+         y = sum over (u -> v) of exp(s - t[v]) * m[v]     y = sum ... of exp(s - t) * m[v]
+
+A kernel has `m[v]` in registers. Reading `t[v]` beside it, of whichever endpoint, costs more than
+the two instructions that make it, and the array of all `t` would be one more to write. Constants
+go with it: an array that repeats one number is a register to a kernel.
+
+Legal: the same operations run on the same values. Refuses what something besides edges and their
+reductions reads, operations of more than one instruction, and those of a value that no edge reads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Reduce
+from gnnjit.ir.space import Space
+from gnnjit.passes.analysis.move_to_edges import sink, sinkable
+
+_INSTRUCTIONS = frozenset(
+    """
+    abs add add_any and eq ge gt is_finite le lt max min mul ne neg not or select_n stop_gradient
+    sub
+    """.split()
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class SinkDerivedValues:
+    name: str = "sink-derived-values"
+
+    def __call__(self, program: Program) -> Program:
+        found = sinkable(program, _is_cheap)
+        while some := _of_unread_values(program, found):
+            # What read the results of those is left without them.
+            found = {e for e in sinkable(program, (found - some).__contains__)}
+        return sink(program, found)
+
+
+def _of_unread_values(program: Program, moved: set[Equation]) -> set[Equation]:
+    """Those of `moved` with an operand that no edge would have without them."""
+    known: set[Atom] = {o for e in moved for o in e.outputs}
+    for eqn in program.equations:
+        if eqn not in moved and (eqn.space is Space.EDGE or isinstance(eqn.op, Reduce)):
+            known.update(eqn.inputs)
+    return {e for e in moved if not all(isinstance(a, Literal) or a in known for a in e.inputs)}
+
+
+def _is_cheap(eqn: Equation) -> bool:
+    if not isinstance(eqn.op, Lax) or eqn.space is Space.EDGE:
+        return False
+    constant = all(isinstance(a, Literal) for a in eqn.inputs)
+    return eqn.op.name in _INSTRUCTIONS or (eqn.op.name == "broadcast_in_dim" and constant)
