@@ -174,10 +174,16 @@ class _Sum:
         that was divided by `count`."""
         where = self.eqn.location
         if all(f.inverse for f in outside) and len(outside) == 1:
-            over = count if is_softmax_total(outside[0].atom, self.made) else None
-            divisor = self.materialise(outside[0], summed.shape, summed.space, over)
-            result = build.combine(self.builder, lax.div, summed, divisor, where)
-            count = None if over is not None else count
+            (factor,) = outside
+            if is_softmax_total(factor.atom, self.made) and count is not None:
+                # At least 1 over a few times the number of edges: its inverse is in range.
+                few = math.prod(factor.atom.shape) < summed.size
+                other = self.materialise(factor, summed.shape, summed.space, count, inverted=few)
+                count = None
+            else:
+                few, other = False, self.materialise(factor, summed.shape, summed.space)
+            fn: Callable = lax.mul if few else lax.div
+            result = build.combine(self.builder, fn, summed, other, where)
         else:
             scale = self.product(outside, summed.shape, safe=summed.space)
             result = build.mul(self.builder, scale, summed, where)
@@ -193,7 +199,11 @@ class _Sum:
         shape: tuple[int, ...],
         safe: Space | None,
         over: Value | None = None,
+        *,
+        inverted: bool = False,
     ) -> Atom:
+        """The factor as a value of `shape`; 1 where a vertex of `safe` has no edges; times the
+        inverse of `over`; `inverted` before it is repeated."""
         where = self.eqn.location
         atom = widened(self.builder, self.builder[factor.atom], self.dtype, where)
         if over is not None:
@@ -205,6 +215,9 @@ class _Sum:
             some = build.has_edges(self.builder, safe, atom.shape, where)
             one = build.constant(self.builder, 1, atom.shape, atom.dtype)
             atom = build.elementwise(self.builder, lax.select_n_p.bind, [some, one, atom], where)
+        if inverted:
+            one = build.constant(self.builder, 1, atom.shape, atom.dtype)
+            atom = build.combine(self.builder, lax.div, one, atom, where)
         atom = build.broadcast(self.builder, atom, factor.shape, where)
         for op in reversed(factor.broadcasts):
             atom = build.emit_op(self.builder, op, [atom], where)

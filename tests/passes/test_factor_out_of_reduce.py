@@ -2,9 +2,10 @@
 
 import pytest
 
+from gnnjit.ir.space import Space
 from gnnjit.passes.factor_out_of_reduce import FactorOutOfReduce
 
-from .golden import fires, refuses
+from .golden import fires, program, refuses
 
 
 def test_fires_on_a_factor():
@@ -87,3 +88,30 @@ def test_refuses_integers():
           return b
         """,
     )
+
+
+def test_rows_are_multiplied_by_the_inverse_of_a_softmax_total_of_their_head():
+    """One division a head, not one a feature."""
+    before = program("""\
+        layer f(s: f32[edge, 2], x: f32[src, 2, 8])
+          m: f32[dst, 2] = max over (u -> v) of s
+          t: f32[dst, 2] = stop_gradient(m)
+          b: f32[edge, 2] = at_most(s, t[v])
+          d: f32[edge, 2] = b - t[v]
+          w: f32[edge, 2] = exp(d)
+          n: f32[dst, 2] = sum over (u -> v) of w
+          z: bool[dst, 2] = n == 0.0
+          o: f32[2] = broadcast_in_dim(1.0, broadcast_dimensions=(), shape=(2,))
+          q: f32[dst, 2] = select_n(z, n, o)
+          p: f32[edge, 2] = w / q[v]
+          r: f32[edge, 2, 8] = broadcast_in_dim(p, broadcast_dimensions=(0,), shape=(2, 8))
+          y: f32[edge, 2, 8] = r * x[u]
+          g: f32[dst, 2, 8] = sum over (u -> v) of y
+          return g
+        """)
+    after = FactorOutOfReduce()(before)
+    divided = [e.outputs[0] for e in after.equations if e.op.name == "div"]
+    of_heads = [v for v in divided if v.space is Space.DST and v.shape]
+    assert [v.shape for v in of_heads] == [(2,)]
+    last = after.outputs[0]
+    assert next(e.op.name for e in after.equations if last in e.outputs) == "mul"
