@@ -91,7 +91,9 @@ def test_names_of_sample() -> None:
 
 
 def test_names_of_geometry() -> None:
-    assert names(gnnjit.geometry) == ["Found", "RadiusSearch", "displacement", "nearest", "radius"]
+    assert names(gnnjit.geometry) == [
+        "Found", "NearestSearch", "RadiusSearch", "displacement", "nearest", "radius",
+    ]  # fmt: skip
 
 
 def test_names_of_neighborhood() -> None:
@@ -271,6 +273,9 @@ FUNCTIONS = {
         "(positions, cutoff, *, box=None, graph_index=None, mask=None, loops=False)"
     ),
     "geometry.nearest": ("(positions, k, *, box=None, graph_index=None, mask=None, loops=False)"),
+    "geometry.NearestSearch.fit": (
+        "(positions, k, *, box=None, graph_index=None, mask=None, loops=False, slack=1.25)"
+    ),
     "geometry.displacement": "(a, b, box=None)",
     "interop.jax_md.from_neighbor_list": "(neighbors)",
     "interop.dgl.from_heterograph": "(heterograph)",

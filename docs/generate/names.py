@@ -102,7 +102,7 @@ SECTIONS = (
         "Edges from positions",
         "All pairs within a radius, or the nearest of each, in open and periodic boxes.",
         "gnnjit.geometry",
-        "RadiusSearch Found radius nearest displacement",
+        "RadiusSearch NearestSearch Found radius nearest displacement",
     ),
     Section(
         "streaming",
@@ -155,7 +155,8 @@ SECTIONS = (
         "Classifiers and recipes",
         "Stacks of modules, and hyperparameters from the literature.",
         "gnnjit.nn.recipes",
-        "Classifier GraphClassifier Embedded TypedClassifier LinkPredictor Recommender "
+        "Classifier GraphClassifier Embedded TypedClassifier LinkPredictor "
+        "PathPredictor Recommender "
         "HopClassifier MetapathClassifier PositionModel build build_graph MODELS MODELS_OF "
         "RECIPES Recipe recipe_for data_options",
     ),

@@ -5,7 +5,7 @@ by destination, and whether it held everything. It knows graphs alone.
 """
 
 from gnnjit.geometry.box import displacement
-from gnnjit.geometry.nearest import nearest
+from gnnjit.geometry.nearest import NearestSearch, nearest
 from gnnjit.geometry.radius import Found, RadiusSearch, radius
 
-__all__ = ["Found", "RadiusSearch", "displacement", "nearest", "radius"]
+__all__ = ["Found", "NearestSearch", "RadiusSearch", "displacement", "nearest", "radius"]

@@ -112,17 +112,23 @@ class RadiusSearch:
         if not (isinstance(slack, int | float) and slack >= 1):
             raise GraphError(f"slack is {shown(slack)}, expected a number >= 1")
         graphs = read_graphs(graph_index, x.shape[0])
+        search = fit_cells(x, cutoff, sides, graphs, mask, bool(loops), slack)
         mask = None if mask is None else np.asarray(mask, bool)
-        held = np.ones(len(x), bool) if mask is None else mask
-        search = cls._empty(
-            np.asarray(x)[held], _read_cutoff(cutoff, sides), sides, graphs, bool(loops)
-        )
-        cell, _ = _cell(x, mask, sides, search)
-        own = np.zeros(len(x), int) if graphs is None else graphs
-        most = cells.most_in_a_row(np.asarray(cell)[held], own[held], search.shape, search.periodic)
-        search = dataclasses.replace(search, room=max(1, math.ceil(slack * most)))
         count = int(_search(x, None, graphs, mask, search).num_found)
         return dataclasses.replace(search, num_edges=math.ceil(slack * count))
+
+    def check(self, x: jax.Array, box: Any) -> None:
+        """Raises GraphError for positions of other dimensions, or a box where none was fitted."""
+        if x.shape[1] != len(self.cells):
+            raise GraphError(
+                f"positions have {x.shape[1]} dimensions, expected {len(self.cells)}, as "
+                "those that the search was fitted to"
+            )
+        if box is not None and self.box is None:
+            raise GraphError(
+                "box was given to a search fitted without one: pass box= to fit, which makes cells "
+                "that wrap around"
+            )
 
     @property
     def periodic(self) -> tuple[bool, ...]:
@@ -133,25 +139,6 @@ class RadiusSearch:
     def shape(self) -> tuple[int, ...]:
         """The number of graphs, and of cells along each axis."""
         return (self.num_graphs, *self.cells)
-
-    @classmethod
-    def _empty(
-        cls, x: np.ndarray, cutoff: float, box: tuple[float, ...] | None, graphs: Any, loops: bool
-    ) -> RadiusSearch:
-        """With as many cells along each axis as are larger than the radius, and no room."""
-        num_graphs = 1 if graphs is None else int(graphs.max(initial=0)) + 1
-        extent = np.ptp(x, axis=0) if len(x) else np.zeros(x.shape[1])
-        sides = np.array(box or (0,) * x.shape[1])
-        length = np.where(sides > 0, sides, extent)
-        wanted = np.maximum(1, np.floor(length / (MARGIN * cutoff)).clip(max=1 << 20))
-        most = max(1, min(MOST_CELLS, 4 * len(x)) // num_graphs)
-        while np.prod(wanted) > most:
-            wanted = np.where(wanted == wanted.max(), np.floor(0.9 * wanted), wanted)
-        widths = np.maximum(length / wanted, MARGIN * cutoff)
-        return cls(
-            cutoff, box, tuple(int(n) for n in wanted), tuple(widths.tolist()), 1, 1, num_graphs,
-            loops,
-        )  # fmt: skip
 
     def __call__(
         self,
@@ -173,16 +160,7 @@ class RadiusSearch:
                 concrete and a capacity does not hold.
         """
         x = read_positions(positions)
-        if x.shape[1] != len(self.cells):
-            raise GraphError(
-                f"positions have {x.shape[1]} dimensions, expected {len(self.cells)}, as "
-                "those that the search was fitted to"
-            )
-        if box is not None and self.box is None:
-            raise GraphError(
-                "box was given to a search fitted without one: pass box= to fit, which makes cells "
-                "that wrap around"
-            )
+        self.check(x, box)
         graphs = read_graphs(graph_index, x.shape[0])
         found = _search(x, box, graphs, mask, self)
         if not is_traced(*jax.tree.leaves(found)) and bool(found.overflow):
@@ -192,6 +170,47 @@ class RadiusSearch:
                 "edges): fit a new one to them"
             )
         return found
+
+
+def fit_cells(
+    x: jax.Array,
+    cutoff: float,
+    sides: tuple[float, ...] | None,
+    graphs: Any,
+    mask: Any,
+    loops: bool,
+    slack: float,
+) -> RadiusSearch:
+    """A search whose cells hold `slack` times these concrete positions, without room for edges.
+
+    Raises GraphError where the radius is none, or more than half of a periodic side.
+    """
+    held = np.ones(len(x), bool) if mask is None else np.asarray(mask, bool)
+    cutoff = _read_cutoff(cutoff, sides)
+    search = _without_room(np.asarray(x)[held], cutoff, sides, graphs, loops)
+    cell, _ = _cell(x, None if mask is None else held, sides, search)
+    own = np.zeros(len(x), int) if graphs is None else graphs
+    most = cells.most_in_a_row(np.asarray(cell)[held], own[held], search.shape, search.periodic)
+    return dataclasses.replace(search, room=max(1, math.ceil(slack * most)))
+
+
+def _without_room(
+    x: np.ndarray, cutoff: float, box: tuple[float, ...] | None, graphs: Any, loops: bool
+) -> RadiusSearch:
+    """With as many cells along each axis as are larger than the radius, and no room."""
+    num_graphs = 1 if graphs is None else int(graphs.max(initial=0)) + 1
+    extent = np.ptp(x, axis=0) if len(x) else np.zeros(x.shape[1])
+    sides = np.array(box or (0,) * x.shape[1])
+    length = np.where(sides > 0, sides, extent)
+    wanted = np.maximum(1, np.floor(length / (MARGIN * cutoff)).clip(max=1 << 20))
+    most = max(1, min(MOST_CELLS, 4 * len(x)) // num_graphs)
+    while np.prod(wanted) > most:
+        wanted = np.where(wanted == wanted.max(), np.floor(0.9 * wanted), wanted)
+    widths = np.maximum(length / wanted, MARGIN * cutoff)
+    return RadiusSearch(
+        cutoff, box, tuple(int(n) for n in wanted), tuple(widths.tolist()), 1, 1, num_graphs,
+        loops,
+    )  # fmt: skip
 
 
 def radius(
@@ -275,12 +294,9 @@ def _pairs(
     places; `bool[N, W]`, which are within the radius; `int[]`, the most of a row of cells;
     `bool[]`, whether cells are large enough."""
     mask = None if mask is None else jnp.asarray(mask, bool)
-    sides = search.box if box is None else box
-    cell, fits = _cell(x, mask, sides, search)
-    graphs = None if graphs is None else jnp.asarray(graphs)
-    found = cells.sort(cell, graphs, mask, search.shape)
+    found, fits = cells_of(x, box, graphs, mask, search)
     other, valid, most = cells.around(found, search.shape, search.periodic, search.room)
-    sides = sides if any(search.periodic) else None
+    sides = (search.box if box is None else box) if any(search.periodic) else None
     apart = jnp.zeros(other.shape, x.dtype)
     for axis, column in enumerate(x.T):  # axis by axis: no [N, W, D] array
         side = None if sides is None else jnp.broadcast_to(jnp.asarray(sides), x.shape[1])[axis]
@@ -293,6 +309,15 @@ def _pairs(
     if mask is not None:
         near &= mask[:, None]
     return other, found.order, near, most, fits
+
+
+def cells_of(
+    x: jax.Array, box: Any, graphs: Any, mask: Any, search: RadiusSearch
+) -> tuple[cells.Sorted, jax.Array]:
+    """The vertices sorted into the search's cells; `bool[]`, whether cells are large enough."""
+    cell, fits = _cell(x, mask, search.box if box is None else box, search)
+    graphs = None if graphs is None else jnp.asarray(graphs)
+    return cells.sort(cell, graphs, mask, search.shape), fits
 
 
 def _cell(x: jax.Array, mask: Any, sides: Any, search: RadiusSearch) -> tuple[jax.Array, jax.Array]:

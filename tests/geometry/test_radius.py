@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 import gnnjit
 from gnnjit.errors import GraphError
-from gnnjit.geometry import RadiusSearch, displacement, nearest, radius
+from gnnjit.geometry import NearestSearch, RadiusSearch, displacement, nearest, radius
+
+by_distance = sys.modules["gnnjit.geometry.nearest"]
 
 
 def distances(x, box=None):
@@ -162,6 +165,7 @@ def test_equally_near_vertices_come_by_number():
 
 
 X = np.zeros((3, 2), np.float32)
+CORNERS = np.array([[0, 0], [0.5, 0.5]], np.float32)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +174,10 @@ X = np.zeros((3, 2), np.float32)
         (lambda: radius(X, 0.0), "cutoff is 0.0, expected a number > 0"),
         (lambda: radius(X, 1.0, box=1.5), "cutoff is 1 in a periodic box with a side of 1.5"),
         (lambda: radius(X, 1.0, box=[1, 2, 3]), r"box is \[1, 2, 3\], expected a side, or"),
+        (
+            lambda: radius(X, 1.0, box=np.eye(2)),
+            "pass the sides of an orthogonal box; triclinic boxes are not known here",
+        ),
         (lambda: radius(X[0], 1.0), r"positions are float32 of shape \(2,\), expected floats"),
         (lambda: radius(X.astype(int), 1.0), "positions are int32 of shape"),
         (lambda: radius(X * np.nan, 1.0), r"position 0 is \[nan, nan\], expected finite numbers"),
@@ -178,6 +186,12 @@ X = np.zeros((3, 2), np.float32)
         (lambda: RadiusSearch.fit(X, 1.0)(X[:, :1]), "positions have 1 dimensions, expected 2"),
         (lambda: nearest(X, 3), "k is 3, expected 1 to 2, the neighbours that a vertex of 3"),
         (lambda: jax.jit(lambda x: radius(x, 1.0))(X), "called on traced positions"),
+        (lambda: jax.jit(lambda x: NearestSearch.fit(x, 1))(X), "NearestSearch.fit was called on"),
+        (lambda: NearestSearch.fit(X, 1)(X[:, :1]), "positions have 1 dimensions, expected 2"),
+        (
+            lambda: NearestSearch.fit(CORNERS, 1, box=1.0),
+            "the 1 nearest of some vertex are further away than half of a periodic side",
+        ),
     ],
 )  # fmt: skip
 def test_errors(call, message):
@@ -187,3 +201,48 @@ def test_errors(call, message):
 
 def test_no_vertices():
     assert radius(np.zeros((0, 3), np.float32), 1.0).num_edges == 0
+
+
+@pytest.mark.parametrize(
+    ("box", "loops", "spread"),
+    [(None, False, 1), (1.0, True, 1), ((1.0, 0.0), False, 1), (None, False, 9)],
+)
+def test_nearest_in_cells_are_those_of_every_pair(monkeypatch, box, loops, spread):
+    """Also with a few that lie far from all others."""
+    rng = np.random.default_rng(5)
+    x = np.concatenate([rng.uniform(0, 1, (120, 2)), rng.uniform(0, spread, (2, 2))])
+    x = x.astype(np.float32)
+    graphs, mask = np.arange(122) % 2, np.arange(122) % 9 != 0
+    for more in ({}, {"graph_index": graphs, "mask": mask}):
+        every = nearest(x, 3, box=box, loops=loops, **more)
+        monkeypatch.setattr(by_distance, "MANY", 0)
+        in_cells = nearest(x, 3, box=box, loops=loops, **more)
+        monkeypatch.undo()
+        assert pairs_of(in_cells) == pairs_of(every)
+        np.testing.assert_array_equal(in_cells.dst, every.dst)
+
+
+def test_nearest_inside_jit_with_what_was_fitted_to_other_positions():
+    rng = np.random.default_rng(6)
+    x = rng.uniform(0, 1, (150, 2)).astype(np.float32)
+    search = NearestSearch.fit(x, 3, box=1.0, slack=2)
+    find = jax.jit(search)
+    moved = (x + rng.normal(0, 0.01, x.shape).astype(np.float32)) % 1
+    found = find(moved)
+    assert not found.overflow
+    assert int(found.num_found) == 450
+    np.testing.assert_array_equal(found.graph.src, nearest(moved, 3, box=1.0).src)
+    crowded = 0.1 * moved
+    assert find(crowded).overflow
+    with pytest.raises(
+        GraphError, match=r"particles in a row of cells, and these positions need more \("
+    ):
+        search(crowded)
+
+
+def test_equally_near_vertices_in_cells_come_by_number(monkeypatch):
+    grid = np.stack(np.meshgrid(*[np.arange(6.0)] * 2), -1).reshape(-1, 2).astype(np.float32)
+    grid = grid[np.random.default_rng(0).permutation(36)]
+    every = nearest(grid, 3, box=6.0)
+    monkeypatch.setattr(by_distance, "MANY", 0)
+    np.testing.assert_array_equal(nearest(grid, 3, box=6.0).src, every.src)
