@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from gnnjit.data.reading.collect import Collector
@@ -17,7 +19,7 @@ _LINES = 1 << 16
 
 
 def read_metis(
-    source: Source, *, store: VertexStore | None, watch: Watch
+    source: Source, *, store: VertexStore | None, block: int, watch: Watch
 ) -> tuple[Collector, dict[str, HostArray]]:
     """The edges of a .graph file, in the order of its lines, and the vertices' weights.
 
@@ -25,11 +27,14 @@ def read_metis(
     vertices and undirected edges, and what weights there are; line v after it the neighbours of
     vertex v, from 1. Each edge stands in two lines, and goes both ways.
 
+    Blocks of `block` bytes are read one after the other; of the whole file only the vertices'
+    weights are in memory, and the edges where there is no store.
+
     Raises:
       DataError: naming the file and the line.
     """
     where = str(source.path)
-    lines = ((i, line) for i, line in enumerate(source.text().split(b"\n"), 1) if line[:1] != b"%")
+    lines = _lines(source, block, watch)
     number, first = next(lines)
     head = _numbers(where, number, first)
     flags = str(head[2]).zfill(3) if len(head) > 2 else "000"
@@ -67,7 +72,6 @@ def read_metis(
         if vertex % _LINES == 0 or vertex == count:
             _give(collector, pieces, vertex, weighted)
             pieces = []
-            watch(f"reading {source.path.name}", vertex, count)
     if vertex != count or collector.rows != 2 * edges:
         raise DataError(
             f"{where}: says {count} vertices and {edges} edges, and has {vertex} lines with "
@@ -75,6 +79,18 @@ def read_metis(
             "it again."
         )
     return collector, {"weight": own.astype(np.float32)} if skip else {}
+
+
+def _lines(source: Source, block: int, watch: Watch) -> Iterator[tuple[int, bytes]]:
+    """The lines that are no comments, with their numbers. The last one may be a vertex without
+    neighbours and without an end, so an empty one follows all."""
+    number = 0
+    for part in source.blocks(block, watch):
+        for line in part.split(b"\n")[:-1]:
+            number += 1
+            if line[:1] != b"%":
+                yield number, line
+    yield number + 1, b""
 
 
 def _give(collector: Collector, pieces: list[HostArray], last: int, weighted: bool) -> None:

@@ -222,7 +222,7 @@ class _Reader:
 
     def _metis(self) -> EdgeList:
         collector, nodes = adjacency.read_metis(
-            Source(self._path), store=self._store, watch=self._watch
+            Source(self._path), store=self._store, block=self._block, watch=self._watch
         )
         return self._finish(collector, (), nodes)
 

@@ -11,6 +11,7 @@ import scipy.io
 import scipy.sparse as sp
 
 from gnnjit.data import own_dataset, read_edges
+from gnnjit.data.reading.streams import Source
 from gnnjit.errors import DataError
 
 ENDS = np.array([[0, 1], [1, 2], [2, 0], [2, 2]])
@@ -111,6 +112,24 @@ def test_metis(tmp_path):
     assert (edges.num_nodes, edges.nodes["weight"].tolist()) == (4, [[7], [1], [2], [9]])
 
 
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_metis_is_read_in_blocks(tmp_path, monkeypatch, size):
+    path = tmp_path / "m.graph"
+    path.write_text("4 2\n\n3 4\n% a comment\n2\n2\n")
+    monkeypatch.setattr(Source, "text", None)
+    assert triples(read_edges(path, block_bytes=size)) == [
+        (1, 2, 1),
+        (1, 3, 1),
+        (2, 1, 1),
+        (3, 1, 1),
+    ]
+    path.write_text("3 1\n2\n1")  # the line of a vertex without neighbours has no end
+    assert read_edges(path, block_bytes=size).num_nodes == 3
+    path.write_text("2 1\n2\n% so far\nx\n")
+    with pytest.raises(DataError, match=r"m.graph, line 4: got 'x', expected whole numbers."):
+        read_edges(path, block_bytes=size)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -121,7 +140,7 @@ def test_metis(tmp_path):
         ("2 1 001\n2\n1 1\n", ", line 2: got '2', expected 0 weights of the vertex, and then "
          "neighbours with a weight each."),
         ("2 1\n2\n1\n1\n", ", line 4: got '1' after 2 vertices."),
-        ("2 1\n2\n", ": says 2 vertices and 1 edges, and has 1 lines with 0 neighbours, expected "
+        ("2 1\n2\n", ": says 2 vertices and 1 edges, and has 2 lines with 1 neighbours, expected "
          "two for each edge. The file is cut short; get it again."),
     ],
 )  # fmt: skip
