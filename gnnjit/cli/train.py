@@ -28,7 +28,7 @@ from gnnjit.training.checkpoint import Checkpoints
 from gnnjit.training.config import DECAYS, FIELDS, OPTIMIZERS, SPLITTINGS, in_words, resolve
 from gnnjit.training.errors import TrainError
 from gnnjit.training.loop import Watcher
-from gnnjit.training.models import TRAINED_AS, task_of, trainable
+from gnnjit.training.models import TRAINED_AS, task_of, trainable, usual_model
 from gnnjit.training.processes import main_first, open_in_all, processes
 from gnnjit.training.progress import watcher
 from gnnjit.training.report import print_table
@@ -391,7 +391,9 @@ def _specification(args: argparse.Namespace, given: Any) -> Specification:
     task = TRAINED_AS.get(task, task)
     sampling = _sampling(args)
     taken = ("batch_size", "steps_per_epoch") if sampling else ()
-    config = resolve(name, task, {f: getattr(args, f, None) for f in FIELDS if f not in taken})
+    told = {f: getattr(args, f, None) for f in FIELDS if f not in taken}
+    usual = {} if told["model"] else usual_model(name if given is None else given)
+    config = resolve(name, task, {**told, **usual})
     if args.folds is not None and task != "graph":
         raise TrainError(
             f"--folds is for datasets of many graphs, {name} is one graph with a fixed split: use "

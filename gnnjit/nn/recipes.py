@@ -21,6 +21,7 @@ from gnnjit.nn.classifiers import MODELS, Classifier, GraphClassifier
 from gnnjit.nn.embedded import Embedded
 from gnnjit.nn.link_predictor import LINK_MODELS, LinkPredictor
 from gnnjit.nn.neighborhood_models import HopClassifier, MetapathClassifier, PositionModel
+from gnnjit.nn.path_predictor import PathPredictor
 from gnnjit.nn.recommender import RECOMMENDERS, Recommender
 from gnnjit.nn.typed_classifier import TYPED_MODELS, TypedClassifier
 
@@ -34,6 +35,7 @@ __all__ = [
     "HopClassifier",
     "LinkPredictor",
     "MetapathClassifier",
+    "PathPredictor",
     "PositionModel",
     "Recipe",
     "Recommender",
@@ -49,7 +51,7 @@ MODELS_OF: dict[str, tuple[str, ...]] = {
     "vertex": (*MODELS, "jknet"),
     "graph": tuple(MODELS),
     "typed": (*TYPED_MODELS, "magnn"),
-    "link": LINK_MODELS,
+    "link": (*LINK_MODELS, "paths"),
     "recommendation": RECOMMENDERS,
     "pair": ("pgnn",),
 }
@@ -320,6 +322,22 @@ _links = dataclasses.replace(
     epochs=30,
     source="",
 )
+_paths = Recipe(
+    "paths",
+    task="link",
+    layers=3,
+    dropout=0.0,
+    normalize_features=False,
+    learning_rate=0.03,
+    weight_decay=0.0,
+    epochs=10,
+    patience=None,
+    batch_size=32,
+    steps_per_epoch=30,
+    halve_every=2,
+    evaluate_every=5,
+    source="after Zhu et al. 2021",
+)
 _no_features = Recipe(
     "gcn",
     layers=1,
@@ -428,15 +446,16 @@ def recipe_for(dataset: str, model: str) -> Recipe:
 
     Where `RECIPES` has none, it has the settings of GCN on Cora, or with attention those of GAT;
     where items are recommended or vertices have types, those of the model on its usual dataset;
-    where links are predicted, fewer and narrower steps than on FB15k-237.
+    where facts are predicted, fewer and narrower steps than on FB15k-237.
 
     Raises:
         KeyError: an unknown model.
     """
     if (dataset, model) in RECIPES:
         return RECIPES[dataset, model]
-    others = {"lightgcn": _lightgcn, "ngcf": _ngcf, "rgcn": _links, "han": _han, "jknet": _jknet,
-              "magnn": _magnn, "pinsage": _pinsage, "pgnn": _pgnn}  # fmt: skip
+    others = {"lightgcn": _lightgcn, "ngcf": _ngcf, "rgcn": _links, "paths": _paths,
+              "han": _han, "jknet": _jknet, "magnn": _magnn, "pinsage": _pinsage,
+              "pgnn": _pgnn}  # fmt: skip
     if model in others:
         return dataclasses.replace(others[model], split="given", source="")
     return dataclasses.replace(_gat if MODELS[model].attention else _gcn, model=model, source="")

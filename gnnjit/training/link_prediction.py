@@ -1,10 +1,11 @@
-"""Link prediction: facts of a knowledge graph beside false ones, and how the true ones rank."""
+"""Link prediction: facts of a knowledge graph beside false ones, links of a graph of one relation
+among all that could be, and how the true ones rank."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -13,14 +14,18 @@ import numpy as np
 
 from gnnjit.data.links import LinkDataset
 from gnnjit.graph import Graph
+from gnnjit.nn.path_predictor import PathPredictor
 from gnnjit.training.config import TrainConfig
-from gnnjit.training.metrics import Sums, hits_at, ranks
+from gnnjit.training.metrics import Sums, hits_among, hits_at, ranks
 from gnnjit.training.tasks import without_buckets
 
 HITS = (1, 3, 10)
 
 _QUERIES = 256
 """Queries whose scores of all entities are in memory together."""
+
+_PATHS = 64
+"""The same, where a score has to be passed along the edges."""
 
 
 @functools.partial(
@@ -75,8 +80,9 @@ class Ranked:
 
     Attributes:
         graph: all facts to train on, both ways.
-        queries: int32[parts, Q, 5]: the entity that is known, the relation, the one that is asked
-            for, and whether the query is of the validation and of the test split.
+        queries: int32[parts, Q, 6]: the entity that is known, the relation, the one that is asked
+            for, whether that is the head, and whether the query is of the validation and of the
+            test split.
         known: int32[parts, P, 2], queries of a part and entities that answer them in any split;
             padding is of query Q.
     """
@@ -87,22 +93,33 @@ class Ranked:
 
     def sums(self, model: Any) -> Sums:
         """Reciprocal ranks and hits, summed over the queries of each split."""
-        rows, of_relation = model(self.graph), model.relation[...]
+        scored = _scorer(model, self.graph)
 
         def of_part(part: Any) -> Any:
             queries, known = part
-            asked = rows[queries[:, 0]] * of_relation[queries[:, 1]]
-            found = ranks(asked @ rows.T, queries[:, 2], known[:, 0], known[:, 1])
+            found = ranks(scored(queries), queries[:, 2], known[:, 0], known[:, 1])
+            others = self.graph.num_dst - jnp.zeros(len(queries)).at[known[:, 0]].add(1)
+            share = (found.filtered - 1) / jnp.maximum(others, 1)
             scores = [1 / found.filtered, 1 / found.raw]
             scores += [hits_at(rank, k) for rank in (found.filtered, found.raw) for k in HITS]
+            scores += [1 - share, hits_among(share)]
             nothing = jnp.zeros_like(queries[:, 3])
-            splits = jnp.stack([nothing, queries[:, 3], queries[:, 4]], axis=1).astype(jnp.float32)
+            splits = jnp.stack([nothing, queries[:, 4], queries[:, 5]], axis=1).astype(jnp.float32)
             return jnp.stack([*scores, jnp.ones_like(found.raw)]) @ splits
 
         names = ["MRR", "MRR raw", *(f"hits@{k}" for k in HITS), *(f"hits@{k} raw" for k in HITS)]
+        names += ["AUC", "hits@10 of 100"]
         *sums, count = jax.lax.map(of_part, (self.queries, self.known)).sum(axis=0)
         more = dict(zip(names, sums, strict=True))
         return Sums(jnp.full(3, jnp.nan), count, more["MRR"], count, more)
+
+
+def _scorer(model: Any, graph: Graph) -> Callable[[Any], jax.Array]:
+    """From queries as in `Ranked` to the scores of all entities, `[Q, N]`."""
+    if isinstance(model, PathPredictor):
+        return lambda queries: model(graph, queries[:, 0], queries[:, 3] == 0)
+    rows, of_relation = model(graph), model.relation[...]
+    return lambda queries: (rows[queries[:, 0]] * of_relation[queries[:, 1]]) @ rows.T
 
 
 class LinkTask:
@@ -120,7 +137,7 @@ class LinkTask:
         size = min(config.batch_size or facts, facts)
         self._group = min(config.negatives, size)
         self._size = size // self._group * self._group
-        self._whole = _ranked(dataset)
+        self._whole = _ranked(dataset, _QUERIES)
 
     def train_batches(self, seed: int, epoch: int) -> Iterator[Facts]:
         rng = np.random.Generator(np.random.PCG64([seed, epoch]))
@@ -140,6 +157,91 @@ class LinkTask:
         return [self._whole]
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["graph", "kept", "vertex", "answer", "of_tail", "known"],
+    meta_fields=[],
+)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Asked:
+    """Some links of a graph of one relation, left out of it, and asked for one end of each.
+
+    Attributes:
+        graph: all links to train on, both ways.
+        kept: float32[E], 0 for the edges of these links.
+        vertex, answer: int32[Q], the end that is known, and the other one.
+        of_tail: bool[Q], whether that is the tail.
+        known: int32[P, 2], queries and vertices that answer them in other links; padding is of
+            query Q.
+    """
+
+    graph: Graph
+    kept: Any
+    vertex: Any
+    answer: Any
+    of_tail: Any
+    known: Any
+
+    def loss(self, model: Any, key: Any) -> tuple[jax.Array, jax.Array]:
+        """The sum of the cross entropies of the answers among all vertices, and how many."""
+        scores = model(self.graph, self.vertex, self.of_tail, kept=self.kept)
+        scores = scores.at[self.known[:, 0], self.known[:, 1]].set(-jnp.inf, mode="drop")
+        own = jnp.take_along_axis(scores, self.answer[:, None], axis=1)[:, 0]
+        total = jnp.sum(jax.nn.logsumexp(scores, axis=1) - own)
+        return total, jnp.asarray(len(own), jnp.float32)
+
+
+class PathTask:
+    """Links of a graph of one relation. A step leaves some of them out, and asks for them."""
+
+    def __init__(self, dataset: LinkDataset, config: TrainConfig) -> None:
+        self._links, self._steps = dataset.train, config.steps_per_epoch
+        self._size = min(config.batch_size or _PATHS, len(dataset.train))
+        self._graph = both_ways(dataset, dataset.train)
+        head, _, tail = dataset.train.T
+        # By whether the tail is asked for: the answers of each vertex, one after the other.
+        self._answers = [
+            _rows_of(*ends, dataset.num_nodes) for ends in ((tail, head), (head, tail))
+        ]
+        most = np.maximum(*(np.diff(begin) for begin, _ in self._answers))
+        self._room = int(np.sort(most)[-self._size :].sum()) + self._size
+        self._whole = _ranked(dataset, _PATHS)
+
+    def train_batches(self, seed: int, epoch: int) -> Iterator[Asked]:
+        rng = np.random.Generator(np.random.PCG64([seed, epoch]))
+        count, size = len(self._links), self._size
+        for _ in range(self._steps):
+            chosen = rng.choice(count, size, replace=False)
+            of_tail = rng.random(size) < 0.5
+            head, _, tail = self._links[chosen].T
+            vertex, answer = np.where(of_tail, head, tail), np.where(of_tail, tail, head)
+            kept = np.ones(2 * count, np.float32)
+            kept[chosen] = kept[chosen + count] = 0
+            known = np.full((self._room, 2), size, np.int32)
+            found = self._known(vertex, answer, of_tail)
+            known[: len(found)] = found
+            yield Asked(self._graph, kept, vertex, answer, of_tail, known)
+
+    def _known(self, vertex: np.ndarray, answer: np.ndarray, of_tail: np.ndarray) -> np.ndarray:
+        """int [P, 2]: queries and their other answers, the vertex itself among them."""
+        parts = []
+        for i, (v, own, tail) in enumerate(zip(vertex, answer, of_tail, strict=True)):
+            begin, answers = self._answers[int(tail)]
+            found = answers[begin[v] : begin[v + 1]]
+            others = np.append(found[found != own], [] if v == own else [v])
+            parts.append(np.stack([np.full(len(others), i), others], axis=1))
+        return np.concatenate(parts)
+
+    def eval_batches(self) -> list[Ranked]:
+        return [self._whole]
+
+
+def _rows_of(row: np.ndarray, column: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(where the columns of each row begin, the columns by row)."""
+    order = np.argsort(row, kind="stable")
+    return np.searchsorted(row[order], np.arange(count + 1)), column[order]
+
+
 def both_ways(data: LinkDataset, facts: np.ndarray) -> Graph:
     """The graph of some facts, each with its relation r, and back with r + R."""
     head, relation, tail = facts.T
@@ -151,20 +253,20 @@ def both_ways(data: LinkDataset, facts: np.ndarray) -> Graph:
     return without_buckets(graph)
 
 
-def _ranked(data: LinkDataset) -> Ranked:
+def _ranked(data: LinkDataset, most: int) -> Ranked:
     splits = [(data.val, 1, 0), (data.test, 0, 1)]
     queries = np.concatenate([_queries(*split) for split in splits])
     # A relation asked for its head is another one, for what is known to answer it.
     true = [data.train, data.val, data.test, *_loops(data)]
     answers = np.concatenate([_queries(links, 0, 0) for links in true])
-    size = max(1, min(_QUERIES, len(queries)))
+    size = max(1, min(most, len(queries)))
     parts = max(1, -(-len(queries) // size))
     known = _known(queries, answers, data, size, parts)
-    padded = np.zeros((parts * size, 5), np.int32)
-    padded[: len(queries)] = queries[:, [0, 1, 2, 4, 5]]
+    padded = np.zeros((parts * size, 6), np.int32)
+    padded[: len(queries)] = queries
     return Ranked(
         graph=both_ways(data, data.train),
-        queries=jnp.asarray(padded.reshape(parts, size, 5)),
+        queries=jnp.asarray(padded.reshape(parts, size, 6)),
         known=jnp.asarray(known),
     )
 

@@ -136,6 +136,16 @@ def hits_at(rank: jax.Array, k: int) -> jax.Array:
     return (rank <= k).astype(jnp.float32)
 
 
+def hits_among(share: jax.Array, *, k: int = 10, drawn: int = 100) -> jax.Array:
+    """`float32[Q]`: the chance that a true answer is among the first k where `drawn` false ones
+    stand beside it, as many benchmarks draw them (Hu et al. 2020, section 5); nothing is drawn.
+
+    Args:
+        share: `float32[Q]`, of all false candidates those that score higher.
+    """
+    return jax.scipy.special.betainc(drawn - k + 1.0, float(k), 1 - share)
+
+
 def recall_at(hit: jax.Array, count: jax.Array) -> jax.Array:
     """`float32[Q]`: the share of a query's true answers that is among its first k.
 

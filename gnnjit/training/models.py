@@ -14,10 +14,13 @@ from gnnjit.data import (
 )
 from gnnjit.data.links import LinkDataset
 from gnnjit.data.pairs import PairDataset
+from gnnjit.data.registry import entry_of
 from gnnjit.neighborhood import HDG
 from gnnjit.nn.embedded import Embedded
 from gnnjit.nn.link_predictor import LinkPredictor
 from gnnjit.nn.neighborhood_models import MetapathClassifier, PositionModel
+from gnnjit.nn.path_predictor import PathPredictor
+from gnnjit.nn.recipes import RECIPES
 from gnnjit.nn.recommender import Recommender
 from gnnjit.nn.typed_classifier import TypedClassifier
 from gnnjit.training.config import TrainConfig, has_heads
@@ -62,10 +65,29 @@ def task_of(dataset: Any) -> str:
     return "typed" if getattr(dataset, "is_typed", False) else "vertex"
 
 
+def usual_model(dataset: Any) -> dict[str, str]:
+    """The model of a dataset, or of the name of one, where none is named: nothing, where its task
+    alone decides."""
+    if isinstance(dataset, str):
+        one = entry_of(dataset).task == "link" and (dataset, "rgcn") not in RECIPES
+    elif isinstance(dataset, LinkDataset):
+        one = dataset.task == "link" and dataset.num_relations == 1
+    else:
+        one = isinstance(dataset, EdgeList) and dataset.num_sources is None
+    return {"model": "paths"} if one else {}
+
+
 def _link_builder(dataset: LinkDataset, config: TrainConfig) -> Build:
     sizes = {"hidden": config.hidden, "layers": config.layers, "dropout": config.dropout}
     if dataset.task == "recommendation":
         return lambda rngs: Recommender(config.model, dataset.num_nodes, **sizes, rngs=rngs)
+    if config.model == "paths":
+        if dataset.num_relations > 1:
+            raise TrainError(
+                f"{dataset.name} has {dataset.num_relations} relations, and paths is for graphs of "
+                "one: choose rgcn (--model rgcn)"
+            )
+        return lambda rngs: PathPredictor(config.layers, hidden=config.hidden, rngs=rngs)
     return lambda rngs: LinkPredictor(
         config.model, dataset.num_nodes, dataset.num_relations, **sizes, rngs=rngs
     )

@@ -44,9 +44,9 @@ from gnnjit.training.checkpoint import Checkpoints, digest, named_arrays
 from gnnjit.training.config import TrainConfig, resolve
 from gnnjit.training.errors import TrainError
 from gnnjit.training.identity import describe_dataset, identity_of
-from gnnjit.training.link_prediction import LinkTask
+from gnnjit.training.link_prediction import LinkTask, PathTask
 from gnnjit.training.loop import Run, Steps, Trainer, Watcher
-from gnnjit.training.models import builder, metric_of, task_of, trainable
+from gnnjit.training.models import builder, metric_of, task_of, trainable, usual_model
 from gnnjit.training.neighborhoods import select
 from gnnjit.training.pairs import PairTask
 from gnnjit.training.probe import MISSING, can_probe, svm_scores
@@ -228,7 +228,7 @@ def train(
     spec = Specification(
         data.name,
         task,
-        config or resolve(data.name.lower(), task, {}),
+        config or resolve(data.name.lower(), task, usual_model(data)),
         isinstance(data, StoredDataset),
         sampling,
         seeds=seeds,
@@ -445,7 +445,7 @@ def _tasks(
     elif isinstance(dataset, LinkDataset) and dataset.task == "recommendation":
         task = RecommendationTask(dataset, config, hdg)
     elif isinstance(dataset, LinkDataset):
-        task = LinkTask(dataset, config)
+        task = (PathTask if config.model == "paths" else LinkTask)(dataset, config)
     elif spec.sampling is not None:
         mesh = None if spec.spread is None else spec.spread.mesh()
         whole = StoredTask(dataset) if stored else VertexTask(dataset)

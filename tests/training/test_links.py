@@ -14,6 +14,7 @@ from gnnjit.training import TrainConfig, TrainError, train
 from gnnjit.training import link_prediction as links
 from gnnjit.training import recommendation as rec
 from gnnjit.training.config import resolve
+from gnnjit.training.models import usual_model
 
 OF_TASK = {
     "link": TrainConfig(
@@ -90,6 +91,7 @@ def test_reciprocal_ranks(facts: LinkDataset, monkeypatch: pytest.MonkeyPatch) -
     assert whole.queries.shape[:2] == (4, 5)
     sums = whole.sums(_Model(rows, relation={...: jnp.asarray(w)}))
     assert np.asarray(sums.count).tolist() == [0, 8, 8]
+    assert 0 < np.asarray(sums.more["AUC"])[2] / 8 < 1
     for name, filtered in (("MRR", True), ("MRR raw", False)):
         mean = np.asarray(sums.more[name])[2] / 8
         assert mean == pytest.approx(plain_mean_of_ranks(facts, rows, w, filtered), rel=1e-5)
@@ -263,6 +265,45 @@ def test_an_edge_list_is_trained_on_its_links() -> None:
     ring = EdgeList("ring", src, (src + 1) % 40, 40)
     result = train(ring, OF_TASK["link"].replace(epochs=3))
     assert (result.metric, result.dataset["edges"]) == ("MRR", 2 * (40 - 2 * 4))
+
+
+def near_in_a_ring() -> LinkDataset:
+    v = np.arange(40)
+    rows = [triples(np.stack([v, 0 * v, (v + step) % 40], 1).tolist()) for step in (1, 2, 3)]
+    rows = np.concatenate(rows)[np.random.default_rng(3).permutation(120)]
+    return LinkDataset("ring", 40, rows[:100], rows[100:110], rows[110:])
+
+
+def test_a_batch_of_links_that_are_left_out() -> None:
+    data = near_in_a_ring()
+    config = resolve("any", "link", {"model": "paths", "batch_size": 6, "steps_per_epoch": 1})
+    (batch,) = links.PathTask(data, config).train_batches(0, 1)
+    left_out = np.flatnonzero(batch.kept[:100] == 0)
+    both = np.stack([batch.vertex, batch.answer], axis=1)
+    asked = set(map(tuple, np.where(batch.of_tail[:, None], both, both[:, ::-1]).tolist()))
+    assert asked == {tuple(row) for row in data.train[left_out][:, [0, 2]].tolist()}
+    assert np.flatnonzero(batch.kept[100:] == 0).tolist() == left_out.tolist()
+    known = set(map(tuple, batch.known[batch.known[:, 0] < 6].tolist()))
+    expected = set()
+    for i, (v, a, tail) in enumerate(zip(batch.vertex, batch.answer, batch.of_tail, strict=True)):
+        own, other = (0, 2) if tail else (2, 0)
+        found = data.train[data.train[:, own] == v][:, other]
+        expected |= {(i, int(u)) for u in (*found, v) if u != a}
+    assert known == expected
+
+
+def test_links_of_one_relation_are_predicted_by_paths(facts: LinkDataset) -> None:
+    data = near_in_a_ring()
+    assert (usual_model(data), usual_model(facts)) == ({"model": "paths"}, {})
+    few = {"model": "paths", "epochs": 2, "steps_per_epoch": 10, "batch_size": 8}
+    result = train(data, resolve("ring", "link", few))
+    assert result.scores["AUC"]["test"].mean > 0.9
+    assert result.scores["MRR"]["test"].mean > 0.3  # by chance: about 0.12
+    with pytest.raises(TrainError) as error:
+        train(facts, OF_TASK["link"].replace(model="paths", layers=2))
+    assert str(error.value) == (
+        "ring has 3 relations, and paths is for graphs of one: choose rgcn (--model rgcn)"
+    )
 
 
 def test_sensors_are_not_trained_on() -> None:

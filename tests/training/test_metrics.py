@@ -98,3 +98,11 @@ def test_errors_of_numbers() -> None:
     count = weights.sum(axis=0)
     np.testing.assert_allclose(metrics.rmse(found["squared"], count), [math.sqrt(2.5), 0, 0])
     np.testing.assert_allclose(metrics.mae(found["absolute"], count), [1.5, 0, 0])
+
+
+def test_hits_among_drawn_answers_are_their_chance() -> None:
+    """The sum of a binomial distribution: at most 1 of 4 that are drawn is better."""
+    share = np.array([0, 0.25, 1], np.float32)
+    found = np.asarray(metrics.hits_among(jnp.asarray(share), k=2, drawn=4))
+    expected = [sum(math.comb(4, i) * p**i * (1 - p) ** (4 - i) for i in (0, 1)) for p in share]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
