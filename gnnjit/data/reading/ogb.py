@@ -11,7 +11,13 @@ from gnnjit.data.reading.streams import Source
 from gnnjit.errors import DataError
 from gnnjit.shapes import HostArray
 
+_BLOCK = 1 << 24
+"""Bytes of a table that are read at once."""
 _SPLITS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
+
+
+def _nobody(stage: str, done: int, total: int) -> None:
+    """Watches nothing."""
 
 
 class OgbFolder(NamedTuple):
@@ -77,10 +83,32 @@ def _table(folder: Path, name: str, dtype: type) -> HostArray | None:
     )
     if path is None:
         return None
-    lines = Source(path).text().decode("ascii", "replace").splitlines()
+    found, number = [], 1
+    for block in Source(path).blocks(_BLOCK, _nobody):
+        lines = block.decode("ascii", "replace").split("\n")[:-1]
+        found.append(_rows(path, lines, number, dtype))
+        number += len(lines)
+    if len({part.shape[1] for part in found if len(part)}) > 1:
+        raise DataError(f"{path}: has lines of different lengths, expected one. Get it again.")
+    return np.concatenate(found or [np.zeros((0, 0), dtype)])
+
+
+def _rows(path: Path, lines: list[str], number: int, dtype: type) -> HostArray:
+    """The numbers of some lines, of which the first has this number."""
     try:
         return np.loadtxt(lines, dtype=dtype, delimiter=",", ndmin=2, comments=None)
     except ValueError as error:
+        wrong = next((i for i, line in enumerate(lines) if not _is_row(line, lines, dtype)), 0)
         raise DataError(
-            f"{path}: {error}, expected numbers with commas between them. Get it again."
+            f"{path}, line {number + wrong}: got {lines[wrong][:80]!r}, expected "
+            f"{lines[0].count(',') + 1} numbers with commas between them. Get the file again."
         ) from error
+
+
+def _is_row(line: str, lines: list[str], dtype: type) -> bool:
+    """Whether it has as many numbers as the first line, or nothing."""
+    try:
+        np.loadtxt([line] if line.strip() else ["0"], dtype=dtype, delimiter=",", comments=None)
+    except ValueError:
+        return False
+    return not line.strip() or line.count(",") == lines[0].count(",")

@@ -11,6 +11,7 @@ import scipy.io
 import scipy.sparse as sp
 
 from gnnjit.data import own_dataset, read_edges
+from gnnjit.data.reading import ogb
 from gnnjit.data.reading.streams import Source
 from gnnjit.errors import DataError
 
@@ -181,6 +182,11 @@ def test_files_of_networkx(tmp_path, monkeypatch):
         path.write_text("graph [")
         with pytest.raises(DataError, match=r"m.gml: networkx cannot read it \(NetworkXError"):
             read_edges(path)
+        for ending in ("graphml", "gexf"):
+            other = tmp_path / f"m.{ending}"
+            other.write_text("<xml>\n<edge")
+            with pytest.raises(DataError, match=rf"m.{ending}: networkx cannot .* line 2"):
+                read_edges(other)
     monkeypatch.setitem(sys.modules, "networkx", None)
     with pytest.raises(DataError) as error:
         read_edges(path)
@@ -204,7 +210,7 @@ def write_ogb(folder):
     return folder
 
 
-def test_ogb(tmp_path):
+def test_ogb(tmp_path, monkeypatch):
     folder = write_ogb(tmp_path / "ogbn")
     edges = read_edges(folder)
     assert (edges.num_nodes, edges.src.tolist(), edges.edges["x"].tolist()) == (
@@ -214,9 +220,16 @@ def test_ogb(tmp_path):
     assert (data.num_features, data.num_classes, data.val_mask.tolist()) == (
         2, 2, [False, True, False],
     )  # fmt: skip
-    (folder / "raw" / "edge.csv.gz").write_bytes(gzip.compress(b"0,x\n"))
-    with pytest.raises(DataError, match=r"edge.csv.gz: .*expected numbers with commas"):
-        read_edges(folder)
+    monkeypatch.setattr(ogb, "_BLOCK", 6)
+    assert read_edges(folder).src.tolist() == [0, 1]
+    for text, message in (
+        (b"0,1\n1,x\n", "line 2: got '1,x', expected 2 numbers with commas"),
+        (b"0,1\n1,2\n1,2,3\n", "has lines of different lengths, expected one"),
+        (b"0\n1,2\n", "line 2: got '1,2', expected 1 numbers with commas"),
+    ):
+        (folder / "raw" / "edge.csv.gz").write_bytes(gzip.compress(text))
+        with pytest.raises(DataError, match=rf"edge.csv.gz(, |: ){message}"):
+            read_edges(folder)
     with pytest.raises(DataError, match=r": is a folder without raw/edge.csv.gz, expected a file"):
         read_edges(folder / "raw")
 
