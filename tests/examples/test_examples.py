@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flax import nnx
 
+import gnnjit
 from gnnjit.data import SensorDataset
 
 pytestmark = pytest.mark.once
@@ -21,6 +23,7 @@ DATA = pathlib.Path(os.environ.get("GNNJIT_DATA_DIR") or REPO.parent / "shared" 
 EXAMPLES = {
     "particles": ("lagrange-lj3d", "h5py", "kinetic energy:"),
     "molecules": ("molecules", "rdkit", "test RMSE"),
+    "forces": ("molecules", "rdkit", "a constant"),
     "weather": ("meshes", "scipy", "RMSE of u after"),
     "recommend": ("lastfm-rec", "scipy", "most popular"),
     "traffic": ("metr-la", "scipy", "without its graph"),
@@ -72,6 +75,24 @@ def test_without_matplotlib_a_line_says_so(
     assert capsys.readouterr().out == (
         "no picture: matplotlib is not installed (pip install matplotlib)\n"
     )
+
+
+def test_a_continuous_filter_is_that_of_section_3() -> None:
+    module = loaded("forces")
+    step = module.Interaction(4, nnx.Rngs(0))
+    place = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
+    src, dst = np.array([1, 2, 0, 2]), np.array([0, 0, 1, 1])
+    graph, h = gnnjit.Graph.from_edges(src, dst, 3), np.eye(3, 4, dtype=np.float32)
+    apart = np.linalg.norm(place[dst] - place[src], axis=1)
+    np.testing.assert_allclose(module.distance(graph, place), apart, rtol=1e-5)
+    gathered = np.zeros((3, 4))
+    for u, v, r in zip(src, dst, apart, strict=True):
+        width = module.CUTOFF / module.GAUSSIANS
+        told = np.exp(-(((r - np.linspace(0, module.CUTOFF, module.GAUSSIANS)) / width) ** 2))
+        filters = step.second(module.ssp(step.first(told))) * np.cos(np.pi / 2 * r / 5) ** 2
+        gathered[v] += np.asarray(filters * step.of_neighbour(h[u]))
+    expected = h + np.asarray(step.out(module.ssp(step.hidden(gathered))))
+    np.testing.assert_allclose(step(graph, h, edges=apart), expected, atol=1e-5)
 
 
 def test_traffic_walks_are_those_of_equation_2() -> None:
