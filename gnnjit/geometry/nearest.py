@@ -26,11 +26,13 @@ from gnnjit.shapes import ArrayLike
 DISTANCES = 1 << 22
 """Distances in memory at a time, about."""
 
-MANY = 2048
+MANY = 1 << 14
 """Vertices from which on `nearest` searches in cells, where positions are concrete."""
 
 GROW = 1.3
 """What a radius grows by that does not hold the nearest."""
+
+_NORMAL = 1 << 23
 
 ALONE = 1 / 64
 """Vertices whose nearest are not within the radius, as a share of all, that look at every pair."""
@@ -47,7 +49,7 @@ def nearest(
 ) -> Graph:
     """The graph of an edge to each vertex from each of its k nearest, also inside `jit`.
 
-    Outside `jit` thousands of vertices are looked for in cells. Inside, every pair is looked at:
+    Outside `jit` tens of thousands of vertices are looked for in cells. Inside, every pair is looked at:
     `NearestSearch` is for many. Of equally near vertices the one of the lower number comes first.
 
     Args:
@@ -279,11 +281,14 @@ def _first(apart: jax.Array, vertex: jax.Array, k: int) -> tuple[jax.Array, jax.
     """The k least of `apart`, and their vertices; of equal ones those of the lower number."""
     near, place = jax.lax.top_k(-apart, k)
     last = -near[-1]
-    equal = jax.lax.top_k(jnp.where(apart == last, -vertex, -(2**31) + 1), k)[0]
-    within = -near < last
+    # The vertices at just this distance; of whole numbers `top_k` would sort all, so they are
+    # read as floats, in the same order, above the denormal ones.
+    key = jax.lax.bitcast_convert_type(vertex.astype(jnp.int32) + _NORMAL, jnp.float32)
+    equal = -jax.lax.top_k(jnp.where(apart == last, -key, -jnp.inf), k)[0]
+    lowest = jax.lax.bitcast_convert_type(equal, jnp.int32) - _NORMAL
     both = (
-        jnp.concatenate([jnp.where(within, -near, jnp.inf), jnp.full(k, last)]),
-        jnp.concatenate([vertex[place], -equal]),
+        jnp.concatenate([jnp.where(-near < last, -near, jnp.inf), jnp.full(k, last)]),
+        jnp.concatenate([vertex[place], lowest]),  # infinity comes after all vertices
     )
     near, first = jax.lax.sort(both, num_keys=2)
     return near[:k], first[:k]
