@@ -49,8 +49,8 @@ def nearest(
 ) -> Graph:
     """The graph of an edge to each vertex from each of its k nearest, also inside `jit`.
 
-    Outside `jit` tens of thousands of vertices are looked for in cells. Inside, every pair is looked at:
-    `NearestSearch` is for many. Of equally near vertices the one of the lower number comes first.
+    Outside `jit` tens of thousands of vertices are sorted into cells. Inside, every pair is looked
+    at, and `NearestSearch` is for many. Of equally near vertices the one of the lower number comes first.
 
     Args:
         positions: `[N, D]`.

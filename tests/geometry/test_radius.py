@@ -205,7 +205,12 @@ def test_no_vertices():
 
 @pytest.mark.parametrize(
     ("box", "loops", "spread"),
-    [(None, False, 1), (1.0, True, 1), ((1.0, 0.0), False, 1), (None, False, 9)],
+    [
+        pytest.param(None, False, 1, marks=pytest.mark.long),
+        (1.0, True, 1),
+        pytest.param((1.0, 0.0), False, 1, marks=pytest.mark.long),
+        (None, False, 9),
+    ],
 )
 def test_nearest_in_cells_are_those_of_every_pair(monkeypatch, box, loops, spread):
     """Also with a few that lie far from all others."""
