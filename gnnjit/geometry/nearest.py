@@ -50,7 +50,8 @@ def nearest(
     """The graph of an edge to each vertex from each of its k nearest, also inside `jit`.
 
     Outside `jit` tens of thousands of vertices are sorted into cells. Inside, every pair is looked
-    at, and `NearestSearch` is for many. Of equally near vertices the one of the lower number comes first.
+    at, and `NearestSearch` is for many. Of equally near vertices the one of the lower number comes
+    first.
 
     Args:
         positions: `[N, D]`.
