@@ -201,7 +201,8 @@ def main():
     data, begun = open_dataset("lj3d", args.data_dir), time.perf_counter()
     print(data)
     world, truth = World(data, width, depth, args.seed), jnp.asarray(data.test[0])
-    optimizer = optax.adam(optax.exponential_decay(1e-3, steps, 1e-2))
+    schedule = optax.exponential_decay(1e-3, steps, 1e-2)
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
     step = world.trainer(optimizer, batch, noise=3e-6)
     simulate, key = world.simulation(), jax.random.key(args.seed)
     weights, state = world.weights, optimizer.init(world.weights)
@@ -221,11 +222,12 @@ def main():
     print(f"flying straight on: squared error {world.errors(truth, partial(kept, 0))}")
     print(f"accelerations stay: squared error {world.errors(truth, partial(kept, 1))}")
 
-    length = FAR if args.smoke else len(truth) - HISTORY
+    length = FAR if args.smoke else 2 * FAR
     rollout = simulate(weights, truth[:HISTORY], steps=length)
     both = jnp.stack([truth[HISTORY:][:length], rollout])
     speeds = world.way(both[:, :-1], both[:, 1:]) / data.dt
     energy = np.asarray(0.5 * jnp.square(speeds).sum((2, 3)))
+    print(f"{length} steps:", end=" ")
     print("kinetic energy: {:.3f} in truth, {:.3f} in the rollout".format(*map(np.mean, energy)))
     print(f"{time.perf_counter() - begun:.0f} s")
     picture(args.picture, data.dt * np.arange(len(energy[0])), *energy)
