@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "interop": {"graph"},
     "sample": {"graph", "partition", "store", "system"},
     "sharding": {"cost", "distributed", "graph", "partition", "system"},
-    "neighborhood": {"graph", "partition", "sample", "sharding"},
+    "neighborhood": {"graph", "partition", "sample", "sharding", "store"},
     "lower": {
         "cost", "frontend", "graph", "ir", "pallas_kernels", "passes", "sharding", "system",
     },

@@ -14,12 +14,16 @@ from gnnjit.neighborhood.random_walks import random_walks
 from gnnjit.neighborhood.report import Report
 from gnnjit.neighborhood.select import Records, select
 from gnnjit.neighborhood.sharded import ShardedHDG, shard
+from gnnjit.neighborhood.stages import AnyHDG, side_by_side
+from gnnjit.neighborhood.streamed import StreamedHDG, stream
 
 __all__ = [
     "HDG",
+    "AnyHDG",
     "Records",
     "Report",
     "ShardedHDG",
+    "StreamedHDG",
     "anchors",
     "direct",
     "hops",
@@ -27,4 +31,6 @@ __all__ = [
     "random_walks",
     "select",
     "shard",
+    "side_by_side",
+    "stream",
 ]

@@ -66,16 +66,11 @@ def assemble(
 
     Raises GraphError where a level has more edges than indices can number.
     """
-    parts, edges, kinds = _below_schema(found, sum(sizes), two_sets=bool(types))
-    if found.names:
-        offset = np.arange(found.num_roots + 1) * found.num_types
-        size = int(offset[-1])
-        top = ByDestination.of(offset, None, num_src=size, fan_in=found.num_types)
-        parts, edges, kinds = [*parts, top], [*edges, None], [*kinds, "type"]
+    parts, edges, kinds = stored(found, sum(sizes), two_sets=bool(types))
     return HDG(
-        parts=tuple(parts),
-        edges=tuple(edges),
-        relations=tuple(kinds),
+        parts=parts,
+        edges=edges,
+        relations=kinds,
         num_types=found.num_types,
         longest=found.longest,
         types=tuple(types),
@@ -83,6 +78,24 @@ def assemble(
         root_type=root_type,
         selected=_selected(by, graph, found),
     )
+
+
+def stored(
+    found: Neighbors, num_vertices: int, two_sets: bool
+) -> tuple[tuple[Level, ...], tuple[Any, ...], tuple[str, ...]]:
+    """What an HDG keeps of each level, the data of its edges, and what tells them apart.
+
+    Args:
+        num_vertices: of all types.
+        two_sets: whether roots are other rows than vertices.
+    """
+    parts, edges, kinds = _below_schema(found, num_vertices, two_sets)
+    if found.names:
+        offset = np.arange(found.num_roots + 1) * found.num_types
+        size = int(offset[-1])
+        top = ByDestination.of(offset, None, num_src=size, fan_in=found.num_types)
+        parts, edges, kinds = [*parts, top], [*edges, None], [*kinds, "type"]
+    return tuple(parts), tuple(edges), tuple(kinds)
 
 
 def _below_schema(

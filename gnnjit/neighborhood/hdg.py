@@ -29,7 +29,7 @@ Level = Graph | ByDestination
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["parts", "edges"],
+    data_fields=["parts", "edges", "root"],
     meta_fields=["relations", "num_types", "longest", "types", "sizes", "root_type", "selected"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,6 +62,7 @@ class HDG:
             each has (static). `types` is empty where the graph has none.
         root_type: the type of the roots, or None (static).
         selected: what `report` says.
+        root: `int[roots]`, the vertices that are roots; None for all, in their order.
     """
 
     parts: tuple[Level, ...]
@@ -73,6 +74,12 @@ class HDG:
     sizes: tuple[int, ...]
     root_type: str | None
     selected: Selected
+    root: Any = None
+
+    @property
+    def num_levels(self) -> int:
+        """The levels: 1 to 3."""
+        return len(self.parts)
 
     @property
     def levels(self) -> tuple[Graph, ...]:
@@ -96,6 +103,12 @@ class HDG:
     def num_roots(self) -> int:
         """The roots: all vertices, or those of one type."""
         return self.parts[-1].num_dst
+
+    @property
+    def instance_types(self) -> Any:
+        """`int32[instances]`, the neighbour type of each instance; None without types."""
+        above = self.levels[1:2] if self.relations[0] == "position" else ()
+        return above[0].relations.number if above and above[0].relations else None
 
     def __call__(self, x: PyTree, *stages: Callable[..., Any]) -> PyTree:
         """Aggregate from the bottom up, one stage a level, then update.
@@ -133,21 +146,33 @@ class HDG:
             h = stages[i](level, h, **given)
         return h if len(stages) == count else stages[-1](roots, h)
 
+    def apply(self, fn: Callable[..., PyTree], *args: Any) -> PyTree:
+        """`fn(hdg, *args)`, which a `StreamedHDG` calls with an HDG of some roots after the other.
+
+        For models that read more of an HDG than a call of it does, such as `instance_types`. `fn`
+        gives a row for each root, from what is at the root and in its neighbourhood.
+        """
+        return fn(self, *args)
+
+    def mean_of_roots(self, rows: PyTree) -> PyTree:
+        """The mean over all roots of a pytree of `[roots, ...]`."""
+        return jax.tree.map(lambda a: a.mean(axis=0), rows)
+
     def features(self, x: PyTree) -> tuple[PyTree, PyTree]:
         """The features of all vertices, as the lowest level numbers them, and of the roots.
 
         Raises GraphError where `x` does not fit the vertices.
         """
+        every, roots = self._features(x)
+        if self.root is not None:
+            roots = jax.tree.map(lambda a: jnp.asarray(a)[self.root], roots)
+        return every, roots
+
+    def _features(self, x: PyTree) -> tuple[PyTree, PyTree]:
+        self.check_rows(x)
         if not self.types:
-            check_leading("x", x, self.sizes[0], "vertices", "pass arrays with one row per vertex")
             return x, x
-        present = {t: x[t] for t in self.types if t in x} if isinstance(x, Mapping) else x
-        features_for_types(present, self.types, "x")
-        kinds = []
-        for t, n in zip(self.types, self.sizes, strict=True):
-            name, kind = f"x[{t!r}]", f"vertices of type {t!r}"
-            check_leading(name, x[t], n, kind, "pass arrays with one row per vertex")
-            kinds.append(jax.tree.map(lambda a: (a.shape[1:], a.dtype), x[t]))
+        kinds = [jax.tree.map(lambda a: (a.shape[1:], a.dtype), x[t]) for t in self.types]
         for t, kind in zip(self.types, kinds, strict=True):
             if kind != kinds[0]:
                 raise GraphError(
@@ -156,6 +181,17 @@ class HDG:
                 )
         every = jax.tree.map(lambda *rows: jnp.concatenate(rows), *(x[t] for t in self.types))
         return every, x[self.root_type]
+
+    def check_rows(self, x: PyTree) -> None:
+        """Raises GraphError unless `x` has a row for each vertex, by type where there are types."""
+        hint = "pass arrays with one row per vertex"
+        if not self.types:
+            check_leading("x", x, self.sizes[0], "vertices", hint)
+            return
+        present = {t: x[t] for t in self.types if t in x} if isinstance(x, Mapping) else x
+        features_for_types(present, self.types, "x")
+        for t, n in zip(self.types, self.sizes, strict=True):
+            check_leading(f"x[{t!r}]", x[t], n, f"vertices of type {t!r}", hint)
 
     def roots(self) -> list[Any]:
         """For each level `int[num_dst]`, the root of each destination; None where they are the

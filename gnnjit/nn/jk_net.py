@@ -10,7 +10,7 @@ from flax import nnx
 
 import gnnjit
 from gnnjit.errors import LayerError
-from gnnjit.neighborhood import HDG
+from gnnjit.neighborhood import AnyHDG, side_by_side
 from gnnjit.nn.arguments import check_choice, check_rngs, check_sizes
 from gnnjit.nn.init import glorot
 
@@ -56,7 +56,7 @@ class JKNet(nnx.Module):
         self.query = nnx.Param(glorot(rngs.params(), (out_features, 1))[:, 0])
         self.jump = jump
 
-    def __call__(self, hdg: HDG, x: jax.Array) -> jax.Array:
+    def __call__(self, hdg: AnyHDG, x: jax.Array) -> jax.Array:
         """The new features, `[N, F']`, or `[N, (k + 1) F']`.
 
         Args:
@@ -68,21 +68,17 @@ class JKNet(nnx.Module):
             GraphError: `x` does not fit it.
         """
         wanted = self.kernel.shape[0] - 1
-        if len(hdg.parts) != 2 or hdg.num_types != wanted:
+        if hdg.num_levels != 2 or hdg.num_types != wanted:
             raise LayerError(
                 f"nn.JKNet: got {hdg}, expected rings of {wanted} hops: pass "
                 f"gnnjit.neighborhood.hops(graph, {wanted})"
             )
-        return hdg(x, self.ring, self.rings, self.update)
+        return hdg(x, self.ring, side_by_side, self.update)
 
     @gnnjit.layer
     def ring(self, v: Any, e: Any) -> jax.Array:
         """The mean of each ring."""
         return gnnjit.mean(e.src)
-
-    def rings(self, level: Any, x: Any) -> jax.Array:
-        """`[N, k, F]`: all rings of each root, which the schema level has side by side."""
-        return x.src.reshape(level.num_dst, -1, x.src.shape[-1])
 
     def update(self, roots: jax.Array, rings: jax.Array) -> jax.Array:
         """The jump."""

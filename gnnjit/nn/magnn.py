@@ -12,7 +12,7 @@ from flax import nnx
 import gnnjit
 from gnnjit.errors import LayerError
 from gnnjit.graph import Bipartite
-from gnnjit.neighborhood import HDG
+from gnnjit.neighborhood import HDG, AnyHDG, ShardedHDG, side_by_side
 from gnnjit.nn.arguments import check_choice, check_rate, check_rngs, check_sizes
 from gnnjit.nn.dropped import dropped
 from gnnjit.nn.init import glorot, per_head
@@ -93,7 +93,7 @@ class MAGNN(nnx.Module):
         self.encoder, self.dropout = encoder, dropout
 
     def __call__(
-        self, hdg: HDG, x: Mapping[str, jax.Array], *, key: jax.Array | None = None
+        self, hdg: AnyHDG, x: Mapping[str, jax.Array], *, key: jax.Array | None = None
     ) -> jax.Array:
         """The new features of the roots, `[roots, F']`.
 
@@ -109,12 +109,12 @@ class MAGNN(nnx.Module):
         return self.out(self.embed(hdg, x, key=key))
 
     def embed(
-        self, hdg: HDG, x: Mapping[str, jax.Array], *, key: jax.Array | None = None
+        self, hdg: AnyHDG, x: Mapping[str, jax.Array], *, key: jax.Array | None = None
     ) -> jax.Array:
         """`[roots, heads * hidden]`, what `W` is applied to: `sum over P of beta_P h_P[v]`. Takes
         and raises the same as a call."""
         paths, longest = len(self.angle[...]), self.longest
-        if (len(hdg.parts), hdg.num_types, hdg.longest) != (3, paths, longest):
+        if (hdg.num_levels, hdg.num_types, hdg.longest) != (3, paths, longest):
             raise LayerError(
                 f"nn.MAGNN: got {hdg} with at most {hdg.longest} vertices of an instance, expected "
                 f"{paths} metapaths of at most {longest}: pass paths=hdg.num_types and "
@@ -122,14 +122,18 @@ class MAGNN(nnx.Module):
             )
         z = {t: self.linear[t](x[t]) for t in hdg.types if t in x}
         z = {t: dropped(rows, self.dropout, key, i) for i, (t, rows) in enumerate(z.items())}
-        path = hdg.levels[1].relations
+        return self.metapaths(hdg, hdg.apply(self.by_path, z))
+
+    def by_path(self, hdg: HDG | ShardedHDG, z: Mapping[str, jax.Array]) -> jax.Array:
+        """`[roots, paths, heads * hidden]`: the `h_P`."""
+        kind = hdg.instance_types
 
         def encode(level: Any, ends: Bipartite) -> jax.Array:
-            if self.encoder == "mean" or path is None:
+            if self.encoder == "mean" or kind is None:
                 return self.mean(level, ends)
-            return self.rotated(level, Bipartite(ends.src, path.number), self.turns())
+            return self.rotated(level, Bipartite(ends.src, kind), self.turns())
 
-        return hdg(z, encode, self.instances, self.metapaths)
+        return hdg(z, encode, self.instances, side_by_side)
 
     def turns(self) -> jax.Array:
         """`[paths * longest, hidden]`, cosines and sines: a vertex is turned by all steps between
@@ -158,8 +162,7 @@ class MAGNN(nnx.Module):
         weight = gnnjit.softmax(jax.nn.leaky_relu(score, 0.2))
         return jax.nn.elu(gnnjit.sum(weight[:, None] * e.src)).reshape(-1)
 
-    def metapaths(self, level: Any, ends: Bipartite) -> jax.Array:
+    def metapaths(self, hdg: AnyHDG, h: jax.Array) -> jax.Array:
         """`[roots, heads * hidden]`: attention to metapaths, the same at all roots."""
-        h = ends.src.reshape(level.num_dst, -1, ends.src.shape[-1])
-        scores = jnp.tanh(self.semantic(h)).mean(axis=0) @ self.query[...]
+        scores = hdg.mean_of_roots(jnp.tanh(self.semantic(h))) @ self.query[...]
         return jnp.einsum("p,npf->nf", jax.nn.softmax(scores), h)

@@ -10,7 +10,7 @@ from flax import nnx
 
 import gnnjit
 from gnnjit.errors import LayerError
-from gnnjit.neighborhood import HDG
+from gnnjit.neighborhood import AnyHDG, side_by_side
 from gnnjit.nn.arguments import check_rngs, check_sizes
 from gnnjit.nn.init import glorot
 
@@ -38,7 +38,7 @@ class PGNN(nnx.Module):
         self.message = nnx.Linear(2 * in_features, out_features, kernel_init=glorot, rngs=rngs)
         self.position = nnx.Linear(out_features, 1, kernel_init=glorot, rngs=rngs)
 
-    def __call__(self, hdg: HDG, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, hdg: AnyHDG, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The new features, `[N, F']`, and the positions, `[N, sets]`.
 
         Args:
@@ -49,7 +49,7 @@ class PGNN(nnx.Module):
             LayerError: `hdg` is no such.
             GraphError: `x` does not fit it.
         """
-        if len(hdg.parts) != 2 or hdg.edges[0] is None:
+        if hdg.num_levels != 2 or hdg.edges[0] is None:
             raise LayerError(
                 f"nn.PGNN: got {hdg}, expected anchor sets: pass gnnjit.neighborhood.anchors(graph)"
             )
@@ -63,5 +63,5 @@ class PGNN(nnx.Module):
 
     def sets(self, level: Any, ends: gnnjit.Bipartite) -> tuple[jax.Array, jax.Array]:
         """Over the sets of each vertex, which the schema level has side by side."""
-        found = ends.src.reshape(level.num_dst, -1, ends.src.shape[-1])
+        found = side_by_side(level, ends)
         return found.mean(axis=1), self.position(found)[..., 0]
