@@ -5,7 +5,8 @@
 
 PinSage and MAGNN, one layer, with gradients, on graphs of SNAP and on IMDB (FlexGraph's table 4);
 beside PyTorch Geometric on the expansion computed before, and beside plain segment operations at
-every level. Bytes of the HDG, and how time and bytes grow with the graph. See benchmarks/README.md.
+every level. Two schemas are wide: attention to 64 anchor sets, and MAGNN with eight metapaths.
+Bytes of the HDG, and how time and bytes grow with the graph. See benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ import gnnjit
 from gnnjit.neighborhood import HDG
 from gnnjit.sample import Workers
 
-MODELS = ("pinsage", "magnn")
+MODELS = ("pinsage", "magnn", "pgnn", "magnn-wide")
+TYPED = ("magnn", "magnn-wide")
 GRAPHS = ("notredame", "ego-twitter", "imdb")
 SIZES = (20_000, 200_000)
 """Vertices of the graphs that are made, to see how time and bytes grow."""
@@ -47,7 +49,7 @@ def has_pyg() -> bool:
 def case(model: str, edges: graphs.Edges, width: int, repeats: int, sides: Sequence[str]) -> Row:
     """The times of one model on one graph, and bytes."""
     graph: Any = edges.typed
-    if model == "pinsage":
+    if model not in TYPED:
         graph = gnnjit.Graph.from_edges(edges.src, edges.dst, edges.num_nodes)
     workers = Workers(measure.usable_cpus())
     hdg = graphs.selected(model, graph, edges, workers)
@@ -73,7 +75,8 @@ def case(model: str, edges: graphs.Edges, width: int, repeats: int, sides: Seque
     report = hdg.report()
     return {
         "graph": edges.name, "model": model, "width": width, "vertices": edges.num_nodes,
-        "edges": len(edges.src), "roots": hdg.num_roots, "lowest_edges": hdg.parts[0].num_edges,
+        "edges": len(edges.src), "roots": hdg.num_roots, "types": hdg.num_types,
+        "lowest_edges": hdg.parts[0].num_edges,
         "cut": report.cut, "seconds": {k: wall for k, (wall, _) in times.items()},
         "processor_seconds": {k: cpu for k, (_, cpu) in times.items()}, "bytes": report.num_bytes,
         "graph_bytes": report.graph_bytes, "list_bytes": report.list_bytes,
@@ -95,8 +98,9 @@ def expansion(model: str, hdg: HDG) -> dict[str, np.ndarray]:
     """What PyTorch Geometric is given."""
     lowest = hdg.levels[0]
     src, dst = np.asarray(lowest.src, np.int64), np.asarray(lowest.dst, np.int64)
-    if model == "pinsage":
-        return {"src": src, "dst": dst, "weight": np.asarray(hdg.edges[0])}
+    if model not in TYPED:
+        weight = np.asarray(hdg.edges[0])
+        return {"src": src, "dst": dst, "weight": weight, "paths": np.array(hdg.num_types)}
     order = np.argsort(dst, kind="stable")
     return {
         "instance": src[order].reshape(-1, hdg.longest),
@@ -180,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _tiny(model: str) -> tuple[Any, graphs.Edges]:
     edges = graphs.made(30)
-    if model == "magnn":
+    if model in TYPED:
         return edges.typed, edges
     return gnnjit.Graph.from_edges(edges.src, edges.dst, edges.num_nodes), edges
 

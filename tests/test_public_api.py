@@ -258,7 +258,7 @@ FUNCTIONS = {
         "weight_decay=0.0005, decay='all', optimizer='adam', epochs=200, patience=0, "
         "seed=0, batch_size=0, steps_per_epoch=1, halve_every=0, "
         "normalize_features=False, negatives=1, clip=0.0, evaluate_every=1, "
-        "split='given')"
+        "split='given', loss='pairs', select_every=0)"
     ),
     "data.read_edges": (
         "(source, *, kind=None, columns=None, weight=None, time=None, values=(), delimiter=None, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
 from typing import Any
 
@@ -16,6 +17,12 @@ from gnnjit.sample import Workers
 
 CAP = 10
 """Instances of a root and metapath, on graphs without types of their own."""
+
+SETS = 64
+"""Anchor sets: the neighbour types of P-GNN."""
+
+STEPS = 3
+"""There and back in each of the metapaths of a wide schema, by either of two types each time."""
 
 TYPES = "abc"
 """Vertex `i` of a graph without types is of type `i % 3`: roots are a, metapaths aba and aca."""
@@ -76,7 +83,19 @@ def of_edges(name: str, src: np.ndarray, dst: np.ndarray, n: int) -> Edges:
 
 
 def selected(model: str, graph: Any, edges: Edges, workers: Workers) -> HDG:
-    """FlexGraph's settings (section 7): the 10 vertices that 10 walks of length 3 visit most."""
+    """FlexGraph's settings (section 7): the 10 vertices that 10 walks of length 3 visit most. Two
+    wide schemas: the nearest vertices of 64 sets, and eight metapaths of seven vertices."""
     if model == "pinsage":
         return neighborhood.random_walks(graph, workers=workers)
+    if model == "pgnn":
+        return neighborhood.anchors(graph, num=SETS, workers=workers)
+    if model == "magnn-wide":
+        wide = wide_paths(edges.paths)
+        return neighborhood.metapaths(graph, wide, cap=CAP, workers=workers)
     return neighborhood.metapaths(graph, edges.paths, cap=edges.cap, workers=workers)
+
+
+def wide_paths(paths: list[list[str]]) -> list[list[str]]:
+    """Of metapaths there and back, all sequences of `STEPS`."""
+    some = itertools.product(paths, repeat=STEPS)
+    return [[first[0][0], *(t for path in first for t in path[1:])] for first in some]

@@ -1,4 +1,5 @@
-"""PinSage's importance pooling and MAGNN's attention, level by level, and their update."""
+"""PinSage's importance pooling, MAGNN's attention, and attention to anchor sets, level by level,
+and their update."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def params(model: str, hdg: HDG, width: int) -> Params:
     """`float32`; of an attention `[neighbour types, width]`, of the update `[2 width, width]`."""
     rng = np.random.default_rng(1)
     shapes = {"update": (2 * width, width)}
-    if model == "magnn":
+    if model != "pinsage":
         shapes |= {name: (hdg.num_types, width) for name in ("root", "own", "top_root", "top_own")}
     return {k: 0.1 * rng.normal(size=s).astype(np.float32) for k, s in shapes.items()}
 
@@ -52,6 +53,8 @@ def stages(model: str, p: Any, top: Callable[..., Any] = beside) -> list[Callabl
     """A stage for each level."""
     if model == "pinsage":
         return [pool]
+    if model == "pgnn":
+        return [pool, partial(top, root=p["top_root"], own=p["top_own"])]
     lower = partial(attend, root=p["root"], own=p["own"])
     return [instance, lower, partial(top, root=p["top_root"], own=p["top_own"])]
 

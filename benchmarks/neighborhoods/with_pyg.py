@@ -20,14 +20,15 @@ def steps(
 ) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """What runs aggregation, and what runs the update: each with its gradients, once.
 
-    arrays: of PinSage `src`, `dst` and `weight` of edges, sorted by `dst`; of MAGNN `instance`
-    `[I, vertices]`, the number `group` of its (root, metapath), and `paths`. `roots`: their rows.
+    arrays: of PinSage and anchor sets `src`, `dst` and `weight` of edges, sorted by `dst`; of MAGNN
+    `instance` `[I, vertices]` and the number `group` of its (root, metapath); `paths`, or sets.
+    `roots`: their rows.
     """
     a = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
     features = torch.from_numpy(x).requires_grad_()
     w = {name: torch.from_numpy(value).requires_grad_() for name, value in p.items()}
     of_roots = features.detach()[roots]
-    run = _pool if model == "pinsage" else _attend
+    run = {"pinsage": _pool, "pgnn": _sets}.get(model, _attend)
 
     def aggregate() -> Any:
         features.grad = None
@@ -58,6 +59,17 @@ def _attend(a: Any, x: Any, roots: Any, w: Any) -> Any:
     score = leaky((roots[root] * w["root"][kind]).sum(1) + (z * w["own"][kind]).sum(1), 0.2)
     weight = softmax(score, group, num_nodes=len(roots) * paths)
     h = scatter(weight[:, None] * z, group, dim=0, dim_size=len(roots) * paths, reduce="sum")
-    h = h.view(len(roots), paths, -1)
+    return _side_by_side(h.view(len(roots), paths, -1), roots, w)
+
+
+def _sets(a: Any, x: Any, roots: Any, w: Any) -> Any:
+    paths = int(a["paths"])
+    messages = a["weight"][:, None] * x[a["src"]]
+    h = scatter(messages, a["dst"], dim=0, dim_size=len(roots) * paths, reduce="sum")
+    return _side_by_side(h.view(len(roots), paths, -1), roots, w)
+
+
+def _side_by_side(h: Any, roots: Any, w: Any) -> Any:
+    leaky = torch.nn.functional.leaky_relu
     score = leaky(roots @ w["top_root"].T + (h * w["top_own"]).sum(-1), 0.2)
     return torch.einsum("np,npf->nf", torch.softmax(score, 1), h)

@@ -25,7 +25,7 @@ from gnnjit.nn.recipes import MODELS_OF, data_options
 from gnnjit.sharding.cut import PARTITIONS
 from gnnjit.sharding.exchange import EXCHANGES
 from gnnjit.training.checkpoint import Checkpoints
-from gnnjit.training.config import DECAYS, FIELDS, OPTIMIZERS, SPLITTINGS, in_words, resolve
+from gnnjit.training.config import DECAYS, FIELDS, LOSSES, OPTIMIZERS, SPLITTINGS, in_words, resolve
 from gnnjit.training.errors import TrainError
 from gnnjit.training.loop import Watcher
 from gnnjit.training.models import TRAINED_AS, task_of, trainable, usual_model
@@ -181,7 +181,19 @@ def _more_optimisation_options(group: Any) -> None:
         help="epochs from one evaluation to the next; the last one is evaluated too "
         "(default: recipe)",
     )
-
+    group.add_argument(
+        "--loss",
+        choices=LOSSES,
+        help="of recommendation. pairs: each item above one that the user did not take; softmax: "
+        "above many that a batch shares (default: recipe)",
+    )
+    group.add_argument(
+        "--select-every",
+        type=int,
+        metavar="N",
+        help="draw the walks of PinSage or the anchor sets of P-GNN anew every N epochs; 0 never "
+        "(default: recipe)",
+    )
     group.add_argument(
         "--split",
         choices=SPLITTINGS,

@@ -162,6 +162,8 @@ class Recipe:
         negatives: false links for each true one.
         clip: the largest norm of the gradients; 0: any.
         evaluate_every: epochs from one evaluation to the next.
+        loss: of recommendation: "pairs" ranks an item above one other, "softmax" above many.
+        select_every: epochs after which walks or anchor sets are drawn anew; 0: never.
         split: "given", or "random": 60, 20 and 20 % of the labelled vertices, drawn by the seed.
         data: options of the dataset that the model needs, by name.
         expected: mean accuracy of the literature, in percent.
@@ -187,6 +189,8 @@ class Recipe:
     negatives: int = 1
     clip: float = 0.0
     evaluate_every: int = 1
+    loss: Literal["pairs", "softmax"] = "pairs"
+    select_every: int = 0
     split: Literal["given", "random"] = "given"
     data: tuple[tuple[str, Any], ...] = ()
     expected: float | None = None
@@ -397,7 +401,11 @@ _pinsage = dataclasses.replace(
     _lightgcn,
     model="pinsage",
     layers=2,
-    source="LightGCN's, for the layers of Ying et al. 2018",
+    learning_rate=0.005,
+    epochs=60,
+    loss="softmax",
+    select_every=1,
+    source="after Ying et al. 2018, whose items have features",
 )
 _pgnn = Recipe(
     "pgnn",

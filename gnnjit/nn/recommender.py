@@ -12,16 +12,22 @@ from gnnjit.nn.init import glorot
 from gnnjit.nn.light_gcn import LightGCN
 from gnnjit.nn.ngcf import NGCF
 from gnnjit.nn.pinsage import PinSage
+from gnnjit.nn.unit import unit
 
 RECOMMENDERS = ("lightgcn", "ngcf", "pinsage")
 """What `Recommender` knows, by name."""
+
+TEMPERATURE = 0.15
+"""Of PinSage's scores: with cosines alone, a softmax could not prefer one item to all others."""
 
 
 class Recommender(nnx.Module):
     """An embedding for each user and item, and the layers of LightGCN, NGCF or PinSage over them.
 
     The score of a user and an item is the product of their rows of `model(graph)`. With PinSage
-    those are `G2 relu(G1 h + g)` of the last layer's `h` (Ying et al. 2018, algorithm 2).
+    those are the embedding plus `G2 relu(G1 h + g)` of the last layer's `h` (Ying et al. 2018,
+    algorithm 2), all of one length, so that scores are cosines over `TEMPERATURE`. Where we differ:
+    their vertices have features, not an embedding of their own; and rows have any length.
 
     Args:
         model: a name in `RECOMMENDERS`.
@@ -79,7 +85,8 @@ class Recommender(nnx.Module):
             h = self.embedding[...]
             for layer in self.layers:
                 h = graph(h, layer)
-            return self.outer(jax.nn.relu(self.inner(h)))
+            rows = self.embedding[...] + self.outer(jax.nn.relu(self.inner(h)))
+            return jax.vmap(unit)(rows) / TEMPERATURE**0.5
         if isinstance(self.layers, NGCF):
             return self.layers(graph, self.embedding[...], key=key)
         return self.layers(graph, self.embedding[...])

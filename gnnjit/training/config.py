@@ -16,6 +16,7 @@ from gnnjit.training.errors import TrainError
 OPTIMIZERS = ("adam", "adamw")
 DECAYS = ("first", "all", "batch")
 SPLITTINGS = ("given", "random")
+LOSSES = ("pairs", "softmax")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +50,10 @@ class TrainConfig:
         evaluate_every: epochs from one evaluation to the next; the last epoch is evaluated too.
         split: "given" is the dataset's own; "random" draws 60, 20 and 20 % of the labelled vertices
             to train on, for validation and for the test, anew for each seed.
+        loss: of recommendation: "pairs" ranks each item above one that the user did not take,
+            "softmax" above many that a batch shares.
+        select_every: epochs after which walks or anchor sets are drawn anew, for models that have
+            some; 0 keeps the first. What is evaluated has the first.
 
     Raises:
         TrainError: listing every field that is out of range.
@@ -75,6 +80,8 @@ class TrainConfig:
     clip: float = 0.0
     evaluate_every: int = 1
     split: str = "given"
+    loss: str = "pairs"
+    select_every: int = 0
 
     def __post_init__(self) -> None:
         wrong = [
@@ -105,6 +112,8 @@ class TrainConfig:
             ("clip", 0 <= self.clip < math.inf, "at least 0 (0 does not clip)"),
             ("evaluate_every", self.evaluate_every >= 1, "at least 1"),
             ("split", self.split in SPLITTINGS, " or ".join(SPLITTINGS)),
+            ("loss", self.loss in LOSSES, " or ".join(LOSSES)),
+            ("select_every", self.select_every >= 0, "at least 0 (0 selects once)"),
         )
         wrong = [
             f"{name} is {getattr(self, name)!r}, expected {wanted}"
@@ -261,6 +270,10 @@ def in_words(config: TrainConfig, task: str) -> str:
         f"patience {config.patience}" if config.patience else "",
         "normalised features" if config.normalize_features else "",
         "60/20/20 % drawn by the seed" if config.split == "random" else "",
+        "softmax over the items of a batch" if config.loss == "softmax" else "",
+        f"neighbours selected anew every {config.select_every} epochs"
+        if config.select_every
+        else "",
         f"seed {config.seed}",
     ]
     return f"{config.model}: {', '.join(part for part in parts if part)}"

@@ -1,9 +1,12 @@
-"""Which neighbourhoods a model aggregates over: selected once a run, before the first epoch."""
+"""Which neighbourhoods a model aggregates over: selected before the first epoch, and where they are
+drawn at random, anew every so many epochs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from gnnjit import neighborhood
 from gnnjit.graph import Graph, TypedGraph
@@ -14,20 +17,24 @@ from gnnjit.training.errors import TrainError
 Watch = Callable[[int, int], Any]
 
 
-def _hops(dataset: Any, graph: Graph, config: TrainConfig, watch: Watch) -> HDG:
+def _hops(dataset: Any, graph: Graph, config: TrainConfig, seed: int, watch: Watch | None) -> HDG:
     return neighborhood.hops(graph, config.layers, watch=watch)
 
 
-def _metapaths(dataset: Any, graph: TypedGraph, config: TrainConfig, watch: Watch) -> HDG:
-    return neighborhood.metapaths(graph, there_and_back(dataset), seed=config.seed, watch=watch)
+def _metapaths(
+    dataset: Any, graph: TypedGraph, config: TrainConfig, seed: int, watch: Watch | None
+) -> HDG:
+    return neighborhood.metapaths(graph, there_and_back(dataset), seed=seed, watch=watch)
 
 
-def _walks(dataset: Any, graph: Graph, config: TrainConfig, watch: Watch) -> HDG:
-    return neighborhood.random_walks(graph, seed=config.seed, watch=watch)
+def _walks(dataset: Any, graph: Graph, config: TrainConfig, seed: int, watch: Watch | None) -> HDG:
+    return neighborhood.random_walks(graph, seed=seed, watch=watch)
 
 
-def _anchors(dataset: Any, graph: Graph, config: TrainConfig, watch: Watch) -> HDG:
-    return neighborhood.anchors(graph, seed=config.seed)
+def _anchors(
+    dataset: Any, graph: Graph, config: TrainConfig, seed: int, watch: Watch | None
+) -> HDG:
+    return neighborhood.anchors(graph, seed=seed)
 
 
 SELECTED_FOR: dict[str, Callable[..., HDG]] = {
@@ -37,6 +44,9 @@ SELECTED_FOR: dict[str, Callable[..., HDG]] = {
     "pgnn": _anchors,
 }
 """Models whose neighbours are no edges, and how theirs are selected."""
+
+DRAWN = ("pinsage", "pgnn")
+"""Those whose neighbours are drawn at random, so that they can be drawn anew."""
 
 
 def select(dataset: Any, config: TrainConfig, watch: Watch) -> HDG | None:
@@ -50,8 +60,39 @@ def select(dataset: Any, config: TrainConfig, watch: Watch) -> HDG | None:
     found = SELECTED_FOR.get(config.model)
     if found is None:
         return None
+    return found(dataset, _graph_of(dataset), config, config.seed, watch)
+
+
+def _graph_of(dataset: Any) -> Any:
     graph = dataset.graph
-    return found(dataset, graph() if callable(graph) else graph, config, watch)
+    return graph() if callable(graph) else graph
+
+
+class Anew:
+    """The neighbourhoods of an epoch: those that were selected first, or drawn anew by the seed of
+    the run and the epoch, padded to the most that there can be, so that nothing is compiled again.
+    """
+
+    def __init__(self, dataset: Any, config: TrainConfig, first: Any) -> None:
+        """`first`: an HDG, or the graph of a model of edges, which stays."""
+        self._first, self._config, self._dataset = first, config, dataset
+        self._graph = _graph_of(dataset) if config.select_every else None
+        self._last: tuple[Any, Any] = (None, None)
+
+    def __call__(self, seed: int, epoch: int) -> Any:
+        """`epoch` counts from 1."""
+        every = self._config.select_every
+        if not every:
+            return self._first
+        drawn = seed, (epoch - 1) // every
+        if self._last[0] != drawn:
+            number = int(np.random.SeedSequence(drawn).generate_state(1, np.uint64)[0])
+            select = SELECTED_FOR[self._config.model]
+            hdg = select(self._dataset, self._graph, self._config, number, None)
+            # A root has one neighbour of each anchor set, or as many as are kept of walks.
+            most = hdg.num_types if hdg.selected.cap is None else hdg.selected.cap
+            self._last = drawn, hdg.pad(hdg.num_roots * most)
+        return self._last[1]
 
 
 def there_and_back(dataset: Any) -> list[list[tuple[str, str, str]]]:

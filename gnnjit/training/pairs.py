@@ -13,7 +13,9 @@ import numpy as np
 import optax
 
 from gnnjit.data.pairs import PairDataset
+from gnnjit.training.config import TrainConfig
 from gnnjit.training.metrics import Sums, auc
+from gnnjit.training.neighborhoods import Anew
 from gnnjit.training.tasks import SPLITS
 
 _DRAWN = 2**31
@@ -74,21 +76,25 @@ class PairTask:
     """All pairs in each step, against as many pairs of two classes, drawn anew in each epoch; those
     of an evaluation stay the same."""
 
-    def __init__(self, dataset: PairDataset, graph: Any) -> None:
-        self._y, self._graph, self._x = dataset.y, graph, jnp.asarray(dataset.x)
+    def __init__(self, dataset: PairDataset, config: TrainConfig, graph: Any) -> None:
+        """`graph`: what the model takes first, and is evaluated on."""
+        self._y, self._x = dataset.y, jnp.asarray(dataset.x)
+        self._graph = Anew(dataset, config, graph)
         self._pairs = {split: getattr(dataset, split) for split in SPLITS}
-        self._whole = self._batch(SPLITS, np.random.Generator(np.random.PCG64([0, _DRAWN])))
+        rng = np.random.Generator(np.random.PCG64([0, _DRAWN]))
+        self._whole = self._batch(graph, SPLITS, rng)
 
     def train_batches(self, seed: int, epoch: int) -> Iterator[PairBatch]:
-        yield self._batch(SPLITS[:1], np.random.Generator(np.random.PCG64([seed, epoch])))
+        rng = np.random.Generator(np.random.PCG64([seed, epoch]))
+        yield self._batch(self._graph(seed, epoch), SPLITS[:1], rng)
 
     def eval_batches(self) -> list[PairBatch]:
         return [self._whole]
 
-    def _batch(self, splits: tuple[str, ...], rng: np.random.Generator) -> PairBatch:
+    def _batch(self, graph: Any, splits: tuple[str, ...], rng: np.random.Generator) -> PairBatch:
         together = [self._pairs[split] for split in splits]
         apart = [_of_two_classes(rng, self._y, len(pairs)) for pairs in together]
-        return PairBatch(self._graph, self._x, jax.device_put(together), jax.device_put(apart))
+        return PairBatch(graph, self._x, jax.device_put(together), jax.device_put(apart))
 
 
 def _of_two_classes(rng: np.random.Generator, y: np.ndarray, count: int) -> np.ndarray:

@@ -15,9 +15,16 @@ from gnnjit.data.links import LinkDataset
 from gnnjit.sample import NegativeSampler
 from gnnjit.training.config import TrainConfig
 from gnnjit.training.metrics import Sums, ndcg_at, recall_at
+from gnnjit.training.neighborhoods import Anew
 
 TOP = 20
 """How many items are recommended."""
+
+SHARED = 512
+"""Items that a softmax ranks below that of each pair of a batch."""
+
+_NEVER = -1e9
+"""The score of padding."""
 
 _USERS = 256
 """Users whose scores of all items are in memory together."""
@@ -28,7 +35,7 @@ _TRIES = 100
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["graph", "users", "items", "others", "real"],
-    meta_fields=["decay"],
+    meta_fields=["decay", "shared"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pairs:
@@ -39,6 +46,7 @@ class Pairs:
         users, items, others: int32[B], vertices.
         real: float32[B], 0 on padding.
         decay: L2 coefficient of the embeddings of the batch.
+        shared: whether users are shown the items that others of the batch did not take.
     """
 
     graph: Any
@@ -47,17 +55,27 @@ class Pairs:
     others: Any
     real: Any
     decay: float
+    shared: bool = False
 
     def loss(self, model: Any, key: Any) -> tuple[jax.Array, jax.Array]:
         """The sum of the losses of the pairs, and how many they are.
 
         Bayesian personalised ranking: `softplus(other - item)` of the two scores (Rendle et al.
         2009), and half the squares of the three embeddings, before propagation, times `decay` (He
-        et al. 2020, equation 15, in the form of the authors' code).
+        et al. 2020, equation 15, in the form of the authors' code). If `shared`, in place of the
+        former `-log` of the item's part of a softmax over it and the same `SHARED` other items for
+        all users, some of which a user may have taken; Ying et al. (2018), section 3.3, share 500
+        of them.
         """
         rows = jnp.concatenate([self.users, self.items, self.others])  # one gather, one scatter
         user, item, other = jnp.split(model(self.graph, key=key)[rows], 3)
-        ranking = jax.nn.softplus(jnp.sum(user * other, axis=1) - jnp.sum(user * item, axis=1))
+        own_score = jnp.sum(user * item, axis=1)
+        if self.shared:
+            scores = jnp.where(self.real[:SHARED] > 0, user @ other[:SHARED].T, _NEVER)
+            others = jax.nn.logsumexp(scores, axis=1)
+        else:
+            others = jnp.sum(user * other, axis=1)
+        ranking = jax.nn.softplus(others - own_score)
         own = jnp.square(model.embedding[...][rows]).sum(axis=1)
         penalty = 0.5 * self.decay * own.reshape(3, -1).sum(axis=0)
         return self.real @ (ranking + penalty), jnp.sum(self.real)
@@ -126,7 +144,7 @@ class RecommendationTask:
         users = dataset.num_users
         assert users is not None
         graph = dataset.graph()
-        self._graph = graph if hdg is None else hdg
+        self._graph = Anew(dataset, config, graph if hdg is None else hdg)
         train = dataset.train[np.argsort(dataset.train[:, 0], kind="stable")]
         self._items = train[:, 2]
         self._starts = np.searchsorted(train[:, 0], np.arange(users + 1))
@@ -138,7 +156,8 @@ class RecommendationTask:
         )
         self._size = min(config.batch_size or len(train), len(train))
         self._decay = config.weight_decay if config.decay == "batch" else 0.0
-        self._whole = _rankings(dataset, self._graph)
+        self._shared = config.loss == "softmax"
+        self._whole = _rankings(dataset, graph if hdg is None else hdg)
 
     def train_batches(self, seed: int, epoch: int) -> Iterator[Pairs]:
         """As in LightGCN's code: users with the same chance, then one of their items, and one that
@@ -153,10 +172,12 @@ class RecommendationTask:
             users.astype(np.int32), items.astype(np.int32), drawn.dst[:, 0].astype(np.int32),
             (~drawn.false[:, 0]).astype(np.float32),
         ]  # fmt: skip
+        graph = self._graph(seed, epoch)
         for start in range(0, total, self._size):
             part = [c[start : start + self._size] for c in columns]
             missing = self._size - len(part[0])
-            yield Pairs(self._graph, *(np.pad(c, (0, missing)) for c in part), decay=self._decay)
+            arrays = (np.pad(c, (0, missing)) for c in part)
+            yield Pairs(graph, *arrays, decay=self._decay, shared=self._shared)
 
     def eval_batches(self) -> list[Rankings]:
         return [self._whole]

@@ -10,7 +10,7 @@ from gnnjit.sharding.exchange import EXCHANGES
 from gnnjit.system.memory_budget import parse_size
 from gnnjit.training.config import TrainConfig
 from gnnjit.training.errors import CheckpointError, TrainError
-from gnnjit.training.neighborhoods import SELECTED_FOR
+from gnnjit.training.neighborhoods import DRAWN, SELECTED_FOR
 from gnnjit.training.processes import processes
 from gnnjit.training.sampled import Sampling
 from gnnjit.training.sharded import Spread
@@ -91,6 +91,16 @@ class Specification:
             raise TrainError(
                 f"the split is 'random', expected 'given': {self.name} has no classes of the "
                 "vertices of one graph"
+            )
+        if self.config.select_every and model not in DRAWN:
+            raise TrainError(
+                f"select_every is {self.config.select_every}, expected 0: {model} draws no "
+                f"neighbours at random, which {' and '.join(DRAWN)} do"
+            )
+        if self.config.loss != "pairs" and self.task != "recommendation":
+            raise TrainError(
+                f"the loss is {self.config.loss!r}, expected 'pairs': {self.name} has no items to "
+                "rank"
             )
 
     def _check_task(self) -> None:

@@ -441,7 +441,7 @@ def _tasks(
     stored = isinstance(dataset, StoredDataset)
     task: Task
     if isinstance(dataset, PairDataset):
-        task = PairTask(dataset, hdg)
+        task = PairTask(dataset, config, hdg)
     elif isinstance(dataset, LinkDataset) and dataset.task == "recommendation":
         task = RecommendationTask(dataset, config, hdg)
     elif isinstance(dataset, LinkDataset):

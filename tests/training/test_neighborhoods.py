@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import types
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,10 +15,11 @@ from neighborhood.naive import movies
 from gnnjit import TypedGraph, neighborhood
 from gnnjit.data import Dataset, LinkDataset, caveman, open_dataset
 from gnnjit.errors import DataError
-from gnnjit.training import TrainConfig, TrainError, probe, train
+from gnnjit.training import TrainConfig, TrainError, probe, recommendation, train
 from gnnjit.training import pairs as of_pairs
 from gnnjit.training.metrics import auc
 from gnnjit.training.neighborhoods import select, there_and_back
+from gnnjit.training.recommendation import RecommendationTask
 from gnnjit.training.tasks import drawn_split
 
 BASE = TrainConfig(model="jknet", hidden=8, dropout=0.1, lr=0.02, weight_decay=0.0, epochs=30)
@@ -168,7 +170,7 @@ def test_pgnn_tells_pairs_of_one_community() -> None:
 def test_pairs_against_loops() -> None:
     rng = np.random.default_rng(0)
     rows = rng.integers(-1, 2, (24, 3)).astype(np.float32)
-    task = of_pairs.PairTask(SMALL, None)
+    task = of_pairs.PairTask(SMALL, BASE, None)
     (batch,) = task.train_batches(0, 1)
     (again,), (other,) = task.train_batches(0, 1), task.train_batches(0, 2)
     assert np.array_equal(batch.apart[0], again.apart[0])
@@ -189,6 +191,67 @@ def test_area_under_the_curve() -> None:
     assert float(auc(jnp.asarray(true), jnp.asarray(false))) == pytest.approx(want)
     nothing = jnp.full(9, jnp.nan)
     assert float(auc(nothing, jnp.asarray(false))) == 0
+
+
+def test_walks_are_drawn_anew_by_the_epoch() -> None:
+    config = BASE.replace(model="pinsage", select_every=2)
+    task = RecommendationTask(visits(), config, select(visits(), config, lambda done, total: None))
+
+    def level(seed: int, epoch: int) -> Any:
+        return next(task.train_batches(seed, epoch)).graph.levels[0]
+
+    first, second, third, other = level(0, 1), level(0, 2), level(0, 3), level(1, 1)
+    assert np.array_equal(first.src, second.src)
+    assert not np.array_equal(first.src, third.src)
+    assert not np.array_equal(first.src, other.src)
+    assert first.num_edges == third.num_edges == 22 * 10
+    assert np.array_equal(level(0, 1).src, first.src)
+    (whole,) = task.eval_batches()
+    same = neighborhood.random_walks(visits().graph(), seed=0)
+    assert np.array_equal(whole.graph.levels[0].src, same.levels[0].src)
+
+
+def test_anchor_sets_are_drawn_anew() -> None:
+    config = BASE.replace(model="pgnn", select_every=1)
+    task = of_pairs.PairTask(SMALL, config, select(SMALL, config, lambda done, total: None))
+    one, two = (next(task.train_batches(0, epoch)).graph for epoch in (1, 2))
+    assert not np.array_equal(one.levels[0].src, two.levels[0].src)
+    assert one.levels[0].num_edges == two.levels[0].num_edges == one.num_roots * one.num_types
+
+
+def test_a_softmax_ranks_above_the_items_that_a_batch_shares(monkeypatch: Any) -> None:
+    monkeypatch.setattr(recommendation, "SHARED", 5)
+    config = BASE.replace(model="pinsage", loss="softmax", weight_decay=0.0, batch_size=30)
+    *_, batch = RecommendationTask(visits(), config).train_batches(0, 1)  # of 8, and padding
+    rows = np.random.default_rng(4).normal(size=(22, 4)).astype(np.float32)
+    total, count = batch.loss(_Fixed(rows), None)
+    want = 0.0
+    for user, item in zip(batch.users[:8], batch.items[:8], strict=True):
+        scores = rows[[item, *batch.others[:5]]] @ rows[user]
+        want += np.log(np.exp(scores).sum()) - scores[0]
+    assert (float(total), float(count)) == (pytest.approx(want, rel=1e-5), 8)
+
+
+class _Fixed:
+    """A model that gives the same rows, whatever the graph."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self._rows, self.embedding = jnp.asarray(rows), {...: jnp.asarray(rows)}
+
+    def __call__(self, graph: Any, key: Any = None) -> Any:
+        return self._rows
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"select_every": 2}, "select_every is 2, expected 0: jknet draws no neighbours at random"),
+        ({"loss": "softmax"}, "the loss is 'softmax', expected 'pairs': .* has no items to rank"),
+    ],
+)
+def test_what_is_for_other_models(change, message) -> None:
+    with pytest.raises(TrainError, match=message):
+        train(open_dataset("karate"), BASE.replace(**change))
 
 
 @pytest.mark.parametrize(
