@@ -80,11 +80,11 @@ class Anew:
         self._last: tuple[Any, Any] = (None, None)
 
     def __call__(self, seed: int, epoch: int) -> Any:
-        """`epoch` counts from 1."""
+        """`epoch` counts from 1; 0 is a look at what batches are."""
         every = self._config.select_every
         if not every:
             return self._first
-        drawn = seed, (epoch - 1) // every
+        drawn = seed, -(-epoch // every)
         if self._last[0] != drawn:
             number = int(np.random.SeedSequence(drawn).generate_state(1, np.uint64)[0])
             select = SELECTED_FOR[self._config.model]
