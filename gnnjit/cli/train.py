@@ -118,12 +118,7 @@ def _model_options(group: Any) -> None:
 
 def _optimisation_options(group: Any) -> None:
     group.add_argument("--lr", type=float, metavar="RATE", help="learning rate (default: recipe)")
-    group.add_argument(
-        "--weight-decay",
-        type=float,
-        metavar="L2",
-        help="L2 coefficient (default: recipe)",
-    )
+    group.add_argument("--weight-decay", type=float, metavar="L2", help="L2 (default: recipe)")
     group.add_argument("--decay", choices=DECAYS, help="whose weights decay (default: recipe)")
     group.add_argument(
         "--optimizer",
@@ -184,15 +179,13 @@ def _more_optimisation_options(group: Any) -> None:
     group.add_argument(
         "--loss",
         choices=LOSSES,
-        help="of recommendation. pairs: each item above one that the user did not take; softmax: "
-        "above many that a batch shares (default: recipe)",
+        help="rank items above one other, or by a softmax above many (default: recipe)",
     )
     group.add_argument(
         "--select-every",
         type=int,
         metavar="N",
-        help="draw the walks of PinSage or the anchor sets of P-GNN anew every N epochs; 0 never "
-        "(default: recipe)",
+        help="draw walks or anchor sets anew every N epochs; 0 never (default: recipe)",
     )
     group.add_argument(
         "--split",

@@ -23,7 +23,7 @@ from gnnjit.lower.vertex_matmul import tall_p
 @dataclasses.dataclass(frozen=True)
 class Kernel:
     """The code chosen for one traversal. `features`: it takes so many at a time, each time for all
-    edges; 0: all of them."""
+    edges; 0: all of them. `predicted`: seconds of each lowering that the cost model weighed."""
 
     direction: str
     traversal: str
@@ -31,6 +31,7 @@ class Kernel:
     rows: str
     refused: tuple[tuple[str, tuple[str, ...]], ...]
     features: int = 0
+    predicted: tuple[tuple[str, float], ...] = ()
 
     @property
     def reasons(self) -> str:
@@ -39,6 +40,9 @@ class Kernel:
         lines = [f"{self.direction}: {self.kernel}, one row per {self.rows}{blocks}"]
         for other, reasons in self.refused:
             lines.append(f"  not {other}: {'; '.join(reasons)}")
+        if self.predicted:
+            times = ", ".join(f"{name} {1e3 * s:.3g} ms" for name, s in self.predicted)
+            lines.append(f"  a schema level, predicted: {times}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -57,7 +61,7 @@ def kernel_of(direction: str, choice: Choice, graph: Graph) -> Kernel:
     lines = [f"reads {', '.join(reads) or 'nothing'}", *body]
     text = "\n".join([*lines, f"reduced by: {', '.join(reductions)}"])
     features = cpu.feature_width_of(request) if choice.kernel == "cpu" else 0
-    return Kernel(direction, text, choice.kernel, rows, choice.refused, features)
+    return Kernel(direction, text, choice.kernel, rows, choice.refused, features, choice.predicted)
 
 
 def forward_kernels(program: Program, graph: Graph) -> list[Kernel]:

@@ -15,6 +15,7 @@ from gnnjit.lower import cpu, pallas
 from gnnjit.lower.execute import size
 from gnnjit.lower.flatten import flat
 from gnnjit.lower.lowering import WRITTEN, Lowering, LoweringRequest, Reductions
+from gnnjit.lower.predicted import seconds
 from gnnjit.lower.xla import bucketed, csr, dense, segment
 from gnnjit.passes.pipeline import lowering_passes
 from gnnjit.passes.pipeline import run as run_passes
@@ -23,8 +24,8 @@ from gnnjit.system.contexts import Context, cached
 PALLAS = Lowering("pallas", pallas.why_not, pallas.run, ("cuda",), interpretable=True)
 
 DENSE = Lowering("dense", dense.why_not, dense.run)
-"""For graphs with `Graph.fan_in` alone. On a CPU a generated kernel takes 0.1 to 1.1 times as long
-(gnnjit/design/0020)."""
+"""For graphs with `Graph.fan_in` alone, where the cost model prefers it to a generated kernel of
+the CPU. That mostly takes 0.1 to 1.1 times as long (gnnjit/design/0020)."""
 
 LOWERINGS = (
     PALLAS,  # the Triton backend of Pallas
@@ -42,11 +43,15 @@ KERNELS = tuple(lowering.name for lowering in LOWERINGS)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Choice:
-    """The lowering chosen for one traversal, and the reasons against each one tried before."""
+    """The lowering chosen for one traversal, and the reasons against each one tried before.
+
+    predicted: at a schema level, seconds of each lowering that the cost model weighed.
+    """
 
     lowering: Lowering
     request: LoweringRequest
     refused: tuple[tuple[str, tuple[str, ...]], ...]
+    predicted: tuple[tuple[str, float], ...] = ()
 
     @property
     def kernel(self) -> str:
@@ -98,17 +103,38 @@ def requested(
 
 
 def choose(op: Aggregate, graph: Graph, platform: str, limit: int | None = None) -> Choice:
-    """The first lowering without a reason against it."""
+    """The first lowering without a reason against it; at a schema level, whichever of a generated
+    kernel of the CPU and `dense` the cost model prefers."""
     request = requested(op, graph, platform, limit)
     refused: list[tuple[str, tuple[str, ...]]] = []
+    predicted: tuple[tuple[str, float], ...] = ()
     for lowering in LOWERINGS:
         if lowering is DENSE and graph.fan_in is None:
             continue  # which is no reason to show for every other graph
         reasons = skipped(lowering.name) or lowering.reasons(request)
+        if lowering.name == "cpu" and not reasons:
+            predicted = _predicted(op, request)
+            reasons = _slower(predicted)
         if not reasons:
-            return Choice(lowering, request, tuple(refused))
+            return Choice(lowering, request, tuple(refused), predicted)
         refused.append((lowering.name, tuple(reasons)))
     raise AssertionError(f"no lowering takes this traversal: {refused}")
+
+
+def _predicted(op: Aggregate, request: LoweringRequest) -> tuple[tuple[str, float], ...]:
+    """Seconds of a generated kernel and of `dense`, where both run and none is preferred."""
+    if request.graph.fan_in is None or request.preferred or DENSE.reasons(request):
+        return ()
+    found = seconds(op, request.graph, request.platform)
+    return () if found is None else tuple(zip(("cpu", DENSE.name), found, strict=True))
+
+
+def _slower(predicted: tuple[tuple[str, float], ...]) -> list[str]:
+    times = dict(predicted)
+    if not times or times["cpu"] <= times[DENSE.name]:
+        return []
+    kernel, dense = (f"{1e3 * times[name]:.3g} ms" for name in ("cpu", DENSE.name))
+    return [f"it is predicted to take {kernel}, and dense {dense}"]
 
 
 @cached(maxsize=1024)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from typing import Any
 
 import jax
@@ -12,10 +13,13 @@ import numpy as np
 import pytest
 
 import gnnjit
+from gnnjit.cost.current import use
+from gnnjit.cost.kinds import KINDS
+from gnnjit.cost.model import CostModel
 from gnnjit.graph.by_destination import ByDestination
 from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
-from gnnjit.lower import choose
+from gnnjit.lower import choose, cpu
 from gnnjit.lower.xla import dense
 from lower.requests import request
 
@@ -88,6 +92,32 @@ def test_explain_says_that_a_level_is_dense() -> None:
     with choose.prefer("dense"):
         kernels = attention.explain(graph, features(graph), jnp.ones(4)).kernels
     assert {k.kernel for k in kernels} == {"dense"}
+
+
+@pytest.mark.skipif(not cpu.available(), reason="there are no generated kernels")
+@pytest.mark.parametrize(
+    ("kind", "chosen"), [("traversal", "dense"), ("reduce", "cpu")], ids=["dense", "cpu"]
+)
+def test_the_cost_model_chooses_and_explain_says_so(kind: str, chosen: str) -> None:
+    """Weights with which one of the two takes a second for each byte or edge."""
+    weights = {k: dict.fromkeys(row, 0.0) for k, row in KINDS.items()}
+    weights[kind] = dict.fromkeys(weights[kind], 1.0)
+    graph = level(4)
+    with use(CostModel.from_json(weights)):
+        total = gnnjit.layer(lambda v, e: gnnjit.sum(e.src))
+        (kernel,) = total.explain(graph, features(graph), backward=False).kernels
+    assert kernel.kernel == chosen
+    assert re.search(r"a schema level, predicted: cpu .* ms, dense .* ms", kernel.reasons)
+    slower = "not cpu: it is predicted to take" in kernel.reasons
+    assert slower == (chosen == "dense")
+
+
+def test_without_a_figure_nothing_is_predicted() -> None:
+    graph = level(4)
+    unknown = gnnjit.layer(lambda v, e: gnnjit.sum(jax.lax.bessel_i0e(e.src * v)))
+    kernels = unknown.explain(graph, features(graph), backward=False).kernels
+    assert kernels
+    assert all(not k.predicted for k in kernels)
 
 
 @pytest.mark.parametrize(
