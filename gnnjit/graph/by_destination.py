@@ -35,7 +35,8 @@ class ByDestination:
         offset: `int[num_dst + 1]`, the first edge of each destination; None where each has
             `fan_in`.
         source: `int[E]`; None where edge `i` comes from source `i`.
-        by_source: (`int[num_src + 1]`, `int[E]`), the edges by source; None with `source`.
+        by_source: (`int[num_src + 1]`, `int[E]`), the edges by source, which a gradient reads; None
+            where they are implied, or sorted wherever they are read.
         num_src, num_dst, num_edges, bipartite: as of `Graph` (static).
         fan_in: the edges of each destination, where all have as many (static).
     """
@@ -94,8 +95,10 @@ class ByDestination:
             offset = xp.arange(self.num_dst + 1, dtype=dtype) * dtype.type(self.fan_in)
         src = edge if self.source is None else parts.source
         first, order = xp.arange(self.num_src + 1, dtype=dtype), edge
-        if self.source is not None:
+        if self.by_source is not None:
             first, order = parts.by_source
+        elif self.source is not None:
+            first, order = _sorted(src, self.num_src, traced)
         into = offset, src, edge
         outward = first, dst if self.source is None else dst[order], order
         structures = [_structure(rows, traced) for rows in (into, outward)]
@@ -121,6 +124,15 @@ class ByDestination:
         rows = xp.arange(self.num_dst, dtype=edge.dtype)
         more = {"total_repeat_length": self.num_edges} if xp is jnp else {}
         return xp.repeat(rows, xp.diff(self.offset), **more)
+
+
+def _sorted(source: Any, num_src: int, traced: bool) -> tuple[Any, Any]:
+    """The edges by source, as `ByDestination.by_source`."""
+    if not traced:
+        order = counting_sort(source, np.arange(len(source), dtype=source.dtype), num_src)
+        return order[0].astype(source.dtype, copy=False), order[1]
+    first = jnp.cumsum(jnp.bincount(source, length=num_src), dtype=source.dtype)
+    return jnp.pad(first, (1, 0)), jnp.argsort(source, stable=True).astype(source.dtype)
 
 
 def _structure(rows: tuple[Any, Any, Any], traced: bool) -> Structure:
