@@ -14,6 +14,7 @@ from gnnjit.nn.recipes import data_options
 from gnnjit.training import TrainConfig, train
 from gnnjit.training.config import resolve
 from gnnjit.training.loop import Epoch, Watcher
+from gnnjit.training.sampled import usual_sampling
 
 RUNS = (
     "gowalla/lightgcn", "gowalla/ngcf", "lastfm/lightgcn", "fb15k-237/rgcn", "imdb/han",
@@ -81,4 +82,6 @@ def trained(
     task = "recommendation" if folder is None else entry_of(data).task
     config: TrainConfig = resolve(data, task, {"model": model, **changes})
     yield {"run": "config", **config.to_dict()}
-    yield summary(train(dataset, config, seeds=seeds, watcher=Told(told)).to_dict())
+    sampling = usual_sampling(data, model)
+    result = train(dataset, config, sampling=sampling, seeds=seeds, watcher=Told(told))
+    yield summary(result.to_dict())

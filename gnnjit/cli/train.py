@@ -32,7 +32,7 @@ from gnnjit.training.models import TRAINED_AS, task_of, trainable, usual_model
 from gnnjit.training.processes import main_first, open_in_all, processes
 from gnnjit.training.progress import watcher
 from gnnjit.training.report import print_table
-from gnnjit.training.sampled import SAMPLERS, Sampling
+from gnnjit.training.sampled import SAMPLERS, Sampling, usual_sampling
 from gnnjit.training.sharded import provide
 from gnnjit.training.specification import Specification
 from gnnjit.training.train import run_training
@@ -198,10 +198,11 @@ def _more_optimisation_options(group: Any) -> None:
 def _sampling_options(group: Any) -> None:
     group.add_argument(
         "--sampler",
-        choices=SAMPLERS,
+        choices=(*SAMPLERS, "none"),
         help="train on sampled batches instead of the whole graph; it is still evaluated on the "
         "whole one. neighbor: labelled vertices and some neighbours of each; frontier, walk, "
-        "vertex, edge: subgraphs; cluster: parts of the graph (default: the whole graph)",
+        "vertex, edge: subgraphs, also those that facts are drawn from; cluster: parts of the "
+        "graph; none: the whole graph (default: recipe)",
     )
     group.add_argument(
         "--fanouts",
@@ -394,11 +395,12 @@ def _specification(args: argparse.Namespace, given: Any) -> Specification:
     if task == "sensors":
         trainable(_open(name, args))  # raises TrainError
     task = TRAINED_AS.get(task, task)
-    sampling = _sampling(args)
-    taken = ("batch_size", "steps_per_epoch") if sampling else ()
+    sampling = _sampling(args, task)
+    taken = ("batch_size", "steps_per_epoch") if sampling and task != "link" else ()
     told = {f: getattr(args, f, None) for f in FIELDS if f not in taken}
     usual = {} if told["model"] else usual_model(name if given is None else given)
     config = resolve(name, task, {**told, **usual})
+    sampling = usual_sampling(name, config.model) if args.sampler is None else sampling
     if args.folds is not None and task != "graph":
         raise TrainError(
             f"--folds is for datasets of many graphs, {name} is one graph with a fixed split: use "
@@ -426,19 +428,21 @@ def _specification(args: argparse.Namespace, given: Any) -> Specification:
     )
 
 
-def _sampling(args: argparse.Namespace) -> Sampling | None:
+def _sampling(args: argparse.Namespace, task: str) -> Sampling | None:
     """What the options say of batches. Raises TrainError where they say it without a sampler."""
+    of_step = (
+        {} if task == "link" else {"batch_size": args.batch_size, "steps": args.steps_per_epoch}
+    )
     values = {
         "fanouts": args.fanouts and _fanouts(args.fanouts),
-        "batch_size": args.batch_size,
-        "steps": args.steps_per_epoch,
+        **of_step,
         "normalize": args.normalize or None,
         "shapes": args.shapes,
         "threads": args.sample_threads,
         "options": named_options("--sampler-option", args.sampler_option) or None,
     }
     values = {name: value for name, value in values.items() if value is not None}
-    if args.sampler is None:
+    if args.sampler in (None, "none"):
         for name in sorted(set(values) - {"batch_size", "steps"}):
             option = {"threads": "sample-threads", "options": "sampler-option"}.get(name, name)
             raise TrainError(f"--{option} is for sampled batches: say by which --sampler")

@@ -165,6 +165,9 @@ class Recipe:
         loss: of recommendation: "pairs" ranks an item above one other, "softmax" above many.
         select_every: epochs after which walks or anchor sets are drawn anew; 0: never.
         split: "given", or "random": 60, 20 and 20 % of the labelled vertices, drawn by the seed.
+        sampler: of the parts of the graph that steps are of, as `gnnjit train --sampler` names it;
+            None: all of it.
+        sampler_options: of the sampler, by name.
         data: options of the dataset that the model needs, by name.
         expected: mean accuracy of the literature, in percent.
         source: where these numbers come from.
@@ -192,6 +195,8 @@ class Recipe:
     loss: Literal["pairs", "softmax"] = "pairs"
     select_every: int = 0
     split: Literal["given", "random"] = "given"
+    sampler: str | None = None
+    sampler_options: tuple[tuple[str, Any], ...] = ()
     data: tuple[tuple[str, Any], ...] = ()
     expected: float | None = None
     source: str = ""
@@ -303,27 +308,36 @@ _ngcf = dataclasses.replace(
 _rgcn = Recipe(
     "rgcn",
     task="link",
-    hidden=500,
+    hidden=200,
     dropout=0.2,
     normalize_features=False,
+    learning_rate=0.02,
     weight_decay=0.01,
     decay="batch",
-    epochs=60,
+    epochs=30,
     patience=None,
-    batch_size=30_000,
+    batch_size=10_000,
     steps_per_epoch=100,
-    negatives=10,
+    halve_every=6,
+    negatives=50,
     clip=1.0,
-    evaluate_every=5,
-    source="Schlichtkrull et al. 2018, section 5.2, and DGL's example",
+    evaluate_every=6,
+    sampler="vertex",
+    sampler_options=(("vertices", 3350), ("weights", "uniform")),
+    source="after Schlichtkrull et al. 2018, section 5.2, and DGL's example",
 )
 _links = dataclasses.replace(
     _rgcn,
     hidden=50,
     dropout=0.0,
+    learning_rate=0.01,
     weight_decay=0.0,
+    batch_size=30_000,
     steps_per_epoch=20,
-    epochs=30,
+    halve_every=None,
+    negatives=10,
+    evaluate_every=5,
+    sampler=None,
     source="",
 )
 _paths = Recipe(

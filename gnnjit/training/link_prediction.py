@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,13 +24,10 @@ HITS = (1, 3, 10)
 _QUERIES = 256
 """Queries whose scores of all entities are in memory together."""
 
-_PATHS = 64
-"""The same, where a score has to be passed along the edges."""
-
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["graph", "facts", "false", "of_tail"],
+    data_fields=["graph", "vertices", "entities", "facts", "real", "false", "of_tail"],
     meta_fields=["decay"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,14 +36,20 @@ class Facts:
 
     Attributes:
         graph: half of the facts, both ways, with a relation for each way.
-        facts: int32[G, n, 3], (head, relation, tail), in groups of n.
+        vertices: int32[V], the entity that each vertex of the graph is, or None of all entities.
+        entities: int32, how many vertices are no padding.
+        facts: int32[G, n, 3], (head, relation, tail), in groups of n; ends are vertices.
+        real: bool[G, n], which facts are no padding.
         false: int32[G, n], entities that stand in for a head or tail, n for each fact of a group.
         of_tail: bool[G, n], whether they stand in for the tail of a fact, else for its head.
         decay: L2 coefficient of the mean squares of the entities' rows and of the relations.
     """
 
     graph: Graph
+    vertices: Any
+    entities: Any
     facts: Any
+    real: Any
     false: Any
     of_tail: Any
     decay: float
@@ -56,15 +59,17 @@ class Facts:
 
         Schlichtkrull et al. 2018, equation 7, with the penalty of DGL's example.
         """
-        rows, of_relation = model(self.graph, key=key), model.relation[...]
+        rows, of_relation = model(self.graph, self.vertices, key=key), model.relation[...]
         head, relation, tail = (self.facts[..., i] for i in range(3))
         # The score is the same with both ends exchanged, so numbers are picked, not rows.
         asked = rows[jnp.where(self.of_tail, head, tail)] * of_relation[relation]
         true = jnp.sum(asked * rows[jnp.where(self.of_tail, tail, head)], axis=-1)
         false = jnp.einsum("gif,gjf->gij", asked, rows[self.false])
-        total = jnp.sum(jax.nn.softplus(-true)) + jnp.sum(jax.nn.softplus(false))
-        count = jnp.asarray(true.size + false.size, jnp.float32)
-        penalty = jnp.mean(jnp.square(rows)) + jnp.mean(jnp.square(of_relation))
+        losses = jax.nn.softplus(-true) + jnp.sum(jax.nn.softplus(false), axis=-1)
+        total = jnp.sum(jnp.where(self.real, losses, 0))
+        count = jnp.sum(self.real, dtype=jnp.float32) * (1 + false.shape[-1])
+        inside = jnp.where(jnp.arange(len(rows)) < self.entities, 1 / self.entities, 0)
+        penalty = inside @ jnp.mean(jnp.square(rows), axis=1) + jnp.mean(jnp.square(of_relation))
         return total + count * self.decay * penalty, count
 
 
@@ -122,138 +127,93 @@ def _scorer(model: Any, graph: Graph) -> Callable[[Any], jax.Array]:
     return lambda queries: (rows[queries[:, 0]] * of_relation[queries[:, 1]]) @ rows.T
 
 
+class Part(NamedTuple):
+    """Facts that a step takes, in the order in which they were drawn.
+
+    Attributes:
+        facts: int32[size, 3], whose ends are vertices of the step's graph.
+        count: how many are no padding.
+        vertices: int32[V], the entity that each vertex is, N on padding; None: all, as numbered.
+        entities: how many vertices are no padding.
+    """
+
+    facts: np.ndarray
+    count: int
+    vertices: np.ndarray | None
+    entities: int
+
+
 class LinkTask:
     """Facts of a knowledge graph. A step takes some of them; half of these are the graph.
 
     As in DGL's example of R-GCN. Where we differ: the facts are in groups of as many as there are
-    `negatives`, and those of a group share their false entities, which a product then scores; they
-    are drawn from all entities.
+    `negatives`, and those of a group share their false entities, which a product then scores. They
+    are drawn from all entities, of a sampled part (`sampled_links`) from those of the part.
     """
 
-    def __init__(self, dataset: LinkDataset, config: TrainConfig) -> None:
+    def __init__(self, dataset: LinkDataset, config: TrainConfig, size: int | None = None) -> None:
+        """`size`: facts of a step; those of the configuration if left out."""
         self._dataset, self._steps = dataset, config.steps_per_epoch
         self._decay = config.weight_decay if config.decay == "batch" else 0.0
         facts = len(dataset.train)
-        size = min(config.batch_size or facts, facts)
+        size = size or min(config.batch_size or facts, facts)
         self._group = min(config.negatives, size)
         self._size = size // self._group * self._group
-        self._whole = _ranked(dataset, _QUERIES)
+        self._whole = ranked(dataset, _QUERIES)
 
     def train_batches(self, seed: int, epoch: int) -> Iterator[Facts]:
         rng = np.random.Generator(np.random.PCG64([seed, epoch]))
-        data, group = self._dataset, self._group
         for _ in range(self._steps):
-            chosen = rng.choice(len(data.train), self._size, replace=False)
-            facts = data.train[chosen]
-            graph = both_ways(data, facts[: max(1, self._size // 2)])
-            shape = self._size // group, group
-            false = rng.integers(0, data.num_nodes, shape, dtype=np.int32)
-            of_tail = rng.random(shape) < 0.5
-            order = rng.permutation(self._size)  # groups mix edges of the graph with others
-            facts = facts[order].reshape(*shape, 3)
-            yield Facts(graph, facts, false, of_tail, self._decay)
+            yield self._batch(rng, self._drawn(rng))
 
     def eval_batches(self) -> list[Ranked]:
         return [self._whole]
 
+    def _drawn(self, rng: np.random.Generator) -> Part:
+        train = self._dataset.train
+        facts = train[rng.choice(len(train), self._size, replace=False)]
+        return Part(facts, self._size, None, self._dataset.num_nodes)
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["graph", "kept", "vertex", "answer", "of_tail", "known"],
-    meta_fields=[],
-)
-@dataclasses.dataclass(frozen=True, eq=False)
-class Asked:
-    """Some links of a graph of one relation, left out of it, and asked for one end of each.
-
-    Attributes:
-        graph: all links to train on, both ways.
-        kept: float32[E], 0 for the edges of these links.
-        vertex, answer: int32[Q], the end that is known, and the other one.
-        of_tail: bool[Q], whether that is the tail.
-        known: int32[P, 2], queries and vertices that answer them in other links; padding is of
-            query Q.
-    """
-
-    graph: Graph
-    kept: Any
-    vertex: Any
-    answer: Any
-    of_tail: Any
-    known: Any
-
-    def loss(self, model: Any, key: Any) -> tuple[jax.Array, jax.Array]:
-        """The sum of the cross entropies of the answers among all vertices, and how many."""
-        scores = model(self.graph, self.vertex, self.of_tail, kept=self.kept)
-        scores = scores.at[self.known[:, 0], self.known[:, 1]].set(-jnp.inf, mode="drop")
-        own = jnp.take_along_axis(scores, self.answer[:, None], axis=1)[:, 0]
-        total = jnp.sum(jax.nn.logsumexp(scores, axis=1) - own)
-        return total, jnp.asarray(len(own), jnp.float32)
+    def _batch(self, rng: np.random.Generator, part: Part) -> Facts:
+        size, group = self._size, self._group
+        rows = self._dataset.num_nodes if part.vertices is None else len(part.vertices)
+        passed, half = max(1, part.count // 2), max(1, size // 2)
+        shape = size // group, group
+        false = rng.integers(0, part.entities, shape, dtype=np.int32)
+        of_tail = rng.random(shape) < 0.5
+        order = rng.permutation(size)  # groups mix edges of the graph with others
+        return Facts(
+            graph=both_ways(self._dataset, part.facts[:half], rows, min(passed, half)),
+            vertices=part.vertices,
+            entities=np.int32(part.entities),
+            facts=part.facts[order].reshape(*shape, 3),
+            real=(order < part.count).reshape(shape),
+            false=false,
+            of_tail=of_tail,
+            decay=self._decay,
+        )
 
 
-class PathTask:
-    """Links of a graph of one relation. A step leaves some of them out, and asks for them."""
-
-    def __init__(self, dataset: LinkDataset, config: TrainConfig) -> None:
-        self._links, self._steps = dataset.train, config.steps_per_epoch
-        self._size = min(config.batch_size or _PATHS, len(dataset.train))
-        self._graph = both_ways(dataset, dataset.train)
-        head, _, tail = dataset.train.T
-        # By whether the tail is asked for: the answers of each vertex, one after the other.
-        self._answers = [
-            _rows_of(*ends, dataset.num_nodes) for ends in ((tail, head), (head, tail))
-        ]
-        most = np.maximum(*(np.diff(begin) for begin, _ in self._answers))
-        self._room = int(np.sort(most)[-self._size :].sum()) + self._size
-        self._whole = _ranked(dataset, _PATHS)
-
-    def train_batches(self, seed: int, epoch: int) -> Iterator[Asked]:
-        rng = np.random.Generator(np.random.PCG64([seed, epoch]))
-        count, size = len(self._links), self._size
-        for _ in range(self._steps):
-            chosen = rng.choice(count, size, replace=False)
-            of_tail = rng.random(size) < 0.5
-            head, _, tail = self._links[chosen].T
-            vertex, answer = np.where(of_tail, head, tail), np.where(of_tail, tail, head)
-            kept = np.ones(2 * count, np.float32)
-            kept[chosen] = kept[chosen + count] = 0
-            known = np.full((self._room, 2), size, np.int32)
-            found = self._known(vertex, answer, of_tail)
-            known[: len(found)] = found
-            yield Asked(self._graph, kept, vertex, answer, of_tail, known)
-
-    def _known(self, vertex: np.ndarray, answer: np.ndarray, of_tail: np.ndarray) -> np.ndarray:
-        """int [P, 2]: queries and their other answers, the vertex itself among them."""
-        parts = []
-        for i, (v, own, tail) in enumerate(zip(vertex, answer, of_tail, strict=True)):
-            begin, answers = self._answers[int(tail)]
-            found = answers[begin[v] : begin[v + 1]]
-            others = np.append(found[found != own], [] if v == own else [v])
-            parts.append(np.stack([np.full(len(others), i), others], axis=1))
-        return np.concatenate(parts)
-
-    def eval_batches(self) -> list[Ranked]:
-        return [self._whole]
-
-
-def _rows_of(row: np.ndarray, column: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """(where the columns of each row begin, the columns by row)."""
-    order = np.argsort(row, kind="stable")
-    return np.searchsorted(row[order], np.arange(count + 1)), column[order]
-
-
-def both_ways(data: LinkDataset, facts: np.ndarray) -> Graph:
-    """The graph of some facts, each with its relation r, and back with r + R."""
+def both_ways(
+    data: LinkDataset, facts: np.ndarray, num_nodes: int | None = None, count: int | None = None
+) -> Graph:
+    """The graph of some facts, each with its relation r, and back with r + R. `num_nodes`: its
+    vertices, all entities if left out. `count`: of the facts, the rest is padding."""
     head, relation, tail = facts.T
     src, dst = np.concatenate([head, tail]), np.concatenate([tail, head])
     relations = np.concatenate([relation, relation + data.num_relations])
     graph = Graph.from_edges(
-        src, dst, data.num_nodes, relation=relations, num_relations=2 * data.num_relations
+        src,
+        dst,
+        data.num_nodes if num_nodes is None else num_nodes,
+        edge_mask=None if count is None else np.tile(np.arange(len(facts)) < count, 2),
+        relation=relations,
+        num_relations=2 * data.num_relations,
     )
     return without_buckets(graph)
 
 
-def _ranked(data: LinkDataset, most: int) -> Ranked:
+def ranked(data: LinkDataset, most: int) -> Ranked:
     splits = [(data.val, 1, 0), (data.test, 0, 1)]
     queries = np.concatenate([_queries(*split) for split in splits])
     # A relation asked for its head is another one, for what is known to answer it.

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gnnjit.data import Dataset
 from gnnjit.graph.validate import shown
+from gnnjit.nn.recipes import RECIPES
 from gnnjit.sample import (
     ClusterSampler,
     EdgeSampler,
@@ -48,6 +49,9 @@ SAMPLERS: dict[str, type] = {
 
 SEEDED = ("neighbor", "cluster")
 """Samplers whose batches are made of seeds: an epoch is each seed once."""
+
+SUBGRAPHS = tuple(name for name in SAMPLERS if name not in SEEDED)
+"""The others, which draw a part of the graph: from these, links are drawn too."""
 
 _GIVEN = ("graph", "fanouts", "roots")
 """Arguments of samplers that are no options: a training has its own."""
@@ -122,6 +126,14 @@ class Sampling:
             what = "normalised" if self.normalize else ""
         parts = [what, *(f"{k} {v}" for k, v in self.options.items()), f"{self.shapes} shapes"]
         return f"batches by {self.sampler}: {', '.join(p for p in parts if p)}"
+
+
+def usual_sampling(dataset: str, model: str) -> Sampling | None:
+    """How the recipe of a dataset and model samples; None where it trains on the whole graph."""
+    recipe = RECIPES.get((dataset, model))
+    if recipe is None or recipe.sampler is None:
+        return None
+    return Sampling(recipe.sampler, shapes=1, options=dict(recipe.sampler_options))
 
 
 class SampledTask:

@@ -12,7 +12,7 @@ from gnnjit.training.config import TrainConfig
 from gnnjit.training.errors import CheckpointError, TrainError
 from gnnjit.training.neighborhoods import DRAWN, SELECTED_FOR
 from gnnjit.training.processes import processes
-from gnnjit.training.sampled import Sampling
+from gnnjit.training.sampled import SUBGRAPHS, Sampling
 from gnnjit.training.sharded import Spread
 
 
@@ -108,11 +108,12 @@ class Specification:
         if self.task in ("vertex", "graph"):
             return
         typed = self.task == "typed"
+        sampled = self.task == "link" and self._samples_parts()
         for what, used in (
             ("a memory budget", self.memory_budget is not None),
             ("a store", self.stored or self.store is not None),
             ("several devices", not typed and (self.devices is not None or processes() > 1)),
-            ("a sampler", self.sampling is not None),
+            ("a sampler", self.sampling is not None and not sampled),
             ("a comparison with plain segment operations", self.compare and not typed),
         ):
             if used and typed:
@@ -126,6 +127,24 @@ class Specification:
                     f"{self.name} is trained in memory, on one device, in one process, and {what} "
                     "is for classes of the vertices of one graph: leave it out"
                 )
+
+    def _samples_parts(self) -> bool:
+        """Whether links of sampled parts are trained on. Raises TrainError where the sampler draws
+        no parts, or is to weigh them."""
+        if self.sampling is None:
+            return False
+        if self.sampling.sampler not in SUBGRAPHS:
+            raise TrainError(
+                f"{self.name} is trained on the facts of a part of the graph, and the sampler "
+                f"{self.sampling.sampler} draws neighbours or clusters of seeds: take one of "
+                f"{', '.join(SUBGRAPHS)}"
+            )
+        if self.sampling.normalize:
+            raise TrainError(
+                f"normalize weighs the losses of vertices, and {self.name} is trained on facts: "
+                "leave it out"
+            )
+        return True
 
     def _spread(self) -> Spread | None:
         """Several processes without a budget take all devices, if nothing else is said."""

@@ -44,7 +44,6 @@ from gnnjit.training.checkpoint import Checkpoints, digest, named_arrays
 from gnnjit.training.config import TrainConfig, resolve
 from gnnjit.training.errors import TrainError
 from gnnjit.training.identity import describe_dataset, identity_of
-from gnnjit.training.link_prediction import LinkTask, PathTask
 from gnnjit.training.loop import Run, Steps, Trainer, Watcher
 from gnnjit.training.models import builder, metric_of, task_of, trainable, usual_model
 from gnnjit.training.neighborhoods import select
@@ -58,7 +57,8 @@ from gnnjit.training.processes import (
     shared,
 )
 from gnnjit.training.recommendation import RecommendationTask
-from gnnjit.training.sampled import SampledSteps, SampledTask, Sampling
+from gnnjit.training.sampled import SampledSteps, SampledTask, Sampling, usual_sampling
+from gnnjit.training.sampled_links import SampledLinkTask, link_task
 from gnnjit.training.sharded import AXIS, ShardedTask
 from gnnjit.training.sharded_stored import shard_stored
 from gnnjit.training.specification import Specification
@@ -191,10 +191,10 @@ def train(
     Args:
         dataset: what `gnnjit.data.open_dataset` or `gnnjit.data.stored.prepare.prepare` gives; or
             `gnnjit.data.read_edges`, whose links are predicted (`split_links`).
-        config: hyperparameters; by default those of the dataset's recipe.
+        config: hyperparameters; by default those of the dataset's recipe, and its sampling.
         sampling: train on sampled batches instead of the whole graph; it is still evaluated on the
             whole one, within a budget block by block. For one graph in memory; over several devices
-            each has batches of its own.
+            each has batches of its own. Of a knowledge graph, on facts of sampled parts.
         seeds: runs with the seeds `config.seed`, `config.seed + 1`, ... (vertices only).
         folds: of cross-validation (graphs only).
         build: makes the model, called as `model(graph, x, *, key)` (for graphs
@@ -224,11 +224,14 @@ def train(
         StreamError: if the model cannot be run block by block, or not within the budget.
     """
     data = trainable(dataset)
-    task = task_of(data)
+    task, name = task_of(data), data.name.lower()
+    if config is None:
+        config = resolve(name, task, usual_model(data))
+        sampling = sampling or usual_sampling(name, config.model)
     spec = Specification(
         data.name,
         task,
-        config or resolve(data.name.lower(), task, usual_model(data)),
+        config,
         isinstance(data, StoredDataset),
         sampling,
         seeds=seeds,
@@ -287,6 +290,8 @@ def run_training(
     costs = performance.cost(steps, [run.history for run in runs])
     if isinstance(data, StoredDataset):
         costs.update(performance.preparation(data))
+    if isinstance(first, SampledLinkTask):
+        costs["sampling"] = first.figures()
     costs["reference"] = performance.reference_cost(functions, first) if spec.compare else None
     return Result(
         config=config,
@@ -445,7 +450,7 @@ def _tasks(
     elif isinstance(dataset, LinkDataset) and dataset.task == "recommendation":
         task = RecommendationTask(dataset, config, hdg)
     elif isinstance(dataset, LinkDataset):
-        task = (PathTask if config.model == "paths" else LinkTask)(dataset, config)
+        task = link_task(dataset, config, spec.sampling)
     elif spec.sampling is not None:
         mesh = None if spec.spread is None else spec.spread.mesh()
         whole = StoredTask(dataset) if stored else VertexTask(dataset)

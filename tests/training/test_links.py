@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from gnnjit.data import EdgeList, LinkDataset, SensorDataset
-from gnnjit.training import TrainConfig, TrainError, train
+from gnnjit.training import Sampling, TrainConfig, TrainError, train
 from gnnjit.training import link_prediction as links
 from gnnjit.training import recommendation as rec
 from gnnjit.training.config import resolve
 from gnnjit.training.models import usual_model
+from gnnjit.training.path_prediction import PathTask
 
 OF_TASK = {
     "link": TrainConfig(
@@ -277,7 +278,7 @@ def near_in_a_ring() -> LinkDataset:
 def test_a_batch_of_links_that_are_left_out() -> None:
     data = near_in_a_ring()
     config = resolve("any", "link", {"model": "paths", "batch_size": 6, "steps_per_epoch": 1})
-    (batch,) = links.PathTask(data, config).train_batches(0, 1)
+    (batch,) = PathTask(data, config).train_batches(0, 1)
     left_out = np.flatnonzero(batch.kept[:100] == 0)
     both = np.stack([batch.vertex, batch.answer], axis=1)
     asked = set(map(tuple, np.where(batch.of_tail[:, None], both, both[:, ::-1]).tolist()))
@@ -315,3 +316,10 @@ def test_sensors_are_not_trained_on() -> None:
         "road is a series of measurements on a graph, which no model here is trained on: take "
         "dataset.graph() and dataset.windows(part) for one of your own"
     )
+
+
+def test_paths_are_of_the_whole_graph() -> None:
+    few = resolve("ring", "link", {"model": "paths", "epochs": 1, "steps_per_epoch": 1})
+    message = "ring is trained on the paths of the whole graph, .*: leave the sampler out"
+    with pytest.raises(TrainError, match=message):
+        train(near_in_a_ring(), few, Sampling("vertex", options={"vertices": 15}))
