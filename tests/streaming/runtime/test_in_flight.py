@@ -176,9 +176,7 @@ W = np.random.default_rng(1).normal(size=(16, 16)).astype(np.float32) / 4
 
 
 def step(graph: Any, x: Any, w: Any) -> Any:
-    return jax.value_and_grad(lambda w: jnp.mean(attention(graph, attention(graph, x, w), w) ** 2))(
-        w
-    )
+    return jax.value_and_grad(lambda w: jnp.mean(attention(graph, x, w) ** 2))(w)
 
 
 def prepared(selective: bool = False, **options: Any) -> tuple[Any, Any, Layout]:
