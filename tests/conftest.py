@@ -112,6 +112,14 @@ def no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 
 @pytest.fixture(scope="module")
+def little_to_collect() -> None:
+    """For tests that collect garbage: not again and again what hundreds of tests before have left
+    in JAX's caches. Layouts within the memory of a process did, for forty seconds in a test."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module")
 def quick_compilation() -> Iterator[None]:
     """XLA optimises machine code little, in processes started meanwhile too."""
     name = "jax_disable_most_optimizations"

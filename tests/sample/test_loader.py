@@ -296,6 +296,7 @@ def test_one_iteration_at_a_time():
     assert not own_threads()
 
 
+@pytest.mark.usefixtures("little_to_collect")
 def test_many_batches_compile_few_programs_and_leave_nothing():
     some = Loader(SAMPLER, X, Y, batch_size=17, shapes=4, threads=2, edges=np.arange(4000))
     step = jax.jit(lambda batch: sum(jnp.sum(x) for x in jax.tree.leaves(batch)))

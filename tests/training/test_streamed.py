@@ -29,6 +29,8 @@ from gnnjit.training.loop import Watcher
 from gnnjit.training.progress import Bar, Lines
 from gnnjit.training.streamed import layout_of, note_of
 
+pytestmark = pytest.mark.usefixtures("little_to_collect")
+
 SMALL = {"num_nodes": 400, "num_classes": 3, "num_features": 6, "avg_degree": 6}
 CONFIG = TrainConfig(model="gcn", epochs=5, lr=0.05, seed=1)
 BUDGET = 36_000

@@ -25,6 +25,8 @@ from gnnjit.training.streamed import note_of
 from training.crashes import Crashes
 from training.test_streamed import ROOMY, SMALL
 
+pytestmark = pytest.mark.usefixtures("little_to_collect")
+
 
 def options(folder: Path, *more: str, store: bool = True) -> list[str]:
     given = f"train communities --model gcn --layers 1 --epochs 6 --memory-budget {ROOMY}".split()

@@ -26,6 +26,8 @@ from gnnjit.streaming.runtime.in_flight import InFlight, Write
 from gnnjit.streaming.stream import stream
 from streaming.functions import PerVertex, assert_same, in_memory, on_graph, random_edges
 
+pytestmark = pytest.mark.usefixtures("little_to_collect")
+
 DATA = random_edges(96, 500)
 X = PerVertex(np.random.default_rng(0).normal(size=(96, 16)).astype(np.float32))
 
