@@ -28,7 +28,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 if jax.__version_info__ < (0, 11):
     # XLA emits loops without MLIR, as it did until 2025. That compiles faster, and most tests
     # spend their time compiling: tests/nn takes two thirds of the time. Later releases of XLA have
-    # no such flag. Processes that tests start without flags have XLA's defaults, as users do.
+    # no such flag. Processes that tests start have them too, but for a few tests that clear them.
     os.environ["XLA_FLAGS"] = " ".join([
         os.environ.get("XLA_FLAGS", ""),
         "--xla_cpu_use_fusion_emitters=false",

@@ -33,7 +33,6 @@ pytestmark = pytest.mark.once
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
 
 
 def job(processes: int, folder: Path, cases: str, victim: int = -1) -> str:

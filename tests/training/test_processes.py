@@ -66,7 +66,7 @@ def options(*more: str) -> list[str]:
 
 def environment(**more: str) -> dict[str, str]:
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "XLA_FLAGS": "", **more}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **more}
 
 
 def launch(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -44,7 +44,7 @@ TESTS = Path(__file__).parents[1]
 def child(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Python code in a process of its own, which can import the tests."""
     paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
-    cpu = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(paths)}
+    cpu = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(paths)}
     return subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **cpu, **variables},
