@@ -114,9 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=220, help="random layers (default: 220)")
     parser.add_argument("--seed", type=int, default=SEED)
-    found = planner_options.setting(parser, argv, passes=3, smoke="three layers")
+    found = planner_options.setting(parser, argv, passes=3, smoke="two layers")
     args = found.args
-    layers = 3 if args.smoke else args.layers
+    layers = 2 if args.smoke else args.layers
     fill = 0.0 if args.smoke else FILL
     rows = measure_all(
         found.model, layers, args.seed, args.repeats, args.passes, args.autotune, fill

@@ -60,12 +60,14 @@ class Setting:
     frontiers: tuple[int, ...] = (1_000, 10_000, 100_000)
     repeats: int = 20
     many: int = 10_000
+    shapes: tuple[int, ...] = (1, 2, 4, 8)
 
 
 SMOKE = Setting(
     vertices=2_000, features=8, batch=64, hidden=8, pipeline_hidden=8, batches=4, workers=(0,),
     turns=1, epochs=1,
     sizes=(1_000,), frontiers=(50,), repeats=2, many=20,
+    shapes=(4,),
 )  # fmt: skip
 
 Row = dict[str, Any]
@@ -165,7 +167,7 @@ def epoch(runs: Runs, s: Setting) -> Iterator[Row]:
 
 def shapes(runs: Runs, s: Setting) -> Iterator[Row]:
     vertices = min(s.vertices, 100_000)
-    for count in (1, 2, 4, 8):
+    for count in s.shapes:
         batches = s.many if count == 4 else max(1, s.many // 10)
         yield {"shapes": count, **runs("gnnjit", "shapes", vertices, batches=batches, count=count)}
 

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import pathlib
-import subprocess
-import sys
+import re
+from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.once
 
-SCRIPT = pathlib.Path(__file__).parents[2] / "benchmarks" / "bench_accuracy.py"
+FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600)
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module("bench_accuracy")
 
 
 @pytest.mark.long
-def test_smoke(tmp_path: pathlib.Path) -> None:
+def test_smoke(bench: Any, tmp_path: pathlib.Path) -> None:
     lines = tmp_path / "lines.jsonl"
-    done = run("--smoke", "--json", str(lines))
-    assert done.returncode == 0, done.stderr
+    assert bench.main(["--smoke", "--json", str(lines)]) == 0
     points = [json.loads(line) for line in lines.read_text().splitlines()]
     assert [(p["kind"], p["steps"]) for p in points] == [
         (kind, steps) for kind in ("frontier", "neighbor", "full") for steps in (2, 4)
@@ -32,10 +33,9 @@ def test_smoke(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.long
-def test_smoke_of_tasks(tmp_path: pathlib.Path) -> None:
+def test_smoke_of_tasks(bench: Any, tmp_path: pathlib.Path) -> None:
     lines = tmp_path / "lines.jsonl"
-    done = run("--smoke", "--tasks", "gowalla/lightgcn", "--json", str(lines))
-    assert done.returncode == 0, done.stderr
+    assert bench.main(["--smoke", "--tasks", "gowalla/lightgcn", "--json", str(lines)]) == 0
     points = [json.loads(line) for line in lines.read_text().splitlines()]
     runs = [(p["run"], p.get("epoch")) for p in points]
     assert runs[1:-1] == [(f"seed-{seed}", epoch) for seed in (0, 1) for epoch in (1, 2)]
@@ -44,7 +44,14 @@ def test_smoke_of_tasks(tmp_path: pathlib.Path) -> None:
     assert points[-1]["test recall@20"] == pytest.approx(sum(means) / 2)
 
 
-def test_what_is_missing_is_named() -> None:
-    assert "--folder: missing" in run().stderr
-    assert "--tasks: unknown ['cora/gcn']" in run("--tasks", "cora/gcn").stderr
-    assert "--kinds: unknown ['whole']" in run("--kinds", "whole").stderr
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--folder: missing"),
+        (["--tasks", "cora/gcn"], "--tasks: unknown ['cora/gcn']"),
+        (["--kinds", "whole"], "--kinds: unknown ['whole']"),
+    ],
+)
+def test_what_is_missing_is_named(bench: Any, arguments: list[str], message: str) -> None:
+    with pytest.raises(SystemExit, match=re.escape(message)):
+        bench.main(arguments)
