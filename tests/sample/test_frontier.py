@@ -75,6 +75,7 @@ def naive_pop(graph: Graph, size: int, pops: int, seed: int) -> int:
     return u
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("enlargement", [1.01, 2, 9])
 @pytest.mark.parametrize("most", [None, 1, 2])
 @pytest.mark.parametrize("graph", [KITE, DIRECTED], ids=["symmetric", "directed"])
