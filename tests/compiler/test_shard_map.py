@@ -168,6 +168,10 @@ def with_buckets(g: gnnjit.Graph) -> gnnjit.Graph:
     return dataclasses.replace(g, **parts)
 
 
+@pytest.mark.skipif(
+    jax.__version_info__[:2] == (0, 11),
+    reason="XLA of JAX 0.11.2 crashes where Shardy reads the program; 0.10.2 and 0.12.0.1 do not",
+)
 def test_the_same_graph_for_each_device(ran):
     layer = gnnjit.layer(lambda v, e, w: gnnjit.sum(gnnjit.softmax(jnp.tanh(e.src)) * e.src) @ w)
 
