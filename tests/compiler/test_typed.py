@@ -39,6 +39,7 @@ def compare(layer: Any, case: str, dtype: Any = np.float32, rtol: float = 2e-5) 
         out = compiled(graph, x, w)
         return linear(out), out
 
+    @jax.jit  # one program, instead of one for each operation
     def slow(x: Any, w: Any) -> Any:
         out = run_plain(layer, edges, x, w)
         return linear(out), out
@@ -178,9 +179,9 @@ def test_vmap_over_weights_and_second_derivatives():
     graph, x, w = academic()
     layer = on_graph(cases.rgcn)
     many = jax.tree.map(lambda a: jnp.stack([a, 0.5 * a]), w)
-    got = jax.vmap(lambda w: layer(graph, x, w))(many)
+    got = jax.jit(jax.vmap(lambda w: layer(graph, x, w)))(many)
     for i in range(2):
-        one = layer(graph, x, jax.tree.map(lambda a, i=i: a[i], many))
+        one = jax.jit(layer)(graph, x, jax.tree.map(lambda a, i=i: a[i], many))
         close(jax.tree.map(lambda a, i=i: a[i], got), one)
 
     edges, _ = edges_of("academic")
@@ -191,7 +192,7 @@ def test_vmap_over_weights_and_second_derivatives():
 
     fast = curved(lambda w: on_graph(smooth)(graph, x, w))
     slow = curved(lambda w: run_plain(smooth, edges, x, w))
-    close(jax.hessian(fast)(w["a"]), jax.hessian(slow)(w["a"]), 2e-4)
+    close(*(jax.jit(jax.hessian(f))(w["a"]) for f in (fast, slow)), 2e-4)
 
 
 def test_one_traced_call_for_each_relation_and_the_same_interpreted():
