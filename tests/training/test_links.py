@@ -322,4 +322,4 @@ def test_paths_are_of_the_whole_graph() -> None:
     few = resolve("ring", "link", {"model": "paths", "epochs": 1, "steps_per_epoch": 1})
     message = "ring is trained on the paths of the whole graph, .*: leave the sampler out"
     with pytest.raises(TrainError, match=message):
-        train(near_in_a_ring(), few, Sampling("vertex", options={"vertices": 15}))
+        train(near_in_a_ring(), few, sampling=Sampling("vertex", options={"vertices": 15}))
