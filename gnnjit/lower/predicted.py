@@ -6,6 +6,8 @@ those that plans are chosen by, which `gnnjit calibrate` fits to a machine.
 
 from __future__ import annotations
 
+import math
+
 from gnnjit.cost.current import current
 from gnnjit.cost.machine import machine_of
 from gnnjit.cost.model import Work
@@ -51,8 +53,9 @@ def _dense(op: Aggregate, sizes: GraphSizes, platform: str) -> Work:
     fresh, work = machine_of(platform).fresh, Work.of("call", calls=1)
     work += Work.of("traversal", functions=functions)
     for out, r in zip(op.body.outputs, op.reductions, strict=True):
-        written = sizes[r.into if r else Space.EDGE] * out.size * out.dtype.itemsize
-        rate = "single" if out.size == 1 else "bytes"
+        size = math.prod(out.shape)
+        written = sizes[r.into if r else Space.EDGE] * size * out.dtype.itemsize
+        rate = "single" if size == 1 else "bytes"
         work += Work.of("reduce", count=1, **{rate: float(read + written)})
         work += Work.of("memory", fresh=written if written > fresh else 0)
     return work
