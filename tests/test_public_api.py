@@ -104,7 +104,9 @@ def test_names_of_neighborhood() -> None:
 
 
 def test_names_of_streaming() -> None:
-    assert names(gnnjit.streaming) == ["EdgeArray", "StreamedGraph", "VertexArray"]
+    assert names(gnnjit.streaming) == [
+        "EdgeArray", "StreamedGraph", "StreamedTypedGraph", "VertexArray",
+    ]  # fmt: skip
 
 
 def test_names_of_store() -> None:
@@ -230,6 +232,7 @@ FUNCTIONS = {
     "streaming.StreamedGraph.put_edges": "(self, name, rows)",
     "streaming.StreamedGraph.array": "(self, name)",
     "streaming.StreamedGraph.edge_array": "(self, name)",
+    "streaming.StreamedTypedGraph.from_edges": ("(edges, num_nodes=None, *, parts, store=None)"),
     "store.DiskStore.create": "(folder)",
     "store.DiskStore.open": "(folder)",
     "graph.batch": "(graphs)",

@@ -111,7 +111,7 @@ SECTIONS = (
         "gnnjit.streaming",
         "gnnjit:stream gnnjit.streaming.compile:StreamedFunction "
         "gnnjit.streaming.explain:GridExplanation "
-        "StreamedGraph VertexArray EdgeArray",
+        "StreamedGraph StreamedTypedGraph VertexArray EdgeArray",
     ),
     Section(
         "stores",

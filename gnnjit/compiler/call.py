@@ -22,6 +22,7 @@ from gnnjit.frontend.by_hand import by_hand, muted
 from gnnjit.frontend.state import active_linen, names_of, unchanged
 from gnnjit.frontend.trace_layer import Arguments, TracedLayer, call_once, leak_message, trace
 from gnnjit.graph import Bipartite, Graph, TypedGraph
+from gnnjit.graph.parted import PartedTypedGraph
 from gnnjit.ir.interpret import interpret
 from gnnjit.ir.program import Pool, Program
 from gnnjit.ir.space import Space
@@ -255,7 +256,9 @@ def calls_of(
 
     Raises LayerError, in the name of `asked`, where there is none.
     """
-    if is_layer(target) and not any(isinstance(a, TypedGraph | ShardedTypedGraph) for a in args):
+    if is_layer(target) and not any(
+        isinstance(a, TypedGraph | ShardedTypedGraph | PartedTypedGraph) for a in args
+    ):
         owner = getattr(target, "__self__", None)
         args = args if owner is None else (owner, *args)
         rest = dict(keywords)

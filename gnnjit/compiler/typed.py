@@ -26,19 +26,20 @@ from gnnjit.frontend.by_hand import muted
 from gnnjit.frontend.state import active_linen, unchanged
 from gnnjit.frontend.trace_layer import Arguments, TracedLayer, refuse_batched_constants
 from gnnjit.frontend.trace_typed import TracedType, TypedArguments, trace_type
-from gnnjit.frontend.typed_capture import Union
+from gnnjit.frontend.typed_capture import TypedProgram, Union
 from gnnjit.frontend.typed_parts import Part, split
 from gnnjit.graph import Graph, TypedGraph
+from gnnjit.graph.parted import PartedTypedGraph
 from gnnjit.graph.schema import Relation, shown_key
 from gnnjit.ir.evaluate import literal_array
 from gnnjit.ir.interpret import Incidence, interpret
-from gnnjit.ir.program import Atom, Literal, Program, Value
+from gnnjit.ir.program import Atom, Index, Literal, Program, Value
 from gnnjit.ir.space import Space
 from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
 from gnnjit.sharding.sharded_typed_graph import ShardedTypedGraph
 from gnnjit.system.memory_budget import default_budget
 
-AnyTyped = TypedGraph | ShardedTypedGraph
+AnyTyped = TypedGraph | ShardedTypedGraph | PartedTypedGraph
 
 
 def is_typed(args: Sequence[Any]) -> bool:
@@ -83,6 +84,9 @@ def call_typed(
     with unchanged(own, where):
         for node_type in graph.types:
             found = traced[node_type] = call.trace(node_type)
+            if isinstance(graph, PartedTypedGraph):
+                refuse_in_parts(found.typed, where)
+                continue
             for key in graph.into(node_type):
                 refuse_batched_constants(found.typed, graph[key], where)
     _refuse_unread(traced.values(), data, where)
@@ -150,6 +154,30 @@ def _refuse(definition: Definition, where: str, of_graphs: Any) -> None:
         )
 
 
+def refuse_in_parts(typed: TypedProgram, where: str) -> None:
+    """Error where a result of some vertices needs more than the edges into these."""
+    numbered = next((e for e in typed.program.equations if isinstance(e.op, Index)), None)
+    if numbered is not None:
+        at = f" ({numbered.location})" if numbered.location is not None else ""
+        raise LayerError(
+            f"{where}: the layer needs the numbers of vertices or edges{at}, as random draws for "
+            "each do, and a typed graph in parts does not have them: leave it out, or use a "
+            "TypedGraph"
+        )
+    if any(_space(x) not in (Space.DST, Space.SHARED) for x in typed.outputs):
+        raise LayerError(
+            f"{where}: a value of edges is returned on a typed graph in parts, expected values of "
+            "vertices: reduce it, or use a TypedGraph"
+        )
+
+
+def _some(x: Any, rows: Any) -> Any:
+    """Some rows of an array; zeros where there is no such row."""
+    if len(x) == 0:
+        return jnp.zeros((len(rows), *x.shape[1:]), x.dtype)
+    return x.at[rows].get(mode="fill", fill_value=0)
+
+
 def _refuse_unread(traced: Any, data: Mapping[Relation, Any], where: str) -> None:
     """Error where a call brought edge data that no result depends on."""
     given, unread = 0, 0
@@ -186,6 +214,8 @@ class _Call:
 
     def run(self, node_type: str, traced: TracedType) -> list[Any]:
         """The results for one vertex type, the leaves of their tree."""
+        if isinstance(self.graph, PartedTypedGraph):
+            return self.run_in_parts(self.graph, node_type, traced)
         graphs = {name: self.relation_graph(key) for name, key in traced.relations.items()}
         env = dict(zip(traced.typed.program.inputs, traced.operands, strict=True))
         padded = (g.mask is not None for g in graphs.values() if not isinstance(g, ShardedGraph))
@@ -198,18 +228,63 @@ class _Call:
                 merged = graph_of(self.graph, keys)
                 env |= operands_of(edges, merged, env)
                 graphs[name] = merged
+        count = self.graph.lengths[node_type]
         for part in split(typed, hoisted):
             operands = [env[v] for v in part.inputs]
             if part.relation:
                 outs = self.run_part(part, graphs[part.relation], operands, node_type)
             else:
-                outs = self.at_vertices(part, operands, node_type)
+                outs = self.at_vertices(part, operands, node_type, count)
             env.update(zip(part.outputs, outs, strict=True))
         return [self.result(x, env, traced) for x in typed.outputs]
 
-    def at_vertices(self, part: Part, operands: Sequence[Any], node_type: str) -> list[Any]:
+    def run_in_parts(
+        self, graph: PartedTypedGraph, node_type: str, traced: TracedType
+    ) -> list[Any]:
+        """As `run`, where the edges into some vertices come after those into others."""
+        at, typed = graph.types.index(node_type), traced.typed
+        rows, place = graph.rows[at], graph.place[at]
+
+        @functools.partial(jax.checkpoint, prevent_cse=False)
+        def one(number: Any) -> list[Any]:
+            found, own, env = graph.read(node_type, number), rows[number], {}
+            count = len(own)
+            graphs = {
+                name: found[key][0] if key in found else self.without_edges(key, count)
+                for name, key in traced.relations.items()
+            }
+            for v, x in zip(typed.program.inputs, traced.operands, strict=True):
+                if v.space.kind == "dst":
+                    x = _some(x, own)
+                elif v.space.kind == "edge" and v.space.of is not None:
+                    key = traced.relations[v.space.of]
+                    x = _some(x, found[key][1]) if key in found else x
+                env[v] = x
+            for part in split(typed, hoisted=False):
+                operands = [env[v] for v in part.inputs]
+                if part.relation:
+                    outs = self.run_part(part, graphs[part.relation], operands, node_type)
+                else:
+                    outs = _at_vertices(part.program, count, operands)
+                env.update(zip(part.outputs, outs, strict=True))
+            return [self.result(x, env, traced) for x in typed.outputs]
+
+        every = jnp.arange(graph.num_parts, dtype=jnp.int32)
+        _, outs = jax.lax.scan(lambda _, number: (None, one(number)), None, every)
+        return [
+            x.reshape(-1, *x.shape[2:])[place] if _space(o) is Space.DST else x[0]
+            for o, x in zip(typed.outputs, outs, strict=True)
+        ]
+
+    def without_edges(self, key: Relation, count: int) -> Graph:
+        """A relation without edges into `count` vertices."""
+        none = np.zeros(0, np.int32)
+        return Graph.from_edges(none, none, num_src=self.graph.lengths[key[0]], num_dst=count)
+
+    def at_vertices(
+        self, part: Part, operands: Sequence[Any], node_type: str, count: int
+    ) -> list[Any]:
         """A part without edges; on shards with zeros in padding, as parts with edges have."""
-        count = self.graph.lengths[node_type]
         if not isinstance(self.graph, ShardedTypedGraph):
             return _at_vertices(part.program, count, operands)
         rows, place = self.graph.of_types()[node_type], self.graph.sharding
@@ -227,11 +302,11 @@ class _Call:
         """The graph of a relation; without edges, of one that stands in for others."""
         if key in self.graph.relations:
             return self.graph[key]
-        first, last = self.graph.lengths[key[0]], self.graph.lengths[key[2]]
-        none = np.zeros(0, np.int32)
+        count = self.graph.lengths[key[2]]
         if key[0] == key[2]:
-            return Graph.from_edges(none, none, last)
-        return Graph.from_edges(none, none, num_src=first, num_dst=last)
+            none = np.zeros(0, np.int32)
+            return Graph.from_edges(none, none, count)
+        return self.without_edges(key, count)
 
     def run_part(
         self, part: Part, graph: AnyGraph, operands: Sequence[Any], node_type: str

@@ -11,13 +11,19 @@ import jax.numpy as jnp
 from flax import nnx
 
 import gnnjit
-from gnnjit.graph import TypedGraph
 from gnnjit.graph.schema import Relation
 from gnnjit.nn.arguments import check_numbers, check_rate, check_rngs, check_sizes
 from gnnjit.nn.attention import attend
 from gnnjit.nn.hgt import check_heads
 from gnnjit.nn.init import per_head
-from gnnjit.nn.schema import check_schema, linear_of_types, of_relation, real_rows, widths
+from gnnjit.nn.schema import (
+    AnyTypedGraph,
+    check_schema,
+    linear_of_types,
+    of_relation,
+    real_rows,
+    widths,
+)
 
 
 class HAN(nnx.Module):
@@ -76,7 +82,7 @@ class HAN(nnx.Module):
         self.negative_slope = negative_slope
 
     def __call__(
-        self, graph: TypedGraph, x: Mapping[str, jax.Array], *, key: jax.Array | None = None
+        self, graph: AnyTypedGraph, x: Mapping[str, jax.Array], *, key: jax.Array | None = None
     ) -> dict[str, jax.Array]:
         """The new features, `[N, F']` for each type; deterministic without `key`.
 

@@ -11,11 +11,9 @@ from flax import nnx
 
 import gnnjit
 from gnnjit.errors import LayerError
-from gnnjit.graph import TypedGraph
 from gnnjit.graph.schema import Relation
 from gnnjit.nn.arguments import check_rngs, check_sizes
-from gnnjit.nn.schema import check_schema, linear_of_types, of_relation, widths
-from gnnjit.sharding import ShardedTypedGraph
+from gnnjit.nn.schema import AnyTypedGraph, check_schema, linear_of_types, of_relation, widths
 
 
 class HGT(nnx.Module):
@@ -70,13 +68,11 @@ class HGT(nnx.Module):
         )
         self.shape = shape[:2]
 
-    def __call__(
-        self, graph: TypedGraph | ShardedTypedGraph, x: Mapping[str, jax.Array]
-    ) -> dict[str, jax.Array]:
+    def __call__(self, graph: AnyTypedGraph, x: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """The new features, `[N, F']` for each type.
 
         Args:
-            graph: a `TypedGraph` or `ShardedTypedGraph`.
+            graph: a typed graph, sharded or streamed ones too.
             x: for each type `[N, F]`.
 
         Raises:

@@ -10,11 +10,15 @@ from flax import nnx
 
 from gnnjit.errors import GraphError, LayerError
 from gnnjit.graph import TypedGraph
+from gnnjit.graph.parted import PartedTypedGraph
 from gnnjit.graph.schema import Relation, check_key, shown_key
 from gnnjit.graph.validate import shown
 from gnnjit.nn.arguments import check_sizes
 from gnnjit.nn.init import glorot
 from gnnjit.sharding import ShardedTypedGraph
+
+AnyTypedGraph = TypedGraph | ShardedTypedGraph | PartedTypedGraph
+"""In memory, over several devices, or with its edges in a store."""
 
 
 def of_relation(key: Relation) -> str:
@@ -70,10 +74,12 @@ def linear_of_types(
     )  # fmt: skip
 
 
-def real_rows(graph: TypedGraph | ShardedTypedGraph, node_type: str) -> jax.Array | None:
+def real_rows(graph: AnyTypedGraph, node_type: str) -> jax.Array | None:
     """`bool[N]`, False on the vertices of a type that are padding; None where nothing says so."""
     if isinstance(graph, ShardedTypedGraph):
         return graph.vertex_mask[node_type]
+    if isinstance(graph, PartedTypedGraph):
+        return None
     for key in graph.into(node_type):
         members = graph[key].members
         if members is not None and members.real_dst is not None:

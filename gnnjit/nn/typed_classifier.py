@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gnnjit.graph import TypedGraph
 from gnnjit.graph.schema import Relation
 from gnnjit.nn.arguments import check_rate, check_rngs, check_sizes
 from gnnjit.nn.han import HAN
 from gnnjit.nn.hgt import HGT
 from gnnjit.nn.rgcn import RGCN
+from gnnjit.nn.schema import AnyTypedGraph
 from gnnjit.sharding import ShardedTypedGraph
 
 TYPED_MODELS = ("han", "hgt", "rgcn")
@@ -80,7 +80,7 @@ class TypedClassifier(nnx.Module):
 
     def __call__(
         self,
-        graph: TypedGraph | ShardedTypedGraph,
+        graph: AnyTypedGraph,
         x: Mapping[str, jax.Array],
         *,
         key: jax.Array | None = None,
@@ -88,7 +88,7 @@ class TypedClassifier(nnx.Module):
         """Logits `[N, C]` of the target's vertices; deterministic without `key`.
 
         Args:
-            graph: a `TypedGraph` or `ShardedTypedGraph`.
+            graph: a typed graph, sharded or streamed ones too.
             x: for each type `[N, F]`.
             key: for dropout.
         """

@@ -7,5 +7,6 @@ same numbers, within a memory budget. `runtime` runs what `memory` planned of a 
 
 from gnnjit.streaming.grid.arrays import EdgeArray, VertexArray
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
+from gnnjit.streaming.typed import StreamedTypedGraph
 
-__all__ = ["EdgeArray", "StreamedGraph", "VertexArray"]
+__all__ = ["EdgeArray", "StreamedGraph", "StreamedTypedGraph", "VertexArray"]

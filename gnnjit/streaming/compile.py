@@ -16,6 +16,7 @@ from gnnjit.errors import StreamError
 from gnnjit.frontend import trace_arrays
 from gnnjit.graph import TypedGraph
 from gnnjit.graph.members import Members
+from gnnjit.graph.parted import PartedTypedGraph
 from gnnjit.graph.relations import Relations
 from gnnjit.graph.validate import is_traced
 from gnnjit.ir.array_program import Array, ArrayProgram, Constant, Rows
@@ -50,7 +51,7 @@ class TracedFunction:
 
 
 def _is_leaf(x: Any) -> bool:
-    return isinstance(x, (StreamedGraph, RowArray, TypedGraph))
+    return isinstance(x, (StreamedGraph, RowArray, TypedGraph, PartedTypedGraph))
 
 
 class StreamedArguments:
@@ -59,12 +60,12 @@ class StreamedArguments:
 
     def __init__(self, args: Any) -> None:
         self.leaves, self.tree = jax.tree.flatten(args, is_leaf=_is_leaf)
-        if any(isinstance(x, TypedGraph) for x in self.leaves):
+        typed = [x for x in self.leaves if isinstance(x, (TypedGraph, PartedTypedGraph))]
+        if typed:
             raise StreamError(
-                "a streamed function got a TypedGraph, and typed graphs are not streamed yet, "
-                "expected a StreamedGraph: number the vertices of all types one after the other, "
-                "and pass relation= to StreamedGraph.from_edges, which layers read as e.relation; "
-                "or deal the types out to several devices with gnnjit.shard"
+                f"a streamed function got a {type(typed[0]).__name__}, expected a StreamedGraph: "
+                "call layers on gnnjit.streaming.StreamedTypedGraph, under jax.jit, which reads "
+                "edges from a store; or deal the types out to several devices with gnnjit.shard"
             )
         graphs = {id(x): x for x in self.leaves if isinstance(x, StreamedGraph)}
         if len(graphs) != 1:
