@@ -92,7 +92,7 @@ def test_double_precision_and_second_derivatives() -> None:
             found, weighted, _ = jax.jvp(lambda w: f(x, d, w), [w], [jnp.cos(w)])[1]
             return jnp.sum(jnp.sin(weighted)) + jnp.sum(found["max"] ** 2 + found["sum"])
 
-        got, want = (jax.grad(functools.partial(turned, f))(w) for f in (fast, slow))
+        got, want = (jax.jit(jax.grad(functools.partial(turned, f)))(w) for f in (fast, slow))
         np.testing.assert_allclose(got, want, rtol=1e-8)
 
 
