@@ -98,7 +98,7 @@ def test_names_of_geometry() -> None:
 
 def test_names_of_neighborhood() -> None:
     assert names(gnnjit.neighborhood) == [
-        "AnyHDG", "HDG", "Records", "Report", "ShardedHDG", "StreamedHDG", "anchors", "direct",
+        "HDG", "Records", "Report", "ShardedHDG", "StreamedHDG", "anchors", "direct",
         "hops", "metapaths", "random_walks", "select", "shard", "side_by_side", "stream",
     ]  # fmt: skip
 

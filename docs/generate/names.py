@@ -95,7 +95,8 @@ SECTIONS = (
         "What selects neighbourhoods that are not edges, and the levels that they are aggregated "
         "over.",
         "gnnjit.neighborhood",
-        "HDG direct hops random_walks metapaths anchors select Records Report shard ShardedHDG",
+        "HDG direct hops random_walks metapaths anchors select Records Report shard ShardedHDG "
+        "stream StreamedHDG side_by_side",
     ),
     Section(
         "geometry",

@@ -14,12 +14,11 @@ from gnnjit.neighborhood.random_walks import random_walks
 from gnnjit.neighborhood.report import Report
 from gnnjit.neighborhood.select import Records, select
 from gnnjit.neighborhood.sharded import ShardedHDG, shard
-from gnnjit.neighborhood.stages import AnyHDG, side_by_side
+from gnnjit.neighborhood.stages import side_by_side
 from gnnjit.neighborhood.streamed import StreamedHDG, stream
 
 __all__ = [
     "HDG",
-    "AnyHDG",
     "Records",
     "Report",
     "ShardedHDG",

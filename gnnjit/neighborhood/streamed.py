@@ -53,19 +53,22 @@ class StreamedHDG:
 
     @property
     def num_types(self) -> int:
-        """As of `HDG`, as the next three."""
+        """Neighbour types, as of `HDG`."""
         return self.part.num_types
 
     @property
     def longest(self) -> int:
+        """The most vertices of an instance, as of `HDG`."""
         return self.part.longest
 
     @property
     def types(self) -> tuple[str, ...]:
+        """Vertex types, as of `HDG`."""
         return self.part.types
 
     @property
     def edges(self) -> tuple[PyTree, ...]:
+        """The data of each level's edges in a part, in shapes, or None."""
         return self.part.edges
 
     def __call__(self, x: PyTree, *stages: Callable[..., Any]) -> PyTree:

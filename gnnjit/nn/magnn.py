@@ -12,7 +12,8 @@ from flax import nnx
 import gnnjit
 from gnnjit.errors import LayerError
 from gnnjit.graph import Bipartite
-from gnnjit.neighborhood import HDG, AnyHDG, ShardedHDG, side_by_side
+from gnnjit.neighborhood import HDG, ShardedHDG, side_by_side
+from gnnjit.neighborhood.stages import AnyHDG
 from gnnjit.nn.arguments import check_choice, check_rate, check_rngs, check_sizes
 from gnnjit.nn.dropped import dropped
 from gnnjit.nn.init import glorot, per_head

@@ -10,7 +10,8 @@ from flax import nnx
 
 import gnnjit
 from gnnjit.errors import LayerError
-from gnnjit.neighborhood import AnyHDG, side_by_side
+from gnnjit.neighborhood import side_by_side
+from gnnjit.neighborhood.stages import AnyHDG
 from gnnjit.nn.arguments import check_rngs, check_sizes
 from gnnjit.nn.init import glorot
 

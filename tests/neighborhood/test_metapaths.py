@@ -125,6 +125,9 @@ def test_a_metapath_without_instances_has_none() -> None:
     )
     hdg = metapaths(graph, [["m", "a", "m"]])
     assert [level.num_edges for level in hdg.levels] == [0, 0, 3]
+    total = gnnjit.layer(lambda v, e: gnnjit.sum(e.src))
+    out = hdg({"m": np.ones((3, 2)), "a": np.ones((2, 2))}, total, total, total)
+    assert np.array_equal(out, np.zeros((3, 2)))
 
 
 GRAPH = movies()
