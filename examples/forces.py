@@ -177,7 +177,7 @@ class Potential:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", default=".", help="a folder with molecules")
-    parser.add_argument("--steps", type=int, default=3000, help="of training")
+    parser.add_argument("--steps", type=int, default=1000, help="of training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--picture", default="forces.png", help="where it is written")
     parser.add_argument("--smoke", action="store_true", help="tiny, in seconds")

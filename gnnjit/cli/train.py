@@ -96,7 +96,8 @@ def _model_options(group: Any) -> None:
         "--model",
         help=f"one of {', '.join(MODELS_OF['vertex'])} (default: gat for vertices, gin "
         "for graphs), for graphs without jknet; for typed graphs "
-        f"{', '.join(MODELS_OF['typed'])}, for facts {', '.join(MODELS_OF['link'])}, for "
+        f"{', '.join(MODELS_OF['typed'])}, for links {', '.join(MODELS_OF['link'])} (default: "
+        "paths where they are of one kind), for "
         f"recommendation {', '.join(MODELS_OF['recommendation'])}, for pairs "
         f"{', '.join(MODELS_OF['pair'])}",
     )
