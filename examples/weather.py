@@ -14,15 +14,13 @@ finite elements, `u'' = -c^2 L u - d u'` with its Laplacian L, from bumps at ran
 join patches of patches. A forecast leaps over 12 steps of the waves, further than neighbours see.
 
 Where this differs: 32 wide and 4 steps of the processor, not 512 and 16; one state is seen, not
-two. Training looks one leap ahead, and in its last fifth four, each from the one before; the
-original goes on to twelve (section 4.5).
+two; training looks one leap ahead.
 
 Ends with the error of forecasts, beside those of a state that stays and of 0, and with a picture.
 """
 
 import argparse
 import time
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -37,7 +35,6 @@ from gnnjit import Bipartite, Graph
 from gnnjit.data import largest_component, read_edges, with_laplacian
 
 LEAP, LEAPS = 12, 10  # steps of the waves in a forecast; forecasts in a run
-FAR = 4  # forecasts in a row that training ends with
 
 
 def waves(mesh, runs, seed):
@@ -46,7 +43,7 @@ def waves(mesh, runs, seed):
     share = 1 / np.bincount(mesh.dst, minlength=count)[mesh.dst]
     average = sp.csr_array((share, (mesh.dst, mesh.src)), (count, count))  # I - L
     bumps = rng.normal(size=(count, runs)) * (rng.random((count, runs)) < 0.02)
-    for _ in range(100):
+    for _ in range(40):
         bumps = 0.5 * (bumps + average @ bumps)
     u, speed, found = bumps / bumps.std(), np.zeros_like(bumps), []
     for step in range(LEAP * LEAPS + 1):
@@ -85,16 +82,15 @@ def graphs(mesh, patches, seed):
     both = np.concatenate([[np.arange(count), patch], [mesh.dst, patch[mesh.src]]], axis=1)
     vertex, near = np.unique(both, axis=1)
     middle = np.stack([grid[patch == p].mean(axis=0) for p in range(patches)])
-    ways = {
-        "up": middle[near] - grid[vertex],
-        "across": middle[multi[1]] - middle[multi[0]],
-        "down": grid[vertex] - middle[near],
-    }
     return {
         "up": Graph.from_edges(vertex, near, num_src=count, num_dst=patches),
         "across": Graph.from_edges(*multi, patches),
         "down": Graph.from_edges(near, vertex, num_src=patches, num_dst=count),
-        "ways": {part: way / way.std() for part, way in ways.items()},
+        "ways": {
+            "up": middle[near] - grid[vertex],
+            "across": middle[multi[1]] - middle[multi[0]],
+            "down": grid[vertex] - middle[near],
+        },
         "grid": grid,
         "mesh": middle,
     }
@@ -124,8 +120,7 @@ class Forecast(nnx.Module):
     """The change of the state, [N, 2], from the state."""
 
     def __init__(self, places, width, steps, rngs):
-        # Not normalised: how large the waves are is told by the size alone.
-        self.embed = nnx.Dict({"grid": mlp(2 + places, width, width, rngs, norm=False)})
+        self.embed = nnx.Dict({"grid": mlp(2 + places, width, width, rngs)})
         for part in ("mesh", "up", "across", "down"):
             self.embed[part] = mlp(places, width, width, rngs)
         self.up, self.down = Interaction(width, rngs), Interaction(width, rngs)
@@ -149,7 +144,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", default=".", help="a folder with meshes")
     parser.add_argument("--mesh", default="airfoil1", help="airfoil1, 4elt or wing")
-    parser.add_argument("--steps", type=int, default=2500, help="of training")
+    parser.add_argument("--steps", type=int, default=1000, help="of training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--picture", default="weather.png", help="where it is written")
     parser.add_argument("--smoke", action="store_true", help="tiny, in seconds")
@@ -160,47 +155,44 @@ def main():
     file = Path(args.data_dir) / "meshes" / f"{args.mesh}.graph"
     mesh = with_laplacian(largest_component(read_edges(file)), 4, seed=args.seed)
     states = waves(mesh, runs, args.seed)
-    parts = graphs(mesh, mesh.num_nodes // 5, args.seed)
+    parts = graphs(mesh, mesh.num_nodes // 10, args.seed)
     print(mesh, *(f"{name}: {parts[name]}" for name in ("up", "across", "down")), sep="\n")
     train, test = jnp.asarray(states[: -runs // 4]), jnp.asarray(states[-runs // 4 :])
     scale = jnp.diff(train, axis=1).std(axis=(0, 1, 2))
 
     model = Forecast(parts["grid"].shape[1], width, depth, nnx.Rngs(args.seed))
     definition, weights = nnx.split(model)
-    schedule = optax.warmup_cosine_decay_schedule(0, 2e-3, steps // 20 + 1, steps)
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
+    optimizer = optax.adamw(optax.warmup_cosine_decay_schedule(0, 2e-3, steps // 20 + 1, steps))
     state, key = optimizer.init(weights), jax.random.key(args.seed)
 
-    @partial(jax.jit, static_argnames="leaps")
-    def forecast(weights, parts, start, leaps=LEAPS):
-        """[leaps, N, 2], each leap from the one before."""
-
-        def leap(now, _):
-            now = now + scale * nnx.merge(definition, weights)(parts, now)
-            return now, now
-
-        return jax.lax.scan(leap, start, length=leaps)[1]
-
-    @partial(jax.jit, static_argnames="leaps")
-    def step(weights, state, parts, key, leaps):
+    @jax.jit
+    def step(weights, state, parts, key):
         run, leap = jax.random.split(key)
-        run = train[jax.random.randint(run, (), 0, len(train))]
-        at = jax.random.randint(leap, (), 0, LEAPS - leaps + 1)
-        truth = jax.lax.dynamic_slice_in_dim(run, at + 1, leaps)
+        now = train[jax.random.randint(run, (), 0, len(train))]
+        at = jax.random.randint(leap, (), 0, LEAPS)
+        change = (now[at + 1] - now[at]) / scale
 
         def loss(weights):
-            wrong = (forecast(weights, parts, run[at], leaps) - truth) / scale
-            return jnp.square(wrong).mean()
+            return jnp.square(nnx.merge(definition, weights)(parts, now[at]) - change).mean()
 
         value, gradient = jax.value_and_grad(loss)(weights)
         updates, state = optimizer.update(gradient, state, weights)
         return optax.apply_updates(weights, updates), state, value
 
+    @jax.jit
+    def forecast(weights, parts, start):
+        """[LEAPS, N, 2], each leap from the one before."""
+
+        def leap(now, _):
+            now = now + scale * nnx.merge(definition, weights)(parts, now)
+            return now, now
+
+        return jax.lax.scan(leap, start, length=LEAPS)[1]
+
     for i in range(steps):
-        leaps = 1 if i < steps - steps // 5 else FAR
-        weights, state, loss = step(weights, state, parts, jax.random.fold_in(key, i), leaps)
+        weights, state, loss = step(weights, state, parts, jax.random.fold_in(key, i))
         if (i + 1) % max(1, steps // 8) == 0:
-            print(f"step {i + 1:5}: loss {loss:.4f}, {leaps} ahead")
+            print(f"step {i + 1:5}: loss {loss:.4f} (1: nothing changes)")
     found = jnp.stack([forecast(weights, parts, run[0]) for run in test])
     print("RMSE of u after     forecast   a state that stays   0 everywhere")
     for leap in (1, 2, 4, 8):
