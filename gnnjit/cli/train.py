@@ -15,6 +15,7 @@ from gnnjit.cli.output import (
     named_options,
     write_json,
 )
+from gnnjit.cli.sampling import add_sampling_options, sampling_of
 from gnnjit.data import DATASETS, open_dataset
 from gnnjit.data.registry import entry_of, is_path
 from gnnjit.data.stored.dataset import StoredDataset
@@ -32,7 +33,7 @@ from gnnjit.training.models import TRAINED_AS, task_of, trainable, usual_model
 from gnnjit.training.processes import main_first, open_in_all, processes
 from gnnjit.training.progress import watcher
 from gnnjit.training.report import print_table
-from gnnjit.training.sampled import SAMPLERS, Sampling, usual_sampling
+from gnnjit.training.sampled import usual_sampling
 from gnnjit.training.sharded import provide
 from gnnjit.training.specification import Specification
 from gnnjit.training.train import run_training
@@ -84,7 +85,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     optimisation = parser.add_argument_group("optimisation")
     _optimisation_options(optimisation)
     _more_optimisation_options(optimisation)
-    _sampling_options(parser.add_argument_group("sampling"))
+    add_sampling_options(parser.add_argument_group("sampling"))
     _run_options(parser.add_argument_group("runs and data"))
     _memory_options(parser.add_argument_group("memory"))
     _device_options(parser.add_argument_group("devices"))
@@ -193,48 +194,6 @@ def _more_optimisation_options(group: Any) -> None:
         choices=SPLITTINGS,
         help="given: the dataset's own; random: 60, 20 and 20 %% of the labelled vertices, drawn "
         "anew for each seed (default: recipe)",
-    )
-
-
-def _sampling_options(group: Any) -> None:
-    group.add_argument(
-        "--sampler",
-        choices=(*SAMPLERS, "none"),
-        help="train on sampled batches instead of the whole graph; it is still evaluated on the "
-        "whole one. neighbor: labelled vertices and some neighbours of each; frontier, walk, "
-        "vertex, edge: subgraphs, also those that facts are drawn from; cluster: parts of the "
-        "graph; none: the whole graph (default: recipe)",
-    )
-    group.add_argument(
-        "--fanouts",
-        metavar="N,N",
-        help="neighbours that a vertex draws, for each layer, from the labelled vertices on; -1 "
-        "for all (default: 15,10)",
-    )
-    group.add_argument(
-        "--sampler-option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an argument of the sampler, such as vertices=4000; may be repeated",
-    )
-    group.add_argument(
-        "--normalize",
-        action="store_true",
-        help="weigh losses and means by how often frontier, walk, vertex or edge draws a vertex or "
-        "edge",
-    )
-    group.add_argument(
-        "--shapes",
-        type=int,
-        metavar="K",
-        help="sizes that batches are padded to, and programs that are compiled (default: 4)",
-    )
-    group.add_argument(
-        "--sample-threads",
-        type=int,
-        metavar="N",
-        help="threads that make batches (default: 2)",
     )
 
 
@@ -396,7 +355,7 @@ def _specification(args: argparse.Namespace, given: Any) -> Specification:
     if task == "sensors":
         trainable(_open(name, args))  # raises TrainError
     task = TRAINED_AS.get(task, task)
-    sampling = _sampling(args, task)
+    sampling = sampling_of(args, task)
     taken = ("batch_size", "steps_per_epoch") if sampling and task != "link" else ()
     told = {f: getattr(args, f, None) for f in FIELDS if f not in taken}
     usual = {} if told["model"] else usual_model(name if given is None else given)
@@ -427,39 +386,6 @@ def _specification(args: argparse.Namespace, given: Any) -> Specification:
         partition=args.partition,
         exchange=args.exchange,
     )
-
-
-def _sampling(args: argparse.Namespace, task: str) -> Sampling | None:
-    """What the options say of batches. Raises TrainError where they say it without a sampler."""
-    of_step = (
-        {} if task == "link" else {"batch_size": args.batch_size, "steps": args.steps_per_epoch}
-    )
-    values = {
-        "fanouts": args.fanouts and _fanouts(args.fanouts),
-        **of_step,
-        "normalize": args.normalize or None,
-        "shapes": args.shapes,
-        "threads": args.sample_threads,
-        "options": named_options("--sampler-option", args.sampler_option) or None,
-    }
-    values = {name: value for name, value in values.items() if value is not None}
-    if args.sampler in (None, "none"):
-        for name in sorted(set(values) - {"batch_size", "steps"}):
-            option = {"threads": "sample-threads", "options": "sampler-option"}.get(name, name)
-            raise TrainError(f"--{option} is for sampled batches: say by which --sampler")
-        return None
-    if args.sampler == "cluster":
-        values.setdefault("batch_size", 20)
-    return Sampling(args.sampler, **values)
-
-
-def _fanouts(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise TrainError(
-            f"--fanouts {text}: expected whole numbers with commas between them, as in 15,10"
-        ) from error
 
 
 def _dataset(

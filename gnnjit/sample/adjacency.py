@@ -10,6 +10,7 @@ import numpy as np
 from gnnjit.errors import SampleError
 from gnnjit.graph import Graph, TypedGraph
 from gnnjit.graph.reading import read_on_host
+from gnnjit.graph.relations import Relations
 from gnnjit.graph.validate import is_traced, shown
 from gnnjit.shapes import HostArray
 
@@ -22,11 +23,13 @@ class Adjacency:
         indptr: `int[N + 1]`.
         neighbor: `int[E]`, the source of the edge in each slot.
         edge: `int[E]`, its number, in the order in which edges were given.
+        relations: those of the edges, by these numbers; None where edges have none.
     """
 
     indptr: HostArray
     neighbor: HostArray
     edge: HostArray
+    relations: Relations | None = None
 
     @classmethod
     def of(
@@ -52,7 +55,12 @@ class Adjacency:
         rows = graph.out_structure if outward else graph.in_structure
         size = int(np.asarray(rows.indptr)[-1])
         parts = rows.indptr, rows.neighbor[:size], rows.edge[:size]
-        return cls(*(read_only(np.asarray(part)) for part in parts))
+        indptr, neighbor, edge = (read_only(np.asarray(part)) for part in parts)
+        relations = graph.relations
+        if relations is not None:
+            arrays = np.asarray(relations.number), np.asarray(relations.degree)
+            relations = Relations(*arrays, relations.count)
+        return cls(indptr, neighbor, edge, relations)
 
     @property
     def num_nodes(self) -> int:

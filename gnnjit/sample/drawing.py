@@ -58,10 +58,10 @@ class Neighbors:
                 (times, np.repeat(np.arange(adjacency.num_nodes), adjacency.degree()))
             )
             times = read_only(times[order])
-            adjacency = Adjacency(
-                adjacency.indptr,
-                read_only(adjacency.neighbor[order]),
-                read_only(adjacency.edge[order]),
+            adjacency = dataclasses.replace(
+                adjacency,
+                neighbor=read_only(adjacency.neighbor[order]),
+                edge=read_only(adjacency.edge[order]),
             )
             slot_weights = None if slot_weights is None else slot_weights[order]
         sums = None

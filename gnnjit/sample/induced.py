@@ -119,6 +119,7 @@ def induced(
         neighbor=neighbor,
         slots=chosen,
         edge_of_slot=adjacency.edge,
+        relations=adjacency.relations,
         edge_counts=(size,),
         degree=degree.astype(np.int32),
         seeds=seeds,

@@ -139,6 +139,7 @@ class NeighborSampler:
             neighbor=np.concatenate(neighbors),
             slots=np.concatenate(slots),
             edge_of_slot=self.adjacency.edge,
+            relations=self.adjacency.relations,
             edge_counts=tuple(int(indptr[n]) for n in counts[:-1]),
             seeds=seed_numbers,
             tree=None if numbering.tree is None else numbering.tree[: numbering.count],

@@ -13,6 +13,7 @@ from numba import njit
 from gnnjit.errors import SampleError
 from gnnjit.graph import Graph, Structure
 from gnnjit.graph.members import Members
+from gnnjit.graph.relations import Relations, degrees
 from gnnjit.sample.picking import taken
 from gnnjit.sample.workers import ALONE, Workers
 from gnnjit.shapes import HostArray
@@ -45,6 +46,7 @@ class Sample:
             average; None where all have the same.
         edge_weight: `float32[e]`, of each edge in a mean of neighbours that is to be that of the
             whole graph on average; None where all have the same.
+        relations: those of the graph's edges, by their numbers there; None where edges have none.
     """
 
     vertices: HostArray
@@ -59,6 +61,7 @@ class Sample:
     tree: HostArray | None = None
     weight: HostArray | None = None
     edge_weight: HostArray | None = None
+    relations: Relations | None = None
 
     @property
     def is_subgraph(self) -> bool:
@@ -116,11 +119,22 @@ class Sample:
         graph = packed(
             self.indptr[: num_dst + 1], self.neighbor[:edges], real, room, padded, square
         )
+        if self.relations is not None:
+            graph = self._with_relations(graph, edges)
         if square:
             return graph
         degree = np.zeros(room[0], np.int32)
         degree[:num_src] = self.degree[:num_src]
         return dataclasses.replace(graph, nested=True, whole_degree=degree)
+
+    def _with_relations(self, graph: Graph, edges: int) -> Graph:
+        """With the relations of the first `edges`; `e.relation_degree` counts edges of the graph
+        that is made."""
+        assert self.relations is not None
+        number, count = np.zeros(graph.num_edges, np.int32), self.relations.count
+        number[:edges] = np.asarray(self.relations.number)[self.edge[:edges]]
+        degree = np.asarray(degrees(number, graph.dst, graph.mask, count, graph.num_dst))
+        return dataclasses.replace(graph, relations=Relations(number, degree, count))
 
 
 def packed(

@@ -69,7 +69,7 @@ class Sampling:
             as many labelled vertices as there are.
         normalize: whether losses and means of "frontier", "walk", "vertex" and "edge" are weighted
             to be those of the whole graph on average (GraphSAINT, section 3.2).
-        shapes: sizes that batches are padded to, and programs that are compiled.
+        shapes: sizes that batches are padded to, and programs that are compiled; one of facts.
         threads: that make batches.
         options: what the sampler takes beside these, by name.
 
