@@ -158,4 +158,5 @@ def _of_relation(name: str, graph: Graph, all_edges: Adjacency, relation: Any) -
     rows = np.repeat(np.arange(all_edges.num_nodes), all_edges.degree())
     indptr = offsets_of(np.bincount(rows[here], minlength=all_edges.num_nodes))
     parts = indptr.astype(all_edges.indptr.dtype), all_edges.neighbor[here], all_edges.edge[here]
-    return Adjacency(*map(read_only, parts))
+    indptr, neighbor, edge = map(read_only, parts)
+    return Adjacency(indptr, neighbor, edge)
