@@ -98,8 +98,8 @@ def test_names_of_geometry() -> None:
 
 def test_names_of_neighborhood() -> None:
     assert names(gnnjit.neighborhood) == [
-        "HDG", "Records", "Report", "ShardedHDG", "StreamedHDG", "anchors", "direct",
-        "hops", "metapaths", "random_walks", "select", "shard", "side_by_side", "stream",
+        "HDG", "Records", "Report", "ShardedHDG", "StreamedHDG", "anchors", "direct", "hops",
+        "metapaths", "random_walks", "select", "shard", "side_by_side", "stream", "take",
     ]  # fmt: skip
 
 

@@ -96,7 +96,7 @@ SECTIONS = (
         "over.",
         "gnnjit.neighborhood",
         "HDG direct hops random_walks metapaths anchors select Records Report shard ShardedHDG "
-        "stream StreamedHDG side_by_side",
+        "stream StreamedHDG take side_by_side",
     ),
     Section(
         "geometry",

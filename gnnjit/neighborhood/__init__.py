@@ -16,6 +16,7 @@ from gnnjit.neighborhood.select import Records, select
 from gnnjit.neighborhood.sharded import ShardedHDG, shard
 from gnnjit.neighborhood.stages import side_by_side
 from gnnjit.neighborhood.streamed import StreamedHDG, stream
+from gnnjit.neighborhood.take import take
 
 __all__ = [
     "HDG",
@@ -32,4 +33,5 @@ __all__ = [
     "shard",
     "side_by_side",
     "stream",
+    "take",
 ]
