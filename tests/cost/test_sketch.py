@@ -75,8 +75,7 @@ def differs(name: str, moving: str, flipped: bool) -> str:
         return "`online-softmax` has the maximum of a single head twice, as [1] and as []"
     if name == "gat 4":
         return "of a row's maximum, the sketch reads a finite copy too, which a kernel makes itself"
-    computed = name == "edge conv" or (name == "sage pool" and flipped)
-    if computed and moving != "none":
+    if name in ("edge conv", "sage pool") and flipped and moving != "none":
         return "the ties of a maximum read rounding bounds, which the sketch does not have"
     return ""
 
