@@ -198,8 +198,8 @@ LOWERING: tuple[Row, ...] = (
     Row(SinkPickedMatrices),
     Row(SinkScaling, lambda o: SinkScaling(every=True), "scale_on_edges"),
     Row(SinkRowArithmetic, when="scale_on_edges"),
-    Row(SinkDerivedValues, when="scale_on_edges"),
     Row(SinkZeros),
+    Row(SinkDerivedValues, when="scale_on_edges"),
     Row(StoreSharedProducts, when="store_shared"),
     Row(FuseScatterApplyGather),
 )

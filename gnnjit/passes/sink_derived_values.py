@@ -10,7 +10,8 @@ the two instructions that make it, and the array of all `t` would be one more to
 go with it: an array that repeats one number is a register to a kernel.
 
 Legal: the same operations run on the same values. Refuses what something besides edges and their
-reductions reads, operations of more than one instruction, and those of a value that no edge reads.
+reductions reads, operations of more than one instruction, those of a value that no edge reads, and
+constants of more than `MOST` numbers.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ _INSTRUCTIONS = frozenset(
     sub
     """.split()
 )
+
+
+MOST = 1 << 14
+"""Scalars of the largest constant that edges repeat."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,4 +59,5 @@ def _is_cheap(eqn: Equation) -> bool:
     if not isinstance(eqn.op, Lax) or eqn.space is Space.EDGE:
         return False
     constant = all(isinstance(a, Literal) for a in eqn.inputs)
-    return eqn.op.name in _INSTRUCTIONS or (eqn.op.name == "broadcast_in_dim" and constant)
+    repeated = eqn.op.name == "broadcast_in_dim" and constant and eqn.outputs[0].size <= MOST
+    return eqn.op.name in _INSTRUCTIONS or repeated
