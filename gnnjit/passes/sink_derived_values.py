@@ -1,4 +1,4 @@
-"""`sink-derived-values`: what little arithmetic makes of values that edges read, edges make.
+"""`sink-derived-values`: edges do what little arithmetic there is on values that they read anyway.
 
 before:  f: bool[dst, 4] = is_finite(m)            after:  f: bool[edge, 4] = is_finite(m[v])
          z: f32[4] = broadcast_in_dim(0.0)                 z: f32[edge, 4] = broadcast_in_dim(0.0)
