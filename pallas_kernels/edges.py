@@ -17,21 +17,10 @@ from jax import lax
 
 from pallas_kernels import traversal, triton
 from pallas_kernels.rows import TileConfig
-from pallas_kernels.traversal import (
-    LaterTile,
-    StoredMatrix,
-    TileOperand,
-    TileOutput,
-    TileProgram,
-    Tiles,
-)
+from pallas_kernels.traversal import TileOutput, TileProgram, Tiles
 
 MAX_PROGRAMS = 512
 """Programs that leave a partial result: a few for each multiprocessor."""
-
-MULTIPLE = 1024
-"""Rows of an array that a matrix product sums over. XLA splits such a sum among programs, and first
-copies arrays whose length their number does not divide."""
 
 WIDE = 32
 """Scalars of a sum from which the lanes are added up in each step, not in the end."""
@@ -45,28 +34,24 @@ def run(
     operands: Sequence[jax.Array],
     config: TileConfig,
     *,
-    longer: frozenset[int] = frozenset(),
     interpret: bool = False,
 ) -> list[jax.Array]:
     """The outputs: `[num_edges, *shape]`, 0 where `mask` is False, or reduced: `[*shape]`.
 
     row, neighbor: `int[num_edges]`, both endpoints of each edge; mask: `bool[num_edges]`, False
-        on padding; longer: outputs, by number, whose arrays end with rows of zeros, so that
-        their length is a multiple of `MULTIPLE`.
+        on padding.
     """
     num_edges = row.shape[0]
     if num_edges == 0:
         shapes = [o.shape if o.reduction else (0, *o.shape) for o in t.outputs]
         return [jnp.zeros(s, o.dtype) for s, o in zip(shapes, t.outputs, strict=True)]
-    rounded = -(-num_edges // MULTIPLE) * MULTIPLE
-    lengths = [rounded if i in longer else num_edges for i in range(len(t.outputs))]
-    blocks = -(-max(lengths) // config.lanes)
+    blocks = -(-num_edges // config.lanes)
     programs = blocks if not t.reduced else min(blocks, MAX_PROGRAMS)
     shapes = [
-        jax.ShapeDtypeStruct((length, *o.shape), o.dtype)
+        jax.ShapeDtypeStruct((num_edges, *o.shape), o.dtype)
         if o.reduction is None
         else jax.ShapeDtypeStruct((programs, *o.shape), traversal.accumulator_dtype(o.dtype))
-        for length, o in zip(lengths, t.outputs, strict=True)
+        for o in t.outputs
     ]
     inputs = [row, neighbor, *([] if mask is None else [mask]), *operands]
 
@@ -119,7 +104,7 @@ class _EdgesProgram:
         self.index = ends[0].dtype
         self.number = triton.program_number().astype(self.index)
         self.shared = {
-            i: traversal.read_shared(ref, o)
+            i: traversal.read(ref, None, o.shape, None)
             for i, (o, ref) in enumerate(zip(t.operands, self.operands, strict=True))
             if o.place == "shared"
         }
@@ -155,8 +140,7 @@ class _EdgesProgram:
                 x = traversal.spread(x, self.lanes)
                 valid = jnp.broadcast_to(traversal.lift(keep, x.ndim), x.shape)
                 x = jnp.where(valid, x, jnp.zeros_like(x))
-                ref = self.outs[i]
-                traversal.write(ref, edge, o.shape, edge < ref.shape[0], x)
+                traversal.write(self.outs[i], edge, o.shape, inside, x)
             else:
                 kept[i] = x
         reduced = self.t.reduced
@@ -169,15 +153,9 @@ class _EdgesProgram:
         for place, ref in zip(("row", "neighbor"), self.ends, strict=False):
             if any(o.place == place for o in self.t.operands):
                 index[place] = triton.load(ref, (edge,), inside, 0)
-        later = any(isinstance(x, StoredMatrix) for x in self.shared.values())
-
-        def tile(o: TileOperand, ref: Any) -> Any:
-            def read() -> jax.Array:
-                return traversal.read(ref, index[o.place], o.shape, inside)
-
-            return LaterTile(read) if later else read()
-
         return [
-            self.shared[i] if i in self.shared else tile(o, ref)
+            self.shared[i]
+            if i in self.shared
+            else traversal.read(ref, index[o.place], o.shape, inside)
             for i, (o, ref) in enumerate(zip(self.t.operands, self.operands, strict=True))
         ]

@@ -241,7 +241,7 @@ class _RowsProgram:
         self.fixed = {
             i: traversal.read(ref, self.row, o.shape, self.here)
             if o.place == "row"
-            else traversal.read_shared(ref, o)
+            else traversal.read(ref, None, o.shape, None)
             for i, (o, ref) in enumerate(zip(t.operands, refs.operands, strict=True))
             if o.place in ("row", "shared")
         }

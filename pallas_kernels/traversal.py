@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -139,63 +138,6 @@ def read(ref: Any, lead: Any, shape: tuple[int, ...], mask: Any) -> jax.Array:
     index, keep = places(lead, shape, mask, padded(shape))
     tile = triton.load(ref, index, keep, _zero(ref.dtype) if keep is not None else None)
     return tile if lead is not None else tile[None]
-
-
-STORED = 32 * 32
-"""Scalars from which a matrix stays in memory until a product reads it: registers are few."""
-
-
-@dataclasses.dataclass(frozen=True)
-class StoredMatrix:
-    """A matrix that all edges share, read where it is multiplied with."""
-
-    ref: Any
-    operand: TileOperand
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of its tile."""
-        return (1, *padded(self.operand.shape))
-
-    def tile(self) -> jax.Array:
-        return read(self.ref, None, self.operand.shape, None)
-
-    def matrix(self, transposed: bool) -> jax.Array:
-        """`[padded rows, padded columns]`, or that transposed."""
-        shape = self.operand.shape
-        order = (1, 0) if transposed else (0, 1)
-        full = [padded(shape)[a] for a in order]
-        index: list[Any] = [None, None]
-        keep = None
-        for axis, a in enumerate(order):
-            at = _along(jnp.arange(full[axis]), axis, 2)
-            index[a] = at
-            if full[axis] != shape[a]:
-                inside = at < shape[a]
-                keep = inside if keep is None else keep & inside
-        other = _zero(self.ref.dtype) if keep is not None else None
-        return triton.load(self.ref, tuple(index), keep, other)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class LaterTile:
-    """A tile that is read when it is first needed: until then, it takes no registers."""
-
-    read: Callable[[], jax.Array]
-    found: list[jax.Array] = dataclasses.field(default_factory=list)
-
-    def tile(self) -> jax.Array:
-        if not self.found:
-            self.found.append(self.read())
-        return self.found[0]
-
-
-def read_shared(ref: Any, operand: TileOperand) -> Any:
-    """The tile of a shared operand, or a `StoredMatrix`."""
-    shape = operand.shape
-    if len(shape) == 2 and math.prod(shape) >= STORED:
-        return StoredMatrix(ref, operand)
-    return read(ref, None, shape, None)
 
 
 def _zero(dtype: Any) -> Any:

@@ -25,6 +25,7 @@ from gnnjit.ir.program import Aggregate
 from gnnjit.lower import choose
 from gnnjit.lower.aggregate import aggregate_p
 from gnnjit.lower.pallas import kernel
+from gnnjit.lower.xla import staged
 
 INTERPRET = jax.default_backend() != "gpu"
 
@@ -35,7 +36,7 @@ numeric = pytest.mark.gpu
 @contextlib.contextmanager
 def on_kernels() -> Iterator[None]:
     """Traversals run on the GPU kernels where they can: compiled on a GPU, else interpreted."""
-    with choose.prefer("pallas"):
+    with choose.prefer("staged"):
         yield
 
 
@@ -189,8 +190,13 @@ def array_sizes(lowered: Any) -> dict[str, int]:
 def launches(choice: choose.Choice, graph: gnnjit.Graph) -> int:
     """Kernels that a traversal on the GPU takes: one for each list of tasks with anything in it,
     or one where there are none; one for what the whole graph shares."""
-    request = choice.request
+    request: Any = choice.request
+    if choice.kernel == "staged":
+        found = staged.stages(request.body, request.reductions, request.rows)
+        request = found.request_of_rows(request)
+        if request is None:
+            return 0
     plan = graph.structure(request.rows).tasks
     lists = 1 if plan is None else sum(len(t.row) > 0 for t in (plan.long, plan.short, plan.hubs))
-    parts = kernel.parts_of(request)
+    parts = kernel.parts(request.body, request.reductions, request.rows)
     return sum(lists if part.by_row else 1 for part in parts)

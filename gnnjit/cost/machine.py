@@ -46,7 +46,7 @@ _NARROW = {"vector": 32, "registers": 12}
 """What differs on other CPUs."""
 _GPU = Machine(
     platform="cuda", line=128, vector=128, registers=64, fresh=math.inf, cache=math.inf,
-    parallel=math.inf, heads=16, product=16384,
+    parallel=math.inf, heads=16, product=32 * 32 - 1,
 )  # fmt: skip
 """One H200."""
 

@@ -15,6 +15,9 @@ CHUNK_SCALARS = 1 << 20
 CHUNK_SCALARS_ON_GPU = 1 << 26
 """A step there is some thirty launches, whatever its size."""
 
+CHUNK_SCALARS_STAGED = 1 << 30
+"""Of edges that are multiplied with matrices there, all at once if they are no more."""
+
 _KERNELS = ("cpu", "cuda", "gpu")
 _LARGER = 1.02
 _SMALL = 1 << 16
@@ -75,7 +78,12 @@ def _chunk(
     summed = {n for n, into in t.outputs if into is Space.SHARED and n.op == "dot_general"}
     held = [n for n in nodes if n.place is not Space.SHARED and n not in summed]
     widest = max([1, *(n.width for n in held)])
-    usual = CHUNK_SCALARS if machine.platform == "cpu" else CHUNK_SCALARS_ON_GPU
-    scalars = usual if limit is None else limit
+    if limit is not None:
+        scalars = limit
+    elif machine.platform == "cpu":
+        scalars = CHUNK_SCALARS
+    else:
+        product = any(is_large_product(n) for n in nodes)
+        scalars = CHUNK_SCALARS_STAGED if product else CHUNK_SCALARS_ON_GPU
     chunk = max(1, min(scalars // widest, edges))
     return float(chunk * sum(n.bytes for n in held)), chunk

@@ -7,7 +7,8 @@ which `dispatch` turns into code when it is lowered: on one device, or on shards
 An aggregate is first optimised as a program of its own (`choose.traversals`). Each traversal in it
 goes to the first lowering of `choose.LOWERINGS` that has no reason against it. A lowering answers
 `why_not(request)` and runs a request (`lowering.py` defines both): Pallas on GPUs (`pallas/`),
-generated machine code on CPUs (`cpu/`), XLA's operations everywhere (`xla/`). `accumulate` does the
+generated machine code on CPUs (`cpu/`), XLA's operations everywhere (`xla/`), both for edge
+networks on GPUs (`xla/staged.py`). `accumulate` does the
 same for a chunk of the edges, merged with earlier chunks (`partial_results`), for streaming.
 
 The planner, the compiler and streaming call this room; it knows nothing of layers or plans.

@@ -16,18 +16,20 @@ from gnnjit.lower.execute import size
 from gnnjit.lower.flatten import flat
 from gnnjit.lower.lowering import WRITTEN, Lowering, LoweringRequest, Reductions
 from gnnjit.lower.predicted import seconds
-from gnnjit.lower.xla import bucketed, csr, dense, segment
+from gnnjit.lower.xla import bucketed, csr, dense, segment, staged
 from gnnjit.passes.pipeline import lowering_passes
 from gnnjit.passes.pipeline import run as run_passes
 from gnnjit.system.contexts import Context, cached
 
-PALLAS = Lowering("pallas", pallas.why_not, pallas.run, ("cuda",), interpretable=True)
+STAGED = Lowering("staged", staged.why_not, staged.run, ("cuda",), interpreted=("staged",))
+PALLAS = Lowering("pallas", pallas.why_not, pallas.run, ("cuda",), interpreted=("staged", "pallas"))
 
 DENSE = Lowering("dense", dense.why_not, dense.run)
 """For graphs with `Graph.fan_in` alone, where the cost model prefers it to a generated kernel of
 the CPU. That mostly takes 0.1 to 1.1 times as long (gnnjit/design/0020)."""
 
 LOWERINGS = (
+    STAGED,  # products of edges with matrices in XLA, rows on a GPU kernel
     PALLAS,  # the Triton backend of Pallas
     Lowering("mosaic", pallas.mosaic.why_not, pallas.mosaic.run, ("cuda",)),
     Lowering("cpu", cpu.why_not, cpu.run, ("cpu",), why_no_start=cpu.why_no_start),
@@ -68,8 +70,9 @@ _preferred: Context[str | None] = Context(None)
 @contextlib.contextmanager
 def prefer(kernel: str) -> Iterator[None]:
     """Within it, traversals run on `kernel`, or on one tried after it where it has a reason
-    against itself: to test and to measure one lowering. On a CPU, `pallas` is interpreted;
-    `mosaic` cannot be: its interpreter orders side effects, which no primitive's rule may add."""
+    against itself: to test and to measure one lowering. On a CPU, kernels of `staged` and `pallas`
+    are interpreted; those of `mosaic` cannot be: its interpreter orders side effects, which no
+    primitive's rule may add."""
     if kernel not in KERNELS:
         raise ValueError(f"prefer({kernel!r}): the lowerings are {', '.join(KERNELS)}")
     with _preferred(kernel):
@@ -135,6 +138,10 @@ def _slower(predicted: tuple[tuple[str, float], ...]) -> list[str]:
         return []
     kernel, dense = (f"{1e3 * times[name]:.3g} ms" for name in ("cpu", DENSE.name))
     return [f"it is predicted to take {kernel}, and dense {dense}"]
+
+
+def _keeps_online(request: LoweringRequest) -> bool:
+    return any(not skipped(x.name) and not x.why_not(request) for x in (STAGED, PALLAS))
 
 
 @cached(maxsize=1024)
@@ -215,7 +222,7 @@ def _traversals(
         program = optimised(body, reductions, online=True, keep=keep, store_shared=store_shared)
         ops = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
         online = [op for op in ops if any(r and r.kind == "exp_sum" for r in op.reductions)]
-        if not any(PALLAS.why_not(requested(op, graph, platform)) for op in online):
+        if all(_keeps_online(requested(op, graph, platform)) for op in online):
             return program
     # The CPU's other lowerings know a sum of neighbours by its form, without factors.
     generated = platform == "cpu" and cpu.available() and preferred() in (None, "cpu")

@@ -71,7 +71,7 @@ class Lowering:
     run: the outputs from the operands, both as `aggregate` has them.
     platforms: those that it has code for, which is not for `jax.export`; None for JAX's own
         operations, which run everywhere.
-    interpretable: on a CPU it is interpreted where it is preferred, to test it.
+    interpreted: where one of these is preferred, it is interpreted on a CPU, to test it.
     why_no_start: reasons why an output cannot go on from the request's `starts`; None where none
         can.
     """
@@ -80,7 +80,7 @@ class Lowering:
     why_not: Callable[[LoweringRequest], list[str]]
     run: Callable[[LoweringRequest, Sequence[Any]], Sequence[Any]]
     platforms: tuple[str, ...] | None = None
-    interpretable: bool = False
+    interpreted: tuple[str, ...] = ()
     why_no_start: Callable[[LoweringRequest, int], list[str]] | None = None
 
     def why_not_on(self, platform: str, preferred: str | None) -> list[str]:
@@ -89,7 +89,7 @@ class Lowering:
             return []
         if is_portable():
             return [PORTABLE]
-        interpreted = self.interpretable and platform == "cpu" and preferred == self.name
+        interpreted = platform == "cpu" and preferred in self.interpreted
         return [] if interpreted or platform in self.platforms else [f"the platform is {platform}"]
 
     def reasons(self, request: LoweringRequest) -> list[str]:

@@ -9,12 +9,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from gnnjit.ir.outer_products import find_outer_products
 from gnnjit.ir.program import Aggregate, Program, Reduce
 from gnnjit.ir.space import Space
 from gnnjit.lower.lowering import LoweringRequest, Reductions, Unsupported
-from gnnjit.lower.pallas import index_rules, limits, matmul_rules, staged, tile
+from gnnjit.lower.pallas import index_rules, limits, matmul_rules, tile
 from gnnjit.lower.pallas.launch import KernelPart, by_edge, by_row, outer_products_of, wanted_of
-from gnnjit.lower.pallas.outer_products import find_outer_products, too_large
+from gnnjit.lower.pallas.outer_products import too_large
 from pallas_kernels import triton
 
 assert matmul_rules.rule is index_rules.rule  # importing them registers their rules
@@ -28,7 +29,7 @@ def why_not(request: LoweringRequest) -> list[str]:
     out = triton.MISSING + _reductions(body, reductions, by) + limits.reasons(request)
     if out:
         return out
-    for part in parts_of(request):
+    for part in parts(body, reductions, by):
         outer = outer_products_of(part)
         wanted = wanted_of(part, outer)
         out += tile.reasons(part.op.body, wanted)
@@ -87,17 +88,8 @@ def parts(body: Program, reductions: Reductions, by: Space) -> tuple[KernelPart,
     return tuple(found)
 
 
-def parts_of(request: LoweringRequest) -> tuple[KernelPart, ...]:
-    """The kernels of a traversal as it runs: that of edges first where it is staged."""
-    found = staged.find(request)
-    return parts(request.body, request.reductions, request.rows) if found is None else found.parts
-
-
 def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
     """On a CPU, the kernels are interpreted."""
-    found = staged.find(request)
-    if found is not None:
-        return staged.run(found, request, operands)
     outs: list[Any] = [None] * len(request.reductions)
     for part in parts(request.body, request.reductions, request.rows):
         launch = by_row if part.by_row else by_edge

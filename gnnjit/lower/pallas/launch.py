@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.graph.structure import Structure
+from gnnjit.ir.outer_products import OuterProduct, find_outer_products
 from gnnjit.ir.program import Aggregate, Atom, Literal
 from gnnjit.ir.space import Space
 from gnnjit.lower.execute import size
 from gnnjit.lower.lowering import LoweringRequest
-from gnnjit.lower.pallas import tile, timing_inputs, tune
-from gnnjit.lower.pallas.outer_products import OuterProduct, find_outer_products
+from gnnjit.lower.pallas import outer_products, tile, timing_inputs, tune
 from pallas_kernels import edges, rows
 from pallas_kernels.traversal import TileOperand, TileOutput, TileProgram, accumulator_dtype
 
@@ -66,13 +66,7 @@ def by_row(
     return outs
 
 
-def by_edge(
-    part: KernelPart,
-    request: LoweringRequest,
-    operands: list[Any],
-    longer: frozenset[int] = frozenset(),
-) -> list[Any]:
-    """longer: outputs whose arrays may end with rows of zeros; `edges.run` says how many."""
+def by_edge(part: KernelPart, request: LoweringRequest, operands: list[Any]) -> list[Any]:
     interpret, graph = request.platform == "cpu", request.graph
     t = tile_program(part, request.rows, outer_products_of(part))
     row, neighbor = graph.dst, graph.src
@@ -81,9 +75,7 @@ def by_edge(
     kernel = _kernel("edges", part, request)
     timer = None if interpret else timing_inputs.edges_timer(*kernel.sizes, operands)
     config = tune.choose(kernel, t, timer)
-    return edges.run(
-        t, row, neighbor, graph.mask, operands, config, longer=longer, interpret=interpret
-    )
+    return edges.run(t, row, neighbor, graph.mask, operands, config, interpret=interpret)
 
 
 def _kernel(kind: str, part: KernelPart, request: LoweringRequest) -> tune.TunedKernel:
@@ -140,7 +132,7 @@ def tile_program(part: KernelPart, by: Space, outer: dict[int, OuterProduct]) ->
             for i, o in list(left.items()):
                 if i in outer:
                     if outer[i].left in env and outer[i].right in env:
-                        yield i, outer[i].tiles(env)
+                        yield i, outer_products.tiles(outer[i], env)
                         del left[i]
                 elif isinstance(o, Literal) or o in env:
                     yield i, _full(tile.read(env, o), tuple(o.shape))

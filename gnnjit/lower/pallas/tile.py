@@ -22,7 +22,7 @@ from gnnjit.ir.program import Atom, Equation, Lax, Literal, Program, Value, need
 from gnnjit.ir.space import Space
 from gnnjit.lower.lowering import Unsupported
 from pallas_kernels import special, triton
-from pallas_kernels.traversal import LaterTile, StoredMatrix, accumulator_dtype, padded
+from pallas_kernels.traversal import accumulator_dtype, padded
 
 MAX_SCALARS = 8192
 """Scalars of one value, per edge, that a tile may hold."""
@@ -85,15 +85,11 @@ def steps(body: Program, tiles: Sequence[Any], wanted: Sequence[Atom]) -> Iterat
     """`evaluate`, equation by equation: the tiles so far."""
     env: dict[Any, Any] = {}
     for value, tile in zip(body.inputs, tiles, strict=True):
-        env[value] = tile if _is_in_memory(tile) else tile.astype(working_dtype(value.dtype))
+        env[value] = tile.astype(working_dtype(value.dtype))
     yield env
     for eqn in needed(body.equations, wanted):
         assert isinstance(eqn.op, Lax), eqn.op
-        if eqn.op.name == "dot_general":
-            args = [_matrix_or_tile(env, a) for a in eqn.inputs]
-        else:
-            args = [read(env, a) for a in eqn.inputs]
-        site = TileSite(eqn, tuple(args))
+        site = TileSite(eqn, tuple(read(env, a) for a in eqn.inputs))
         env.update(zip(eqn.outputs, RULES[eqn.op.name](site), strict=True))
         yield env
 
@@ -102,17 +98,7 @@ def read(env: dict[Any, Any], atom: Any) -> Any:
     """The tile of an atom."""
     if isinstance(atom, Literal):
         return jnp.full((1,), np.asarray(atom.value), working_dtype(atom.dtype))
-    found = env[atom]
-    return found.tile().astype(working_dtype(atom.dtype)) if _is_in_memory(found) else found
-
-
-def _is_in_memory(found: Any) -> bool:
-    return isinstance(found, StoredMatrix | LaterTile)
-
-
-def _matrix_or_tile(env: dict[Any, Any], atom: Any) -> Any:
-    found = None if isinstance(atom, Literal) else env[atom]
-    return found if isinstance(found, StoredMatrix) else read(env, atom)
+    return env[atom]
 
 
 def reasons(body: Program, wanted: Sequence[Atom]) -> list[str]:

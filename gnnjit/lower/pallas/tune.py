@@ -24,7 +24,7 @@ from gnnjit.system import autotuning
 from gnnjit.system.cache import Table
 from pallas_kernels import triton
 from pallas_kernels.rows import TileConfig
-from pallas_kernels.traversal import DOT, STORED, TileProgram, padded
+from pallas_kernels.traversal import DOT, TileProgram, padded
 
 TILE = 1024
 """About as many scalars as the widest tile of a program holds."""
@@ -134,10 +134,8 @@ def widest(t: TileProgram) -> int:
 
 
 def held(t: TileProgram) -> int:
-    """Scalars that a program keeps while it runs: sums of outer products, shared matrices."""
-    sums = sum(math.prod(padded(o.shape)) for o in t.outputs if o.reduction == "outer_sum")
-    read = [math.prod(padded(o.shape)) for o in t.operands if o.place == "shared"]
-    return max([sums, *(n // 4 for n in read)])
+    """Scalars that a program keeps while it runs: sums of outer products."""
+    return sum(math.prod(padded(o.shape)) for o in t.outputs if o.reduction == "outer_sum")
 
 
 def least_lanes(kernel: TunedKernel) -> int:
@@ -148,16 +146,13 @@ def least_lanes(kernel: TunedKernel) -> int:
 
 def static_config(kernel: TunedKernel, t: TileProgram) -> TileConfig:
     """Lanes that fill a tile; four warps, or eight for short rows and where four would spill what
-    they hold; for edge networks, the tiles that took the least time on an H200 (design 0014).
+    they hold.
 
     Compiled for an H200, the sum of a 64 x 64 outer product takes 255 registers and spills 424
-    bytes with four warps, and takes 209 with eight; so does a product with a 128 x 128 matrix
-    (tests/lower/pallas/registers.py).
+    bytes with four warps, and takes 209 with eight (tests/lower/pallas/registers.py).
     """
     lanes = max(least_lanes(kernel), min(64, TILE // widest(t)))
     warps = 2 * WARPS if held(t) >= HELD or kernel.kind == "short" else WARPS
-    if kernel.kind == "edges" and held(t) >= STORED // 4:
-        return TileConfig(lanes=32, warps=2 * WARPS, stages=1)
     return TileConfig(lanes=lanes, warps=warps, stages=2)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -72,13 +72,14 @@ class _Split:
     """An edge function without the products, and without the tables, that are only summed over all
     edges.
 
-    products: per output of the whole function, the product and its transpositions, or None.
+    products: per output of the whole function, the products that it is the sum of, each with its
+        transpositions; empty where it is no such sum.
     rows: per output, what is added to which rows of a table, if it is such a sum.
     at: where what they need (or the output itself) is among the outputs of `body`.
     """
 
     body: Program
-    products: tuple[tuple[Equation, ...] | None, ...]
+    products: tuple[tuple[tuple[Equation, ...], ...], ...]
     rows: tuple[tuple[RowSum, ...], ...]
     at: tuple[tuple[int, ...], ...]
 
@@ -91,8 +92,8 @@ def _split(body: Program, reductions: Reductions) -> _Split:
     outputs: list[Atom] = []
     products, rows, at = [], [], []
     for number, (atom, r) in enumerate(zip(body.outputs, reductions, strict=True)):
-        found = _product(atom, made) if r == Reduce("sum", Space.SHARED) else None
-        parts: Sequence[Atom] = (atom,) if found is None else found[0].inputs
+        found = _products(atom, made) if r == Reduce("sum", Space.SHARED) else ()
+        parts: Sequence[Atom] = [a for p in found for a in p[0].inputs] if found else (atom,)
         rows.append(sums.get(number, ()))
         if rows[-1]:
             parts = [a for one in rows[-1] for a in (one.update, *one.rows.index)]
@@ -103,34 +104,53 @@ def _split(body: Program, reductions: Reductions) -> _Split:
     return _Split(DropDead()(rest), tuple(products), tuple(rows), tuple(at))
 
 
-def _product(atom: Atom, made: dict[Any, Equation]) -> tuple[Equation, ...] | None:
-    """The product of two values per edge that `atom` is, and what transposes it."""
-    after: list[Equation] = []
-    while atom in made and made[atom].op.name == "transpose":
-        after.append(made[atom])
-        atom = made[atom].inputs[0]
+def _products(
+    atom: Atom, made: Mapping[Any, Equation], after: tuple[Equation, ...] = ()
+) -> tuple[tuple[Equation, ...], ...]:
+    """The products of two values per edge whose sum `atom` is, each with what transposes it."""
     eqn = made.get(atom)
-    if eqn is None or eqn.op.name != "dot_general":
-        return None
+    if eqn is None:
+        return ()
+    if eqn.op.name == "transpose":
+        return _products(eqn.inputs[0], made, (eqn, *after))
+    if eqn.op.name in ("add", "add_any"):
+        both = [_products(a, made, after) for a in eqn.inputs]
+        return both[0] + both[1] if all(both) else ()
+    if eqn.op.name != "dot_general":
+        return ()
     per_edge = all(a.space is not Space.SHARED and a.dtype == eqn.outputs[0].dtype
                    for a in eqn.inputs)  # fmt: skip
-    return (eqn, *after[::-1]) if per_edge else None
+    return ((eqn, *after),) if per_edge else ()
 
 
-def _summed(product: tuple[Equation, ...], a: Any, b: Any, dtype: Any) -> Any:
-    """The sum over the edges of a product, as one product over them."""
+def sum_of_products(
+    product: tuple[Equation, ...], a: Any, b: Any, pieces: int = 1, dtype: Any = None
+) -> Any:
+    """The sum over the edges of the first equation's product, as one product over them, or as the
+    sum of those of so many pieces of the edges; in `dtype`, if not in that of `a` and `b`."""
     op = product[0].op
     assert isinstance(op, Lax)
-    (left, right), batched = op["dimension_numbers"]
-    contracted = [0, *(i + 1 for i in left)], [0, *(i + 1 for i in right)]
-    batches = [i + 1 for i in batched[0]], [i + 1 for i in batched[1]]
-    # XLA's CPU code has no batched product of half precision into float32.
-    a, b = a.astype(dtype), b.astype(dtype)
-    out = lax.dot_general(a, b, (contracted, batches), op["precision"])
+    (left, right), (left_each, right_each) = op["dimension_numbers"]
+    if pieces == 1:
+        contracted, batched = ([0], [0]), ([], [])
+    else:
+        a, b = (x.reshape(pieces, -1, *x.shape[1:]) for x in (a, b))
+        contracted, batched = ([1], [1]), ([0], [0])
+    lead = len(batched[0]) + 1
+    dims = tuple(
+        tuple((*own, *(i + lead for i in axes)) for own, axes in zip(first, of_edge, strict=True))
+        for first, of_edge in ((contracted, (left, right)), (batched, (left_each, right_each)))
+    )
+    out = lax.dot_general(a, b, dims, op["precision"], preferred_element_type=dtype)
+    return out if pieces == 1 else jnp.sum(out, axis=0)
+
+
+def transposed(product: tuple[Equation, ...], x: Any) -> Any:
+    """What the equations after a product make of it."""
     for eqn in product[1:]:
         assert isinstance(eqn.op, Lax)
-        out = jnp.transpose(out, eqn.op["permutation"])
-    return out
+        x = jnp.transpose(x, eqn.op["permutation"])
+    return x
 
 
 def why_not(request: LoweringRequest) -> list[str]:
@@ -154,7 +174,7 @@ def run(
         here = request.platform == "cuda" and not is_portable()
         collect = here and request.preferred is None and request.limit is None
     later = collected(request) if collect else frozenset()
-    step = _ChunkStep(request, list(operands), chunk, later)
+    step = ChunkStep(request, list(operands), chunk, later)
     start = step.accumulators()
     count = -(-num_edges // chunk)
     if count == 0:
@@ -180,9 +200,9 @@ def collected(request: LoweringRequest) -> frozenset[int]:
     )
 
 
-class _ChunkEdges(NamedTuple):
+class ChunkEdges(NamedTuple):
     """A chunk of edges: the first one's slot, their numbers, rows (padding has one beyond the
-    last), neighbours, and which of them count."""
+    last), neighbours, and which of them count; None where all do."""
 
     start: Any
     edge: Any
@@ -191,7 +211,9 @@ class _ChunkEdges(NamedTuple):
     valid: Any
 
 
-class _ChunkStep:
+class ChunkStep:
+    """A chunk of edges in the order of their rows, added to what earlier chunks gave."""
+
     def __init__(
         self,
         request: LoweringRequest,
@@ -222,21 +244,23 @@ class _ChunkStep:
         valid, values = part.valid, self.values(part)
         new, split = [], self.split
         each = zip(state, split.at, split.products, split.rows, self.reductions, strict=True)
-        for i, (total, at, product, rows, r) in enumerate(each):
+        for i, (total, at, products, rows, r) in enumerate(each):
             if i in self.collected:
-                new.append(_collect(total, values[at[0]], part))
+                new.append(collect(total, values[at[0]], part))
             elif rows:
                 new.append(_with_rows(total, rows, [values[i] for i in at], valid))
             elif r is None:
                 new.append(self.write(total, values[at[0]], part))
-            elif product is not None:
-                a, b = (_mask(values[i], valid, 0) for i in at)
-                new.append(total + _summed(product, a, b, total.dtype))
+            elif products:
+                factors = iter([_mask(values[i], valid, 0) for i in at])
+                for product in products:
+                    total += self.summed(product, next(factors), next(factors), total.dtype)
+                new.append(total)
             else:
                 new.append(self.reduce(total, values[at[0]], r, part))
         return new
 
-    def part(self, number: Any) -> _ChunkEdges:
+    def part(self, number: Any) -> ChunkEdges:
         """Chunk `number`. The last one begins early enough to be as long as the others; what it
         has in common with the one before is not valid."""
         s, chunk = self.structure, self.chunk
@@ -248,24 +272,36 @@ class _ChunkStep:
         )
         real = slot < s.indptr[-1]
         row = jnp.where(real, _read(self.row_of_edge, edge), size(self.graph, self.rows))
-        return _ChunkEdges(start, edge, row, neighbor, (slot >= first) & real)
+        return ChunkEdges(start, edge, row, neighbor, (slot >= first) & real)
 
-    def values(self, part: _ChunkEdges) -> list[Any]:
+    def values(self, part: ChunkEdges) -> list[Any]:
+        """Of each output of `split.body`, for each edge of a chunk."""
         near, far = self.rows, self.rows.flipped
-        row = jnp.where(part.valid, part.row, 0)
-        index = {near: row, far: part.neighbor, Space.EDGE: part.edge}
+        row = part.row if part.valid is None else jnp.where(part.valid, part.row, 0)
+        index = {near: row, far: part.neighbor}
         args, axes = [], []
         for x, v in zip(self.operands, self.body.inputs, strict=True):
-            shared = v.space is Space.SHARED
-            args.append(x if shared else _read(x, index[v.space]))
-            axes.append(None if shared else 0)
+            if v.space is Space.EDGE:
+                args.append(self.of_edges(x, part))
+            else:
+                args.append(x if v.space is Space.SHARED else _read(x, index[v.space]))
+            axes.append(None if v.space is Space.SHARED else 0)
         body = self.split.body
         if all(a is None for a in axes):
             outs = evaluate_element(body, args)
             return [jnp.broadcast_to(o, (self.chunk, *jnp.shape(o))) for o in outs]
         return jax.vmap(lambda *xs: evaluate_element(body, xs), in_axes=axes)(*args)
 
-    def reduce(self, total: Any, x: Any, r: Reduce, part: _ChunkEdges) -> Any:
+    def summed(self, product: tuple[Equation, ...], a: Any, b: Any, dtype: Any) -> Any:
+        """The sum over a chunk of a product, as one product over them."""
+        # XLA's CPU code has no batched product of half precision into float32.
+        return transposed(product, sum_of_products(product, a.astype(dtype), b.astype(dtype)))
+
+    def of_edges(self, x: Any, part: ChunkEdges) -> Any:
+        """The rows of an array over the edges."""
+        return _read(x, part.edge)
+
+    def reduce(self, total: Any, x: Any, r: Reduce, part: ChunkEdges) -> Any:
         x = _mask(x.astype(total.dtype), part.valid, neutral(r, total.dtype))
         if r.into is Space.SHARED:
             of_all = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min, "prod": jnp.prod}[r.kind]
@@ -275,7 +311,7 @@ class _ChunkStep:
         how = {"sum": at.add, "max": at.max, "min": at.min, "prod": at.multiply}[r.kind]
         return how(x, indices_are_sorted=True, mode="drop", wrap_negative_indices=False)
 
-    def write(self, written: Any, x: Any, part: _ChunkEdges) -> Any:
+    def write(self, written: Any, x: Any, part: ChunkEdges) -> Any:
         """With the values of one chunk, in the order in which the edges were given."""
         beyond = self.graph.num_edges + jnp.arange(self.chunk, dtype=part.edge.dtype)
         at = written.at[jnp.where(part.valid, part.edge, beyond)]
@@ -302,11 +338,12 @@ class _ChunkStep:
         return out
 
 
-def _collect(total: Any, x: Any, part: _ChunkEdges) -> Any:
+def collect(total: Any, x: Any, part: ChunkEdges) -> Any:
     """With the values of one chunk, by slot."""
-    old = lax.dynamic_slice_in_dim(total, part.start, x.shape[0])
-    keep = part.valid.reshape(-1, *(1,) * (x.ndim - 1))
-    new = jnp.where(keep, x.astype(total.dtype), old)
+    new = x.astype(total.dtype)
+    if part.valid is not None:
+        old = lax.dynamic_slice_in_dim(total, part.start, x.shape[0])
+        new = jnp.where(part.valid.reshape(-1, *(1,) * (x.ndim - 1)), new, old)
     return lax.dynamic_update_slice_in_dim(total, new, part.start, axis=0)
 
 
@@ -317,8 +354,10 @@ def _with_rows(total: Any, sums: Sequence[RowSum], values: list[Any], valid: Any
         update, index = next(given), [next(given) for _ in one.rows.index]
         count, size = math.prod(one.rows.lengths), math.prod(one.rows.row)
         number, inside = one.rows.number(index)
-        keep = valid.reshape(-1, 1) & (True if inside is None else inside.reshape(len(valid), -1))
-        number = jnp.where(keep, number.reshape(len(valid), -1), count)
+        number = number.reshape(len(number), -1)
+        for keep in (valid, inside):
+            if keep is not None:
+                number = jnp.where(keep.reshape(len(keep), -1), number, count)
         update = update.reshape(*number.shape, size).astype(total.dtype)
         flat = total.reshape(count, size).at[number].add(update, mode="drop")
         total = flat.reshape(total.shape)
@@ -331,5 +370,7 @@ def _read(x: Any, at: Any) -> Any:
 
 
 def _mask(x: Any, keep: Any, otherwise: Any) -> Any:
+    if keep is None:
+        return x
     keep = keep.reshape((-1,) + (1,) * (x.ndim - 1))
     return jnp.where(keep, x, jnp.asarray(otherwise, x.dtype))
