@@ -3,9 +3,9 @@
     python benchmarks/bench_edge_networks_gpu.py --smoke          # anywhere
     python benchmarks/bench_edge_networks_gpu.py --json benchmarks/results/edge_networks_gpu.jsonl
 
-The networks of `bench_edge_networks.py` (value and gradient of two stacked blocks) on one graph, as a
-layer, plain and split by hand, in one process: a GPU's time is short, so all forms are compiled side
-by side first. Then the forms of each network take turns. See benchmarks/README.md.
+The networks of `bench_edge_networks.py` (value and gradient of two stacked blocks) on one graph, as
+a layer, plain and split by hand, in one process: a GPU's time is short, so all forms are compiled
+side by side first. Then the forms of each network take turns. See benchmarks/README.md.
 """
 
 from __future__ import annotations

@@ -114,6 +114,8 @@ def choose(op: Aggregate, graph: Graph, platform: str, limit: int | None = None)
     for lowering in LOWERINGS:
         if lowering is DENSE and graph.fan_in is None:
             continue  # which is no reason to show for every other graph
+        if lowering is STAGED and not staged.is_meant(request.body):
+            continue  # nor for every other edge function
         reasons = skipped(lowering.name) or lowering.reasons(request)
         if lowering.name == "cpu" and not reasons:
             predicted = _predicted(op, request)

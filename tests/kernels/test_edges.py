@@ -92,31 +92,3 @@ def test_without_edges():
     out = edges.run(TRAVERSAL, none, none, None, arrays, TileConfig(), interpret=INTERPRET)
     assert [o.shape for o in out] == [(F,), (F,), (F,), (F, G), (0, F)]
     assert not any(np.asarray(o).any() for o in out)
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_longer_outputs_end_with_zeros(masked, monkeypatch):
-    monkeypatch.setattr(edges, "MULTIPLE", 24)
-    count = 50
-    rng = np.random.default_rng(1)
-    row, neighbor = rng.integers(0, N, (2, count)).astype(np.int32)
-    mask = np.arange(count) % 3 > 0 if masked else None
-    x = rng.normal(size=(N, F)).astype(F32)
-    w, scale = rng.normal(size=count).astype(F32), np.ones(F, F32)
-    twice = TileProgram(
-        lambda tiles: ((i, tile) for i, tile in enumerate([list(body(tiles))[4][1]] * 2)),
-        TRAVERSAL.operands,
-        (TRAVERSAL.outputs[4],) * 2,
-    )
-    arrays, config = (x, x, w, scale), TileConfig(lanes=16)
-    longer, usual = jax.jit(
-        lambda *arrays: edges.run(
-            twice, row, neighbor, mask, arrays, config,
-            longer=frozenset({0}), interpret=INTERPRET,
-        )
-    )(*arrays)  # fmt: skip
-    keep = np.ones(count, bool) if mask is None else mask
-    want = np.where(keep[:, None], w[:, None] * x[neighbor], 0)
-    np.testing.assert_allclose(usual, want, rtol=1e-6)
-    assert longer.shape == (72, F)
-    np.testing.assert_array_equal(longer, np.concatenate([usual, np.zeros((22, F), F32)]))

@@ -239,7 +239,8 @@ def test_preferring_is_part_of_the_key_of_compiled_code(monkeypatch):
 def test_preferring_an_unknown_lowering():
     with (
         pytest.raises(
-            ValueError, match="the lowerings are pallas, mosaic, cpu, dense, csr, bucketed, segment"
+            ValueError,
+            match="the lowerings are staged, pallas, mosaic, cpu, dense, csr, bucketed, segment",
         ),
         choose.prefer("cuda"),
     ):

@@ -93,12 +93,16 @@ def _moves_much(eqn: Equation) -> bool:
     return wide >= WIDE and eqn.outputs[0].space is not Space.SHARED
 
 
+def is_meant(body: Program) -> bool:
+    """Whether an edge function has products or moves that a kernel is slow at."""
+    return any(is_large_product(e, MATRIX) or _moves_much(e) for e in body.equations)
+
+
 def why_not(request: LoweringRequest) -> list[str]:
     """Reasons against this lowering; none means that it runs."""
-    body = request.body
-    if not any(is_large_product(e, MATRIX) or _moves_much(e) for e in body.equations):
+    if not is_meant(request.body):
         return [f"no matrix of {MATRIX} scalars multiplies the edges"]
-    found = stages(body, request.reductions, request.rows)
+    found = stages(request.body, request.reductions, request.rows)
     rows = found.request_of_rows(request)
     if rows is None:
         return []

@@ -19,8 +19,7 @@ import gnnjit
 from gnnjit import nn
 from gnnjit.ir.large_products import is_large_product
 from gnnjit.lower import choose
-from gnnjit.lower.pallas import staged
-from pallas_kernels import edges
+from gnnjit.lower.xla import staged
 
 N, E, F = 200, 40_000, 32
 RNG = np.random.default_rng(0)
@@ -176,7 +175,7 @@ def check(case: Case, order: int, tasks: bool, dtype: Any, index: Any = None) ->
         args = (args[0], with_index(args[1], index), *args[2:])
     traced = pallas.trace_for_cuda(derivative(fn, order), *args)
     chosen = pallas.choices_of(traced)
-    assert [dict(c.refused) for c in chosen if c.kernel != "pallas"] == []
+    assert [dict(c.refused) for c in chosen if c.kernel not in ("staged", "pallas")] == []
     lowered = pallas.lower_for_cuda(traced)
     calls = pallas.custom_calls(lowered)
     assert set(calls) == {"__gpu$xla.gpu.triton"}
@@ -221,9 +220,6 @@ REFUSED = {
     "exact gelu of float64": (
         layer(_gelu), "float64", {"erf of float64 has no GPU kernel code",
                                   "erfc of float64 has no GPU kernel code"}),
-    "a wide matrix": (
-        layer(lambda v, e, p: gnnjit.max(jnp.tanh(e.src + v) @ p["w"]), w=(F, 1024)), "float32",
-        {"a matrix of 32 x 1024 on the edges is larger than a program holds"}),
     "a sort": (
         layer(lambda v, e, p: gnnjit.sum(jnp.sort(e.src * v))), "float32",
         {"no GPU kernel code for the primitive sort"}),
@@ -274,11 +270,10 @@ def test_gradients_of_matrices_on_the_edges(name, x64):
 
 @pytest.mark.long
 @pallas.numeric
-@pytest.mark.parametrize("masked", [False, True])
-def test_gradients_of_large_matrices(masked, monkeypatch):
-    """Both factors of such a gradient are arrays; those of a long one end with rows of zeros."""
-    monkeypatch.setattr(staged, "LONG", 1)
-    monkeypatch.setattr(edges, "MULTIPLE", 64)
+@pytest.mark.parametrize(("masked", "pieces"), [(False, 7), (True, 9), (True, 91)])
+def test_gradients_of_large_matrices(masked, pieces, monkeypatch):
+    """Both factors of such a gradient are arrays, which are multiplied in pieces of the edges."""
+    monkeypatch.setattr(staged, "PIECES", range(pieces, 92))
     rng = np.random.default_rng(0)
     graph = gnnjit.Graph.from_edges(rng.integers(0, 12, 70), rng.integers(0, 9, 70), num_nodes=12)
     graph = graph.pad(num_nodes=16, num_edges=90) if masked else graph
@@ -299,8 +294,8 @@ def test_gradients_of_large_matrices(masked, monkeypatch):
             want = jax.jit(jax.grad(loss, (0, 1, 2)))(w, x, data)
         with pallas.on_kernels():
             made = jax.jit(jax.grad(loss, (0, 1, 2))).lower(w, x, data)
-        lengths = (128, 96)  # of both factors
-        assert f"tensor<{lengths[0]}x{lengths[1]}xf32>" in made.as_text()
+        in_pieces = f"tensor<{pieces}x{graph.num_edges // pieces}x96xf32>" in made.as_text()
+        assert in_pieces == (pieces < 91)  # 90 edges do not fall into 91
         have = made.compile()(w, x, data)
     for a, b in zip(have, want, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * float(jnp.abs(b).max()))
