@@ -131,16 +131,16 @@ def sum_of_products(
     op = product[0].op
     assert isinstance(op, Lax)
     (left, right), (left_each, right_each) = op["dimension_numbers"]
-    if pieces == 1:
-        contracted, batched = ([0], [0]), ([], [])
-    else:
+    lead = 1 if pieces == 1 else 2
+    if lead == 2:
         a, b = (x.reshape(pieces, -1, *x.shape[1:]) for x in (a, b))
-        contracted, batched = ([1], [1]), ([0], [0])
-    lead = len(batched[0]) + 1
-    dims = tuple(
-        tuple((*own, *(i + lead for i in axes)) for own, axes in zip(first, of_edge, strict=True))
-        for first, of_edge in ((contracted, (left, right)), (batched, (left_each, right_each)))
-    )
+
+    def axes(own: Sequence[int], of_edge: Sequence[int]) -> tuple[int, ...]:
+        return (*own, *(i + lead for i in of_edge))
+
+    piece = range(lead - 1)  # the axis of the pieces, if there is one; that of edges comes last
+    contracted = axes([lead - 1], left), axes([lead - 1], right)
+    dims = contracted, (axes(piece, left_each), axes(piece, right_each))
     out = lax.dot_general(a, b, dims, op["precision"], preferred_element_type=dtype)
     return out if pieces == 1 else jnp.sum(out, axis=0)
 
