@@ -26,7 +26,16 @@ from gnnjit.nn.recipes import MODELS_OF, data_options
 from gnnjit.sharding.cut import PARTITIONS
 from gnnjit.sharding.exchange import EXCHANGES
 from gnnjit.training.checkpoint import Checkpoints
-from gnnjit.training.config import DECAYS, FIELDS, LOSSES, OPTIMIZERS, SPLITTINGS, in_words, resolve
+from gnnjit.training.config import (
+    BEST_BY,
+    DECAYS,
+    FIELDS,
+    LOSSES,
+    OPTIMIZERS,
+    SPLITTINGS,
+    in_words,
+    resolve,
+)
 from gnnjit.training.errors import TrainError
 from gnnjit.training.loop import Watcher
 from gnnjit.training.models import TRAINED_AS, task_of, trainable, usual_model
@@ -177,6 +186,12 @@ def _more_optimisation_options(group: Any) -> None:
         metavar="N",
         help="epochs from one evaluation to the next; the last one is evaluated too "
         "(default: recipe)",
+    )
+    group.add_argument(
+        "--best-by",
+        choices=BEST_BY,
+        help="keep the weights of the epoch of the highest validation accuracy, or of the lowest "
+        "loss (default: recipe)",
     )
     group.add_argument(
         "--loss",

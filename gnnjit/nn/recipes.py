@@ -156,6 +156,7 @@ class Recipe:
             embeddings of a "batch" of links.
         epochs: the most that are run.
         patience: stop after so many epochs without a better validation result; None: never.
+        best_by: which epoch's weights are kept, of the best validation "accuracy" or "loss".
         batch_size: graphs per step; None: everything in one step.
         steps_per_epoch: for graphs: steps of random batches that make an epoch.
         halve_every: epochs after which the learning rate halves, again and again; None: never.
@@ -186,6 +187,7 @@ class Recipe:
     decay: Literal["first", "all", "batch"] = "first"
     epochs: int = 200
     patience: int | None = 10
+    best_by: Literal["accuracy", "loss"] = "accuracy"
     batch_size: int | None = None
     steps_per_epoch: int = 1
     halve_every: int | None = None
@@ -405,11 +407,13 @@ _jknet = Recipe(
 _magnn = dataclasses.replace(
     _han,
     model="magnn",
+    layers=2,
     hidden=64,
     dropout=0.5,
     epochs=100,
-    patience=30,
-    source="after Fu et al. 2020",
+    patience=10,
+    best_by="loss",
+    source="Fu et al. 2020, section 5.2, and the authors' code",
 )
 _pinsage = dataclasses.replace(
     _lightgcn,

@@ -97,6 +97,11 @@ class Specification:
                 f"select_every is {self.config.select_every}, expected 0: {model} draws no "
                 f"neighbours at random, which {' and '.join(DRAWN)} do"
             )
+        if self.config.best_by == "loss" and self.task not in ("vertex", "typed"):
+            raise TrainError(
+                f"best_by is 'loss', expected 'accuracy': {self.name} has no labels of the "
+                "vertices of one graph, which have a validation loss"
+            )
         if self.config.loss != "pairs" and self.task != "recommendation":
             raise TrainError(
                 f"the loss is {self.config.loss!r}, expected 'pairs': {self.name} has no items to "
