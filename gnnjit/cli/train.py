@@ -94,6 +94,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     optimisation = parser.add_argument_group("optimisation")
     _optimisation_options(optimisation)
     _more_optimisation_options(optimisation)
+    _choice_options(optimisation)
     add_sampling_options(parser.add_argument_group("sampling"))
     _run_options(parser.add_argument_group("runs and data"))
     _memory_options(parser.add_argument_group("memory"))
@@ -187,6 +188,9 @@ def _more_optimisation_options(group: Any) -> None:
         help="epochs from one evaluation to the next; the last one is evaluated too "
         "(default: recipe)",
     )
+
+
+def _choice_options(group: Any) -> None:
     group.add_argument(
         "--best-by",
         choices=BEST_BY,

@@ -91,12 +91,10 @@ class MAGNN(nnx.Module):
             for _ in range(2)
         )
         self.relations = _checked(relations, paths, longest)
-        turns = (paths, longest - 1)
+        turns: tuple[int, ...] = (paths, longest - 1)
         if self.relations is not None:
             turns = (max(abs(k) for steps in self.relations for k in steps),)
-        self.angle = nnx.Param(
-            jax.random.uniform(rngs.params(), (*turns, hidden // 2), minval=-jnp.pi, maxval=jnp.pi)
-        )
+        self.angle = nnx.Param(_angles(rngs, *turns, hidden // 2))
         self.paths, self.longest = paths, longest
         self.semantic = nnx.Linear(heads * hidden, semantic_features, rngs=rngs)
         self.query = nnx.Param(per_head(rngs, 1, semantic_features)[0])
@@ -189,6 +187,10 @@ class MAGNN(nnx.Module):
         """`[roots, heads * hidden]`: attention to metapaths, the same at all roots."""
         scores = hdg.mean_of_roots(jnp.tanh(self.semantic(h))) @ self.query[...]
         return jnp.einsum("p,npf->nf", jax.nn.softmax(scores), h)
+
+
+def _angles(rngs: nnx.Rngs, *shape: int) -> jax.Array:
+    return jax.random.uniform(rngs.params(), shape, minval=-jnp.pi, maxval=jnp.pi)
 
 
 def _checked(relations: Any, paths: int, longest: int) -> tuple[tuple[int, ...], ...] | None:

@@ -106,13 +106,7 @@ class MetapathClassifier(nnx.Module):
         check_sizes("MetapathClassifier", num_classes=num_classes, hidden=hidden, layers=layers)
         check_rate("MetapathClassifier", dropout)
         check_rngs("MetapathClassifier", rngs)
-        types = hdgs[target].types if target in hdgs else (target,)
-        needed = types if layers > 1 else (target,)
-        if missing := [t for t in needed if t not in hdgs]:
-            raise LayerError(
-                f"nn.MetapathClassifier: hdgs has no {missing[0]!r}, expected metapaths that end "
-                f"at each of {', '.join(needed)}: pass neighborhood.metapaths(graph, paths) of each"
-            )
+        types = _types(hdgs, target, layers)
 
         def layer(t: str, out_features: int) -> MAGNN:
             return MAGNN(
@@ -167,6 +161,19 @@ class MetapathClassifier(nnx.Module):
         for layer in self.layers:
             h = {t: jax.nn.elu(of_type(hdgs[t], h)) for t, of_type in layer.items()}
         return h
+
+
+def _types(hdgs: Mapping[str, HDG], target: str, layers: int) -> tuple[str, ...]:
+    """The types on the target's metapaths. Raises LayerError where one of them has no metapaths and
+    a layer needs some."""
+    types = hdgs[target].types if target in hdgs else (target,)
+    needed = types if layers > 1 else (target,)
+    if missing := [t for t in needed if t not in hdgs]:
+        raise LayerError(
+            f"nn.MetapathClassifier: hdgs has no {missing[0]!r}, expected metapaths that end "
+            f"at each of {', '.join(needed)}: pass neighborhood.metapaths(graph, paths) of each"
+        )
+    return types
 
 
 class PositionModel(nnx.Module):
