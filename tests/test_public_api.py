@@ -259,7 +259,7 @@ FUNCTIONS = {
     "training.TrainConfig": (
         "(model='gat', layers=2, hidden=16, heads=4, out_heads=1, dropout=0.5, lr=0.01, "
         "weight_decay=0.0005, decay='all', optimizer='adam', epochs=200, patience=0, "
-        "seed=0, batch_size=0, steps_per_epoch=1, halve_every=0, "
+        "best_by='accuracy', seed=0, batch_size=0, steps_per_epoch=1, halve_every=0, "
         "normalize_features=False, negatives=1, clip=0.0, evaluate_every=1, "
         "split='given', loss='pairs', select_every=0)"
     ),
@@ -356,7 +356,7 @@ FUNCTIONS = {
     "nn.LightGCN.__call__": "(self, graph, x, *, edges=None)",
     "nn.MAGNN.__init__": (
         "(self, in_features, out_features, *, hidden, heads=1, types, paths, longest=3, "
-        "encoder='rotation', semantic_features=128, dropout=0.0, rngs)"
+        "encoder='rotation', relations=None, semantic_features=128, dropout=0.0, rngs)"
     ),
     "nn.MAGNN.__call__": "(self, hdg, x, *, key=None)",
     "nn.NGCF.__init__": (

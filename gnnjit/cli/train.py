@@ -26,7 +26,16 @@ from gnnjit.nn.recipes import MODELS_OF, data_options
 from gnnjit.sharding.cut import PARTITIONS
 from gnnjit.sharding.exchange import EXCHANGES
 from gnnjit.training.checkpoint import Checkpoints
-from gnnjit.training.config import DECAYS, FIELDS, LOSSES, OPTIMIZERS, SPLITTINGS, in_words, resolve
+from gnnjit.training.config import (
+    BEST_BY,
+    DECAYS,
+    FIELDS,
+    LOSSES,
+    OPTIMIZERS,
+    SPLITTINGS,
+    in_words,
+    resolve,
+)
 from gnnjit.training.errors import TrainError
 from gnnjit.training.loop import Watcher
 from gnnjit.training.models import TRAINED_AS, task_of, trainable, usual_model
@@ -85,6 +94,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     optimisation = parser.add_argument_group("optimisation")
     _optimisation_options(optimisation)
     _more_optimisation_options(optimisation)
+    _choice_options(optimisation)
     add_sampling_options(parser.add_argument_group("sampling"))
     _run_options(parser.add_argument_group("runs and data"))
     _memory_options(parser.add_argument_group("memory"))
@@ -177,6 +187,15 @@ def _more_optimisation_options(group: Any) -> None:
         metavar="N",
         help="epochs from one evaluation to the next; the last one is evaluated too "
         "(default: recipe)",
+    )
+
+
+def _choice_options(group: Any) -> None:
+    group.add_argument(
+        "--best-by",
+        choices=BEST_BY,
+        help="keep the weights of the epoch of the highest validation accuracy, or of the lowest "
+        "loss (default: recipe)",
     )
     group.add_argument(
         "--loss",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import jax
 from flax import nnx
 
+from gnnjit.errors import LayerError
 from gnnjit.neighborhood import HDG
 from gnnjit.nn.arguments import check_rate, check_rngs, check_sizes
 from gnnjit.nn.dropped import dropped
@@ -14,6 +15,7 @@ from gnnjit.nn.init import glorot
 from gnnjit.nn.jk_net import JKNet
 from gnnjit.nn.magnn import MAGNN
 from gnnjit.nn.pgnn import PGNN
+from gnnjit.nn.schema import linear_of_types, widths
 from gnnjit.nn.unit import unit
 
 
@@ -65,21 +67,26 @@ class HopClassifier(nnx.Module):
 
 
 class MetapathClassifier(nnx.Module):
-    """Logits of the roots of metapaths: one layer of `nn.MAGNN`, whose last linear map gives them.
+    """Logits of the vertices of one type: a linear map for each type, and layers of `nn.MAGNN` with
+    elu between them, the last of which gives the logits.
 
-    Fu et al., "MAGNN" (2020), sections 4.4 and 5.1.
+    Fu et al., "MAGNN" (2020), algorithm 1 and section 4.4. Layers before the last one give rows to
+    all types, each from metapaths of its own.
 
     Args:
         in_features: F, for all types or by type.
         num_classes: C.
-        hidden: of one head.
+        hdgs: by type the metapaths that end there; with one layer only the target's are read.
+        target: the type whose vertices are classified.
+        hidden: of one head, and between layers.
         heads: their number.
-        types, paths, longest: those of the HDG: `hdg.types`, `hdg.num_types`, `hdg.longest`.
+        layers: their number.
+        relations: by type the `relations` of `nn.MAGNN`.
         dropout: of the projected features.
         rngs: draws the weights.
 
     Raises:
-        LayerError: a size, number, type or `rngs` is no such value.
+        LayerError: a size, number, type or `rngs` is no such value, or `hdgs` lacks a type.
     """
 
     def __init__(
@@ -87,41 +94,86 @@ class MetapathClassifier(nnx.Module):
         in_features: int | Mapping[str, int],
         num_classes: int,
         *,
+        hdgs: Mapping[str, HDG],
+        target: str,
         hidden: int,
         heads: int = 1,
-        types: Sequence[str],
-        paths: int,
-        longest: int,
+        layers: int = 1,
+        relations: Mapping[str, Sequence[Sequence[int]]] | None = None,
         dropout: float = 0.0,
         rngs: nnx.Rngs,
     ):
-        self.layer = MAGNN(
-            in_features,
-            num_classes,
-            hidden=hidden,
-            heads=heads,
-            types=types,
-            paths=paths,
-            longest=longest,
-            dropout=dropout,
-            rngs=rngs,
+        check_sizes("MetapathClassifier", num_classes=num_classes, hidden=hidden, layers=layers)
+        check_rate("MetapathClassifier", dropout)
+        check_rngs("MetapathClassifier", rngs)
+        types = _types(hdgs, target, layers)
+
+        def layer(t: str, out_features: int) -> MAGNN:
+            return MAGNN(
+                None,
+                out_features,
+                hidden=hidden,
+                heads=heads,
+                types=hdgs[t].types,
+                paths=hdgs[t].num_types,
+                longest=hdgs[t].longest,
+                relations=None if relations is None else relations[t],
+                rngs=rngs,
+            )
+
+        self.encode = linear_of_types(
+            widths("MetapathClassifier", in_features, types), hidden, rngs
         )
+        self.layers = nnx.List(
+            nnx.Dict({t: layer(t, hidden) for t in types}) for _ in range(layers - 1)
+        )
+        self.decode = layer(target, num_classes)
+        self.target, self.dropout = target, dropout
 
     def __call__(
-        self, hdg: HDG, x: Mapping[str, jax.Array], *, key: jax.Array | None = None
+        self,
+        hdgs: Mapping[str, HDG],
+        x: Mapping[str, jax.Array],
+        *,
+        key: jax.Array | None = None,
     ) -> jax.Array:
         """Logits `[roots, C]`; deterministic without `key`.
 
         Args:
-            hdg: `gnnjit.neighborhood.metapaths(graph, paths)` of a typed graph.
+            hdgs: by type the metapaths that end there.
             x: for each type `[N, F]`.
             key: for dropout.
         """
-        return self.layer(hdg, x, key=key)
+        return self.decode(hdgs[self.target], self._hidden(hdgs, x, key))
 
-    def embed(self, hdg: HDG, x: Mapping[str, jax.Array]) -> jax.Array:
+    def embed(self, hdgs: Mapping[str, HDG], x: Mapping[str, jax.Array]) -> jax.Array:
         """What the logits are a linear map of, `[roots, heads * hidden]`."""
-        return self.layer.embed(hdg, x)
+        return self.decode.embed(hdgs[self.target], self._hidden(hdgs, x, None))
+
+    def _hidden(
+        self, hdgs: Mapping[str, HDG], x: Mapping[str, jax.Array], key: jax.Array | None
+    ) -> dict[str, jax.Array]:
+        """For each type `[N, hidden]`, what the last layer reads."""
+        h = {
+            t: dropped(linear(x[t]), self.dropout, key, i)
+            for i, (t, linear) in enumerate(self.encode.items())
+        }
+        for layer in self.layers:
+            h = {t: jax.nn.elu(of_type(hdgs[t], h)) for t, of_type in layer.items()}
+        return h
+
+
+def _types(hdgs: Mapping[str, HDG], target: str, layers: int) -> tuple[str, ...]:
+    """The types on the target's metapaths. Raises LayerError where one of them has no metapaths and
+    a layer needs some."""
+    types = hdgs[target].types if target in hdgs else (target,)
+    needed = types if layers > 1 else (target,)
+    if missing := [t for t in needed if t not in hdgs]:
+        raise LayerError(
+            f"nn.MetapathClassifier: hdgs has no {missing[0]!r}, expected metapaths that end "
+            f"at each of {', '.join(needed)}: pass neighborhood.metapaths(graph, paths) of each"
+        )
+    return types
 
 
 class PositionModel(nnx.Module):

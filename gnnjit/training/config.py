@@ -17,6 +17,7 @@ OPTIMIZERS = ("adam", "adamw")
 DECAYS = ("first", "all", "batch")
 SPLITTINGS = ("given", "random")
 LOSSES = ("pairs", "softmax")
+BEST_BY = ("accuracy", "loss")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +40,8 @@ class TrainConfig:
         epochs: the most epochs to train.
         patience: stop after so many epochs in which neither the validation accuracy rose nor the
             validation loss fell below all before (the rule of GAT, section 3.3); 0 never stops.
+        best_by: the epoch whose weights are kept has the highest validation "accuracy", or the
+            lowest "loss", of which alone `patience` then counts: vertices with labels only.
         seed: of initial weights, dropout, folds and batches.
         batch_size: graphs per step, for datasets of many graphs, or links; 0 takes all in one step.
         steps_per_epoch: steps that make an epoch, for datasets of many graphs, and of a knowledge
@@ -71,6 +74,7 @@ class TrainConfig:
     optimizer: str = "adam"
     epochs: int = 200
     patience: int = 0
+    best_by: str = "accuracy"
     seed: int = 0
     batch_size: int = 0
     steps_per_epoch: int = 1
@@ -104,6 +108,7 @@ class TrainConfig:
             ("optimizer", self.optimizer in OPTIMIZERS, " or ".join(OPTIMIZERS)),
             ("epochs", self.epochs >= 1, "at least 1"),
             ("patience", self.patience >= 0, "at least 0 (0 never stops early)"),
+            ("best_by", self.best_by in BEST_BY, " or ".join(BEST_BY)),
             ("seed", 0 <= self.seed < 2**31, "0 to 2**31 - 1"),
             ("batch_size", self.batch_size >= 0, "at least 0 (0 is all at once)"),
             ("steps_per_epoch", self.steps_per_epoch >= 1, "at least 1"),
@@ -268,6 +273,7 @@ def in_words(config: TrainConfig, task: str) -> str:
         f"at most {config.epochs} epochs",
         f"evaluated every {config.evaluate_every}" if config.evaluate_every > 1 else "",
         f"patience {config.patience}" if config.patience else "",
+        "the epoch of the lowest loss" if config.best_by == "loss" else "",
         "normalised features" if config.normalize_features else "",
         "60/20/20 % drawn by the seed" if config.split == "random" else "",
         "softmax over the items of a batch" if config.loss == "softmax" else "",

@@ -55,7 +55,8 @@ class Stopping:
     """Which epoch was best, and since when nothing improved.
 
     Best is the highest validation accuracy, among equals the lowest validation loss; without a
-    validation split, the last epoch. Any new top accuracy or lowest loss resets `stale`.
+    validation split, the last epoch. Any new top accuracy or lowest loss resets `stale`. `by_loss`
+    compares epochs by the validation loss alone.
     """
 
     best_epoch: int = 0
@@ -63,6 +64,7 @@ class Stopping:
     best_loss: float = math.inf
     lowest_loss: float = math.inf
     stale: int = 0
+    by_loss: bool = False
 
     def update(self, record: Epoch) -> bool:
         """Take note of an epoch; whether it is the best so far."""
@@ -74,10 +76,11 @@ class Stopping:
             self.best_epoch = record.epoch
             return True
         loss = math.inf if loss is None else loss
-        rose, fell = accuracy > self.best_accuracy, loss < self.lowest_loss
+        rose, fell = accuracy > self.best_accuracy and not self.by_loss, loss < self.lowest_loss
         self.stale = 0 if rose or fell else self.stale + 1
         self.lowest_loss = min(self.lowest_loss, loss)
-        better = rose or (accuracy == self.best_accuracy and loss < self.best_loss)
+        equal = self.by_loss or accuracy == self.best_accuracy
+        better = rose or (equal and loss < self.best_loss)
         if better:
             self.best_epoch, self.best_accuracy, self.best_loss = record.epoch, accuracy, loss
         return better
@@ -226,7 +229,7 @@ class Trainer:
 
     def _begin(self, seed: int, checkpoint: RunCheckpoint | SharedCheckpoint | None) -> _Progress:
         state = self._functions.initial(seed)
-        progress = _Progress(state, _copy(state), Stopping(), [])
+        progress = _Progress(state, _copy(state), self._stopping(), [])
         if checkpoint is None:
             return progress
         arrays, record = checkpoint.load(progress.arrays())
@@ -241,6 +244,9 @@ class Trainer:
                 f"pass --epochs {done} or more"
             )
         return progress
+
+    def _stopping(self) -> Stopping:
+        return Stopping(by_loss=self._config.best_by == "loss")
 
     def _finished(self, progress: _Progress) -> bool:
         patience = self._config.patience

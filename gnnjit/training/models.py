@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gnnjit.data import (
@@ -25,6 +26,7 @@ from gnnjit.nn.recommender import Recommender
 from gnnjit.nn.typed_classifier import TypedClassifier
 from gnnjit.training.config import TrainConfig, has_heads
 from gnnjit.training.errors import TrainError
+from gnnjit.training.neighborhoods import metapaths_of, numbered_steps
 from gnnjit.training.steps import Build
 
 TRAINED_AS = {"particles": "vertex"}
@@ -102,15 +104,17 @@ def metric_of(dataset: Any, task: str) -> str:
     return "micro-F1" if getattr(dataset, "has_several_labels", False) else "accuracy"
 
 
-def _metapath_builder(dataset: Dataset, config: TrainConfig, hdg: HDG) -> Build:
+def _metapath_builder(dataset: Dataset, config: TrainConfig, hdgs: Mapping[str, HDG]) -> Build:
+    paths = metapaths_of(dataset, config.layers)
     return lambda rngs: MetapathClassifier(
         dataset.widths,
         dataset.num_outputs,
+        hdgs=hdgs,
+        target=str(dataset.target),
         hidden=config.hidden,
         heads=config.heads,
-        types=hdg.types,
-        paths=hdg.num_types,
-        longest=hdg.longest,
+        layers=config.layers,
+        relations={t: numbered_steps(dataset, of_type) for t, of_type in paths.items()},
         dropout=config.dropout,
         rngs=rngs,
     )
@@ -126,7 +130,7 @@ def _pair_builder(dataset: PairDataset, config: TrainConfig) -> Build:
     )
 
 
-def builder(dataset: Any, config: TrainConfig, task: str, hdg: HDG | None = None) -> Build:
+def builder(dataset: Any, config: TrainConfig, task: str, hdg: Any = None) -> Build:
     """Makes the model that the configuration names, for the sizes of the dataset and of `hdg`, the
     neighbourhoods of a model that has such."""
     if isinstance(dataset, LinkDataset):

@@ -57,6 +57,7 @@ class Specification:
 
     def __post_init__(self) -> None:
         self._check_neighborhoods()
+        self._check_choices()
         self._check_task()
         object.__setattr__(self, "spread", self._spread())
         self._check_budget()
@@ -87,15 +88,23 @@ class Specification:
                     f"and {what} does not go with it: leave it out, or take the given split "
                     "(--split given)"
                 )
+
+    def _check_choices(self) -> None:
+        """What the configuration chooses is there to be chosen, for this task and model."""
         if self.config.split == "random" and self.task not in ("vertex", "typed"):
             raise TrainError(
                 f"the split is 'random', expected 'given': {self.name} has no classes of the "
                 "vertices of one graph"
             )
-        if self.config.select_every and model not in DRAWN:
+        if self.config.select_every and self.config.model not in DRAWN:
             raise TrainError(
-                f"select_every is {self.config.select_every}, expected 0: {model} draws no "
-                f"neighbours at random, which {' and '.join(DRAWN)} do"
+                f"select_every is {self.config.select_every}, expected 0: {self.config.model} "
+                f"draws no neighbours at random, which {' and '.join(DRAWN)} do"
+            )
+        if self.config.best_by == "loss" and self.task not in ("vertex", "typed"):
+            raise TrainError(
+                f"best_by is 'loss', expected 'accuracy': {self.name} has no labels of the "
+                "vertices of one graph, which have a validation loss"
             )
         if self.config.loss != "pairs" and self.task != "recommendation":
             raise TrainError(

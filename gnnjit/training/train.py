@@ -37,7 +37,6 @@ from gnnjit.data.stored.dataset import StoredDataset
 from gnnjit.data.stored.prepare import keep
 from gnnjit.data.stored.write import store_dataset
 from gnnjit.distributed.process_group import check_same, is_main
-from gnnjit.neighborhood import HDG
 from gnnjit.store.memory import HostStore
 from gnnjit.training import performance
 from gnnjit.training.checkpoint import Checkpoints, digest, named_arrays
@@ -433,7 +432,7 @@ def _streamed(
 
 
 def _tasks(
-    spec: Specification, dataset: Any, in_memory: Any, hdg: HDG | None
+    spec: Specification, dataset: Any, in_memory: Any, hdg: Any
 ) -> Iterator[tuple[str, int, Task]]:
     """(name, seed, task) of every run. `dataset` is where it is read, of what is `in_memory`;
     `hdg` has the neighbourhoods of a model whose neighbours are no edges."""

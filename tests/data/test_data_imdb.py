@@ -69,7 +69,7 @@ def test_damaged_movies(movies, text, message):
 
 
 def test_a_split_leaves_some(movies):
-    with pytest.raises(DataError, match="imdb: got train=400, val=400 and seed=0, expected at"):
+    with pytest.raises(DataError, match="imdb: got train=400, val=400 and seed=1566911444, "):
         imdb(movies)
 
 
@@ -116,5 +116,9 @@ def test_real(real):
     assert np.bincount(data.y).tolist() == [1135, 1584, 1559]
     assert list(data.graph.num_edges.values()) == [4278, 4278, 12828, 12828]
     assert data.num_features == 3066
+    # What scikit-learn's train_test_split gives with the authors' seed.
+    assert np.flatnonzero(data.train_mask)[:5].tolist() == [3, 35, 43, 47, 48]
+    assert np.flatnonzero(data.val_mask)[:5].tolist() == [52, 57, 61, 63, 75]
+    assert (data.train_mask.sum(), data.val_mask.sum(), data.test_mask.sum()) == (400, 400, 3478)
     data = blogcatalog(folder)
     assert (data.num_nodes, data.num_edges, int(data.y.sum())) == (10312, 667966, 14476)

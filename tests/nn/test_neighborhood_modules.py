@@ -16,6 +16,7 @@ import gnnjit
 from gnnjit import neighborhood
 from gnnjit.errors import LayerError
 from gnnjit.nn import MAGNN, PGNN, JKNet, PinSage
+from gnnjit.nn.recipes import MetapathClassifier
 
 GRAPH = gnnjit.Graph.from_edges(
     [0, 1, 2, 0, 3, 4, 5, 1, 2, 2], [1, 2, 0, 3, 4, 5, 0, 1, 3, 3], num_nodes=7
@@ -103,8 +104,15 @@ def test_pinsage(weighted: bool) -> None:
     assert_same(module, lambda m, x: walks(x, m) if weighted else m(level, x), plain, normal(7, 4))
 
 
-@pytest.mark.parametrize("encoder", [pytest.param("mean", marks=pytest.mark.long), "rotation"])
-def test_magnn(encoder: Any) -> None:
+@pytest.mark.parametrize(
+    ("encoder", "relations"),
+    [
+        pytest.param("mean", None, marks=pytest.mark.long),
+        ("rotation", None),
+        ("rotation", [[1, -1], [2, -2], [2, -2, 1, -1]]),
+    ],
+)
+def test_magnn(encoder: Any, relations: Any) -> None:
     hdg = neighborhood.metapaths(MOVIES, PATHS, cap=5)
     found = instances(hdg)
     longest = max(map(len, found.values()))
@@ -118,7 +126,13 @@ def test_magnn(encoder: Any) -> None:
     def encoded(m: Any, z: Any) -> Any:
         """`o_j = z_j + o_{j-1} * r_j`, step by step, as complex numbers."""
         a, b = jnp.split(z[at], 2, axis=-1)
-        turn = jnp.exp(1j * m.angle[...]) if encoder == "rotation" else jnp.ones((3, 4, 2))
+        angle = m.angle[...] if encoder == "rotation" else jnp.zeros((3, 4, 2))
+        if relations is not None:
+            first, second = angle
+            none = jnp.zeros(2)
+            angle = jnp.array([[first, -first, none, none], [second, -second, none, none],
+                               [second, -second, first, -first]])  # fmt: skip
+        turn = jnp.exp(1j * angle)
         o = (a + 1j * b)[..., 0, :]
         for j in range(1, 5):
             here = (a + 1j * b)[..., j, :] * inside[:, j][None, :, None, None]
@@ -139,10 +153,29 @@ def test_magnn(encoder: Any) -> None:
 
     module = MAGNN(
         {"m": 3, "d": 2, "a": 5}, 3, hidden=4, heads=2, types=hdg.types, paths=3, longest=5,
-        encoder=encoder, semantic_features=3, rngs=nnx.Rngs(0),
+        encoder=encoder, relations=relations, semantic_features=3, rngs=nnx.Rngs(0),
     )  # fmt: skip
     x = {"m": normal(6, 3), "d": normal(3, 2), "a": normal(4, 5)}
     assert_same(randomised(module), lambda m, x: m(hdg, x), plain, x)
+
+
+@pytest.mark.long
+def test_layers_of_magnn() -> None:
+    paths = {"m": PATHS[:2], "d": [["d", "m", "d"]], "a": [["a", "m", "a"]]}
+    hdgs = {t: neighborhood.metapaths(MOVIES, some) for t, some in paths.items()}
+    classifier = MetapathClassifier(
+        {"m": 3, "d": 2, "a": 5}, 3, hdgs=hdgs, target="m", hidden=4, heads=2, layers=2,
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+
+    def plain(m: Any, x: Any) -> Any:
+        z = {t: x[t] @ m.encode[t].kernel + m.encode[t].bias for t in x}
+        h = {t: jax.nn.elu(m.layers[0][t](hdgs[t], z)) for t in x}
+        rows = m.decode.embed(hdgs["m"], h)
+        return rows @ m.decode.out.kernel + m.decode.out.bias, rows
+
+    x = {"m": normal(6, 3), "d": normal(3, 2), "a": normal(4, 5)}
+    assert_same(randomised(classifier), lambda m, x: (m(hdgs, x), m.embed(hdgs, x)), plain, x)
 
 
 def test_pgnn() -> None:
@@ -182,6 +215,17 @@ WALKS = neighborhood.random_walks(GRAPH)
         (
             lambda: MAGNN(4, 3, hidden=4, types=["m"], paths=1, rngs=RNGS)(HOPS, {}),
             "expected 1 metapaths of at most 3: pass paths=hdg.num_types",
+        ),
+        (
+            lambda: MAGNN(4, 3, hidden=4, types=["m"], paths=1, relations=[[1, 0]], rngs=RNGS),
+            r"nn.MAGNN: relations is \[\[1, 0\]\], expected 1 lists of 1 to 2 numbers, from 1 on",
+        ),
+        (
+            lambda: MetapathClassifier(
+                4, 3, hdgs={"m": neighborhood.metapaths(MOVIES, PATHS[:1])}, target="m", hidden=4,
+                layers=2, rngs=RNGS,
+            ),
+            "nn.MetapathClassifier: hdgs has no 'd', expected metapaths that end at each of",
         ),
         (
             lambda: PGNN(4, 3, rngs=RNGS)(WALKS, normal(7, 4)),

@@ -18,7 +18,7 @@ from gnnjit.errors import DataError
 from gnnjit.training import TrainConfig, TrainError, probe, recommendation, train
 from gnnjit.training import pairs as of_pairs
 from gnnjit.training.metrics import auc
-from gnnjit.training.neighborhoods import select, there_and_back
+from gnnjit.training.neighborhoods import metapaths_of, numbered_steps, select
 from gnnjit.training.recommendation import RecommendationTask
 from gnnjit.training.tasks import drawn_split
 
@@ -88,8 +88,8 @@ def test_magnn_and_its_support_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     result = train(data, MAGNN, seeds=2)
     found = result.scores["macro-F1, SVM 20/80"]
     assert (list(found), found["test"].mean, result.notes) == (["test"], 0.375, [])
-    hdg = neighborhood.metapaths(data.graph, there_and_back(data))
-    rows = np.asarray(result.model.embed(hdg, data.x))
+    hdgs = {t: neighborhood.metapaths(data.graph, p) for t, p in metapaths_of(data, 1).items()}
+    rows = np.asarray(result.model.embed(hdgs, data.x))
     np.testing.assert_allclose(asked[0][0], rows[data.test_mask], rtol=1e-4, atol=1e-6)
     assert np.array_equal(asked[0][1], data.y[data.test_mask])
     monkeypatch.setattr(module, "can_probe", lambda: False)
@@ -132,6 +132,22 @@ def test_support_vectors_are_fitted_to_each_share(monkeypatch: pytest.MonkeyPatc
         "macro-F1, SVM 60/40": 0.0,
         "macro-F1, SVM 80/20": 0.0,
     }
+
+
+def test_metapaths_of_each_layer() -> None:
+    data = typed()
+    of_types = metapaths_of(data, 2)
+    names = {
+        t: ["".join([*(key[0] for key in path), path[-1][2]]) for path in paths]
+        for t, paths in of_types.items()
+    }
+    assert names == {"m": ["mdm", "mam"], "d": ["dmd", "dmamd"], "a": ["ama", "amdma"]}
+    assert metapaths_of(data, 1) == {"m": of_types["m"]}
+    there, back = numbered_steps(data, of_types["m"])[0]
+    assert there == -back
+    assert numbered_steps(data, of_types["a"])[1][1:3] == [there, back]
+    other, again = numbered_steps(data, of_types["m"])[1]
+    assert (other, abs(other) == abs(there)) == (-again, False)
 
 
 def test_no_way_there_and_back() -> None:
@@ -274,5 +290,8 @@ def test_what_drawn_splits_do_not_go_with() -> None:
     message = "the split is 'random', expected 'given': taste has no classes of the vertices of one"
     with pytest.raises(TrainError, match=message):
         train(visits(), config.replace(model="pinsage"))
+    message = "best_by is 'loss', expected 'accuracy': taste has no labels of the vertices of one"
+    with pytest.raises(TrainError, match=message):
+        train(visits(), config.replace(model="pinsage", split="given", best_by="loss"))
     with pytest.raises(TrainError, match="split is 'half', expected given or random"):
         TrainConfig(split="half")

@@ -105,6 +105,13 @@ def test_stopping_takes_the_lower_loss_among_equal_accuracies():
     assert (stopping.best_epoch, stopping.stale) == (2, 0)  # the loss of epoch 3 is the lowest
 
 
+def test_stopping_by_loss_is_blind_to_accuracies():
+    stopping = Stopping(by_loss=True)
+    rows = (1, 0.5, 2.0), (2, 0.4, 1.0), (3, 0.9, 1.5)
+    assert [stopping.update(record(*row)) for row in rows] == [True, True, False]
+    assert (stopping.best_epoch, stopping.stale) == (2, 1)
+
+
 def test_stopping_counts_epochs_without_progress():
     stopping = Stopping()
     for epoch in range(1, 5):
