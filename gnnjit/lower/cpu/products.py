@@ -1,0 +1,85 @@
+"""Products with tall arrays by generated CPU kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from gnnjit.lower.cpu.kernel import HAVE_LLVM, default_config, made, unavailable
+from gnnjit.lower.lowering import RowResult
+
+if HAVE_LLVM:
+    from gnnjit.lower.cpu import compile as compiler
+    from gnnjit.lower.cpu import row_products, tall_matmul
+    from gnnjit.lower.cpu.spec import CodeConfig
+
+MAX_PRODUCT = 1 << 16
+"""Entries of a product of two tall arrays at most: each task has a copy of them."""
+
+
+def why_no_product(left: int, right: int, dtype: Any) -> list[str]:
+    """Reasons why `product` cannot be used, or should not; none means that it can."""
+    if found := why_no_row_sums(dtype):
+        return found
+    if not 0 < left * right <= MAX_PRODUCT:
+        return [f"{left} x {right} entries: XLA's own product is as good"]
+    return []
+
+
+def product(a: jax.Array, b: jax.Array) -> jax.Array:
+    """`a.T @ b`, for `a: [N, F]` and `b: [N, G]` with few features."""
+    (left, right), dtype = (a.shape[1], b.shape[1]), np.dtype(a.dtype)
+    if right < left:  # rows of vectors, the fuller the better
+        return product(b, a).T
+    name = _product_target(left, right, dtype, default_config())
+    (out,) = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct((left, right), dtype)])(a, b)
+    return out
+
+
+def why_no_row_sums(dtype: Any) -> list[str]:
+    """Reasons why `row_sums` cannot be used; none means that it can."""
+    if unavailable():
+        return unavailable()
+    if dtype not in (np.float32, np.float64):
+        return [f"no CPU kernel code for a product of {dtype}"]
+    return []
+
+
+def row_sums(operands: Sequence[jax.Array], results: Sequence[RowResult]) -> list[jax.Array]:
+    """The results, `[N, columns]` each, whose parts are among the operands."""
+    dtype, rows = np.dtype(operands[0].dtype), _rows_of(operands, results)
+    name = _rows_target(len(operands), tuple(results), dtype, default_config())
+    shapes = [jax.ShapeDtypeStruct((rows, r.columns), dtype) for r in results]
+    return list(jax.ffi.ffi_call(name, shapes)(*operands))
+
+
+def _rows_of(operands: Sequence[jax.Array], results: Sequence[RowResult]) -> int:
+    first = results[0]
+    return len(operands[first.products[0][0] if first.products else first.addends[0][0]])
+
+
+@functools.cache
+def _rows_target(
+    count: int, results: tuple[RowResult, ...], dtype: np.dtype, config: CodeConfig
+) -> str:
+    def emit() -> str:
+        spec = row_products.spec_of(count, results, dtype, config)
+        return compiler.emit(spec, kind=functools.partial(row_products.RowProducts, results))
+
+    shapes = [dataclasses.astuple(r) for r in results]
+    return made("rows", [count, shapes, dtype.name, dataclasses.astuple(config)], emit)
+
+
+@functools.cache
+def _product_target(left: int, right: int, dtype: np.dtype, config: CodeConfig) -> str:
+    def emit() -> str:
+        spec = tall_matmul.spec_of(left, right, dtype, config)
+        return compiler.emit(spec, kind=tall_matmul.TallProduct)
+
+    parts = [left, right, dtype.name, dataclasses.astuple(config)]
+    return made("product", parts, emit)
