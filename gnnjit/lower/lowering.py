@@ -96,18 +96,3 @@ class Lowering:
         """Reasons against it; none means that it runs the request."""
         there = self.why_not_on(request.platform, request.preferred)
         return there or self.why_not(request)
-
-
-@dataclasses.dataclass(frozen=True)
-class RowResult:
-    """One result `[N, columns]` of `cpu.row_sums`, its parts named by the number of an operand.
-
-    products: `x [N, inner]` and `w [inner, columns]` of each, and `inner`.
-    addends: `y [N, columns]` of each, and what it is divided by, `[N]`, or None.
-    biases: `[columns]` each.
-    """
-
-    columns: int
-    products: tuple[tuple[int, int, int], ...]
-    addends: tuple[tuple[int, int | None], ...] = ()
-    biases: tuple[int, ...] = ()

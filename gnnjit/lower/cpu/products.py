@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from gnnjit.lower.cpu.kernel import HAVE_LLVM, default_config, made, unavailable
-from gnnjit.lower.lowering import RowResult
+from gnnjit.lower.row_results import RowResult, TallResult
 
 if HAVE_LLVM:
     from gnnjit.lower.cpu import compile as compiler
@@ -50,29 +50,28 @@ def why_no_row_sums(dtype: Any) -> list[str]:
     return []
 
 
-def row_sums(operands: Sequence[jax.Array], results: Sequence[RowResult]) -> list[jax.Array]:
-    """The results, `[N, columns]` each, whose parts are among the operands."""
-    dtype, rows = np.dtype(operands[0].dtype), _rows_of(operands, results)
-    name = _rows_target(len(operands), tuple(results), dtype, default_config())
-    shapes = [jax.ShapeDtypeStruct((rows, r.columns), dtype) for r in results]
-    return list(jax.ffi.ffi_call(name, shapes)(*operands))
-
-
-def _rows_of(operands: Sequence[jax.Array], results: Sequence[RowResult]) -> int:
-    first = results[0]
-    return len(operands[first.products[0][0] if first.products else first.addends[0][0]])
+def row_sums(
+    operands: Sequence[jax.Array],
+    num_rows: int,
+    results: Sequence[RowResult],
+    talls: Sequence[TallResult] = (),
+) -> list[jax.Array]:
+    """The results, `[num_rows, columns]` each, and after them the tall ones, of one pass over rows.
+    Their parts are among the operands, of which the first has the dtype of all results."""
+    dtype = np.dtype(operands[0].dtype)
+    sums = row_products.RowSums(len(operands), dtype, tuple(results), tuple(talls))
+    shapes = [(num_rows, r.columns) for r in results] + [t.shape for t in talls]
+    structs = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+    return list(jax.ffi.ffi_call(_rows_target(sums, default_config()), structs)(*operands))
 
 
 @functools.cache
-def _rows_target(
-    count: int, results: tuple[RowResult, ...], dtype: np.dtype, config: CodeConfig
-) -> str:
+def _rows_target(sums: row_products.RowSums, config: CodeConfig) -> str:
     def emit() -> str:
-        spec = row_products.spec_of(count, results, dtype, config)
-        return compiler.emit(spec, kind=functools.partial(row_products.RowProducts, results))
+        kind = functools.partial(row_products.RowProducts, sums)
+        return compiler.emit(sums.spec(config), kind=kind)
 
-    shapes = [dataclasses.astuple(r) for r in results]
-    return made("rows", [count, shapes, dtype.name, dataclasses.astuple(config)], emit)
+    return made("rows", [dataclasses.astuple(sums), dataclasses.astuple(config)], emit)
 
 
 @functools.cache
