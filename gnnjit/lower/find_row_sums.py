@@ -24,12 +24,13 @@ from gnnjit.ir.program import Reduce
 from gnnjit.ir.space import Space
 from gnnjit.lower.aggregate import aggregate_p
 from gnnjit.lower.vertex_matmul import rows_p, tall_p
+from gnnjit.system.cpu_features import vector_bytes
 
 NARROW = 16
 """Columns below which XLA's product is as good: a vector has more lanes."""
 
-GATHERED = 256
-"""Numbers in a row that is a sum over edges at most: it grows in registers."""
+GATHERED = {64: 1024, 32: 256}
+"""Bytes of a row that is a sum over edges at most, by those of a vector: half of all registers."""
 
 THREADS = 16
 """Threads for which sums over edges are taken row by row: with more, those that have done their
@@ -68,10 +69,10 @@ class RowSum:
     def copy(self) -> RowSum:
         return RowSum(*(list(getattr(self, f.name)) for f in dataclasses.fields(self)))
 
-    @property
-    def pays(self) -> bool:
-        """One product and one addend XLA fuses with what comes next."""
-        return bool(self.products) and len(self.products) + len(self.addends) > 2
+    def pays(self, returned: bool) -> bool:
+        """One product and one addend XLA fuses with what comes next, unless that is `returned`."""
+        parts = len(self.products) + len(self.addends)
+        return bool(self.products) and (parts > 2 or (returned and parts + len(self.biases) > 1))
 
     def work(self, rows: int) -> int:
         return rows * sum(math.prod(w.aval.shape) for _, w in self.products)
@@ -122,7 +123,8 @@ class Finder:
             if not all(self._take(total, v, aval.shape) for v in eqn.invars):
                 continue
             self._multiply_last(total, aval.shape[0])
-            if not total.pays or total.work(aval.shape[0]) < self.least:
+            returned = len(self.jaxpr.eqns) in self.readers[eqn.outvars[0]]
+            if not total.pays(returned) or total.work(aval.shape[0]) < self.least:
                 continue
             self._share(total, number)
             found[number] = total
@@ -204,7 +206,7 @@ class Finder:
             if not _is_product(product):
                 continue
             x, w = product.invars
-            if x.aval.shape[1] > min(GATHERED, w.aval.shape[1]) or rows > x.aval.shape[0]:
+            if not _fits(x.aval) or x.aval.shape[1] > w.aval.shape[1] or rows > x.aval.shape[0]:
                 continue
             total.addends.remove(pair)
             total.products.append((dataclasses.replace(edges, table=x, divisor=divisor), w))
@@ -218,7 +220,7 @@ class Finder:
             if isinstance(x, Edges):
                 continue
             readers = self.readers[x]
-            own = [i for i in readers if i in total.inside]
+            own = [i for i in readers if i in total.inside and _is_product(self.jaxpr.eqns[i])]
             talls = [i for i in readers if self._is_tall(i, x) and i not in needed]
             lefts = [self.jaxpr.eqns[i].invars[0] for i in talls]
             if len(own) > 1 or not self._needs(lefts).isdisjoint({root, *talls}):
@@ -266,11 +268,11 @@ class Finder:
             return None
         (value,), table = body.inputs, eqn.invars[leaves]
         plain = value.space.is_vertex and op == Reduce("sum", value.space.flipped)
-        small = len(value.shape) == 1 and value.shape[0] <= GATHERED
-        if not plain or not small or isinstance(table, _compat.JaxprLiteral) or cores() > THREADS:
-            return None
         structure = graph.structure("dst" if op.into is Space.DST else "src")
-        return Edges(table, structure.indptr, structure.neighbor), number
+        arrays = table, structure.indptr, structure.neighbor
+        if not plain or len(list(_variables(arrays))) < 3 or cores() > THREADS:
+            return None
+        return (Edges(*arrays), number) if _fits(table.aval) else None
 
     # -- tall products ----------------------------------------------------------------------
 
@@ -307,6 +309,12 @@ class Finder:
 
 def _variables(atoms: Sequence[Any]) -> Iterator[Any]:
     return (v for v in atoms if not isinstance(v, _compat.JaxprLiteral))
+
+
+def _fits(aval: Any) -> bool:
+    """Whether a row of `[N, F]` fits registers."""
+    most = GATHERED.get(vector_bytes(), 0)
+    return len(aval.shape) == 2 and aval.shape[1] * aval.dtype.itemsize <= most
 
 
 def _is_rows(eqn: Any) -> bool:

@@ -23,8 +23,9 @@ LEAST = 1 << 22
 """Multiplications below which a kernel of its own is not worth its compilation."""
 
 
-def evaluate(closed: Any, args: Sequence[Any], least: int = LEAST) -> list[Any]:
-    """The results of a jaxpr without constants. `least`: multiplications of a pass."""
+def evaluate(closed: Any, args: Sequence[Any]) -> list[Any]:
+    """The results of a jaxpr without constants."""
+    least = LEAST
     if preferred() not in (None, "cpu") or cpu.why_no_row_sums(np.dtype(np.float32)):
         least = 1 << 62
     return _Evaluation(_compat.open_jaxpr(closed)[0], least).run(args)
