@@ -1,4 +1,4 @@
-"""The call of a typed layer as one program to JAX, so that its relations share passes over vertices.
+"""A typed layer's call as one program to JAX, so that its relations share passes over vertices.
 
 Each relation is planned and differentiated by itself, as a layer of its own. What they have in
 common shows only in the whole: products of the same vertices, and gradients that are added up. So

@@ -4,6 +4,8 @@
     s = sum over (u -> v) of x[u]; s @ w      a product whose rows are never written, and also
     sum over (u -> v) of (x @ w)[u]           this one, where there are no more sums than sources
     t = x.T @ s                               the gradient of `w`, in the same pass
+
+Products of one array with several matrices are one kernel too: the array is read once.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _ADD = ("add", "add_any")
 
 @dataclasses.dataclass(frozen=True)
 class Edges:
-    """Rows that are sums of a table's rows over edges: variables, as in `row_results.Neighbours`."""
+    """Sums of a table's rows over edges, by variables, as in `row_results.Neighbours`."""
 
     table: Any
     indptr: Any

@@ -1,4 +1,4 @@
-"""What `cpu.row_sums` computes: results of rows, whose parts are named by the number of an operand."""
+"""What `cpu.row_sums` computes. Parts of results are named by the number of an operand."""
 
 from __future__ import annotations
 

@@ -72,9 +72,11 @@ class _Evaluation:
         order = dict.fromkeys(v for one in sums.values() for v in one.operands())
         rows = {v for one in sums.values() for v, _ in one.addends}
         arrays = [self._read(v) for v in order]
-        flat = [x.reshape(len(x), -1) if v in rows else x for v, x in zip(order, arrays, strict=True)]
         inverse = {f for one in sums.values() for f in _factors(one)}
-        flat = [1 / x if v in inverse else x for v, x in zip(order, flat, strict=True)]
+        flat = []
+        for v, x in zip(order, arrays, strict=True):
+            x = x.reshape(len(x), -1) if v in rows else x
+            flat.append(1 / x if v in inverse else x)
         outs = [self.jaxpr.eqns[i].outvars[0] for i in sums]
         outs += [self.jaxpr.eqns[i].outvars[0] for one in sums.values() for i, _, _ in one.talls]
         plan = _Plan({v: k for k, v in enumerate(order)})

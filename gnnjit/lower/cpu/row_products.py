@@ -41,7 +41,7 @@ WIDE = 4
 MOST_ROWS = 8
 """Rows of a block at most."""
 
-AHEAD = 24
+AHEAD = 16
 """Edges ahead whose rows are asked for."""
 
 

@@ -21,7 +21,7 @@ pytest.importorskip("llvmlite", reason="CPU kernels are generated with llvmlite"
 from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import cpu
-from gnnjit.lower.cpu import compile, ffi_abi, ffi_handler, kernel
+from gnnjit.lower.cpu import compile, ffi_abi, ffi_handler, kernel, products
 from gnnjit.lower.cpu.spec import INT32, Spec
 
 engines: list[Any] = []
@@ -223,9 +223,9 @@ def all_is_long(monkeypatch):
     monkeypatch.setattr(config, "KEEP_KERNELS", False)
     for made in ("_emitted", "_registered", "_loaded"):
         monkeypatch.setattr(kernel, made, {})
-    kernel._product_target.cache_clear()
+    products._product_target.cache_clear()
     yield
-    kernel._product_target.cache_clear()
+    products._product_target.cache_clear()
 
 
 def test_values_are_the_same_bit_for_bit(all_is_long):

@@ -38,9 +38,7 @@ def test_products_addends_and_biases(n, dtype):
     shapes = (n, F), (n, 3), (F, G), (3, G), (n, G), (n, G), (n,), (G,), (F, 5)
     with jax.enable_x64(True):
         x, z, w, u, y, t, d, bias, narrow = arrays = draw(dtype, *shapes)
-        wide = RowResult(
-            G, (RowProduct(0, 2, F), RowProduct(1, 3, 3)), ((4, None), (5, 6)), (7,)
-        )
+        wide = RowResult(G, (RowProduct(0, 2, F), RowProduct(1, 3, 3)), ((4, None), (5, 6)), (7,))
         results = [wide, RowResult(5, (RowProduct(0, 8, F),))]
         got = jax.jit(lambda *xs: cpu.row_sums(xs, n, results))(*arrays)
     close(got[0], x @ w + z @ u + y + t / d[:, None] + bias)
