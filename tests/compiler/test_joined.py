@@ -1,5 +1,5 @@
-"""A typed layer inside `jax.jit` is one program to JAX: each of JAX's transformations has a rule for
-it, and what it gives is what each relation gives by itself."""
+"""A typed layer inside `jax.jit` is one program to JAX, and JAX's transformations have rules for it:
+the numbers are those of plain gathers."""
 
 from __future__ import annotations
 

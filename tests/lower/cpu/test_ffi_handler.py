@@ -27,7 +27,7 @@ from gnnjit.lower.cpu.spec import INT32, Spec
 engines: list[Any] = []
 """For the life of the process: calls hold addresses into them."""
 
-unavailable = kernel._unavailable()
+unavailable = kernel.unavailable()
 pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
 
 Call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
