@@ -25,14 +25,17 @@ joined_p = _compat.Primitive("typed_layer")
 joined_p.multiple_results = True
 
 
-def joined(run: Callable[[], Any], operands: Sequence[Any]) -> Any:
-    """`run()`, a tree of arrays; as one program where it is compiled for one CPU.
+def joined(run: Callable[[], Any], operands: Sequence[Any], work: int) -> Any:
+    """`run()`, a tree of arrays; as one program where it is compiled for one CPU, and is large.
 
     operands: arrays that it reads. Outside `jax.jit` they have values, and each relation runs by
         itself, as what was compiled for it is found again.
+    work: multiplications with matrices, roughly.
     """
     known = all(_compat.value_of(x) is not None for x in operands)
     if known or platform_here() != "cpu" or not jax.sharding.get_abstract_mesh().empty:
+        return run()
+    if work < row_sums.LEAST:
         return run()
     traced, shapes = jax.make_jaxpr(run, return_shape=True)()
     closed, consts = _compat.without_constants(traced)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -96,10 +97,23 @@ def call_typed(
     def run() -> dict[str, list[Any]]:
         return {node_type: call.run(node_type, found) for node_type, found in traced.items()}
 
-    operands = [a for found in traced.values() for a in found.operands]
-    whole = isinstance(graph, TypedGraph) and not is_reference()
-    results = joined(run, [*jax.tree.leaves(graph), *operands]) if whole else run()
+    if isinstance(graph, TypedGraph) and not is_reference():
+        operands = [a for found in traced.values() for a in found.operands]
+        results = joined(run, [*jax.tree.leaves(graph), *operands], _work(graph, traced))
+    else:
+        results = run()
     return _alike(results, traced, graph.lengths)
+
+
+def _work(graph: TypedGraph, traced: Mapping[str, TracedType]) -> int:
+    """Multiplications of all parameters with the vertices of the largest type."""
+    sizes = {
+        id(x): math.prod(v.shape)
+        for found in traced.values()
+        for v, x in zip(found.typed.program.inputs, found.operands, strict=True)
+        if v.space is Space.SHARED
+    }
+    return max(graph.lengths.values(), default=0) * sum(sizes.values())
 
 
 def _alike(

@@ -1,4 +1,4 @@
-"""A typed layer inside `jax.jit` is one program to JAX, and JAX's transformations have rules for it:
+"""Inside `jax.jit`, a typed layer is one program to JAX, and its transformations have rules for it:
 the numbers are those of plain gathers."""
 
 from __future__ import annotations
@@ -109,6 +109,13 @@ def test_what_is_not_read_is_not_computed():
     assert "typed_layer" in text
     dead = jax.jit(lambda x: gated(GRAPH, x, W)["b"][1]).lower(X).as_text()
     assert "gnnjit_cpu" not in dead
+
+
+def test_small_layers_are_not_joined(monkeypatch):
+    monkeypatch.setattr(row_sums, "LEAST", 40 * 5 * F * F + 1)
+    assert "typed_layer" not in str(jax.make_jaxpr(lambda x: conv(GRAPH, x, W))(X))
+    monkeypatch.setattr(row_sums, "LEAST", 40 * 5 * F * F)
+    assert "typed_layer" in str(jax.make_jaxpr(lambda x: conv(GRAPH, x, W))(X))
 
 
 def test_outside_of_jit_each_relation_is_compiled_once():
