@@ -31,6 +31,12 @@ from gnnjit.system.cpu_features import vector_bytes
 NARROW = 16
 """Columns below which XLA's product is as good: a vector has more lanes."""
 
+LARGE = 1 << 16
+"""Entries of a matrix above which XLA's product is faster: the kernel reads it every few rows."""
+
+SHORT = 64
+"""Numbers in a row up to which even one product is faster by itself than XLA's."""
+
 GATHERED = {64: 1024, 32: 256}
 """Bytes of a row that is a sum over edges at most, by those of a vector: half of all registers."""
 
@@ -96,7 +102,7 @@ class RowSum:
 
 class Finder:
     """sums: those of a jaxpr, by the number of the equation that gives each. groups: products of
-    one array with several matrices, by the number of each. owner: the sum of each tall product
+    one array, by the number of each. owner: the sum of each tall product
     that is computed with it. inside: equations that nothing needs any more."""
 
     def __init__(self, jaxpr: Any, least: int):
@@ -228,7 +234,8 @@ class Finder:
             if len(own) > 1 or not self._needs(lefts).isdisjoint({root, *talls}):
                 continue
             found, source = self._edges_of(x), x
-            if found is not None and len(own) + len(talls) == len(readers):
+            wide = x.aval.shape[1] >= NARROW and len(own) + len(talls) == len(readers)
+            if found is not None and wide:
                 source, aggregate = self._factored(total, found[0]), found[1]
                 total.products[at] = source, w
                 total.inside.append(aggregate)
@@ -284,12 +291,13 @@ class Finder:
         eqn = self.jaxpr.eqns[number]
         if eqn.primitive is not tall_p or eqn.params["place"] is not None:
             return False
-        return eqn.invars[1] is x and min(eqn.outvars[0].aval.shape) >= NARROW
+        shape = eqn.outvars[0].aval.shape
+        return eqn.invars[1] is x and shape[0] >= NARROW and math.prod(shape) <= LARGE
 
     # -- products of one array --------------------------------------------------------------
 
     def _find_groups(self) -> dict[int, list[int]]:
-        """Products of one array with several matrices, of which no matrix depends on one."""
+        """Products of one array, of which no matrix depends on one."""
         alike: dict[Any, list[int]] = {}
         made: set[Any] = set()  # what depends on one of them
         for number, eqn in enumerate(self.jaxpr.eqns):
@@ -298,7 +306,9 @@ class Finder:
                 alike.setdefault(eqn.invars[0], []).append(number)
             if wanted or any(v in made for v in _variables(eqn.invars)):
                 made.update(eqn.outvars)
-        several = {x: some for x, some in alike.items() if len(some) > 1}
+        several = {
+            x: some for x, some in alike.items() if len(some) > 1 or x.aval.shape[1] <= SHORT
+        }
         return {
             i: some for x, some in several.items() if self._work(x, some) >= self.least
             for i in some
@@ -330,4 +340,5 @@ def _is_product(eqn: Any) -> bool:
     """Whether it is `x @ w` on one device."""
     if eqn.primitive is not rows_p or not _is_rows(eqn) or eqn.params["place"] is not None:
         return False
-    return len(list(_variables(eqn.invars))) == 2
+    x_and_w = list(_variables(eqn.invars))
+    return len(x_and_w) == 2 and math.prod(x_and_w[1].aval.shape) <= LARGE

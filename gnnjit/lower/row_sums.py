@@ -84,7 +84,8 @@ class _Evaluation:
         results = [plan.result(one, v.aval.shape[1]) for v, one in pairs]
         talls = [plan.tall(*pair) for one in sums.values() for pair in one.talls]
         found = cpu.row_sums(flat, outs[0].aval.shape[0], results, talls)
-        self.env.update(zip(outs, found, strict=True))
+        for v, made in zip(outs, found, strict=True):
+            self.env[v] = made if made.shape == v.aval.shape else made.T
 
 
 def _factors(total: RowSum) -> list[Any]:
@@ -111,10 +112,12 @@ class _Plan:
         )
 
     def tall(self, _: int, left: Any, right: Any) -> TallResult:
+        """Transposed where the right factor is the narrower one: it fills no vector."""
         table = right.table if isinstance(right, Edges) else right
-        return TallResult(
-            self.number[left], self.source(right), (left.aval.shape[1], table.aval.shape[1])
-        )
+        sizes = left.aval.shape[1], table.aval.shape[1]
+        if table is right and sizes[1] < sizes[0]:
+            return TallResult(self.number[right], self.number[left], sizes[::-1])
+        return TallResult(self.number[left], self.source(right), sizes)
 
     def source(self, rows: Any) -> Source:
         if not isinstance(rows, Edges):

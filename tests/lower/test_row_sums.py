@@ -14,7 +14,7 @@ import gnnjit
 from gnnjit import _compat
 from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
-from gnnjit.lower import choose, cpu, row_sums
+from gnnjit.lower import choose, cpu, find_row_sums, row_sums
 from gnnjit.lower.aggregate import aggregate
 from gnnjit.lower.vertex_matmul import rows_p, tall_p
 
@@ -51,6 +51,7 @@ def run(f: Any, *args: Any) -> tuple[int, dict[str, int]]:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_sums, "LEAST", 0)
+    monkeypatch.setattr(find_row_sums, "SHORT", F - 1)
 
 
 def test_a_sum_is_one_kernel():
@@ -82,6 +83,17 @@ def test_a_matrix_that_depends_on_a_product_waits():
         return rows(x, tall(x, first)), first
 
     assert run(f, x, w) == (0, {"rows_matmul": 2, "tall_matmul": 1})
+
+
+def test_large_matrices_are_left_to_xla(monkeypatch):
+    monkeypatch.setattr(find_row_sums, "LARGE", F * F - 1)
+    found = run(lambda x, w, u: (rows(x, w) + rows(y, u) + z, rows(x, u)), x, w, u)
+    assert found == (0, {"rows_matmul": 3})
+
+
+def test_one_product_of_short_rows_is_a_kernel(monkeypatch):
+    monkeypatch.setattr(find_row_sums, "SHORT", F)
+    assert run(lambda x, w: jnp.tanh(rows(x, w)), x, w) == (1, {})
 
 
 def test_products_are_taken_of_sums_of_neighbours():
@@ -120,6 +132,17 @@ def test_a_gradient_is_one_kernel():
         return rows(moved, w.T) + rows(g, u.T), tall(x, moved), tall(x, g)
 
     assert run(f, x, y, w, u) == (1, {})
+
+
+def test_gradients_of_narrow_matrices_are_taken_with_their_sum():
+    """Those of attention scores: transposed, in full vectors."""
+    narrow = jnp.stack([x[:, :3], y[:, :3]])
+
+    def f(z: Any, a: Any, b: Any, w: Any) -> Any:
+        total = rows(a, w[:3]) + rows(b, w[3:6]) + z
+        return total, tall(x, a), tall(x, b)
+
+    assert run(f, z, *narrow, w) == (1, {})
 
 
 def test_a_gradient_that_depends_on_the_sum_waits():
