@@ -131,8 +131,14 @@ def _lower(*args: Any, jaxpr: Any, platform: str) -> list[Any]:
 
 
 def _planned(eqn: Any, args: Sequence[Any]) -> list[Any]:
-    """The results of an equation; of a layer, those of its plan without a derivative."""
-    return written_out(eqn.params)(*args) if eqn.primitive is layer_p else _compat.bound(eqn, args)
+    """The results of an equation; of a layer, those of its plan without a derivative. The derivative
+    of a function that asks to be inlined is not, from JAX 0.12."""
+    if eqn.primitive is layer_p:
+        return written_out(eqn.params)(*args)
+    if eqn.primitive.name in ("jit", "pjit") and eqn.params["inline"]:
+        closed, consts = _compat.without_constants(eqn.params["jaxpr"])
+        return _evaluated(closed, [*consts, *args], _planned)
+    return _compat.bound(eqn, args)
 
 
 ad.primitive_jvps[joined_p] = _jvp
