@@ -131,8 +131,10 @@ def _lower(*args: Any, jaxpr: Any, platform: str) -> list[Any]:
 
 
 def _planned(eqn: Any, args: Sequence[Any]) -> list[Any]:
-    """The results of an equation; of a layer, those of its plan without a derivative. The derivative
-    of a function that asks to be inlined is not, from JAX 0.12."""
+    """The results of an equation; of a layer, those of its plan without a derivative.
+
+    From JAX 0.12, the derivative of a function that asks to be inlined is not inlined.
+    """
     if eqn.primitive is layer_p:
         return written_out(eqn.params)(*args)
     if eqn.primitive.name in ("jit", "pjit") and eqn.params["inline"]:
