@@ -13,6 +13,8 @@ import jax
 from jax import core
 from jax._src import config as _config  # how arrays vary over a mesh is nowhere public
 from jax._src import core as _core
+from jax._src.interpreters import ad as _ad
+from jax._src.interpreters import partial_eval as _pe
 from jax.core import Tracer
 from jax.experimental import jet
 from jax.extend import core as extend
@@ -34,8 +36,10 @@ __all__ = [
     "alike",
     "as_one_operation",
     "batching",
+    "bound",
     "cast_varying",
     "current_trace",
+    "derivative_parts",
     "devices_in_use",
     "drop_unused",
     "dropout_of",
@@ -51,6 +55,7 @@ __all__ = [
     "mlir",
     "open_jaxpr",
     "primitive_names",
+    "pruned",
     "raised_at",
     "refuse_jet",
     "result_aval",
@@ -61,6 +66,7 @@ __all__ = [
     "value_of",
     "varying_axes",
     "varying_like",
+    "without_constants",
     "without_mesh",
     "zero_tangent",
 ]
@@ -250,6 +256,41 @@ def holds_arrays(eqn: Any) -> bool:
 
 def is_jaxpr(x: Any) -> bool:
     return isinstance(x, (ClosedJaxpr, Jaxpr))
+
+
+def bound(eqn: Any, args: Sequence[Any]) -> list[Any]:
+    """The results of an equation of a jaxpr on other arguments."""
+    params = eqn.primitive.get_bind_params(dict(eqn.params))
+    with eqn.ctx.manager:
+        out = eqn.primitive.bind(*args, **params)
+    return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def without_constants(closed: Any) -> tuple[ClosedJaxpr, list[Any]]:
+    """The jaxpr whose first inputs are its constants, and these."""
+    jaxpr, consts = open_jaxpr(closed)
+    return ClosedJaxpr(_pe.convert_constvars_jaxpr(jaxpr), ()), consts
+
+
+def derivative_parts(
+    closed: ClosedJaxpr, nonzero: Sequence[bool]
+) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
+    """The derivative of a jaxpr without constants along the inputs `nonzero`, in two parts: results
+    and what the second part needs; tangents of results, of that and of the inputs' tangents. And
+    which results have a tangent."""
+    forward, live = _ad.jvp_jaxpr(closed, list(nonzero), False)
+    unknown = [False] * len(nonzero) + [True] * sum(nonzero)
+    outs = [False] * len(live) + [True] * sum(live)
+    first, second, _, _ = _pe.partial_eval_jaxpr_nounits(forward, unknown, outs)
+    return first, second, list(live)
+
+
+def pruned(closed: ClosedJaxpr, read: Sequence[int]) -> tuple[ClosedJaxpr, list[int]]:
+    """A jaxpr without constants for some of its results, and the inputs that it needs for them."""
+    jaxpr = open_jaxpr(closed)[0]
+    used = [k in set(read) for k in range(len(jaxpr.outvars))]
+    left, inputs = _pe.dce_jaxpr(jaxpr, used)
+    return ClosedJaxpr(left, ()), [i for i, live in enumerate(inputs) if live]
 
 
 def scan_counts(params: Any) -> tuple[int, int]:

@@ -89,6 +89,11 @@ MAY_TOUCH_JAXPRS = {
     "ir/show.py": {"make_jaxpr"},
     # What is inside an equation is traced once more, for values that vary over a mesh.
     "ir/varying.py": {"JaxprLiteral", "make_jaxpr", "open_jaxpr"},
+    # A typed layer is one program to JAX, and so are its derivatives.
+    "compiler/joined.py": {"JaxprLiteral", "make_jaxpr", "open_jaxpr"},
+    # What is one pass over vertices shows only where derivatives are known.
+    "lower/find_row_sums.py": {"JaxprLiteral"},
+    "lower/row_sums.py": {"JaxprLiteral", "open_jaxpr"},
     # The aggregates of a gradient are found by walking it.
     "compiler/explain.py": {"make_jaxpr", "open_jaxpr"},
     "compiler/explain_traversals.py": {"subjaxprs"},

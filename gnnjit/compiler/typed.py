@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from gnnjit.compiler.call import (
     is_reference,
     owner_missing,
 )
+from gnnjit.compiler.joined import joined
 from gnnjit.compiler.merged import graph_of, merge, operands_of
 from gnnjit.errors import LayerError
 from gnnjit.frontend.arguments import checked
@@ -35,6 +37,7 @@ from gnnjit.ir.evaluate import literal_array
 from gnnjit.ir.interpret import Incidence, interpret
 from gnnjit.ir.program import Atom, Index, Literal, Program, Value
 from gnnjit.ir.space import Space
+from gnnjit.lower.run_program import run_program
 from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
 from gnnjit.sharding.sharded_typed_graph import ShardedTypedGraph
 from gnnjit.system.memory_budget import default_budget
@@ -90,8 +93,27 @@ def call_typed(
             for key in graph.into(node_type):
                 refuse_batched_constants(found.typed, graph[key], where)
     _refuse_unread(traced.values(), data, where)
-    results = {node_type: call.run(node_type, found) for node_type, found in traced.items()}
+
+    def run() -> dict[str, list[Any]]:
+        return {node_type: call.run(node_type, found) for node_type, found in traced.items()}
+
+    if isinstance(graph, TypedGraph) and not is_reference():
+        operands = [a for found in traced.values() for a in found.operands]
+        results = joined(run, [*jax.tree.leaves(graph), *operands], _work(graph, traced))
+    else:
+        results = run()
     return _alike(results, traced, graph.lengths)
+
+
+def _work(graph: TypedGraph, traced: Mapping[str, TracedType]) -> int:
+    """Multiplications of all parameters with the vertices of the largest type."""
+    sizes = {
+        id(x): math.prod(v.shape)
+        for found in traced.values()
+        for v, x in zip(found.typed.program.inputs, found.operands, strict=True)
+        if v.space is Space.SHARED
+    }
+    return max(graph.lengths.values(), default=0) * sum(sizes.values())
 
 
 def _alike(
@@ -265,7 +287,7 @@ class _Call:
                 if part.relation:
                     outs = self.run_part(part, graphs[part.relation], operands, node_type)
                 else:
-                    outs = _at_vertices(part.program, count, operands)
+                    outs = _at_vertices(part.program, count, operands, run=_planned)
                 env.update(zip(part.outputs, outs, strict=True))
             return [self.result(x, env, traced) for x in typed.outputs]
 
@@ -286,7 +308,7 @@ class _Call:
     ) -> list[Any]:
         """A part without edges; on shards with zeros in padding, as parts with edges have."""
         if not isinstance(self.graph, ShardedTypedGraph):
-            return _at_vertices(part.program, count, operands)
+            return _at_vertices(part.program, count, operands, run=_planned)
         rows, place = self.graph.of_types()[node_type], self.graph.sharding
         operands = [
             rows.without_padding(x) if v.space.is_vertex else x
@@ -327,10 +349,12 @@ class _Call:
         return literal_array(x) if isinstance(x, Literal) else env[x]
 
 
-def _at_vertices(program: Program, count: int, operands: Sequence[Any]) -> list[Any]:
+def _at_vertices(
+    program: Program, count: int, operands: Sequence[Any], run: Any = None
+) -> list[Any]:
     if _compat.jit_is_disabled():
         return _evaluated(program, count, operands)
-    return _compiled(program, count, list(operands))
+    return _compiled(run or _evaluated, program, count, list(operands))
 
 
 def _evaluated(program: Program, count: int, operands: Sequence[Any]) -> list[Any]:
@@ -338,4 +362,13 @@ def _evaluated(program: Program, count: int, operands: Sequence[Any]) -> list[An
     return interpret(program, Incidence(none, none, count, count), operands)
 
 
-_compiled = functools.partial(jax.jit, static_argnums=(0, 1), inline=True)(_evaluated)
+def _planned(program: Program, count: int, operands: Sequence[Any]) -> list[Any]:
+    """As a layer runs what it does on vertices: a gradient of a matrix is a kernel of its own."""
+    none = np.zeros(0, np.int32)
+    spaces = [o.space for o in program.outputs]
+    return run_program(program, spaces, Graph.from_edges(none, none, count), operands)
+
+
+_compiled = functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)(
+    lambda run, program, count, operands: run(program, count, operands)
+)

@@ -95,9 +95,15 @@ class HAN(nnx.Module):
             GraphError: an array does not fit the graph.
         """
         graph.check_nodes(x)
-        z = {t: self.linear[t](rows) for t, rows in x.items()}  # once for all relations
+        z = self.projected(graph, x)  # once for all relations
         of_relations = self.neighbours(graph, z, key=key)
         return {t: self.weighted(found, real_rows(graph, t)) for t, found in of_relations.items()}
+
+    @gnnjit.layer
+    def projected(self, v: Any, e: Any) -> jax.Array:
+        """`W h` of each vertex, `[F']`."""
+        own: Any = self.linear
+        return own[e.dst_type](v)
 
     @gnnjit.layer
     def neighbours(

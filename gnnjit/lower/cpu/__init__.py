@@ -10,14 +10,13 @@ from gnnjit.lower.cpu.kernel import (
     code,
     feature_width_of,
     left_to_pool,
-    product,
     run,
     sort,
-    why_no_product,
     why_no_sort,
     why_no_start,
     why_not,
 )
+from gnnjit.lower.cpu.products import product, row_sums, why_no_product, why_no_row_sums
 
 __all__ = [
     "available",
@@ -25,9 +24,11 @@ __all__ = [
     "feature_width_of",
     "left_to_pool",
     "product",
+    "row_sums",
     "run",
     "sort",
     "why_no_product",
+    "why_no_row_sums",
     "why_no_sort",
     "why_no_start",
     "why_not",

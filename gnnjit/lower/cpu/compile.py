@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
+from collections.abc import Callable
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -40,7 +41,9 @@ def _machine() -> llvm.TargetMachine:
     )
 
 
-def emit(spec: Spec, entry: str = "entry", kind: type[Handler] = Handler) -> str:
+def emit(
+    spec: Spec, entry: str = "entry", kind: Callable[[Spec, ir.Module], Handler] = Handler
+) -> str:
     """The kernel's LLVM IR; raises `Unsupported` where there is no code for something."""
     module, layout = _empty_module()
     with collection.put_off():

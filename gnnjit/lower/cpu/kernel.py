@@ -1,4 +1,4 @@
-"""The lowering of a traversal to generated CPU kernels; products and sorts by such kernels, too."""
+"""The lowering of a traversal to generated CPU kernels; sorts by such kernels, too."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ else:
         kept_code,
         registered,
         table_sums,
-        tall_matmul,
         worth,
     )
     from gnnjit.lower.cpu.elementwise_rules import RULES
@@ -50,9 +49,6 @@ else:
 
 MAX_WORK = 16384
 """Vector operations per edge that are unrolled at most."""
-
-MAX_PRODUCT = 1 << 16
-"""Entries of a product of two tall arrays at most: each task has a copy of them."""
 
 _lock = threading.RLock()
 _emitted: dict[Hashable, str | list[str]] = {}
@@ -186,7 +182,7 @@ def reasons(
 ) -> list[str]:
     """Reasons why `call` cannot be used or, given the number of edges, why it should not; none
     means that it can. `config` is asked where there is code for the program."""
-    if found := _unavailable() or _unsupported(body, reductions, rows):
+    if found := unavailable() or _unsupported(body, reductions, rows):
         return found
     split = table_sums.split(body, reductions)
     apart = [] if split is None else [one for some in split.sums.values() for one in some]
@@ -277,32 +273,13 @@ def why_no_start(request: LoweringRequest, output: int) -> list[str]:
 
 def available() -> bool:
     """Whether kernels can be generated and run on this machine."""
-    return not _unavailable()
-
-
-def why_no_product(left: int, right: int, dtype: Any) -> list[str]:
-    """Reasons why `product` cannot be used, or should not; none means that it can."""
-    if _unavailable():
-        return _unavailable()
-    if dtype not in (np.float32, np.float64):
-        return [f"no CPU kernel code for a product of {dtype}"]
-    if not 0 < left * right <= MAX_PRODUCT:
-        return [f"{left} x {right} entries: XLA's own product is as good"]
-    return []
-
-
-def product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """`a.T @ b`, for `a: [N, F]` and `b: [N, G]` with few features."""
-    (left, right), dtype = (a.shape[1], b.shape[1]), np.dtype(a.dtype)
-    name = _product_target(left, right, dtype, default_config())
-    (out,) = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct((left, right), dtype)])(a, b)
-    return out
+    return not unavailable()
 
 
 def why_no_sort(dtype: Any) -> list[str]:
     """Reasons why `sort` cannot be used; none means that it can."""
-    if _unavailable():
-        return _unavailable()
+    if unavailable():
+        return unavailable()
     return [] if dtype in (np.int32, np.int64) else [f"no CPU kernel code for indices of {dtype}"]
 
 
@@ -321,17 +298,7 @@ def sort(key: jax.Array, payload: jax.Array, num_rows: int) -> list[jax.Array]:
 
 @functools.cache
 def _sort_target(dtype: np.dtype) -> str:
-    return _made("sort", [dtype.name], lambda: compiler.emit_sort(dtype))
-
-
-@functools.cache
-def _product_target(left: int, right: int, dtype: np.dtype, config: CodeConfig) -> str:
-    def emit() -> str:
-        spec = tall_matmul.spec_of(left, right, dtype, config)
-        return compiler.emit(spec, kind=tall_matmul.TallProduct)
-
-    parts = [left, right, dtype.name, dataclasses.astuple(config)]
-    return _made("product", parts, emit)
+    return made("sort", [dtype.name], lambda: compiler.emit_sort(dtype))
 
 
 def _unsupported(body: Program, reductions: Sequence[Reduce | None], rows: Space) -> list[str]:
@@ -426,7 +393,7 @@ def _compiled_later(key: str | None, text: str) -> str:
     return name
 
 
-def _made(kind: str, parts: Sequence[Any], emit: Callable[[], str]) -> str:
+def made(kind: str, parts: Sequence[Any], emit: Callable[[], str]) -> str:
     """The registered custom call of a kernel that is no traversal."""
     with _lock:
         key = kept_code.key([kind, repr(parts)])
@@ -437,7 +404,7 @@ def _made(kind: str, parts: Sequence[Any], emit: Callable[[], str]) -> str:
         return found.name
 
 
-def _unavailable() -> list[str]:
+def unavailable() -> list[str]:
     """Reasons that hold for every program."""
     return [PORTABLE] if is_portable() else _broken()
 

@@ -28,7 +28,7 @@ from .test_kernel import (
     trace,
 )
 
-unavailable = kernel._unavailable()
+unavailable = kernel.unavailable()
 pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
 
 INNER = 20

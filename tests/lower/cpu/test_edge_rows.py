@@ -17,7 +17,7 @@ from .test_edge_products import INNER, quarters
 from .test_edge_tiles import spec_of
 from .test_kernel import DST, EDGE, F32, SHARED, SRC, check, graph, trace
 
-unavailable = kernel._unavailable()
+unavailable = kernel.unavailable()
 pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
 
 TOTAL = Reduce("sum", DST)

@@ -20,7 +20,7 @@ from gnnjit.system.cpu_caches import Caches
 
 from .test_kernel import DST, EDGE, F32, GRAPHS, MAX, SHARED, SRC, SUM, compute, data, graph, trace
 
-unavailable = kernel._unavailable()
+unavailable = kernel.unavailable()
 pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
 
 DTYPES = [np.float32, np.float64, jnp.float16, jnp.bfloat16, np.int32, np.uint8]

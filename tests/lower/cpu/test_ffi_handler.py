@@ -21,13 +21,13 @@ pytest.importorskip("llvmlite", reason="CPU kernels are generated with llvmlite"
 from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import cpu
-from gnnjit.lower.cpu import compile, ffi_abi, ffi_handler, kernel
+from gnnjit.lower.cpu import compile, ffi_abi, ffi_handler, kernel, products
 from gnnjit.lower.cpu.spec import INT32, Spec
 
 engines: list[Any] = []
 """For the life of the process: calls hold addresses into them."""
 
-unavailable = kernel._unavailable()
+unavailable = kernel.unavailable()
 pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
 
 Call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
@@ -223,9 +223,9 @@ def all_is_long(monkeypatch):
     monkeypatch.setattr(config, "KEEP_KERNELS", False)
     for made in ("_emitted", "_registered", "_loaded"):
         monkeypatch.setattr(kernel, made, {})
-    kernel._product_target.cache_clear()
+    products._product_target.cache_clear()
     yield
-    kernel._product_target.cache_clear()
+    products._product_target.cache_clear()
 
 
 def test_values_are_the_same_bit_for_bit(all_is_long):

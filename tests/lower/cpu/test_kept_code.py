@@ -20,7 +20,7 @@ from gnnjit.lower.cpu import kept_code, kernel, registered
 
 from .test_kernel import DST, EDGE, F32, SRC, check, compute, data, graph, trace
 
-unavailable = kernel._unavailable()
+unavailable = kernel.unavailable()
 pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
 
 SUM = (Reduce("sum", DST),)

@@ -22,7 +22,7 @@ INLINE = ("jit", "pjit", "custom_jvp_call", "custom_vjp_call", "closed_call")
 F32 = np.float32
 SUM, MAX, MIN = (Reduce(kind, DST) for kind in ("sum", "max", "min"))
 
-unavailable = kernel._unavailable()
+unavailable = kernel.unavailable()
 pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
 
 

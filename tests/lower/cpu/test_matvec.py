@@ -31,7 +31,7 @@ from .test_kernel import (
     trace,
 )  # fmt: skip
 
-unavailable = kernel._unavailable()
+unavailable = kernel.unavailable()
 pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
 
 

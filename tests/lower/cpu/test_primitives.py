@@ -42,7 +42,7 @@ SPECIAL = [
     -9.0,
     1e-30,
 ]
-unavailable = kernel._unavailable()
+unavailable = kernel.unavailable()
 pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
 
 

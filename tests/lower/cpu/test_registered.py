@@ -16,7 +16,7 @@ pytest.importorskip("llvmlite", reason="CPU kernels are generated with llvmlite"
 from gnnjit.lower.cpu import compile as compiler
 from gnnjit.lower.cpu import entry_points, kernel, registered, tall_matmul
 
-unavailable = kernel._unavailable()
+unavailable = kernel.unavailable()
 pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
 
 

@@ -18,7 +18,7 @@ from gnnjit.lower.cpu.spec import INT32, Spec
 
 from .test_kernel import DST, EDGE, F32, GRAPHS, SHARED, SRC, check, compute, data, graph, trace
 
-unavailable = kernel._unavailable()
+unavailable = kernel.unavailable()
 pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
 
 R, F, G, I32 = 7, 36, 75, np.dtype(np.int32)  # no whole vectors

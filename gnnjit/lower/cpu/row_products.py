@@ -1,0 +1,291 @@
+"""Sums over products of rows with matrices, several of them in one pass over the rows.
+
+    result[n] = bias + sum over its products of x[n] @ w + sum over its addends of y[n] / d[n]
+    tall      = sum over n of left[n] x[n]^T, the gradient of a matrix w
+
+XLA multiplies, writes, reads and adds, one array after the other. Here a block of a result stays in
+registers while all that is added to it passes by, and what several results are made of is read
+while it is near. Rows `x` may be sums over edges: then they are never written, but to a buffer of a
+few rows. Each row of a result is computed by itself, and records of tasks are added up in order:
+the same bits on any number of threads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from llvmlite import ir
+
+from gnnjit.ir.program import Program, Reduce, Value
+from gnnjit.ir.space import Space
+from gnnjit.lower.cpu import ffi_abi
+from gnnjit.lower.cpu.control_flow import Emitter
+from gnnjit.lower.cpu.ffi_handler import Handler
+from gnnjit.lower.cpu.index_rules import combiner
+from gnnjit.lower.cpu.outer_products import Products
+from gnnjit.lower.cpu.simd import I32, I64, PTR, Vec, mangle, register_type
+from gnnjit.lower.cpu.spec import INT32, CodeConfig, Spec
+from gnnjit.lower.row_results import Neighbours, RowProduct, RowResult, Source, TallResult
+
+PIECE, TALL_PIECE = 480, 1920
+"""Rows of one task, and where each has a copy of the tall results."""
+
+NEAR = 48
+"""Rows that all results are computed of before the next rows are: what they read stays near."""
+
+WIDE = 4
+"""Vectors of a block of a result at most; its rows take the other registers."""
+
+MOST_ROWS = 8
+"""Rows of a block at most."""
+
+AHEAD = 16
+"""Edges ahead whose rows are asked for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RowSums:
+    """What a kernel computes. count: of its operands."""
+
+    count: int
+    dtype: np.dtype
+    results: tuple[RowResult, ...]
+    talls: tuple[TallResult, ...] = ()
+
+    def spec(self, config: CodeConfig) -> Spec:
+        """What `Handler` asks of a kernel: arrays and tasks."""
+        operands = tuple(Value((), self.dtype, Space.SRC) for _ in range(self.count))
+        outs = [Value((r.columns,), self.dtype, Space.DST) for r in self.results]
+        outs += [Value(t.shape, self.dtype, Space.SHARED) for t in self.talls]
+        into = [Space.DST] * len(self.results) + [Space.SHARED] * len(self.talls)
+        piece = TALL_PIECE if self.talls else PIECE
+        config = dataclasses.replace(config, piece=piece, tile=0)
+        body = Program(operands, (), tuple(outs), "rows")
+        reductions = tuple(Reduce("sum", space) for space in into)
+        return Spec(body, reductions, Space.DST, INT32, config)
+
+    @property
+    def gathered(self) -> dict[Neighbours, int]:
+        """The rows that are sums over edges, and their widths."""
+        found = {p.x: p.inner for r in self.results for p in r.products}
+        found |= {t.right: t.shape[1] for t in self.talls}
+        return {x: n for x, n in found.items() if isinstance(x, Neighbours)}
+
+
+class RowProducts(Handler):
+    """A kernel whose task computes some consecutive rows of all results."""
+
+    def __init__(self, sums: RowSums, spec: Spec, module: ir.Module):
+        super().__init__(spec, module)
+        self.sums, self.dtype = sums, sums.dtype
+        self.block = 24 if spec.config.lanes_bytes == 64 else 12
+
+    def call_arrays(self, frame: ir.Value) -> tuple[list[ir.Value], tuple[ir.Value, ...]]:
+        body = self.spec.body
+        operands = [self.buffer(frame, ffi_abi.FRAME_ARGS, i) for i in range(len(body.inputs))]
+        results = [self.buffer(frame, ffi_abi.FRAME_RETS, i) for i in range(len(body.outputs))]
+        arrays = [self.data(x) for x in (*operands, *results)]
+        rows = self.length(results[0])
+        return [arrays[0]] * self.spec.index_arrays + arrays, (I64(0), rows, rows, I64(0))
+
+    def vectors_of_row(self) -> int:
+        """Roughly the vector operations of a row, edges left out."""
+        pairs = [(1 + sum(p.inner for p in r.products), r.columns) for r in self.sums.results]
+        pairs += [t.shape for t in self.sums.talls]
+        return sum(depth * -(-columns // self.spec.lanes) for depth, columns in pairs)
+
+    def _takes(self, work: int) -> ir.Value:
+        return self.b.icmp_signed(">", self.keys, I64(-(-work // self.vectors_of_row())))
+
+    def emit_finish(self) -> None:
+        """Adds up the records of the tasks."""
+        self.begin("finish")
+        for acc in self.of_all:
+            self._combine_all(acc, self._tasks())
+        self.b.ret_void()
+
+    def _tasks(self) -> ir.Value:
+        return self._pieces(self.slots)
+
+    def emit_task(self, name: str) -> None:
+        task, _, _ = self.begin(name, I64, I64, PTR)
+        b, m = self.b, self.m
+        low = b.mul(task, I64(self.piece))
+        high = m.smaller(b.add(low, I64(self.piece)), self.slots)
+        item, room = self.dtype.itemsize, self.sums.gathered
+        memory = m.call("malloc", PTR, [I64(NEAR * item * sum(room.values()))]) if room else None
+        talls = self._records(task)
+        for products in talls:
+            products.clear()
+        with m.loop(low, high, NEAR) as since:
+            until = m.smaller(b.add(since, I64(NEAR)), high)
+            self.first: dict[Source, ir.Value] = {}
+            at = 0
+            for source, inner in room.items():
+                self.first[source] = m.offset(memory, at, item)
+                self._gather(source, inner, since, until)
+                at += NEAR * inner
+            for number, result in enumerate(self.sums.results):
+                self._rows(number, result, since, until)
+            for tall, products in zip(self.sums.talls, talls, strict=True):
+                left = m.offset(self.operand(tall.left), since, tall.shape[0] * item)
+                right = self._start(tall.right, since, tall.shape[1])
+                products.add((left, right), I64(0), b.sub(until, since))
+        if memory is not None:
+            m.call("free", ir.VoidType(), [memory])
+        b.ret_void()
+
+    def _records(self, task: ir.Value) -> list[Products]:
+        """The sums of outer products of a task."""
+        record, m = self.m.offset(self.partial, task, self.record), self.m
+        return [
+            Products(m, acc.dtype, *tall.shape, m.offset(record, acc.leading, 1), 16)
+            for acc, tall in zip(self.of_all, self.sums.talls, strict=True)
+        ]
+
+    def _start(self, source: Source, row: ir.Value, width: int) -> ir.Value:
+        """Where rows are from `row` on, the first of those that are near."""
+        if isinstance(source, Neighbours):
+            return self.first[source]
+        return self.m.offset(self.operand(source), row, width * self.dtype.itemsize)
+
+    # -- rows that are sums over edges ------------------------------------------------------
+
+    def _gather(self, source: Neighbours, width: int, since: ir.Value, until: ir.Value) -> None:
+        indptr, neighbor = (np.dtype(name) for name in source.index)
+        name = f"gather_{source.index}_{width}_{source.factor is None}_{source.divisor is None}"
+        given = [source.table, source.indptr, source.neighbor, source.factor, source.divisor]
+        arrays = [self.operand(0 if k is None else k) for k in given]
+
+        def emit(m: Emitter, *found: ir.Value) -> None:
+            *pointers, target, low, high, rows = found
+            gather = _Gather(m, self.dtype, width, (indptr, neighbor), tuple(pointers))
+            gather.run(source, target, (low, high), rows)
+
+        target = self.first[source]
+        self.m.call_local(name, emit, *arrays, target, since, until, self.slots)
+
+    # -- results of rows --------------------------------------------------------------------
+
+    def _rows(self, number: int, result: RowResult, since: ir.Value, until: ir.Value) -> None:
+        m, wide = self.m, WIDE * self.m.lanes
+        full = result.columns - result.columns % wide
+        if full:
+            with m.loop(I64(0), I64(full), wide) as column:
+                self._strip(number, result, (since, until), column, [m.lanes] * WIDE)
+        if full < result.columns:
+            widths = m.widths(result.columns - full)
+            self._strip(number, result, (since, until), I64(full), widths)
+
+    def _strip(
+        self, number: int, result: RowResult, span: tuple[ir.Value, ir.Value],
+        column: ir.Value, widths: list[int],
+    ) -> None:  # fmt: skip
+        """Some columns of rows, block by block. Beyond the last row it is taken again."""
+        m, b, item = self.m, self.m.b, self.dtype.itemsize
+        tall = min(MOST_ROWS, self.block // len(widths))
+        last, size = b.sub(span[1], I64(1)), sum(widths)
+        with m.loop(*span, tall) as first:
+            each = [m.smaller(b.add(first, I64(k)), last) for k in range(tall)]
+            zero = m.literal(self.dtype, 0, size)
+            sums = [m.variable(zero) for _ in each]
+            start = zero
+            for k in result.biases:
+                start = self._plus(start, m.offset(self.operand(k), column, item))
+            for place in sums:
+                m.assign(place, start)
+            for product in result.products:
+                starts = self._start(product.x, span[0], product.inner)
+                near = [b.sub(n, span[0]) for n in each]
+                rows = [m.offset(starts, n, product.inner * item) for n in near]
+                self._multiply(product, result.columns, rows, sums, column, zero)
+            for row, place in zip(each, sums, strict=True):
+                at = b.add(b.mul(row, I64(result.columns)), column)
+                total = m.value_of(place, zero)
+                for y, divisor in result.addends:
+                    total = self._plus(total, m.offset(self.operand(y), at, item), divisor, row)
+                m.store(total, m.offset(self.output(number), at, item), np.arange(size))
+
+    def _multiply(
+        self, product: RowProduct, columns: int, rows: Sequence[ir.Value],
+        sums: Sequence[tuple[ir.Value, ...]], column: ir.Value, like: Vec,
+    ) -> None:  # fmt: skip
+        """Add the product of some rows to their sums."""
+        m, item = self.m, self.dtype.itemsize
+        strip = m.offset(self.operand(product.w), column, item)
+        with m.loop(I64(0), I64(product.inner)) as k:
+            right = m.load(m.offset(strip, k, columns * item), self.dtype, np.arange(like.size))
+            for row, place in zip(rows, sums, strict=True):
+                left = _scalar(m, m.offset(row, k, item), self.dtype)
+                m.assign(place, _grown(m, m.value_of(place, like), left, right))
+
+    def _plus(
+        self, total: Vec, pointer: ir.Value, divisor: int | None = None, row: ir.Value | None = None
+    ) -> Vec:
+        m = self.m
+        more = m.load(pointer, self.dtype, np.arange(total.size))
+        if divisor is None:
+            return combiner(m, "sum", self.dtype)(total, more)
+        assert row is not None
+        below = _scalar(m, m.offset(self.operand(divisor), row, self.dtype.itemsize), self.dtype)
+        return _grown(m, total, m.b.fdiv(m.like(below, 1), below), more)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Gather:
+    """Code that sums rows of a table over the edges of some rows.
+
+    index: the dtypes of `indptr` and `neighbor`. arrays: table, indptr, neighbor, factor, divisor.
+    """
+
+    m: Emitter
+    dtype: np.dtype
+    width: int
+    index: tuple[np.dtype, np.dtype]
+    arrays: tuple[ir.Value, ...]
+
+    def run(
+        self, source: Neighbours, target: ir.Value, span: tuple[ir.Value, ir.Value], rows: ir.Value
+    ) -> None:
+        m, b, item = self.m, self.m.b, self.dtype.itemsize
+        _, indptr, _, _, divisor = self.arrays
+        zero, places = m.literal(self.dtype, 0, self.width), np.arange(self.width)
+        last = b.sub(m.index(indptr, rows, self.index[0]), I64(1))
+        with m.loop(*span) as row:
+            sums = m.variable(zero)
+            m.assign(sums, zero)
+            since, until = (m.index(indptr, at, self.index[0]) for at in (row, b.add(row, I64(1))))
+            with m.loop(since, until) as slot:
+                m.assign(sums, self._edge(source, slot, last, m.value_of(sums, zero)))
+            total = m.value_of(sums, zero)
+            if source.divisor is not None:
+                below = _scalar(m, m.offset(divisor, row, item), self.dtype)
+                total = _grown(m, zero, m.b.fdiv(m.like(below, 1), below), total)
+            m.store(total, m.offset(target, b.sub(row, span[0]), self.width * item), places)
+
+    def _edge(self, source: Neighbours, slot: ir.Value, last: ir.Value, total: Vec) -> Vec:
+        m, b, item = self.m, self.m.b, self.dtype.itemsize
+        table, _, neighbor, factor, _ = self.arrays
+        later = m.smaller(b.add(slot, I64(AHEAD)), last)
+        ahead = m.offset(table, m.index(neighbor, later, self.index[1]), self.width * item)
+        for line in range(0, self.width * item, 64):
+            hint = [m.offset(ahead, line, 1), I32(0), I32(3), I32(1)]
+            m.call(f"llvm.prefetch.{mangle(PTR)}", ir.VoidType(), hint)
+        end = m.index(neighbor, slot, self.index[1])
+        row = m.load(m.offset(table, end, self.width * item), self.dtype, np.arange(self.width))
+        if source.factor is None:
+            return combiner(m, "sum", self.dtype)(total, row)
+        return _grown(m, total, _scalar(m, m.offset(factor, end, item), self.dtype), row)
+
+
+def _scalar(m: Emitter, pointer: ir.Value, dtype: np.dtype) -> ir.Value:
+    return m.b.load(pointer, align=dtype.itemsize, typ=ir.VectorType(register_type(dtype), 1))
+
+
+def _grown(m: Emitter, total: Vec, left: ir.Value, right: Vec) -> Vec:
+    """`total + left * right`, with a scalar `left`."""
+    pairs = zip(right.chunks, total.chunks, strict=True)
+    chunks = [m.intrinsic("fma", m.splat(left, 0, r.type.count), r, t) for r, t in pairs]
+    return Vec(total.dtype, total.size, tuple(chunks))
