@@ -174,9 +174,13 @@ def run(
         here = request.platform == "cuda" and not is_portable()
         collect = here and request.preferred is None and request.limit is None
     later = collected(request) if collect else frozenset()
-    step = ChunkStep(request, list(operands), chunk, later)
+    return over_chunks(ChunkStep(request, list(operands), chunk, later))
+
+
+def over_chunks(step: ChunkStep) -> list[Any]:
+    """The outputs, chunk by chunk."""
     start = step.accumulators()
-    count = -(-num_edges // chunk)
+    count = -(-step.graph.num_edges // step.chunk)
     if count == 0:
         return step.finish(start)
     if count == 1:

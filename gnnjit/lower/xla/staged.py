@@ -29,6 +29,7 @@ from gnnjit.lower.xla.segment import (
     ChunkStep,
     chunk_size,
     collect,
+    over_chunks,
     sum_of_products,
     transposed,
 )
@@ -134,16 +135,7 @@ def _over_edges(op: Aggregate, request: LoweringRequest, operands: list[Any]) ->
     limit = CHUNK_SCALARS_STAGED if request.limit is None else request.limit
     request = dataclasses.replace(request, body=op.body, reductions=op.reductions)
     chunk = chunk_size(op.body, num_edges, limit, op.reductions)
-    step = _StepInOrder(request, operands, chunk)
-    count = -(-num_edges // chunk)
-    start = step.accumulators()
-    if count == 0:
-        return step.finish(start)
-    if count == 1:
-        return step.finish(step(start, 0))
-    number = request.graph.dst.dtype.type
-    last = lax.fori_loop(number(0), number(count), lambda i, state: step(state, i), start)
-    return step.finish(last)
+    return over_chunks(_StepInOrder(request, operands, chunk))
 
 
 class _StepInOrder(ChunkStep):
@@ -158,7 +150,7 @@ class _StepInOrder(ChunkStep):
             return ChunkEdges(0, None, row, neighbor, graph.mask)
         # The last chunk begins early enough to be as long as the others.
         first = number * chunk
-        start = jnp.minimum(first, graph.num_edges - chunk)
+        start = jnp.minimum(first, graph.num_edges - chunk).astype(row.dtype)
         valid = start + jnp.arange(chunk, dtype=row.dtype) >= first
         row, neighbor = (lax.dynamic_slice_in_dim(x, start, chunk) for x in (row, neighbor))
         if graph.mask is not None:
