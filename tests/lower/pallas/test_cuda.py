@@ -238,6 +238,15 @@ def test_what_has_no_kernel_says_why(name):
     assert set(given) <= reasons
 
 
+def test_a_softmax_where_another_lowering_is_preferred():
+    """It is written out, though the kernels that are passed over would take it in one traversal."""
+    fn, args = example(CASES["GAT"], jnp.float32, False)
+    with choose.prefer("segment"):
+        chosen = pallas.choices_of(pallas.trace_for_cuda(fn, *args))
+    assert {c.kernel for c in chosen} == {"segment"}
+    assert len(chosen) > 1
+
+
 def small(case: Case, dtype: Any) -> tuple[Any, tuple[Any, ...]]:
     """Arguments to compute with, of random numbers."""
     rng = np.random.default_rng(0)
