@@ -24,6 +24,7 @@ from gnnjit.graph import TypedGraph
 
 GENRES = ("Action", "Comedy", "Drama")
 AUTHORS_SEED = 1566911444
+"""Of the split of MAGNN's authors."""
 _ACTORS = ("actor_1_name", "actor_2_name", "actor_3_name")
 _COLUMNS = ("director_name", *_ACTORS, "genres", "plot_keywords")
 
@@ -174,10 +175,10 @@ def _of_people(of: dict[str, sp.csr_matrix]) -> TypedGraph:
 
 
 def _split(movies: int, train: int, val: int, seed: int) -> Any:
-    if train < 1 or val < 0 or train + val >= movies or seed < 0:
+    if train < 1 or val < 0 or train + val >= movies or not 0 <= seed < 2**32:
         raise DataError(
             f"imdb: got train={train}, val={val} and seed={seed}, expected at least 1, 0 and 0, "
-            f"and together fewer than {movies} movies."
+            f"train and val together fewer than {movies} movies, and a seed below 2**32."
         )
     # As scikit-learn's train_test_split, called by the authors twice with one seed.
     order, again = (np.random.RandomState(seed).permutation(n) for n in (movies, movies - val))

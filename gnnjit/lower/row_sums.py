@@ -89,7 +89,8 @@ class _Evaluation:
 
 
 def _factors(total: RowSum) -> list[Any]:
-    """What edges divide by: they multiply by its inverse."""
+    """What edges divide by. They multiply by its inverse, which is a number where the divisor is
+    between 1e-38 and 1e38, as degrees are."""
     edges = (x for x, _ in total.products if isinstance(x, Edges))
     return [x.factor for x in edges if x.factor is not None]
 

@@ -226,11 +226,11 @@ class RowProducts(Handler):
     ) -> Vec:
         m = self.m
         more = m.load(pointer, self.dtype, np.arange(total.size))
-        if divisor is None:
-            return combiner(m, "sum", self.dtype)(total, more)
-        assert row is not None
-        below = _scalar(m, m.offset(self.operand(divisor), row, self.dtype.itemsize), self.dtype)
-        return _grown(m, total, m.b.fdiv(m.like(below, 1), below), more)
+        if divisor is not None:
+            assert row is not None
+            below = m.offset(self.operand(divisor), row, self.dtype.itemsize)
+            more = _divided(m, more, _scalar(m, below, self.dtype))
+        return combiner(m, "sum", self.dtype)(total, more)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,8 +261,7 @@ class _Gather:
                 m.assign(sums, self._edge(source, slot, last, m.value_of(sums, zero)))
             total = m.value_of(sums, zero)
             if source.divisor is not None:
-                below = _scalar(m, m.offset(divisor, row, item), self.dtype)
-                total = _grown(m, zero, m.b.fdiv(m.like(below, 1), below), total)
+                total = _divided(m, total, _scalar(m, m.offset(divisor, row, item), self.dtype))
             m.store(total, m.offset(target, b.sub(row, span[0]), self.width * item), places)
 
     def _edge(self, source: Neighbours, slot: ir.Value, last: ir.Value, total: Vec) -> Vec:
@@ -282,6 +281,12 @@ class _Gather:
 
 def _scalar(m: Emitter, pointer: ir.Value, dtype: np.dtype) -> ir.Value:
     return m.b.load(pointer, align=dtype.itemsize, typ=ir.VectorType(register_type(dtype), 1))
+
+
+def _divided(m: Emitter, above: Vec, below: ir.Value) -> Vec:
+    """`above / below`, with a scalar `below`."""
+    chunks = [m.b.fdiv(c, m.splat(below, 0, c.type.count)) for c in above.chunks]
+    return Vec(above.dtype, above.size, tuple(chunks))
 
 
 def _grown(m: Emitter, total: Vec, left: ir.Value, right: Vec) -> Vec:

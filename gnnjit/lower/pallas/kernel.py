@@ -9,13 +9,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gnnjit.ir.outer_products import find_outer_products
 from gnnjit.ir.program import Aggregate, Program, Reduce
 from gnnjit.ir.space import Space
 from gnnjit.lower.lowering import LoweringRequest, Reductions, Unsupported
 from gnnjit.lower.pallas import index_rules, limits, matmul_rules, tile
 from gnnjit.lower.pallas.launch import KernelPart, by_edge, by_row, outer_products_of, wanted_of
-from gnnjit.lower.pallas.outer_products import too_large
+from gnnjit.lower.pallas.outer_products import find_outer_products, too_large
 from pallas_kernels import triton
 
 assert matmul_rules.rule is index_rules.rule  # importing them registers their rules

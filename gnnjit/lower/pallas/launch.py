@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.graph.structure import Structure
-from gnnjit.ir.outer_products import OuterProduct, find_outer_products
 from gnnjit.ir.program import Aggregate, Atom, Literal
 from gnnjit.ir.space import Space
 from gnnjit.lower.execute import size
 from gnnjit.lower.lowering import LoweringRequest
-from gnnjit.lower.pallas import outer_products, tile, timing_inputs, tune
+from gnnjit.lower.pallas import tile, timing_inputs, tune
+from gnnjit.lower.pallas.outer_products import OuterProduct, find_outer_products
 from pallas_kernels import edges, rows
 from pallas_kernels.traversal import TileOperand, TileOutput, TileProgram, accumulator_dtype
 
@@ -132,7 +132,7 @@ def tile_program(part: KernelPart, by: Space, outer: dict[int, OuterProduct]) ->
             for i, o in list(left.items()):
                 if i in outer:
                     if outer[i].left in env and outer[i].right in env:
-                        yield i, outer_products.tiles(outer[i], env)
+                        yield i, outer[i].tiles(env)
                         del left[i]
                 elif isinstance(o, Literal) or o in env:
                     yield i, _full(tile.read(env, o), tuple(o.shape))

@@ -41,9 +41,10 @@ WIDE = 256
 """Scalars of a value of an edge that a kernel does not cut or join."""
 
 PIECES = range(100, 1025)
-"""Parts of the edges whose products are summed, at best a little fewer than there are
-multiprocessors. XLA would choose fewer, and copy both factors first, where their number does not
-divide the edges: 0.60 ms in place of 0.20 for 800,000 edges and 128 x 128 on an H200."""
+"""Into how many parts the edges are cut for a matrix gradient, whose products are then added: the
+least of these numbers that divides the edges, and one part if none does. Each part is the work of a
+multiprocessor, of which an H200 has 132. XLA's own cut takes 0.60 ms in place of 0.20 for 800,000
+edges and 128 x 128: it pads both factors, which copies them."""
 
 
 @dataclasses.dataclass(frozen=True)

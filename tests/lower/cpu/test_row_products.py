@@ -45,6 +45,15 @@ def test_products_addends_and_biases(n, dtype):
     close(got[1], x @ narrow)
 
 
+def test_a_division_is_one():
+    """The inverse of a large number is none that a processor keeps; the quotient is 1."""
+    x, w = draw(np.float32, (9, F), (F, G))
+    y, d = (np.full(shape, 2e38, np.float32) for shape in ((9, G), 9))
+    results = [RowResult(G, (RowProduct(2, 3, F),), ((0, 1),))]
+    (got,) = jax.jit(lambda *xs: cpu.row_sums(xs, 9, results))(y, d, x, w)
+    close(got, x @ w + 1)
+
+
 def edges() -> tuple[int, int, np.ndarray, np.ndarray]:
     """Sources, rows, and edges: rows without any, edges twice, and a row with most of them, in
     several tasks."""
