@@ -101,9 +101,13 @@ class RowSum:
 
 
 class Finder:
-    """sums: those of a jaxpr, by the number of the equation that gives each. groups: products of
-    one array, by the number of each. owner: the sum of each tall product
-    that is computed with it. inside: equations that nothing needs any more."""
+    """What is found in a jaxpr, by numbers of its equations.
+
+    sums: by the equation that gives each.
+    groups: all products of one array, by each of them.
+    owner: the sum that a tall product is computed with, by the product.
+    inside: equations that nothing needs any more.
+    """
 
     def __init__(self, jaxpr: Any, least: int):
         self.jaxpr, self.least = jaxpr, least
