@@ -360,7 +360,8 @@ FUNCTIONS = {
     ),
     "nn.MAGNN.__call__": "(self, hdg, x, *, key=None)",
     "nn.NGCF.__init__": (
-        "(self, in_features, hidden, *, dropout=0.0, negative_slope=0.2, normalize=False, rngs)"
+        "(self, in_features, hidden, *, form='code', dropout=0.0, negative_slope=0.2, "
+        "normalize=False, rngs)"
     ),
     "nn.NGCF.__call__": "(self, graph, x, *, edges=None, key=None)",
     "nn.NNConv.__init__": (

@@ -14,39 +14,54 @@ import gnnjit
 from gnnjit.errors import LayerError
 from gnnjit.graph import Graph
 from gnnjit.graph.validate import shown
-from gnnjit.nn.arguments import check_flags, check_numbers, check_rate, check_rngs, check_sizes
+from gnnjit.nn.arguments import (
+    check_choice,
+    check_flags,
+    check_numbers,
+    check_rate,
+    check_rngs,
+    check_sizes,
+)
 from gnnjit.nn.edge_features import check_weights, check_whole
 from gnnjit.nn.init import glorot
 from gnnjit.nn.normalized import both_ways, degree_factors, neighbours, paired
 
+FORMS = ("code", "paper")
+
 
 class NGCF(nnx.Module):
-    """`z = concat(h_0, ..., h_L)`, `h_{l+1}[v] = leaky_relu(W_1 (h_l[v] + m[v]) + W_2 (m[v] *
-    h_l[v]))`, `m[v] = sum over (u -> v) of h_l[u] / sqrt(d[u] d[v])`.
+    """`z = concat(h_0, ..., h_L)`, with layers over users and items: Wang et al., "Neural Graph
+    Collaborative Filtering" (2019), in one of two forms.
 
-    Wang et al., "Neural Graph Collaborative Filtering" (2019), equations 3 to 9, in the form of
-    equation 7; `W_1` and `W_2` are those of each layer. `h_0`, the embeddings of users and items,
-    are those of the model that it is part of. The score of a user and an item is the dot product
-    of their rows (equation 10).
+    - "code", as the authors' code has it: `h_{l+1}[v] = leaky_relu(W_1 m[v] + b_1) + leaky_relu(W_2
+      (m[v] * h_l[v]) + b_2)`, `m[v]` the mean of `h_l` over v and the vertices u with an edge
+      `u -> v`.
+    - "paper", equation 7: `h_{l+1}[v] = leaky_relu(W_1 (h_l[v] + m[v]) + W_2 (m[v] * h_l[v]))`,
+      `m[v] = sum over (u -> v) of h_l[u] / sqrt(d[u] d[v])`.
+
+    `h_0`, the embeddings of users and items, are those of the model that it is part of. The score
+    of a user and an item is the dot product of their rows (equation 10).
 
     The graph is bipartite, from users to items, with a `Bipartite` of their embeddings; each layer
     then runs both ways. Or it is one graph of users and, behind them, items, with an edge both ways
     for each interaction.
 
-    Where we differ: weights of the edges may be given; degrees are then their sums. As in the
-    authors' code, `dropout` acts on what a layer computes, and `normalize` divides each row of
-    `h_1, ..., h_L` in z by its L2 norm.
+    Where we differ: weights of the edges may be given; degrees are then their sums, and a vertex
+    weighs 1 in its own mean. As in the authors' code, `dropout` acts on what a layer computes, and
+    `normalize` divides each row of `h_1, ..., h_L` in z by its L2 norm. There is no dropout of
+    edges, which is in both (section 3.4.2).
 
     Args:
         in_features: F.
         hidden: the width of each layer, as in `[64, 64, 64]`.
+        form: "code" or "paper".
         dropout: rate, from 0 to 1, where a `key` is given.
         negative_slope: of the leaky ReLU.
         normalize: divide the rows by their L2 norms.
         rngs: draws the weights.
 
     Raises:
-        LayerError: a size, number, flag or `rngs` is no such value.
+        LayerError: a size, number, form, flag or `rngs` is no such value.
     """
 
     def __init__(
@@ -54,6 +69,7 @@ class NGCF(nnx.Module):
         in_features: int,
         hidden: Sequence[int],
         *,
+        form: str = "code",
         dropout: float = 0.0,
         negative_slope: float = 0.2,
         normalize: bool = False,
@@ -61,6 +77,7 @@ class NGCF(nnx.Module):
     ):
         check_sizes("NGCF", in_features=in_features)
         _check_widths(hidden)
+        check_choice("NGCF", "form", form, FORMS)
         check_rate("NGCF", dropout)
         check_numbers("NGCF", negative_slope=negative_slope)
         check_flags("NGCF", normalize=normalize)
@@ -68,11 +85,12 @@ class NGCF(nnx.Module):
         widths = [in_features, *hidden]
         self.own, self.both = (
             nnx.List(
-                nnx.Linear(i, o, use_bias=False, kernel_init=glorot, rngs=rngs)
+                nnx.Linear(i, o, use_bias=form == "code", kernel_init=glorot, rngs=rngs)
                 for i, o in itertools.pairwise(widths)
             )
             for _ in range(2)
         )
+        self.form = form
         self.dropout = dropout
         self.negative_slope = negative_slope
         self.normalize = normalize
@@ -100,7 +118,7 @@ class NGCF(nnx.Module):
         """
         check_whole(graph, "NGCF")
         check_weights(edges, "NGCF")
-        h, at = degree_factors("NGCF", graph, x, edges, 0)
+        h, at = degree_factors("NGCF", graph, x, edges, int(self.form == "code"))
         found = [h]
         for level in range(len(self.own)):
             keys = iter(jax.random.split(jax.random.fold_in(key, level)) if key is not None else [])
@@ -116,11 +134,20 @@ class NGCF(nnx.Module):
     @gnnjit.layer(static_argnames=("level", "weighted"))
     def propagate(self, v: Any, e: Any, *, level: int, weighted: bool, key: Any) -> jax.Array:
         """One layer, of features with the vertices' factors: `[F']` of `hidden[level]`."""
-        own, _ = v
-        near = neighbours(v, e.src, e.data if weighted else None)
-        out = self.own[level](own + near) + self.both[level](own * near)
-        out = jax.nn.leaky_relu(out, self.negative_slope)
+        own, at = v
+        first, second = self.own[level], self.both[level]
+        if self.form == "code":
+            at = at if weighted else jax.lax.stop_gradient(at)
+            u, _ = e.src
+            mean = at * (at * (own + gnnjit.sum(e.data * u if weighted else u)))
+            out = self._leaky(first(mean)) + self._leaky(second(mean * own))
+        else:
+            near = neighbours(v, e.src, e.data if weighted else None)
+            out = self._leaky(first(own + near) + second(own * near))
         return out if key is None else gnnjit.dropout(out, self.dropout, key)
+
+    def _leaky(self, x: jax.Array) -> jax.Array:
+        return jax.nn.leaky_relu(x, self.negative_slope)
 
 
 def _unit(rows: jax.Array) -> jax.Array:

@@ -164,11 +164,19 @@ def light_gcn(
 
 
 def ngcf(m: Any, src: np.ndarray, dst: np.ndarray, x: jax.Array, edges: Any = None) -> jax.Array:
-    """Wang et al., equation 7."""
+    """Wang et al., equation 7, and the authors' code."""
+    weights = jnp.zeros((NUM_NODES, NUM_NODES)).at[dst, src].add(1.0 if edges is None else edges)
+    with_own = weights + jnp.eye(NUM_NODES)
+    mean = with_own / with_own.sum(1, keepdims=True)
     found = [x]
     for own, both in zip(m.own, m.both, strict=True):
-        near = normalized(src, dst, edges, own=False) @ x
-        x = jax.nn.leaky_relu(linear(own, near + x) + linear(both, near * x), 0.2)
+        if m.form == "code":
+            near = mean @ x
+            first, second = linear(own, near), linear(both, near * x)
+            x = jax.nn.leaky_relu(first, 0.2) + jax.nn.leaky_relu(second, 0.2)
+        else:
+            near = normalized(src, dst, edges, own=False) @ x
+            x = jax.nn.leaky_relu(linear(own, near + x) + linear(both, near * x), 0.2)
         square = (x * x).sum(1, keepdims=True)
         safe = jnp.sqrt(jnp.where(square > 0, square, 1))
         found.append(x / safe if m.normalize else x)

@@ -79,7 +79,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "lightgcn": (lambda i, o, rngs: LightGCN(2, weights=[0.5, 2.0, -1.0]), formulas.light_gcn),
     "lightgcn-mean": (lambda i, o, rngs: LightGCN(), formulas.light_gcn),
     "ngcf": (_ngcf, formulas.ngcf),
-    "ngcf-normalized": (partial(_ngcf, normalize=True), formulas.ngcf),
+    "ngcf-paper": (partial(_ngcf, form="paper", normalize=True), formulas.ngcf),
 }  # fmt: skip
 
 
@@ -235,6 +235,7 @@ WITH_EDGES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[int, .
     "gcn": (GCN, formulas.gcn, ()),
     "lightgcn": (lambda i, o, rngs: LightGCN(2), formulas.light_gcn, ()),
     "ngcf": (_ngcf, formulas.ngcf, ()),
+    "ngcf-paper": (partial(_ngcf, form="paper"), formulas.ngcf, ()),
     "sage-mean": (SAGE, formulas.sage, ()),
     "sage-max": (partial(SAGE, aggregator="max"), formulas.sage, ()),
     "sage-pool": (partial(SAGE, aggregator="pool"), formulas.sage, ()),

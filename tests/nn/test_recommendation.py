@@ -99,6 +99,10 @@ MISTAKES = {
     "a width": (
         lambda: NGCF(F, [64, 0], rngs=nnx.Rngs(0)), f"nn.NGCF: hidden[1] is 0, {WIDTH}",
     ),
+    "a form": (
+        lambda: NGCF(F, [2], form="mean", rngs=nnx.Rngs(0)),
+        "nn.NGCF: form is 'mean', expected one of 'code', 'paper': pass one of them",
+    ),
     "one array for both": (
         lambda: LightGCN(1)(BETWEEN, X[:ITEMS]),
         "nn.LightGCN: the graph has 6 sources and 4 destinations, but x is one array, expected one "

@@ -43,6 +43,25 @@ class Emitter(Codegen):
             assert (np.diff(run) == 1).all(), "a chunk must be contiguous in memory"
             yield int(run[0]), run.size
 
+    def allocate(self, size: ir.Value) -> ir.Value:
+        """So many bytes. Where there are none the process ends and says why: another thread may
+        wait for this one, and no call can fail for it."""
+        memory = self.call("malloc", PTR, [size])
+        with self.when(self.b.icmp_unsigned("==", memory, ir.Constant(PTR, None))):
+            self.call("perror", ir.VoidType(), [self._text("gnnjit: memory of a CPU kernel")])
+            self.call("abort", ir.VoidType(), [])
+        return memory
+
+    def _text(self, text: str) -> ir.Value:
+        name = "text: " + text
+        known = self.module.globals.get(name)
+        if known is None:
+            content = bytearray(text.encode() + b"\0")
+            value = ir.Constant(ir.ArrayType(I8, len(content)), content)
+            known = ir.GlobalVariable(self.module, value.type, name)
+            known.linkage, known.global_constant, known.initializer = "internal", True, value
+        return self.b.inttoptr(self.b.ptrtoint(known, I64), PTR)
+
     # -- control flow -----------------------------------------------------------------------
 
     @contextlib.contextmanager

@@ -110,7 +110,7 @@ class FeatureBlocks(TraversalCode):
         b, m = self.b, self.m
         with m.when(b.icmp_unsigned("==", b.load(memory, typ=PTR), ir.Constant(PTR, None))):
             size = b.mul(self.word(Word.SOURCES), I64(self.spec.copied_bytes))
-            b.store(m.call("malloc", PTR, [b.add(size, I64(LINE))]), memory)
+            b.store(m.allocate(b.add(size, I64(LINE))), memory)
         address = b.add(b.load(memory, typ=I64), I64(LINE - 1))
         return b.inttoptr(b.and_(address, I64(-LINE)), PTR)
 

@@ -246,7 +246,7 @@ class Handler(Frame, FeatureBlocks):
         head = -(-8 * (Word.POINTERS + spec.arrays + blocks) // 64) * 64
         copies = sum(-(-m.bytes // 64) * 64 for _, m in spec.packed.values())
         size = b.add(I64(head + copies), b.mul(row_tasks, I64(self.record)))
-        self.read_job(self.m.call("malloc", PTR, [size]))
+        self.read_job(self.m.allocate(size))
         values = {
             Word.NEXT: I64(0),
             Word.DONE: I64(0),

@@ -115,7 +115,7 @@ class RowProducts(Handler):
         low = b.mul(task, I64(self.piece))
         high = m.smaller(b.add(low, I64(self.piece)), self.slots)
         item, room = self.dtype.itemsize, self.sums.gathered
-        memory = m.call("malloc", PTR, [I64(NEAR * item * sum(room.values()))]) if room else None
+        memory = m.allocate(I64(NEAR * item * sum(room.values()))) if room else None
         talls = self._records(task)
         for products in talls:
             products.clear()

@@ -216,7 +216,7 @@ class TiledEdges(GrowingSums):
         pairs = [(a, p) for a in self.outers for p in self.spec.outers[a.output]]
         each = sum((p.left.size + p.right.size) * a.dtype.itemsize for a, p in pairs)
         collected = min(edges, COLLECTED)
-        self.tile_memory = self.m.call("malloc", PTR, [I64(size + each * collected)])
+        self.tile_memory = self.m.allocate(I64(size + each * collected))
         return self.m.offset(self.tile_memory, size, 1), collected
 
     def tiled_edge(self, slot: ir.Value, places: Places) -> None:
