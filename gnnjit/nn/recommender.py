@@ -24,6 +24,8 @@ TEMPERATURE = 0.15
 class Recommender(nnx.Module):
     """An embedding for each user and item, and the layers of LightGCN, NGCF or PinSage over them.
 
+    NGCF has the form of its paper: what is known of its accuracy here is of that one.
+
     The score of a user and an item is the product of their rows of `model(graph)`. With PinSage
     those are the embedding plus `G2 relu(G1 h + g)` of the last layer's `h` (Ying et al. 2018,
     algorithm 2), all of one length, so that scores are cosines over `TEMPERATURE`. Where we differ:
@@ -63,7 +65,7 @@ class Recommender(nnx.Module):
         self.embedding = nnx.Param(draw(rngs.params(), (num_nodes, hidden)))
         if model == "ngcf":
             self.layers: LightGCN | NGCF | nnx.List = NGCF(
-                hidden, [hidden] * layers, dropout=dropout, normalize=True, rngs=rngs
+                hidden, [hidden] * layers, form="paper", dropout=dropout, normalize=True, rngs=rngs
             )
         elif model == "pinsage":
             self.layers = nnx.List(PinSage(hidden, hidden, rngs=rngs) for _ in range(layers))
