@@ -16,7 +16,8 @@ import json
 import pathlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 COST = pathlib.Path(__file__).parents[1] / "cost"
 LAUNCH = 5e-6
@@ -54,8 +55,8 @@ def kinds() -> dict[str, tuple[str, ...]]:
     return module.KINDS
 
 
-def fit(layers: int, passes: int) -> Weights:
-    """The weights of this machine's CPU."""
+def fit(layers: int, passes: int, shipped: Weights) -> Weights:
+    """The weights of this machine's CPU; those of `shipped` for what no layer does."""
     import numpy as np
 
     import gnnjit
@@ -67,9 +68,22 @@ def fit(layers: int, passes: int) -> Weights:
     effort = dataclasses.replace(THOROUGH, layers=layers, passes=passes)
     nothing = CostModel(np.zeros(sum(map(len, kinds().values()))))
     found = calibrate(calibration_points(effort, seed=SEED), effort, prior=nothing)
-    weights = found.model.to_json()
+    weights = with_shipped(found.model.to_json(), [p.work for p in found.points], shipped)
     weights["memory"]["fresh"] = seconds_of_new_byte()
     return weights
+
+
+def with_shipped(weights: Weights, works: Sequence[Mapping[str, Any]], shipped: Weights) -> Weights:
+    """The weights, with those of `shipped` for features that no work has: what was not measured
+    would cost nothing."""
+    found = {}
+    for kind, features in kinds().items():
+        measured = [any(values) for values in zip(*(w[kind] for w in works), strict=True)]
+        found[kind] = {
+            name: (weights if known else shipped).get(kind, {}).get(name, 0.0)
+            for name, known in zip(features, measured, strict=True)
+        }
+    return found
 
 
 FRESH = """
@@ -106,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     path, known = COST / "weights.json", kinds()
     cpu: Weights = json.loads(path.read_text(encoding="utf-8"))["cpu"]
     if args.layers:
-        cpu = fit(args.layers, args.passes)
+        cpu = fit(args.layers, args.passes, cpu)
     shipped = {
         name: {k: {f: float(f"{w.get(k, {}).get(f, 0):.4g}") for f in known[k]} for k in known}
         for name, w in (("cpu", cpu), ("gpu", H200))
