@@ -16,8 +16,7 @@ import json
 import pathlib
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 COST = pathlib.Path(__file__).parents[1] / "cost"
 LAUNCH = 5e-6
@@ -55,10 +54,17 @@ def kinds() -> dict[str, tuple[str, ...]]:
     return module.KINDS
 
 
-def fit(layers: int, passes: int, shipped: Weights) -> Weights:
-    """The weights of this machine's CPU; those of `shipped` for what no layer does."""
-    import numpy as np
+def completed(weights: Weights) -> Weights:
+    """The weights of all features there are, 0 for new ones."""
+    return {
+        kind: {f: weights.get(kind, {}).get(f, 0.0) for f in features}
+        for kind, features in kinds().items()
+    }
 
+
+def fit(layers: int, passes: int, shipped: Weights) -> Weights:
+    """The weights of this machine's CPU; those that were shipped for what no layer does, which
+    would cost nothing otherwise."""
     import gnnjit
     from gnnjit.calibration.points import calibration_points
     from gnnjit.cost.calibrate import THOROUGH, calibrate
@@ -66,24 +72,11 @@ def fit(layers: int, passes: int, shipped: Weights) -> Weights:
 
     assert gnnjit.keep_memory(), "without it, times depend on what was freed before"
     effort = dataclasses.replace(THOROUGH, layers=layers, passes=passes)
-    nothing = CostModel(np.zeros(sum(map(len, kinds().values()))))
-    found = calibrate(calibration_points(effort, seed=SEED), effort, prior=nothing)
-    weights = with_shipped(found.model.to_json(), [p.work for p in found.points], shipped)
+    prior = CostModel.from_json(completed(shipped))
+    found = calibrate(calibration_points(effort, seed=SEED), effort, prior=prior)
+    weights = found.model.to_json()
     weights["memory"]["fresh"] = seconds_of_new_byte()
     return weights
-
-
-def with_shipped(weights: Weights, works: Sequence[Mapping[str, Any]], shipped: Weights) -> Weights:
-    """The weights, with those of `shipped` for features that no work has: what was not measured
-    would cost nothing."""
-    found = {}
-    for kind, features in kinds().items():
-        measured = [any(values) for values in zip(*(w[kind] for w in works), strict=True)]
-        found[kind] = {
-            name: (weights if known else shipped).get(kind, {}).get(name, 0.0)
-            for name, known in zip(features, measured, strict=True)
-        }
-    return found
 
 
 FRESH = """
@@ -117,12 +110,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--layers", type=int, default=0, help="to be measured (default: none)")
     parser.add_argument("--passes", type=int, default=4, help="over the layers (default: 4)")
     args = parser.parse_args(argv)
-    path, known = COST / "weights.json", kinds()
+    path = COST / "weights.json"
     cpu: Weights = json.loads(path.read_text(encoding="utf-8"))["cpu"]
     if args.layers:
         cpu = fit(args.layers, args.passes, cpu)
     shipped = {
-        name: {k: {f: float(f"{w.get(k, {}).get(f, 0):.4g}") for f in known[k]} for k in known}
+        name: {k: {f: float(f"{x:.4g}") for f, x in row.items()} for k, row in completed(w).items()}
         for name, w in (("cpu", cpu), ("gpu", H200))
     }
     path.write_text(json.dumps(shipped, indent=1) + "\n", encoding="utf-8")

@@ -48,8 +48,8 @@ class NGCF(nnx.Module):
 
     Where we differ: weights of the edges may be given; degrees are then their sums, and a vertex
     weighs 1 in its own mean. As in the authors' code, `dropout` acts on what a layer computes, and
-    `normalize` divides each row of `h_1, ..., h_L` in z by its L2 norm. There is no dropout of
-    edges, which is in both (section 3.4.2).
+    `normalize` divides each row of `h_1, ..., h_L` in z by its L2 norm. The paper and the code
+    drop edges too (section 3.4.2); here none are dropped. Biases start at 0, in the code at random.
 
     Args:
         in_features: F.

@@ -24,7 +24,7 @@ TEMPERATURE = 0.15
 class Recommender(nnx.Module):
     """An embedding for each user and item, and the layers of LightGCN, NGCF or PinSage over them.
 
-    NGCF has the form of its paper, of which the accuracy on Gowalla is known.
+    NGCF's layers have the paper's form, not that of its authors' code.
 
     The score of a user and an item is the product of their rows of `model(graph)`. With PinSage
     those are the embedding plus `G2 relu(G1 h + g)` of the last layer's `h` (Ying et al. 2018,

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from gnnjit.calibration.ship_weights import with_shipped
+import json
+
+import numpy as np
+import pytest
+
+import gnnjit
+from gnnjit.calibration import points, ship_weights
+from gnnjit.cost import calibrate as calibration
+from gnnjit.cost.calibrate import Point, Prepared
 from gnnjit.cost.kinds import KINDS
 from gnnjit.cost.model import Work
 
 
-def table(value: float) -> dict[str, dict[str, float]]:
-    return {kind: dict.fromkeys(features, value) for kind, features in KINDS.items()}
+def test_new_features_cost_nothing() -> None:
+    found = ship_weights.completed({"matmul": {"flops": 2.0, "forgotten": 1.0}})
+    assert {kind: tuple(row) for kind, row in found.items()} == KINDS
+    assert found["matmul"] == {**dict.fromkeys(KINDS["matmul"], 0.0), "flops": 2.0}
 
 
-def test_what_was_not_measured_keeps_its_weight() -> None:
-    works = [Work.of("chunks", count=3), Work.of("matmul", flops=1e9, count=0)]
-    wanted = table(1.0)
-    wanted["chunks"]["count"] = wanted["matmul"]["flops"] = 2.0
-    assert with_shipped(table(2.0), works, table(1.0)) == wanted
-
-
-def test_a_new_feature_that_was_not_measured_costs_nothing() -> None:
-    found = with_shipped(table(2.0), [Work.of("matmul", flops=1)], {})
-    assert found["matmul"]["flops"] == 2.0
-    assert found["chunks"] == dict.fromkeys(KINDS["chunks"], 0.0)
+def test_what_was_not_measured_keeps_its_weight(monkeypatch) -> None:
+    work = Work.of("call", calls=1)
+    only = Point("a call", lambda: Prepared([work], lambda: [lambda: None]))
+    monkeypatch.setattr(points, "calibration_points", lambda *_, **__: [only])
+    monkeypatch.setattr(calibration.timing, "readings", lambda *_, **__: np.ones((1, 1)))
+    monkeypatch.setattr(calibration.timing, "compared", lambda _: [2.0])
+    monkeypatch.setattr(gnnjit, "keep_memory", lambda: True)
+    monkeypatch.setattr(ship_weights, "seconds_of_new_byte", lambda: 0.5)
+    shipped = json.loads((ship_weights.COST / "weights.json").read_text())["cpu"]
+    found = ship_weights.fit(1, 1, shipped)
+    assert found["call"]["calls"] == pytest.approx(2, rel=0.01)
+    assert found["chunks"] == shipped["chunks"]
+    assert found["memory"]["fresh"] == 0.5

@@ -44,8 +44,8 @@ class Emitter(Codegen):
             yield int(run[0]), run.size
 
     def allocate(self, size: ir.Value) -> ir.Value:
-        """So many bytes. Where there are none the process ends and says why: another thread may
-        wait for this one, and no call can fail for it."""
+        """So many bytes of the heap. Without them the process says why and ends: other threads may
+        wait for this one, so that it cannot return an error."""
         memory = self.call("malloc", PTR, [size])
         with self.when(self.b.icmp_unsigned("==", memory, ir.Constant(PTR, None))):
             self.call("perror", ir.VoidType(), [self._text("gnnjit: memory of a CPU kernel")])
