@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from gnnjit.training.config import TrainConfig
@@ -14,11 +15,9 @@ _NEVER = ("bias", "scale", "eps")
 
 
 def make_optimizer(config: TrainConfig) -> optax.GradientTransformation:
-    """Adam or AdamW at the configured rate, with decay on the weights that `decay` names."""
-    rate: Any = config.lr
-    if config.halve_every:
-        steps = config.halve_every * config.steps_per_epoch
-        rate = optax.exponential_decay(rate, steps, 0.5, staircase=True)
+    """Adam or AdamW at the configured rate, with decay on the weights that `decay` names; `halved`
+    lowers the rate."""
+    rate = config.lr
     clip = [optax.clip_by_global_norm(config.clip)] if config.clip else []
     if config.decay == "batch":  # it is in the loss
         return optax.chain(*clip, optax.adam(rate))
@@ -27,6 +26,14 @@ def make_optimizer(config: TrainConfig) -> optax.GradientTransformation:
         return optax.chain(*clip, optax.adamw(rate, weight_decay=config.weight_decay, mask=mask))
     penalty = optax.add_decayed_weights(config.weight_decay, mask=mask)
     return optax.chain(*clip, penalty, optax.adam(rate))
+
+
+def halved(updates: Any, epoch: jax.Array, config: TrainConfig) -> Any:
+    """The updates of an epoch, counted from 0, at its rate: both optimizers are linear in it. How
+    many steps an epoch has, only its batches know."""
+    if not config.halve_every:
+        return updates
+    return jax.tree.map(lambda u: jnp.ldexp(u, -(epoch // config.halve_every)), updates)
 
 
 def decayed(params: Any, *, decay: str) -> Any:

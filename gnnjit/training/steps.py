@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding
 
 from gnnjit.training.config import TrainConfig
 from gnnjit.training.metrics import Sums
-from gnnjit.training.optimizers import make_optimizer
+from gnnjit.training.optimizers import halved, make_optimizer
 from gnnjit.training.processes import check_program, one_cost_model
 from gnnjit.training.sharded import on_one_device, replicated
 from gnnjit.training.tasks import Batch, Task
@@ -71,6 +71,7 @@ class ModelFunctions:
         `axis`: of a mesh, along which each device has a batch of its own; an update is then called
         within `jax.shard_map`, and is that of the union of the batches."""
         self._build, self._everywhere, self._axis = build, everywhere, axis
+        self._config = config
         self._optimizer = make_optimizer(config)
         self._training, *_ = _split(build(nnx.Rngs(0)), training=True)
         self._evaluating, *_ = _split(build(nnx.Rngs(0)), training=False)
@@ -112,7 +113,7 @@ class ModelFunctions:
         return CompiledSteps(update, evaluate, seconds, temp_bytes(update, evaluate))
 
     def _make_update(self) -> Callable[..., tuple[TrainState, jax.Array]]:
-        optimizer, axis = self._optimizer, self._axis
+        optimizer, axis, config = self._optimizer, self._axis, self._config
 
         def together(x: jax.Array) -> jax.Array:
             return x if axis is None else jax.lax.psum(x, axis)
@@ -137,6 +138,7 @@ class ModelFunctions:
             if axis is not None:
                 buffers = jax.tree.map(lambda leaf: jax.lax.pmean(leaf, axis), buffers)
             updates, opt = optimizer.update(grads, state.opt, state.params)
+            updates = halved(updates, epoch, config)
             return TrainState(optax.apply_updates(state.params, updates), buffers, opt), loss
 
         return update

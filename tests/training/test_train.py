@@ -6,15 +6,19 @@ import json
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from gnnjit.data import communities, karate
+from gnnjit.data import LinkDataset, communities, karate
 from gnnjit.training import TrainConfig, TrainError, train
 from gnnjit.training.config import resolve
 from gnnjit.training.loop import Epoch, Stopping
-from gnnjit.training.optimizers import decayed, make_optimizer
+from gnnjit.training.models import builder
+from gnnjit.training.optimizers import decayed
+from gnnjit.training.recommendation import RecommendationTask
+from gnnjit.training.steps import ModelFunctions
 
 
 class Tiny(nnx.Module):
@@ -217,16 +221,25 @@ def test_decay_spares_biases(decay, wanted):
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
-def test_rate_halves(optimizer):
-    config = TrainConfig(
-        optimizer=optimizer, weight_decay=0.0, lr=0.1, halve_every=2, steps_per_epoch=3
-    )
-    made = make_optimizer(config)
-    params = {"w": jax.numpy.ones(1)}
-    state, steps = made.init(params), []
-    for _ in range(13):
-        updates, state = made.update({"w": jax.numpy.ones(1)}, state, params)
-        steps.append(float(-updates["w"][0]))
-    assert steps[0] == pytest.approx(0.1, rel=1e-3)
-    assert steps[6] == pytest.approx(0.05, rel=1e-3)
-    assert steps[12] == pytest.approx(0.025, rel=1e-3)
+def test_rate_halves_with_epochs(optimizer):
+    """However many steps an epoch has: those of a recommendation are not in the configuration."""
+    links = np.stack([np.arange(40) % 8, np.zeros(40), 8 + np.arange(40) % 5], axis=1)
+    data = LinkDataset("tastes", 13, links.astype(np.int32), links[:0].astype(np.int32),
+                       links[:0].astype(np.int32), num_users=8)  # fmt: skip
+    config = TrainConfig(model="lightgcn", layers=1, hidden=4, optimizer=optimizer, lr=0.1,
+                         weight_decay=0.0, decay="batch" if optimizer == "adam" else "all",
+                         batch_size=10, halve_every=2)  # fmt: skip
+    task = RecommendationTask(data, config)
+    build = builder(data, config, "recommendation")
+    functions = [ModelFunctions(build, c) for c in (config, config.replace(halve_every=0))]
+    start = functions[0].initial(0)
+    for epoch, share in ((0, 1), (1, 1), (2, 0.5), (3, 0.5), (4, 0.25)):
+        for index, batch in enumerate(task.train_batches(0, epoch)):
+            counts = np.int32(0), np.int32(epoch), np.int32(index)
+            moved = [
+                jax.tree.map(jnp.subtract, f.update(start, batch, *counts)[0].params, start.params)
+                for f in functions
+            ]
+            for ours, whole in zip(*map(jax.tree.leaves, moved), strict=True):
+                np.testing.assert_allclose(ours, share * whole, rtol=1e-4, atol=1e-7)
+        assert index == 3
