@@ -22,7 +22,15 @@ from gnnjit.planner.plan import Alternative
 from gnnjit.planner.search import force, plan, weigh
 from gnnjit.system.autotuning import autotuning
 
-MODELS = ("gcn", "sage", "gin", "gat", "gat4", "gated", "mlp")
+MODELS = {
+    "gcn": 2, "sage": 2, "gin": 2, "gat": 2, "gat4": 2, "gated": 2, "mlp": 2, "norm": 2,
+    "bessel": 1,
+}  # fmt: skip
+"""Names, and how often each is drawn. mlp, norm: edge networks; bessel: a function that CPU kernels
+have no code for, so that it runs in chunks of edges."""
+
+NETWORKS = ("mlp", "norm")
+_SHARES = np.array([*MODELS.values()]) / sum(MODELS.values())
 DIRECTIONS = ("inference", "first layer", "inner layer")
 """Forward alone; with the gradients of the parameters; with those of the features too."""
 
@@ -48,7 +56,7 @@ class Case:
 def random_case(rng: np.random.Generator, most_bytes: float = 1.5e8) -> Case:
     """Sizes are log-uniform; no array of vertices has more than `most_bytes`."""
     while True:
-        model = str(rng.choice(MODELS))
+        model = str(rng.choice([*MODELS], p=_SHARES))
         vertices = int(2 ** rng.uniform(10, 17))
         edges = int(vertices * 2 ** rng.uniform(1, 5.5))
         f_in, f_out = (int(2 ** rng.uniform(3, 9)) for _ in range(2))
@@ -62,8 +70,8 @@ def random_case(rng: np.random.Generator, most_bytes: float = 1.5e8) -> Case:
             bool(rng.random() < 0.5), int(rng.integers(1 << 30)),
         )  # fmt: skip
         widest = max(f_in * heads, f_out)
-        product = edges * f_out**2 if model == "mlp" else 0
-        if vertices * widest * 4 <= most_bytes and edges * widest <= 4e8 and product <= 1e9:
+        product = edges * f_out**2 if model in NETWORKS else 0
+        if vertices * widest * 4 <= most_bytes and edges * widest <= 4e8 and product <= 3e9:
             return case
 
 
@@ -108,7 +116,17 @@ def layer_of(model: str) -> Callable[..., Any]:
         hidden = jax.nn.relu(e.src[0] @ p["w"] + v[0] @ p["own"])
         return gnnjit.sum(jax.nn.relu(hidden @ p["w2"])) + p["b"]
 
-    fn = {"gcn": gcn, "sage": sage, "gin": gin, "gated": gated, "mlp": mlp}.get(model, gat)
+    def norm(v: Any, e: Any, p: Any) -> Any:
+        h = jax.nn.silu(e.src[0] @ p["w"] + v[0] @ p["own"] + p["b"]) @ p["w2"]
+        return gnnjit.sum(jax.nn.standardize(h) + e.src[0] @ p["w"])
+
+    def bessel(v: Any, e: Any, p: Any) -> Any:
+        return gnnjit.sum(jax.scipy.special.i0e(e.src[0] @ p["w"] - v[0] @ p["own"])) @ p["w2"]
+
+    fn = {
+        "gcn": gcn, "sage": sage, "gin": gin, "gated": gated, "mlp": mlp, "norm": norm,
+        "bessel": bessel,
+    }.get(model, gat)  # fmt: skip
     return gnnjit.layer(fn)
 
 
@@ -121,6 +139,7 @@ def parameters(case: Case) -> dict[str, jax.Array]:
     }  # fmt: skip
     used = {
         "gcn": "w b", "sage": "own w b", "gin": "w b w2", "gated": "w own w2", "mlp": "w own w2 b",
+        "norm": "w own w2 b", "bessel": "w own w2",
     }  # fmt: skip
     names = used.get(case.model, "w a_src a_dst b").split()
     return {k: jnp.asarray(rng.normal(size=shapes[k]) / 8, jnp.float32) for k in names}

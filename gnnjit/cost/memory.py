@@ -6,7 +6,7 @@ import dataclasses
 
 from gnnjit.cost.machine import Machine
 from gnnjit.cost.sketch import EdgeNode, Sketch, SketchedTraversal
-from gnnjit.cost.work import bytes_of, is_large_product
+from gnnjit.cost.work import bytes_of, goes_in_chunks, is_large_product
 from gnnjit.ir.space import Space
 
 CHUNK_SCALARS = 1 << 20
@@ -18,7 +18,6 @@ CHUNK_SCALARS_ON_GPU = 1 << 26
 CHUNK_SCALARS_STAGED = 1 << 30
 """Of edges that are multiplied with matrices there, all at once if they are no more."""
 
-_KERNELS = ("cpu", "cuda", "gpu")
 _LARGER = 1.02
 _SMALL = 1 << 16
 """What padding between buffers, small constants and values of one row add: a share, and bytes."""
@@ -47,7 +46,7 @@ def scratch_of(sketch: Sketch, machine: Machine, limit: int | None, results: int
         nodes = t.nodes()
         total += sum(n.bytes for n in nodes if n.place is Space.SHARED)
         total += _stored(t, nodes, sketch.sizes.edges, limit)
-        if _goes_in_chunks(nodes, machine):
+        if goes_in_chunks(nodes, machine):
             held, chunk = _chunk(t, nodes, machine, sketch.sizes.edges, limit)
             total += held
             steps += -(-sketch.sizes.edges // chunk)
@@ -61,14 +60,6 @@ def _stored(t: SketchedTraversal, nodes: list[EdgeNode], edges: int, limit: int 
     values = {n for n, into in t.outputs if into is Space.SRC}
     kept = limit is None or edges * sum(n.width for n in values) <= limit
     return float(edges * sum(n.bytes for n in values)) if kept else 0.0
-
-
-def _goes_in_chunks(nodes: list[EdgeNode], machine: Machine) -> bool:
-    """No kernel takes large products and half precision; some platforms have no kernels."""
-    if machine.platform not in _KERNELS or any(n.itemsize == 2 for n in nodes):
-        return True
-    return any(n.op == "dot_general" and n.place is Space.EDGE
-               and n.width * n.inner > machine.product for n in nodes)  # fmt: skip
 
 
 def _chunk(

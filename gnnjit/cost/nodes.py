@@ -136,7 +136,8 @@ def _share(tape: Tape[P], node: Node[P], k: int, ct: Node[P]) -> Node[P]:
     if rule == "select":
         parts = [node.inputs[0], ct, node.inputs[1 + k]]
         return tape.add("select_n", TABLE["select_n"], parts, ct.width, ct.itemsize)
-    x, slope = node.inputs[k], OpCost("smooth", max(2.0, node.cost.arithmetic))
+    x, cost = node.inputs[k], node.cost
+    slope = OpCost("smooth", max(2.0, cost.arithmetic), in_kernels=cost.in_kernels)
     width = max(x.width, node.width)
     derivative = tape.add("slope", slope, [x, node], width, node.itemsize)
     if node.op == "custom_jvp_call" and not node.cost.transcendental:  # `relu` and its like

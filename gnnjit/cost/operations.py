@@ -27,11 +27,22 @@ class OpCost:
         `select`, `sum` (within an element), `dot`, `smooth` (times a derivative made of operand and
         result), `none`.
     arithmetic, transcendental: instructions, and evaluations of exp, log and their like.
+    in_kernels: whether CPU kernels have code for it; XLA does it in chunks of edges otherwise.
     """
 
     rule: str
     arithmetic: float = 0.0
     transcendental: float = 0.0
+    in_kernels: bool = True
+
+
+_XLA_ALONE = (
+    "bessel_i0e bessel_i1e lgamma digamma polygamma zeta erf_inv igamma igammac igamma_grad_a "
+    "random_gamma_grad regularized_incomplete_beta nextafter real imag clz reduce_xor "
+    "reduce_precision argmax argmin sort cumsum cumprod cummax cummin "
+    "random_bits random_wrap random_unwrap threefry2x32"
+)
+"""What CPU kernels have no code for."""
 
 
 def _table() -> dict[str, OpCost]:
@@ -53,13 +64,16 @@ def _table() -> dict[str, OpCost]:
         OpCost("smooth", 16): "polynomial",
         OpCost("smooth", 0, 1): "exp exp2 expm1 log log1p log2 tanh logistic erf erfc sin cos tan "
         "sinh cosh asin acos atan asinh acosh atanh cbrt",
-        OpCost("smooth", 0, 2): "pow atan2 erf_inv lgamma digamma",
+        OpCost("smooth", 0, 2): "pow atan2 erf_inv lgamma digamma bessel_i0e bessel_i1e",
+        OpCost("smooth", 0, 20): "igamma igammac igamma_grad_a random_gamma_grad polygamma zeta "
+        "regularized_incomplete_beta",
         OpCost("none", 1): "eq ne lt le gt ge and or not xor is_finite shift_left "
         "shift_right_logical shift_right_arithmetic bitcast_convert_type population_count "
         "argmax argmin reduce_and reduce_or reduce_xor sort random_bits random_wrap "
         "random_unwrap threefry2x32 clz mulhi",
     }
-    return {name: cost for cost, names in rows.items() for name in names.split()}
+    table = {name: cost for cost, names in rows.items() for name in names.split()}
+    return table | {n: dataclasses.replace(table[n], in_kernels=False) for n in _XLA_ALONE.split()}
 
 
 TABLE = _table()
@@ -93,4 +107,5 @@ def _inside(op: Any) -> OpCost:
             "gnnjit/cost/operations.py"
         )
     arithmetic = sum(TABLE[n].arithmetic for n in names)
-    return OpCost("smooth", arithmetic, sum(TABLE[n].transcendental for n in names))
+    functions = sum(TABLE[n].transcendental for n in names)
+    return OpCost("smooth", arithmetic, functions, all(TABLE[n].in_kernels for n in names))

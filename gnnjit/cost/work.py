@@ -16,6 +16,8 @@ from gnnjit.cost.temporaries import array_bytes, temporaries
 from gnnjit.ir.large_products import MATRIX
 from gnnjit.ir.space import Space
 
+_KERNELS = ("cpu", "cuda", "gpu")
+
 
 def work_of(sketch: Sketch, machine: Machine) -> Work:
     """All the work of a sketch."""
@@ -142,9 +144,7 @@ class _Counter:
             n = self.sketch.sizes[node.place]
             moved = n * (node.bytes + sum(i.bytes for i in node.inputs if i.place == node.place))
             self.add("elementwise", count=1, bytes=moved)
-        product = any(n.op == "dot_general" and n.width * n.inner > self.machine.product
-                      for n in nodes.computed)  # fmt: skip
-        if product:
+        if goes_in_chunks(nodes.computed, self.machine):
             self.chunks(t, nodes)
         else:
             self.kernel(t, nodes)
@@ -290,6 +290,17 @@ def _column_groups(columns: int) -> int:
 def is_large_product(node: EdgeNode) -> bool:
     """Whether it is one product for a tile of edges, as fast as one of vertices."""
     return node.op == "dot_general" and node.width * node.inner >= MATRIX
+
+
+def goes_in_chunks(nodes: Iterable[EdgeNode], machine: Machine) -> bool:
+    """Whether no kernel takes a traversal with these nodes."""
+    if machine.platform not in _KERNELS:
+        return True
+    on_edges = [n for n in nodes if n.place is Space.EDGE]
+    if machine.platform == "cpu" and not all(n.cost.in_kernels for n in on_edges):
+        return True
+    products = (n.width * n.inner for n in on_edges if n.op == "dot_general")
+    return any(p > machine.product for p in products)
 
 
 def _product(node: EdgeNode, vector: int) -> int:

@@ -222,9 +222,8 @@ def test_quick_and_thorough_exclude_each_other(gnnjit):
 @pytest.mark.once
 def test_the_grid_measures_every_kind():
     found = {kind for p in calibration_points() for work in p.prepare().works for kind in work}
-    # Kernels take every layer on a CPU: passes over chunks keep the weights that are shipped.
-    apart = {"memory", "chunks"}
-    assert found | apart == set(KINDS), "arrays of a calibration are too small for that one"
+    missing = set(KINDS) - found - {"memory"}
+    assert not missing, "arrays of a calibration are too small for that, or no layer does it"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import gnnjit
 from gnnjit.cost.kinds import KINDS
 from gnnjit.cost.machine import machine_of
 from gnnjit.cost.model import Work
+from gnnjit.cost.operations import TABLE
 from gnnjit.cost.sketch import GraphSizes, sketch
 from gnnjit.cost.work import _column_groups, work_of
 from gnnjit.passes.pipeline import Choices
@@ -102,6 +103,20 @@ def test_products_on_tiles_of_edges() -> None:
     assert features(found, "traversal")["products"] == 0
     on_vertices = 2 * N * 8 * 128  # `v` and `e.src` are one array
     assert features(found, "matmul")["flops"] == on_vertices + 2 * E * 128 * 96
+
+
+def test_a_function_that_kernels_lack_goes_in_chunks() -> None:
+    layer = gnnjit.layer(lambda v, e: gnnjit.sum(jax.scipy.special.i0e(e.src + v)))
+    assert features(work(layer, [(N, 8)]), "chunks")["functions"] == 2 * E * 8
+    assert "traversal" not in work(layer, [(N, 8)])
+
+
+def test_what_kernels_lack() -> None:
+    pytest.importorskip("llvmlite", reason="CPU kernels are generated with llvmlite")
+    from gnnjit.lower.cpu import kernel
+
+    emitted = {*kernel.RULES, *kernel.READS, *kernel.SUMS}
+    assert {n for n, cost in TABLE.items() if not cost.in_kernels} == set(TABLE) - emitted
 
 
 def test_numbers_on_edges() -> None:
