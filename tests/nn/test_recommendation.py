@@ -13,6 +13,7 @@ from flax import nnx
 from gnnjit import Bipartite, Graph
 from gnnjit.errors import LayerError
 from gnnjit.nn import GCN, NGCF, LightGCN
+from gnnjit.nn.recommender import Recommender
 from gnnjit.sample import NeighborSampler
 
 USERS, ITEMS, F = 6, 4, 3
@@ -123,3 +124,18 @@ def test_messages(name: str) -> None:
     with pytest.raises(LayerError) as caught:
         call()
     assert str(caught.value) == message
+
+
+def test_ngcf_of_a_recommender_starts_as_means_of_neighbours():
+    """With the second matrices at 0, where LightGCN's layers start too: leaky means of means."""
+    model = Recommender("ngcf", 6, hidden=F, layers=2, rngs=nnx.Rngs(0))
+    for linear in model.layers.both:
+        linear.kernel[...] = jnp.zeros_like(linear.kernel[...])
+    graph = Graph.from_edges([0, 3, 1, 4, 2, 5], [3, 0, 4, 1, 5, 2], num_nodes=6)
+    h = model.embedding[...]
+    assert 0.05 < float(jnp.std(h)) < 0.2
+    wanted = [h]
+    for _ in range(2):
+        h = jax.nn.leaky_relu((h + jnp.roll(h, 3, axis=0)) / 2, 0.2)
+        wanted.append(h / jnp.linalg.norm(h, axis=1, keepdims=True))
+    np.testing.assert_allclose(model(graph), jnp.concatenate(wanted, axis=1), rtol=2e-5, atol=1e-6)
