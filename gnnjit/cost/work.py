@@ -17,6 +17,7 @@ from gnnjit.ir.large_products import MATRIX
 from gnnjit.ir.space import Space
 
 _KERNELS = ("cpu", "cuda", "gpu")
+"""The platforms that have traversal kernels."""
 
 
 def work_of(sketch: Sketch, machine: Machine) -> Work:

@@ -17,20 +17,21 @@ _NEVER = ("bias", "scale", "eps")
 def make_optimizer(config: TrainConfig) -> optax.GradientTransformation:
     """Adam or AdamW at the configured rate, with decay on the weights that `decay` names; `halved`
     lowers the rate."""
-    rate = config.lr
     clip = [optax.clip_by_global_norm(config.clip)] if config.clip else []
     if config.decay == "batch":  # it is in the loss
-        return optax.chain(*clip, optax.adam(rate))
+        return optax.chain(*clip, optax.adam(config.lr))
     mask = functools.partial(decayed, decay=config.decay)
     if config.optimizer == "adamw":
-        return optax.chain(*clip, optax.adamw(rate, weight_decay=config.weight_decay, mask=mask))
+        return optax.chain(
+            *clip, optax.adamw(config.lr, weight_decay=config.weight_decay, mask=mask)
+        )
     penalty = optax.add_decayed_weights(config.weight_decay, mask=mask)
-    return optax.chain(*clip, penalty, optax.adam(rate))
+    return optax.chain(*clip, penalty, optax.adam(config.lr))
 
 
 def halved(updates: Any, epoch: jax.Array, config: TrainConfig) -> Any:
-    """The updates of an epoch, counted from 0, at its rate: both optimizers are linear in it. How
-    many steps an epoch has, only its batches know."""
+    """The optimizer's updates at the rate of `epoch`, which counts from 0: they are proportional to
+    the rate. The optimizer itself counts steps, and does not know how many make an epoch."""
     if not config.halve_every:
         return updates
     return jax.tree.map(lambda u: jnp.ldexp(u, -(epoch // config.halve_every)), updates)

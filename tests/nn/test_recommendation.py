@@ -127,7 +127,7 @@ def test_messages(name: str) -> None:
 
 
 def test_ngcf_of_a_recommender_starts_as_means_of_neighbours():
-    """With the second matrices at 0, where LightGCN's layers start too: leaky means of means."""
+    """With the second matrices at 0, a layer is the leaky mean over a vertex and its neighbours."""
     model = Recommender("ngcf", 6, hidden=F, layers=2, rngs=nnx.Rngs(0))
     for linear in model.layers.both:
         linear.kernel[...] = jnp.zeros_like(linear.kernel[...])
