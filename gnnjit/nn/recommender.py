@@ -25,9 +25,9 @@ TEMPERATURE = 0.15
 class Recommender(nnx.Module):
     """An embedding for each user and item, and the layers of LightGCN, NGCF or PinSage over them.
 
-    NGCF's layers have the form of its authors' code. Where we differ: the first matrix of each layer
-    starts as the identity, so that its first term is a mean over the neighbours, and embeddings
-    start as LightGCN's do; the authors draw both from Glorot's uniform distribution.
+    NGCF's layers have the form of its authors' code. Where we differ: the first matrix of each
+    layer starts as the identity, so that its first term is a mean over the neighbours, and
+    embeddings start as LightGCN's do; the authors draw both from Glorot's uniform distribution.
 
     The score of a user and an item is the product of their rows of `model(graph)`. With PinSage
     those are the embedding plus `G2 relu(G1 h + g)` of the last layer's `h` (Ying et al. 2018,
