@@ -118,9 +118,9 @@ def supervise(
 ) -> Outcome:
     """Run commands as the processes of one job, until all have ended or one has failed.
 
-    Process 0 inherits the standard streams. Of the others, standard error is passed on line by
-    line, with the process's number before it, and standard output where `verbose`. SIGINT, SIGTERM
-    and SIGHUP are passed on to all.
+    Process 0 inherits a terminal; elsewhere its lines are passed on whole. Of the others, standard
+    error is passed on line by line, with the process's number before it, and standard output where
+    `verbose`. SIGINT, SIGTERM and SIGHUP are passed on to all.
 
     Args:
         commands: one for each process, the program first.
@@ -196,14 +196,18 @@ class _Job:
         inherited = {LIFELINE: self._lifeline}
         if listener is not None:
             inherited[LISTENER] = listener.fileno()
-        out = None if process == 0 else subprocess.PIPE if self._verbose else subprocess.DEVNULL
+        first = process == 0
+        # Lines of others would fall into the middle of one that process 0 writes in pieces.
+        mixed = subprocess.PIPE if self._verbose else None if first else subprocess.DEVNULL
+        out = None if first and os.isatty(1) else mixed
+        err = None if first and os.isatty(2) else subprocess.PIPE
         try:
             child = subprocess.Popen(
                 command,
                 env={**environ, **{name: str(fd) for name, fd in inherited.items()}},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
-                stderr=None if process == 0 else subprocess.PIPE,
+                stderr=err,
                 pass_fds=list(inherited.values()),
                 # Ctrl-C in a terminal reaches the supervisor alone; what a child starts is killed
                 # with it.
@@ -214,7 +218,7 @@ class _Job:
         self._running[process] = child
         for source, target in ((child.stdout, 1), (child.stderr, 2)):
             if source is not None:
-                self._thread(_pump, source, target, f"[{process}] ".encode())
+                self._thread(_pump, source, target, b"" if first else f"[{process}] ".encode())
         threading.Thread(target=self._await, args=(process, child), daemon=True).start()
 
     def _thread(self, target: object, *args: object) -> None:

@@ -67,6 +67,19 @@ def test_streams_of_the_others_have_their_number(capfd):
     assert tuple(capfd.readouterr()) == ("[1] a\n[1] b\n", "[1] c\n[1] d\n")
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_lines_stay_whole(capfd, fifo, tmp_path, stream):
+    """Python writes a traceback in pieces: what another process says comes before or after it."""
+    written = str(tmp_path / "written")
+    os.mkfifo(written)
+    write = f"sys.{stream}.write"
+    flush = f"sys.{stream}.flush()"
+    first = f"{write}('a '); {flush}; ready({fifo!r}); awaited({written!r}); {write}('b\\n')"
+    other = f"awaited({fifo!r}); {write}('c\\n'); {flush}; ready({written!r})"
+    assert launch(first, other, verbose=True).exit_code == 0
+    assert sorted(getattr(capfd.readouterr(), stream[3:]).splitlines()) == ["[1] c", "a b"]
+
+
 def test_places_and_further_variables(capfd):
     show = "e = os.environ; print(me, e['GNNJIT_PROCESSES'], e['GNNJIT_COORDINATOR'][:10], e['X'])"
     supervise([python(show)] * 2, [{"X": "a"}, {"X": "b"}], verbose=True)
