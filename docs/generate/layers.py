@@ -149,6 +149,11 @@ def decayed(v, e):
     return gnnjit.fold(lambda state, value: 0.9 * state + value, v, e.src * v)
 
 
+@gnnjit.layer
+def slope(v, e):
+    return gnnjit.sum(jax.vmap(jax.grad(jax.nn.softplus))(e.src))
+
+
 EDGE_NETWORK_GRADIENT = """\
 layer gradient(x: f32[src, 32], y: f32[dst, 32], w: f32[32, 32], c: f32[dst, 32])
   a: f32[edge, 32] = x[u] + y[v]
@@ -193,6 +198,7 @@ CASES = {
     "fuse-scatter-apply-gather": Case(attention, (4,), None, ((4, 8), (2, 8))),
     "sink-row-arithmetic": Case(distance, (4,)),
     "sink-derived-values": Case(bent, (4,), (4,)),
+    "slopes-of-softplus": Case(slope, (4,)),
     "sink-zeros": Case(by_type, (4,), "int32"),
     "store-shared-products": Case(
         edge_network, (32,), None, ((32, 32),), gradient=EDGE_NETWORK_GRADIENT

@@ -1,6 +1,7 @@
 """`fold-constants`: operations that return an operand, or that work on literals alone.
 
-before:  b = a * 1.0; c = neg (neg a); d = 2.0 * 3.0        after:  b is a; c is a; d is 6.0
+before:  b = a * 1.0; c = neg (neg a); d = a - 0.0; f = 2.0 * 3.0
+after:   b, c and d are a; f is 6.0
 
 Refuses whatever could change a bit: `x + 0.0` stays, because -0.0 + 0.0 is 0.0.
 """
@@ -8,6 +9,9 @@ Refuses whatever could change a bit: `x + 0.0` stays, because -0.0 + 0.0 is 0.0.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
+
+import numpy as np
 
 from gnnjit.ir.dtypes import is_extended
 from gnnjit.ir.evaluate import folded
@@ -52,6 +56,8 @@ def _identity(eqn: Equation, ins: list[Atom], negated: dict[Value, Atom]) -> Ato
                     return same(other)
         case "div" | "pow" if isinstance(ins[1], Literal) and ins[1].value == 1:
             return same(ins[0])
+        case "sub" if isinstance(ins[1], Literal) and _is_zero(ins[1].value):
+            return same(ins[0])
         case "neg":
             inner = negated.get(ins[0]) if isinstance(ins[0], Value) else None
             return None if inner is None else same(inner)
@@ -60,6 +66,11 @@ def _identity(eqn: Equation, ins: list[Atom], negated: dict[Value, Atom]) -> Ato
         case "integer_pow" if eqn.op["y"] == 1:  # type: ignore[index]
             return same(ins[0])
     return None
+
+
+def _is_zero(number: Any) -> bool:
+    """Whether it is 0, and not -0.0: that is subtracted from -0.0 to give 0.0."""
+    return bool(number == 0 and not np.signbit(number))
 
 
 def _scalar(eqn: Equation, ins: list[Atom]) -> Atom | None:

@@ -35,6 +35,7 @@ from gnnjit.passes.sink_row_arithmetic import SinkRowArithmetic
 from gnnjit.passes.sink_scaling import SinkScaling
 from gnnjit.passes.sink_vertex_work import SinkVertexWork
 from gnnjit.passes.sink_zeros import SinkZeros
+from gnnjit.passes.slopes_of_softplus import SlopesOfSoftplus
 from gnnjit.passes.split_concat_matmul import SplitConcatMatmul
 from gnnjit.passes.store_edge_values import StoreEdgeValues
 from gnnjit.passes.store_shared_products import StoreSharedProducts
@@ -190,6 +191,7 @@ LOWERING: tuple[Row, ...] = (
     Row(GroupSumsBySpace),
     Row(FactorOutOfReduce, lambda o: FactorOutOfReduce(rows=False)),
     Row(PlaceInSmallestSpace, lambda o: PlaceInSmallestSpace(o.on_edges)),
+    Row(SlopesOfSoftplus),
     Row(ShareSubexpressions),
     Row(DropDead),
     Row(SinkVertexWork, lambda o: SinkVertexWork(o.on_edges), "choices.on_edges"),

@@ -14,7 +14,7 @@ from gnnjit.passes.fold_constants import FoldConstants
 from .golden import fires, refuses
 
 
-@pytest.mark.parametrize("op", ["x * 1.0", "1.0 * x", "x / 1.0"])
+@pytest.mark.parametrize("op", ["x * 1.0", "1.0 * x", "x / 1.0", "x - 0.0"])
 def test_fires_on_identities(op):
     fires(FoldConstants(), f"""\
         layer f(x: f32[src, 2])
@@ -54,7 +54,9 @@ def test_fires_on_literals():
         """)  # fmt: skip
 
 
-@pytest.mark.parametrize("op", ["x + 0.0", "x * 0.0", "0.0 / x", "x - x", "1.0 / x"])
+@pytest.mark.parametrize(
+    "op", ["x + 0.0", "x - -0.0", "0.0 - x", "x * 0.0", "0.0 / x", "x - x", "1.0 / x"]
+)
 def test_refuses_what_could_change_a_bit(op):
     refuses(
         FoldConstants(),

@@ -16,6 +16,7 @@ from gnnjit.system.cpu_features import features, is_x86
 
 MAGIC = 12582912.0  # 1.5 * 2**23: adding it rounds a small float to an integer in its low bits
 MAGIC_BITS = 0x4B400000
+SQRT_HALF_BITS, FOUR_BITS = 0x3F3504F3, 0x40800000
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 EXP = (
     1.9875691500e-4,
@@ -192,19 +193,22 @@ class Elementary:
         least = self.const(x, 1.17549435e-38)
         denormal = self.b.fcmp_ordered("<", x, least)
         y = self.b.select(denormal, self.b.fmul(x, self.const(x, 2.0**23)), x)
-        bits = self.b.sub(self.as_int(y), self.code.like(self.as_int(y), 0x3F3504F3))
+        bits = self.b.sub(self.as_int(y), self.code.like(self.as_int(y), SQRT_HALF_BITS))
         exponent = self.b.ashr(bits, self.code.like(bits, 23))
         mantissa = self.b.and_(bits, self.code.like(bits, 0x7FFFFF))
-        f = self.as_float(self.b.add(mantissa, self.code.like(bits, 0x3F3504F3)))
+        f = self.as_float(self.b.add(mantissa, self.code.like(bits, SQRT_HALF_BITS)))
         f = self.b.fsub(f, self.const(x, 1.0))
         e = self.b.sitofp(exponent, x.type)
         e = self.b.select(denormal, self.b.fsub(e, self.const(x, 23.0)), e)
+        return self._log_special(x, self._log_sum(f, e))
+
+    def _log_sum(self, f: ir.Value, e: ir.Value) -> ir.Value:
+        """log(1 + f) + e * log(2), for 1 + f from sqrt(1/2) to sqrt(2)."""
         square = self.b.fmul(f, f)
         tail = self.b.fmul(self.b.fmul(f, square), self.polynomial(f, LOG))
-        tail = self.fma(e, self.const(x, LN2_LOW), tail)
-        tail = self.fma(square, self.const(x, -0.5), tail)
-        out = self.fma(e, self.const(x, LN2_HIGH), self.b.fadd(f, tail))
-        return self._log_special(x, out)
+        tail = self.fma(e, self.const(f, LN2_LOW), tail)
+        tail = self.fma(square, self.const(f, -0.5), tail)
+        return self.fma(e, self.const(f, LN2_HIGH), self.b.fadd(f, tail))
 
     def _log_special(self, x: ir.Value, out: ir.Value) -> ir.Value:
         zero, inf = self.const(x, 0.0), self.const(x, math.inf)
@@ -213,15 +217,21 @@ class Elementary:
         return self.b.select(self.b.fcmp_ordered("==", x, inf), inf, out)
 
     def log1p(self, x: ir.Value) -> ir.Value:
-        """log(u) corrected by what rounding `u = 1 + x` lost."""
-        one, zero = self.const(x, 1.0), self.const(x, 0.0)
+        """log of `1 + x`, whose mantissa less 1 comes from `x` itself: `1 + x` would round it."""
+        one, inf = self.const(x, 1.0), self.const(x, math.inf)
         u = self.b.fadd(x, one)
-        lost = self.b.fsub(x, self.b.fsub(u, one))
-        finite = self.b.fcmp_ordered("<", self.code.intrinsic("fabs", u), self.const(x, math.inf))
-        usable = self.b.and_(finite, self.b.fcmp_ordered("!=", u, zero))
-        correction = self.b.select(usable, self.b.fdiv(lost, u), zero)
-        out = self.b.fadd(self.log(u), correction)
-        return self.b.select(self.b.fcmp_ordered("==", u, one), x, out)
+        bits = self.b.sub(self.as_int(u), self.code.like(self.as_int(u), SQRT_HALF_BITS))
+        exponent = self.b.and_(bits, self.code.like(bits, -(1 << 23)))
+        scaled = self.as_float(self.b.sub(self.as_int(x), exponent))
+        four = self.as_float(self.b.sub(self.code.like(bits, FOUR_BITS), exponent))
+        f = self.b.fadd(scaled, self.fma(four, self.const(x, 0.25), self.const(x, -1.0)))
+        e = self.b.sitofp(self.b.ashr(bits, self.code.like(bits, 23)), x.type)
+        out = self._log_sum(f, e)
+        out = self.b.select(self.b.fcmp_ordered("==", u, one), x, out)
+        out = self.b.select(self.b.fcmp_ordered("==", x, inf), inf, out)
+        lowest = self.b.fcmp_ordered("==", u, self.const(x, 0.0))
+        low = self.b.select(lowest, self.const(x, -math.inf), self.const(x, math.nan))
+        return self.b.select(self.b.fcmp_ordered(">", u, self.const(x, 0.0)), out, low)
 
     def tanh(self, x: ir.Value) -> ir.Value:
         bounded = self.between(x, -7.99881172180175781, 7.99881172180175781)

@@ -31,6 +31,13 @@ from gnnjit.lower.cpu.stored import Env, Stored, is_looped, scratch
 
 RESHAPES = ("reshape", "squeeze", "expand_dims", "broadcast_in_dim")
 
+CHAINS = frozenset({"exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf"})
+"""Functions of dozens of instructions, of which each waits for the one before it (float32)."""
+
+AT_ONCE = 4
+"""Vectors that a loop with several of them takes at a time: a processor runs the chains side by
+side. Of one function, it has the next vectors at hand anyway."""
+
 Sink = tuple[Atom, Callable[[Vec, ir.Value], None]]
 """A value, and what takes its scalars from a place on."""
 
@@ -201,14 +208,16 @@ class VectorLoops:
         m = self.m
         own = {v for e in equations for v in e.outputs if v.size == size}
         memory = {v: scratch(m, v) for v in own & stored}
-        parts = [width for width in (m.lanes, size % m.lanes) if width]
+        count = AT_ONCE if sum(map(_is_chain, equations)) > 1 else 1
+        step = count * m.lanes
+        parts = [width for width in (step, size % step) if width]
         sums = {e: [self._fresh(e, w) for w in parts] for e in equations if _reduces(e)}
 
         def vector(at: ir.Value, width: int) -> None:
             grown = {e: places[parts.index(width)] for e, places in sums.items()}
             self._vector(equations, memory, sinks, grown, at, width)
 
-        m.each_vector(size, vector)
+        m.each_vector(size, vector, count)
         self.env.update(memory)
         for eqn, places in sums.items():
             pairs = zip(places, parts, strict=True)
@@ -281,6 +290,10 @@ def _scalars(atom: Atom) -> int:
 
 def _reduces(eqn: Equation) -> bool:
     return eqn.op.name in REDUCTIONS
+
+
+def _is_chain(eqn: Equation) -> bool:
+    return eqn.op.name in CHAINS and eqn.outputs[0].dtype != np.float64
 
 
 def _kind(eqn: Equation) -> str:
