@@ -49,7 +49,7 @@ def _elementary(name: str) -> None:
         return lambda a: code.scalarised(name, a)
 
 
-for _name in ("exp", "exp2", "expm1", "log", "log1p", "tanh", "erf"):
+for _name in ("exp", "exp2", "expm1", "log", "log1p", "log2", "tanh", "erf", "erfc", "sin", "cos"):
     _elementary(_name)
 
 
@@ -72,8 +72,6 @@ def _libm(name: str, function: str) -> None:
 
 
 for _name in (
-    "sin",
-    "cos",
     "tan",
     "asin",
     "acos",
@@ -84,15 +82,9 @@ for _name in (
     "acosh",
     "atanh",
     "cbrt",
-    "erfc",
     "atan2",
 ):
     _libm(_name, _name)
-
-
-@chunkwise("log2")
-def _log2(code: Codegen, _: np.dtype) -> Chunk:
-    return lambda a: code.scalarised("log2", a)
 
 
 @chunkwise("one_minus_square")

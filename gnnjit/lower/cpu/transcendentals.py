@@ -1,8 +1,9 @@
-"""exp, log, tanh, erf and friends on float32 chunks, without libm.
+"""exp, log, sin, tanh, erf and friends on float32 chunks; libm for sines of large numbers alone.
 
-Coefficients: Cephes (`expf`, `logf`), the rational tanh of Eigen and XLA, and N. Juffa's `erff`.
-All keep NaN, infinities and denormals; errors are one or two units in the last place. float64
-calls libm lane by lane (`elementwise.py`).
+Coefficients: Cephes (`expf`, `logf`), the rational tanh of Eigen and XLA, N. Juffa's `erff`, `sinf`
+and `cosf`; those of `erfc` are a least-squares fit in Chebyshev's polynomials. All keep NaN,
+infinities and denormals; errors are one to three units in the last place. float64 calls libm lane
+by lane (`math_rules`).
 """
 
 from __future__ import annotations
@@ -69,6 +70,30 @@ ERF_SMALL = (
     -3.76125336e-1,
     1.28379166e-1,
 )
+ERFC_CENTRE = 2.0
+ERFC = (
+    2.53662228e-05,
+    -3.65969860e-04,
+    -1.25104028e-03,
+    1.27679766e-03,
+    8.63784707e-03,
+    -8.04644412e-03,
+    -5.42052733e-02,
+    1.64053481e-01,
+    -1.66031328e-01,
+    -9.27639110e-02,
+    2.76978391e-01,
+)
+"""(1 + 2 a) exp(a^2) erfc(a) - 1 as a polynomial in (a - 2) / (a + 2), for a >= 0."""
+HALF_PI = (
+    float.fromhex("0x1.921fb0p+00"),
+    float.fromhex("0x1.5110b4p-22"),
+    float.fromhex("0x1.846988p-48"),
+)
+"""Three parts of pi / 2: products of the first with whole numbers are nearly exact."""
+LARGE_ANGLE = 1e5
+SIN = (2.86567956e-6, -1.98559923e-4, 8.33338592e-3, -1.66666672e-1)
+COS = (2.44677067e-5, -1.38877297e-3, 4.16666567e-2, -5.0e-1, 1.0)
 
 
 class Elementary:
@@ -190,6 +215,15 @@ class Elementary:
         return self.b.select(tiny, x, self.b.fadd(out, out))
 
     def log(self, x: ir.Value) -> ir.Value:
+        return self._log_special(x, self._log_sum(*self._mantissa(x)))
+
+    def log2(self, x: ir.Value) -> ir.Value:
+        f, e = self._mantissa(x)
+        rest = self._log_sum(f, self.const(x, 0.0))
+        return self._log_special(x, self.fma(rest, self.const(x, math.log2(math.e)), e))
+
+    def _mantissa(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """`f` and `e` with `x = (1 + f) * 2**e`, and `1 + f` from sqrt(1/2) to sqrt(2)."""
         least = self.const(x, 1.17549435e-38)
         denormal = self.b.fcmp_ordered("<", x, least)
         y = self.b.select(denormal, self.b.fmul(x, self.const(x, 2.0**23)), x)
@@ -199,8 +233,7 @@ class Elementary:
         f = self.as_float(self.b.add(mantissa, self.code.like(bits, SQRT_HALF_BITS)))
         f = self.b.fsub(f, self.const(x, 1.0))
         e = self.b.sitofp(exponent, x.type)
-        e = self.b.select(denormal, self.b.fsub(e, self.const(x, 23.0)), e)
-        return self._log_special(x, self._log_sum(f, e))
+        return f, self.b.select(denormal, self.b.fsub(e, self.const(x, 23.0)), e)
 
     def _log_sum(self, f: ir.Value, e: ir.Value) -> ir.Value:
         """log(1 + f) + e * log(2), for 1 + f from sqrt(1/2) to sqrt(2)."""
@@ -266,3 +299,57 @@ class Elementary:
         large = self.code.intrinsic("copysign", large, x)
         small = self.fma(self.polynomial(square, ERF_SMALL), x, x)
         return self.b.select(self.b.fcmp_ordered(">", t, self.const(x, 0.927734375)), large, small)
+
+    def erfc(self, x: ir.Value) -> ir.Value:
+        a = self.between(self.code.intrinsic("fabs", x), 0.0, 10.1)  # where it ends
+        one, two = self.const(x, 1.0), self.const(x, 2.0)
+        centre = self.const(x, ERFC_CENTRE)
+        place = self.b.fdiv(self.b.fsub(a, centre), self.b.fadd(a, centre))
+        p = self.polynomial(place, ERFC)
+        below = self.b.fdiv(one, self.fma(two, a, one))
+        ratio = self.fma(p, below, below)
+        rest = self.fma(ratio, self.b.fneg(a), self.const(x, 0.5))
+        ratio = self.fma(self.fma(rest, two, self.b.fsub(p, ratio)), below, ratio)
+        square = self.b.fmul(a, a)
+        lost = self.fma(self.b.fneg(a), a, square)
+        out = self.b.fmul(ratio, self.exp(self.b.fneg(square)))
+        out = self.fma(out, lost, out)
+        negative = self.b.fcmp_ordered("<", x, self.const(x, 0.0))
+        return self.b.select(negative, self.b.fsub(two, out), out)
+
+    def sin(self, x: ir.Value) -> ir.Value:
+        out = self._wave("sin", x, 0)
+        return self.b.select(self.b.fcmp_ordered("==", x, self.const(x, 0.0)), x, out)
+
+    def cos(self, x: ir.Value) -> ir.Value:
+        return self._wave("cos", x, 1)
+
+    def _wave(self, name: str, x: ir.Value, quarters: int) -> ir.Value:
+        """The sine of `x` and so many quarters of a turn."""
+        whole, n = self.nearest(x, 2 / math.pi)
+        r = x
+        for part in HALF_PI:
+            r = self.fma(whole, self.const(x, -part), r)
+        square = self.b.fmul(r, r)
+        sine = self.fma(self.polynomial(square, SIN), self.b.fmul(r, square), r)
+        cosine = self.polynomial(square, COS)
+        n = self.b.add(n, self.code.like(n, quarters))
+        odd = self.b.trunc(n, ir.VectorType(ir.IntType(1), x.type.count))
+        sign = self.b.shl(self.b.and_(n, self.code.like(n, 2)), self.code.like(n, 30))
+        out = self.as_float(self.b.xor(self.as_int(self.b.select(odd, cosine, sine)), sign))
+        return self._by_libm(name, x, out)
+
+    def _by_libm(self, name: str, x: ir.Value, out: ir.Value) -> ir.Value:
+        """`out`, but libm's result for angles whose remainder needs more digits."""
+        size = self.code.intrinsic("fabs", x)
+        large = self.b.fcmp_ordered(">", size, self.const(x, LARGE_ANGLE))
+        lanes = self.b.bitcast(large, ir.IntType(x.type.count))
+        some = self.b.icmp_unsigned("!=", lanes, lanes.type(0))
+        usual = self.b.block
+        with self.b.if_then(some, likely=False):
+            exact = self.b.select(large, self.code.scalarised(name, x), out)
+            seldom = self.b.block
+        found = self.b.phi(x.type)
+        found.add_incoming(out, usual)
+        found.add_incoming(exact, seldom)
+        return found

@@ -31,7 +31,7 @@ from gnnjit.lower.cpu.stored import Env, Stored, is_looped, scratch
 
 RESHAPES = ("reshape", "squeeze", "expand_dims", "broadcast_in_dim")
 
-CHAINS = frozenset({"exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf"})
+CHAINS = frozenset("exp exp2 expm1 log log1p log2 tanh logistic erf erfc sin cos".split())
 """Functions of dozens of instructions, of which each waits for the one before it (float32)."""
 
 AT_ONCE = 4

@@ -137,16 +137,21 @@ def test_unary(name, dtype):
         check(getattr(lax, name), x, ulp=128 if dtype == np.float64 else 16)
 
 
-ACCURATE = ["exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf"]
+ACCURATE = [
+    *("exp", "exp2", "expm1", "log", "log1p", "log2", "tanh", "logistic", "erf", "erfc"),
+    *("sin", "cos"),
+]
 
 
 @pytest.mark.parametrize("name", ACCURATE)
 def test_float32_functions_are_accurate(name):
     """Against float64; measured in units in the last place of the float32 result."""
+    if not hasattr(lax, name):
+        pytest.skip(f"this JAX has no lax.{name}")
     with jax.enable_x64(True):
         size = np.float32(2.0) ** np.linspace(-40, 6.4, 20_000, dtype=np.float32)
         x = np.concatenate([-size, size]).reshape(-1, 16)
-        if name == "log":
+        if name in ("log", "log2"):
             x = np.abs(x) ** 2
         if name == "log1p":
             x = np.where(x < -1, -x, x)
@@ -157,6 +162,27 @@ def test_float32_functions_are_accurate(name):
         assert ulps[usual].max() <= 4.0
         huge = np.abs(want) > 3.5e38
         assert np.isinf(np.asarray(got)[huge]).all()
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_large_angles_are_exact_and_change_no_other(name):
+    x = np.linspace(-9e4, 9e4, 160, dtype=np.float32).reshape(10, 16)
+    (small,), _ = per_edge(getattr(lax, name), jnp.asarray(x))
+    large = x.copy()
+    large[::2, 5] = [1.1e5, -1e7, 3e20, -3.4e38, np.inf]
+    (got,), _ = per_edge(getattr(lax, name), jnp.asarray(large))
+    with np.errstate(invalid="ignore"):
+        want = getattr(np, name)(large[:, 5].astype(np.float64))
+    np.testing.assert_allclose(got[:, 5], want, rtol=3e-7)
+    others = np.arange(16) != 5
+    np.testing.assert_array_equal(got[:, others], small[:, others])
+
+
+@pytest.mark.parametrize("fn", [lax.sin, lax.log1p, lax.expm1, lax.tanh])
+def test_zeros_keep_their_signs(fn):
+    x = jnp.asarray(np.resize([0.0, -0.0], (4, 16)), jnp.float32)
+    (got,), _ = per_edge(fn, x)
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(x))
 
 
 BINARY = ["add", "sub", "mul", "div", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "rem"]
