@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+
 import numpy as np
 from llvmlite import ir
 
@@ -133,11 +136,31 @@ def _pow(site: CodeSite) -> list[Vec]:
     code, (x, y) = site.code, site.aligned()
     if not is_float(x.dtype):
         raise Unsupported(f"pow of {x.dtype}")
+    if (exponent := _constant(site.inputs[1])) in (0.5, -0.5):
+        root = functools.partial(_root, code, exponent < 0)
+        return [code.map(("pow", exponent), x.dtype, root, x)]
     y = convert(code, y, x.dtype)
     return [code.map("pow", x.dtype, lambda a, b: code.scalarised("pow", a, b), x, y)]
 
 
 RULES["pow"] = _pow
+
+
+def _constant(vec: Vec) -> float:
+    """The number that all scalars are, where it is known; else NaN."""
+    numbers = [getattr(chunk, "constant", None) for chunk in vec.chunks]
+    if not all(isinstance(n, list) for n in numbers):
+        return math.nan
+    found = {lane.constant for n in numbers for lane in n}
+    return float(found.pop()) if len(found) == 1 else math.nan
+
+
+def _root(code: Codegen, inverse: bool, a: ir.Value) -> ir.Value:
+    """`pow(a, 0.5)` or `pow(a, -0.5)`: as a square root, but for -0.0 and -inf."""
+    b, zero, inf = code.b, code.like(a, 0.0), code.like(a, math.inf)
+    out = code.intrinsic("sqrt", b.fadd(a, zero))
+    out = b.fdiv(code.like(a, 1.0), out) if inverse else out
+    return b.select(b.fcmp_ordered("==", a, b.fneg(inf)), zero if inverse else inf, out)
 
 
 def _polynomial(site: CodeSite) -> list[Vec]:

@@ -164,6 +164,13 @@ def test_float32_functions_are_accurate(name):
         assert np.isinf(np.asarray(got)[huge]).all()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("exponent", [0.5, -0.5, 1.5])
+def test_powers(exponent, dtype):
+    with jax.enable_x64(dtype == np.float64):
+        check(lambda x: lax.pow(x, dtype(exponent)), floats(30, 19, dtype=dtype))
+
+
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_large_angles_are_exact_and_change_no_other(name):
     x = np.linspace(-9e4, 9e4, 160, dtype=np.float32).reshape(10, 16)
