@@ -37,7 +37,8 @@ class SlopesOfSoftplus:
                 builder.env[eqn.outputs[0]] = out
                 return True
             if (x := made.infinite(eqn)) is not None:
-                builder.emit(eqn.op, [builder[x], builder[eqn.inputs[1]]], eqn.outputs, eqn.location)
+                inputs = [builder[x], builder[eqn.inputs[1]]]
+                builder.emit(eqn.op, inputs, eqn.outputs, eqn.location)
                 return True
             return False
 

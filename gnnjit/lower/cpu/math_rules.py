@@ -148,10 +148,12 @@ RULES["pow"] = _pow
 
 def _constant(vec: Vec) -> float:
     """The number that all scalars are, where it is known; else NaN."""
-    numbers = [getattr(chunk, "constant", None) for chunk in vec.chunks]
-    if not all(isinstance(n, list) for n in numbers):
-        return math.nan
-    found = {lane.constant for n in numbers for lane in n}
+    found = set()
+    for chunk in vec.chunks:
+        lanes = getattr(chunk, "constant", None)
+        if not isinstance(lanes, list):
+            return math.nan
+        found.update(lane.constant for lane in lanes)
     return float(found.pop()) if len(found) == 1 else math.nan
 
 
