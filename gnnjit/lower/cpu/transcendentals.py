@@ -1,4 +1,5 @@
-"""exp, log, sin, tanh, erf and friends on float32 chunks; libm for sines of large numbers alone.
+"""exp, log, sin, tanh, erf and friends on float32 chunks. libm computes sines of large angles, and
+on processors without fused multiply-add all sines and `erfc`.
 
 Coefficients: Cephes (`expf`, `logf`), the rational tanh of Eigen and XLA, N. Juffa's `erff`, `sinf`
 and `cosf`; those of `erfc` are a least-squares fit in Chebyshev's polynomials. All keep NaN,
@@ -92,6 +93,7 @@ HALF_PI = (
 )
 """Three parts of pi / 2: products of the first with whole numbers are nearly exact."""
 LARGE_ANGLE = 1e5
+"""Beyond it, libm computes sines: three parts have too few digits."""
 SIN = (2.86567956e-6, -1.98559923e-4, 8.33338592e-3, -1.66666672e-1)
 COS = (2.44677067e-5, -1.38877297e-3, 4.16666567e-2, -5.0e-1, 1.0)
 
@@ -174,6 +176,10 @@ class Elementary:
         if not is_x86() or "avx512f" not in features():
             return False
         return x.type.count == 16 or (x.type.count in (4, 8) and "avx512vl" in features())
+
+    def fuses(self) -> bool:
+        """Whether `fma` rounds once, which what subtracts a rounded product relies on."""
+        return not is_x86() or "fma" in features()
 
     def all_lanes(self, x: ir.Value) -> ir.Constant:
         return ir.IntType(max(8, x.type.count))(-1)
@@ -301,6 +307,8 @@ class Elementary:
         return self.b.select(self.b.fcmp_ordered(">", t, self.const(x, 0.927734375)), large, small)
 
     def erfc(self, x: ir.Value) -> ir.Value:
+        if not self.fuses():
+            return self.code.scalarised("erfc", x)
         a = self.between(self.code.intrinsic("fabs", x), 0.0, 10.1)  # where it ends
         one, two = self.const(x, 1.0), self.const(x, 2.0)
         centre = self.const(x, ERFC_CENTRE)
@@ -325,7 +333,9 @@ class Elementary:
         return self._wave("cos", x, 1)
 
     def _wave(self, name: str, x: ir.Value, quarters: int) -> ir.Value:
-        """The sine of `x` and so many quarters of a turn."""
+        """The sine of `x` and so many quarters of a turn; `name`: of the same in libm."""
+        if not self.fuses():
+            return self.code.scalarised(name, x)
         whole, n = self.nearest(x, 2 / math.pi)
         r = x
         for part in HALF_PI:
@@ -340,7 +350,7 @@ class Elementary:
         return self._by_libm(name, x, out)
 
     def _by_libm(self, name: str, x: ir.Value, out: ir.Value) -> ir.Value:
-        """`out`, but libm's result for angles whose remainder needs more digits."""
+        """`out`, but libm's result in the lanes of large angles."""
         size = self.code.intrinsic("fabs", x)
         large = self.b.fcmp_ordered(">", size, self.const(x, LARGE_ANGLE))
         lanes = self.b.bitcast(large, ir.IntType(x.type.count))

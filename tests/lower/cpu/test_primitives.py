@@ -10,8 +10,11 @@ from jax import lax
 
 pytest.importorskip("llvmlite", reason="CPU kernels are generated with llvmlite")
 
+from llvmlite import ir
+
 from gnnjit.ir.space import Space
-from gnnjit.lower.cpu import kernel
+from gnnjit.lower.cpu import kernel, transcendentals
+from gnnjit.lower.cpu.simd import Codegen
 
 from .test_kernel import F32, Structure, trace
 
@@ -183,6 +186,18 @@ def test_large_angles_are_exact_and_change_no_other(name):
     np.testing.assert_allclose(got[:, 5], want, rtol=3e-7)
     others = np.arange(16) != 5
     np.testing.assert_array_equal(got[:, others], small[:, others])
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "erfc"])
+def test_libm_computes_them_where_products_are_not_fused(monkeypatch, name):
+    monkeypatch.setattr(transcendentals, "is_x86", lambda: True)
+    monkeypatch.setattr(transcendentals, "features", frozenset)
+    module, chunk = ir.Module(), ir.VectorType(ir.FloatType(), 8)
+    function = ir.Function(module, ir.FunctionType(chunk, [chunk]), "f")
+    builder = ir.IRBuilder(function.append_basic_block())
+    code = transcendentals.Elementary(Codegen(module, builder, 8))
+    builder.ret(getattr(code, name)(*function.args))
+    assert str(module).count(f'call float @"{name}f"') == 8
 
 
 @pytest.mark.parametrize("fn", [lax.sin, lax.log1p, lax.expm1, lax.tanh])
