@@ -113,8 +113,13 @@ class VectorLoops:
             return made[atom]
         if atom in made:  # the result of a reduction
             return _Step(made[atom].level + 1, None)
-        looped = isinstance(self.env.get(atom), Stored)  # type: ignore[arg-type]
-        return _Step(0, _scalars(atom) if looped else None)
+        return _Step(0, _scalars(atom) if self._is_looped(atom) else None)
+
+    def _is_looped(self, atom: Atom) -> bool:
+        """Whether a value is in memory, and long enough that sinks take it in a loop. A short one
+        may be in memory as a part of a long one."""
+        found = self.env.get(atom) if isinstance(atom, Value) else None
+        return isinstance(found, Stored) and is_looped(self.m.lanes, _scalars(atom))
 
     def _size(self, eqn: Equation) -> int | None:
         """The scalars of the loop that can take an equation; None where it is written out."""
@@ -184,7 +189,7 @@ class VectorLoops:
         return self.read(atom) if found is None else found
 
     def _take(self, atom: Atom, take: Callable[[Vec, ir.Value], None]) -> None:
-        if isinstance(self._operand(atom), Stored):
+        if self._is_looped(atom):
             self._loop(_scalars(atom), [], set(), [(atom, take)])
             return
         vec = self.read(atom)

@@ -187,6 +187,22 @@ def test_what_no_product_needs_runs_once_an_edge():
     assert "max" in {e.op.name for stage in found.early for e in stage}
 
 
+@pytest.mark.parametrize("f", [16, 48, 64, 65])
+def test_short_parts_of_a_long_product(f):
+    """Three parts, each written out or not, of a product that is in memory."""
+
+    def body(own, edge, w):
+        a, b, c = jnp.split(edge @ w, 3)
+        return a, b * own, c.sum(), a + c, b
+
+    args = [(DST, (f,), F32), (EDGE, (40,), F32), (SHARED, (40, 3 * f), F32)]
+    program = trace(body, *args)
+    into = (Reduce("sum", DST), Reduce("max", DST), Reduce("sum", DST), None, OVER_ALL)
+    assert spec_of(program, into).tiling is not None
+    case = GRAPHS["hub"]
+    check(program, into, case, [a / 4 for a in data(case, program)], rows=DST, tol=2e-3)
+
+
 def test_tiles_shrink_where_much_is_kept():
     def wide(x, *matrices):
         values = [x]
