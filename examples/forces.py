@@ -84,18 +84,14 @@ class Interaction(nnx.Module):
 
     @gnnjit.layer
     def __call__(self, v, e):
-        """`e.data`: a distance."""
+        """Two atoms are as far from one another both ways: the filter is computed once for both."""
+        apart = jnp.sqrt(jnp.square(v["place"] - e.src["place"]).sum() + 1e-12)
         centres = jnp.linspace(0, CUTOFF, GAUSSIANS)
-        told = jnp.exp(-jnp.square((e.data - centres) * GAUSSIANS / CUTOFF))
-        ends = jnp.where(e.data < CUTOFF, jnp.square(jnp.cos(np.pi / 2 * e.data / CUTOFF)), 0)
+        told = jnp.exp(-jnp.square((apart - centres) * GAUSSIANS / CUTOFF))
+        ends = jnp.where(apart < CUTOFF, jnp.square(jnp.cos(np.pi / 2 * apart / CUTOFF)), 0)
         weight = ends * self.second(ssp(self.first(told)))
-        gathered = gnnjit.sum(weight * self.of_neighbour(e.src))
-        return v + self.out(ssp(self.hidden(gathered)))
-
-
-@gnnjit.layer
-def distance(v, e):
-    return jnp.sqrt(jnp.square(v - e.src).sum() + 1e-12)
+        gathered = gnnjit.sum(weight * self.of_neighbour(e.src["h"]))
+        return v["h"] + self.out(ssp(self.hidden(gathered)))
 
 
 class SchNet(nnx.Module):
@@ -108,9 +104,9 @@ class SchNet(nnx.Module):
         self.out = nnx.Linear(width // 2, 1, rngs=rngs)
 
     def __call__(self, graph, element, place, molecules):
-        h, apart = self.embedding(element), distance(graph, place)
+        h = self.embedding(element)
         for step in self.steps:
-            h = step(graph, h, edges=apart)
+            h = step(graph, {"h": h, "place": place})
         of_atoms = jnp.where(element > 0, self.out(ssp(self.hidden(h)))[:, 0], 0)
         return of_atoms.reshape(molecules, -1).sum(axis=1)
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 from gnnjit import _compat
 from gnnjit.compiler.primitive import Call, bind
 from gnnjit.cost.machine import platform_here
-from gnnjit.errors import GnnjitError, LayerError, shortened
+from gnnjit.errors import GnnjitError, LayerError, PlanError, shortened
 from gnnjit.frontend.arguments import checked
 from gnnjit.frontend.by_hand import by_hand, muted
 from gnnjit.frontend.state import active_linen, names_of, unchanged
@@ -28,9 +29,11 @@ from gnnjit.ir.program import Pool, Program
 from gnnjit.ir.space import Space
 from gnnjit.lower import members
 from gnnjit.lower.run_program import incidence, outputs, real_edges
+from gnnjit.passes.over_pairs import over_pairs
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
 from gnnjit.planner.plan import Problem
+from gnnjit.planner.search import plan
 from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
 from gnnjit.sharding.sharded_typed_graph import ShardedTypedGraph
 from gnnjit.system.contexts import Context
@@ -63,13 +66,17 @@ class Definition:
 
 @dataclasses.dataclass(frozen=True)
 class TracedCall:
-    """One call of a layer, traced: everything that running or explaining it needs."""
+    """One call of a layer, traced: everything that running or explaining it needs.
+
+    pairs: one of each two edges, where the graph knows them (`Graph.pairs`).
+    """
 
     definition: Definition
     fn: Callable[..., Any]
     graph: AnyGraph
     arguments: Arguments
     traced: TracedLayer
+    pairs: Graph | None = None
 
     @property
     def program(self) -> Program:
@@ -118,9 +125,39 @@ class TracedCall:
         elif (outs := self.by_hand()) is not None:
             pass
         else:
-            arrays, call = self.call()
-            outs = _run(call, self.graph, arrays)
+            chosen = self.chosen()
+            arrays, call = chosen.call()
+            outs = _run(call, chosen.graph, arrays)
         return jax.tree.unflatten(self.traced.out_tree, outs)
+
+    def chosen(self) -> TracedCall:
+        """The call that runs: this one, or the one over pairs of edges that computes the same,
+        where it is predicted to be faster in training."""
+        other = self.over_pairs()
+        return self if other is None else min(self, other, key=TracedCall.seconds)
+
+    def over_pairs(self) -> TracedCall | None:
+        """The same over pairs of edges; None where the graph knows of none, or the program asks for
+        single edges."""
+        if self.pairs is None:
+            return None
+        arrays, slots = _distinct(self.traced.operands)
+        if (found := over_pairs(self.program, slots)) is None:
+            return None
+        program, slots = found
+        traced = TracedLayer(program, tuple(arrays[i] for i in slots), self.traced.out_tree)
+        return dataclasses.replace(self, graph=self.pairs, traced=traced, pairs=None)
+
+    def seconds(self) -> float:
+        """What a training step is predicted to take; infinite where no plan fits the budget."""
+        floats = [x for x in self.traced.operands if jnp.issubdtype(x.dtype, jnp.inexact)]
+        problem = self.problem(floats)
+        if problem.budget is None:  # nothing is to be timed for it
+            problem = dataclasses.replace(problem, call_shapes=None)
+        try:
+            return plan(problem).chosen.seconds
+        except PlanError:
+            return math.inf
 
     def by_hand(self) -> list[Any] | None:
         """The outputs of running the function itself, edge after edge; None unless
@@ -305,7 +342,11 @@ def trace_call(
         call_once(fn, arguments, linen, name=definition.name, where=definition.where)
     with unchanged(own, f"{definition.where}: {definition.name}"):
         traced = _trace(definition, fn, arguments, graph)
-    return TracedCall(definition, fn, graph, arguments, traced)
+    pairs = None
+    if isinstance(graph, Graph) and graph.pairs is not None:
+        pairs = dataclasses.replace(graph.pairs, members=graph.members)
+        graph = dataclasses.replace(graph, pairs=None)
+    return TracedCall(definition, fn, graph, arguments, traced, pairs)
 
 
 def _trace(

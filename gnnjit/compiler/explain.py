@@ -227,6 +227,7 @@ def explain_call(
 def _explain_call(
     call: TracedCall, wrt: Wrt | None, measure: bool, learn: bool
 ) -> LayerExplanation:
+    whole, call = call.graph, call.chosen()
     no_gradient = _why_no_gradient(call, wrt) if wrt else None
     wrt = None if no_gradient else wrt
     inference, *training = plans = explain_plans(call, wrt=wrt, measure=measure, learn=learn)
@@ -243,7 +244,9 @@ def _explain_call(
 
     passes = layer_passes(call.padded, inference.chosen.choices)
     program = run(call.program, passes, [observe])
-    graph, named = call.graph, repr(call.graph)
+    graph, named = call.graph, repr(whole)
+    if graph is not whole:
+        named += f": each two edges u -> v and v -> u as one, {graph.num_edges} in all"
     if isinstance(graph, ShardedGraph):
         named = f"{named}\n{graph.report}"
         graph = shapes(graph)

@@ -19,6 +19,7 @@ from gnnjit.errors import GraphError
 from gnnjit.geometry import cells
 from gnnjit.geometry.box import displacement, read_box, read_positions
 from gnnjit.graph import Graph
+from gnnjit.graph.pairs import with_pairs
 from gnnjit.graph.validate import as_count, is_traced, shown
 from gnnjit.shapes import ArrayLike
 
@@ -283,6 +284,8 @@ def _search(x: jax.Array, box: Any, graphs: Any, mask: Any, search: RadiusSearch
         order[other.reshape(-1)[picked]], picked // width, num_nodes=x.shape[0], edge_mask=real,
         sorted_by="dst", symmetric=True,
     )  # fmt: skip
+    if not search.loops:
+        graph = with_pairs(graph, sorted_by="dst")
     overflow = (most > search.room) | (count > search.num_edges) | ~fits
     return Found(graph, overflow, count)
 

@@ -69,7 +69,16 @@ def batch(graphs: Sequence[Graph]) -> tuple[Graph, Any]:
     members = joined(graphs, of_src, of_dst, sum(g.num_graphs for g in graphs))
     if hosting.on_host(members):
         members = hosting.to_device(members)
-    return dataclasses.replace(graph, members=members, relations=relations), index
+    pairs = _joined_pairs(graphs)
+    return dataclasses.replace(graph, members=members, relations=relations, pairs=pairs), index
+
+
+def _joined_pairs(graphs: list[Graph]) -> Graph | None:
+    """`Graph.pairs` of a batch; None where a graph has none."""
+    pairs = [g.pairs for g in graphs if g.pairs is not None]
+    if len(pairs) < len(graphs):
+        return None
+    return dataclasses.replace(batch(pairs)[0], members=None)
 
 
 def _shifted(arrays: list[Any], counts: list[int]) -> Any:

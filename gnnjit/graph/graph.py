@@ -7,27 +7,34 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gnnjit.errors import GraphError
-from gnnjit.graph import edit, hosting, normalize, order, padding, reading, relations, validate
+from gnnjit.graph import (
+    edit,
+    hosting,
+    making,
+    normalize,
+    order,
+    padding,
+    pairs,
+    reading,
+    relations,
+    validate,
+)
 from gnnjit.graph.bipartite import Bipartite
 from gnnjit.graph.members import Members, check_globals
 from gnnjit.graph.relations import Relations
 from gnnjit.graph.statistics import Statistics, compute_statistics
-from gnnjit.graph.structure import Structure, sort_on_host
+from gnnjit.graph.structure import Structure
 from gnnjit.shapes import ArrayLike, EdgeIndex, EdgeMask, EdgeWeight, PyTree, VertexWeight
-
-Counts = tuple[int | None, int | None]
-"""Sources and destinations; None where they are to be inferred."""
 
 
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=[
         "src", "dst", "mask", "in_structure", "out_structure", "dropped", "whole_degree", "members",
-        "relations",
+        "relations", "pairs",
     ],
     meta_fields=["num_src", "num_dst", "num_edges", "bipartite", "nested", "fan_in"],
 )  # fmt: skip
@@ -54,6 +61,9 @@ class Graph:
         members: which graph of a batch each vertex belongs to, and which vertices are padding; None
             where all belong to one graph.
         fan_in: set where edge `i` leads from source `i` to destination `i // fan_in` (static).
+        pairs: one edge of each two `u -> v`, `v -> u`, where concrete edges were said to be
+            `symmetric` and none is a loop, and of graphs that a radius gives; else None. What both
+            compute alike, layers compute once.
     """
 
     src: EdgeIndex
@@ -71,6 +81,7 @@ class Graph:
     members: Members | None = None
     relations: Relations | None = None
     fan_in: int | None = None
+    pairs: Graph | None = None
 
     @classmethod
     def from_edges(
@@ -104,8 +115,9 @@ class Graph:
                 the next; padding may stand anywhere. It saves a sort of traced edges. Those are
                 checked on the device, and sorted after all if they fall.
             symmetric: True if each edge `u -> v` has an edge `v -> u`, padding left out, as in
-                undirected graphs and full neighbour lists of molecular dynamics. It saves a sort
-                of traced edges. Those are not checked: gradients are wrong if it does not hold.
+                undirected graphs and full neighbour lists of molecular dynamics. Concrete edges get
+                `pairs`. Of traced ones it saves a sort. Those are not checked: gradients are wrong
+                if it does not hold.
             relation: `int[E]`, the relation of each edge, which layers read as `e.relation`. An
                 edge whose traced relation is out of range becomes padding, too.
             num_relations: the number of relations; the largest one plus one if left out.
@@ -123,8 +135,12 @@ class Graph:
         validate.same_length(src, dst)
         mask = None if edge_mask is None else reading.as_mask(edge_mask, src.shape[0])
         given, mask = relations.read(relation, num_relations, src.shape[0], mask)
-        build = _from_traced if validate.is_traced(src, dst, mask) else _from_concrete
-        graph = build(src, dst, mask, (n_src, n_dst), bipartite, (sorted_by, bool(symmetric)))
+        traced = validate.is_traced(src, dst, mask)
+        make = making.from_traced if traced else making.from_concrete
+        said = sorted_by, bool(symmetric)
+        graph = cls(**make(src, dst, mask, (n_src, n_dst), bipartite, said))
+        if symmetric and not traced:
+            graph = pairs.with_pairs(graph)
         return relations.attached(graph, given)
 
     @property
@@ -422,79 +438,3 @@ class Graph:
         padded += "" if self.relations is None else f", {self.num_relations} relations"
         padded += "" if self.num_graphs == 1 else f", {self.num_graphs} graphs"
         return f"Graph({vertices}, {self.num_edges} edges{padded})"
-
-
-def _from_concrete(
-    src: Any, dst: Any, mask: Any, counts: Counts, bipartite: bool, said: tuple[str | None, bool]
-) -> Graph:
-    src, dst = np.asarray(src), np.asarray(dst)
-    mask = None if mask is None else np.array(mask)
-    num_src, num_dst = counts
-    if num_src is None:
-        validate.plausible_count("src", src, mask)
-    if num_dst is None:
-        validate.plausible_count("dst", dst, mask)
-    if not bipartite and num_src is None:
-        num_src = num_dst = max(
-            validate.inferred_count(src, mask), validate.inferred_count(dst, mask)
-        )
-    num_src = validate.inferred_count(src, mask) if num_src is None else num_src
-    num_dst = validate.inferred_count(dst, mask) if num_dst is None else num_dst
-    validate.in_range("src", src, mask, num_src, "num_src" if bipartite else "num_nodes")
-    validate.in_range("dst", dst, mask, num_dst, "num_dst" if bipartite else "num_nodes")
-    sizes = {"num_src": num_src, "num_dst": num_dst} if bipartite else {"num_nodes": num_dst}
-    dtype = validate.index_dtype(num_edges=len(src), **sizes)
-    if mask is not None:
-        validate.room_for_padding(len(src), num_src, num_dst)
-        src, dst = np.where(mask, src, 0), np.where(mask, dst, 0)
-    src, dst = hosting.copied(src, dtype), hosting.copied(dst, dtype)
-    order.check_concrete(src, dst, mask, *said)
-    into, outward = sort_on_host(src, dst, mask, (num_src, num_dst))
-    graph = Graph(
-        src=src,
-        dst=dst,
-        mask=mask,
-        in_structure=into,
-        out_structure=outward,
-        dropped=None,
-        num_src=num_src,
-        num_dst=num_dst,
-        num_edges=len(src),
-        bipartite=bipartite,
-    )
-    return hosting.to_device(graph)
-
-
-def _from_traced(
-    src: Any, dst: Any, mask: Any, counts: Counts, bipartite: bool, said: tuple[str | None, bool]
-) -> Graph:
-    num_src = validate.needed_count("num_src" if bipartite else "num_nodes", counts[0])
-    num_dst = validate.needed_count("num_dst" if bipartite else "num_nodes", counts[1])
-    num_edges = src.shape[0]
-    dtype = validate.index_dtype(num_edges=num_edges, num_src=num_src, num_dst=num_dst)
-    validate.room_for_padding(num_edges, num_src, num_dst)
-    src, dst = _widen(src, dtype), _widen(dst, dtype)
-    inside = (src >= 0) & (src < num_src) & (dst >= 0) & (dst < num_dst)
-    given = jnp.ones(num_edges, bool) if mask is None else jnp.asarray(mask)
-    mask = given & inside
-    src = jnp.where(mask, src, 0).astype(dtype)
-    dst = jnp.where(mask, dst, 0).astype(dtype)
-    into, outward = order.traced_structures(src, dst, mask, (num_src, num_dst), *said)
-    return Graph(
-        src=src,
-        dst=dst,
-        mask=mask,
-        in_structure=into,
-        out_structure=outward,
-        dropped=jnp.sum(given & ~inside, dtype=dtype),
-        num_src=num_src,
-        num_dst=num_dst,
-        num_edges=num_edges,
-        bipartite=bipartite,
-    )
-
-
-def _widen(index: Any, dtype: np.dtype) -> jax.Array:
-    """`index`, in `dtype` unless that is narrower (a comparison must come before narrowing)."""
-    index = jnp.asarray(index)
-    return index.astype(dtype) if index.dtype.itemsize <= dtype.itemsize else index

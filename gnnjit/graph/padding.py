@@ -88,12 +88,21 @@ def padded(graph: Any, num_src: int, num_dst: int, num_edges: int, num_graphs: i
         num_dst=num_dst,
         num_edges=num_edges,
         fan_in=None,
+        pairs=_padded_pairs(graph.pairs, num_src, num_edges),
     )
     if graph.src.dtype != dtype:
         result = jax.tree.map(lambda a: a if a.dtype == np.bool_ else a.astype(dtype), result)
     if not on_host:
         return result
     return dataclasses.replace(hosting.to_device(result, place), dropped=dropped)
+
+
+def _padded_pairs(pairs: Any, num_nodes: int, num_edges: int) -> Any:
+    """`Graph.pairs` of a graph padded to these sizes."""
+    if pairs is None:
+        return None
+    found = padded(pairs, num_nodes, num_nodes, num_edges // 2, 1)
+    return dataclasses.replace(found, members=None)
 
 
 def pad_rows(tree: PyTree, count: int, what: str) -> PyTree:

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from gnnjit.graph import Graph
+from gnnjit.graph.pairs import with_pairs
 from gnnjit.graph.validate import is_traced
 from gnnjit.interop.plain import required
 
@@ -41,4 +42,7 @@ def from_neighbor_list(neighbors: Any) -> Graph:
     if not is_traced(idx):  # sorted on the host, whatever they are
         return Graph.from_edges(src, dst, num_nodes=count, edge_mask=real)
     by = "dst" if kind == "Dense" else None
-    return Graph.from_edges(src, dst, num_nodes=count, edge_mask=real, sorted_by=by, symmetric=True)
+    graph = Graph.from_edges(
+        src, dst, num_nodes=count, edge_mask=real, sorted_by=by, symmetric=True
+    )
+    return with_pairs(graph, by)

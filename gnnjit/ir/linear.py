@@ -22,13 +22,14 @@ def nonlinear(program: Program, roots: set[int]) -> Equation | None:
         at = tuple(i for i, a in enumerate(eqn.inputs) if a in dependent)
         if not at:
             continue
-        if not _is_linear(eqn, at):
+        if not is_linear(eqn, at):
             return eqn
         dependent.update(eqn.outputs)
     return None
 
 
-def _is_linear(eqn: Equation, at: tuple[int, ...]) -> bool:
+def is_linear(eqn: Equation, at: tuple[int, ...]) -> bool:
+    """Whether an equation is linear in the operands numbered `at`, together; affine, too."""
     match eqn.op:
         case Reduce(kind):
             return kind == "sum" or (kind == "exp_sum" and at == (1,))

@@ -304,3 +304,32 @@ def test_duplicates_have_as_many_that_go_back() -> None:
     assert Graph.from_edges([0, 1, 0, 1, 2], [1, 0, 1, 0, 2], symmetric=True).num_edges == 5
     with pytest.raises(GraphError, match="1 -> 0 is there more often than 0 -> 1"):
         Graph.from_edges([0, 1, 1], [1, 0, 0], symmetric=True)
+
+
+def test_pairs_of_known_edges() -> None:
+    """One of each two edges; none where there are loops, of padding or not."""
+    src, dst = np.array([0, 1, 1, 2, 1, 0, 3, 2]), np.array([1, 0, 0, 1, 2, 1, 2, 3])
+    pairs = Graph.from_edges(src, dst, 4, symmetric=True).pairs
+    assert pairs is not None
+    assert pairs.pairs is None
+    assert sorted(tuple(sorted(p)) for p in np.stack([pairs.src, pairs.dst], 1).tolist()) == [
+        (0, 1), (0, 1), (1, 2), (2, 3),
+    ]  # fmt: skip
+    check_graph(pairs, Edges(np.asarray(pairs.src), np.asarray(pairs.dst), 4, 4, None))
+    assert Graph.from_edges(src, dst, 4).pairs is None
+    loop = np.append(src, 2), np.append(dst, 2)
+    assert Graph.from_edges(*loop, 4, symmetric=True).pairs is None
+    masked = Graph.from_edges(*loop, 4, edge_mask=np.arange(9) < 8, symmetric=True)
+    assert masked.pairs is not None
+    assert (masked.pairs.num_edges, int(masked.pairs.mask.sum())) == (4, 4)
+
+
+def test_pairs_of_changed_graphs() -> None:
+    """What keeps the edges keeps their pairs; what adds some does not."""
+    graph = Graph.from_edges([0, 1], [1, 0], 2, symmetric=True)
+    assert graph.reverse().pairs is graph.pairs
+    assert graph.with_self_loops().pairs is None
+    assert graph.pad(4, 7).pairs.num_edges == 3
+    assert gnnjit.graph.batch([graph, graph])[0].pairs.num_edges == 2
+    plain = Graph.from_edges([0, 1], [1, 0], 2)
+    assert gnnjit.graph.batch([graph, plain])[0].pairs is None
