@@ -63,7 +63,7 @@ def compilation(name: str, form: str, width: int, size: Size) -> Callable[[], An
     from edge_networks.table import NETWORKS as networks
 
     found = networks[name]
-    i = network.make(size.vertices, size.edges)
+    i = network.make(size.vertices, size.edges, both_ways=found.both_ways)
     features = network.state(found, i, width)
     p = network.stack_parameters(found, width, blocks=1)
     step = jax.jit(jax.value_and_grad(network.stack(found, form), argnums=(0, 1)))

@@ -40,11 +40,12 @@ def compiled(
 ) -> Iterator[tuple[str, dict[str, tuple[Any, Any]]]]:
     """Each network with its forms, compiled: what runs, and its arguments."""
     vertices, edges, width = size
-    inputs = network.make(vertices, edges)
+    graphs = {both: network.make(vertices, edges, both_ways=both) for both in (False, True)}
     started: dict[str, dict[str, tuple[Any, Any]]] = {}
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         for name in names:
             found, narrow = NETWORKS[name], max(width // NETWORKS[name].narrower, 4)
+            inputs = graphs[found.both_ways]
             features = network.state(found, inputs, narrow)
             args = network.stack_parameters(found, narrow), features, inputs
             for form in (f for f in FORMS if f in found.forms()):

@@ -46,7 +46,7 @@ class JaxCase:
 
         gnnjit.keep_memory()
         found = NETWORKS[task.network]
-        i = network.make(task.vertices, task.edges)
+        i = network.make(task.vertices, task.edges, both_ways=found.both_ways)
         features = network.state(found, i, task.width)
         self._arguments = network.stack_parameters(found, task.width), features, i
         warm_up()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from edge_networks.network import (
     product,
     segment_mean,
     segment_sum,
+    sum_both_ways,
 )
 
 silu = jax.nn.silu
@@ -114,6 +116,14 @@ def _schnet_step(v: Any, e: Any, p: Arrays) -> Any:
     return v["x"] + schnet_update(v, e, p)
 
 
+def _schnet_split(p: Arrays, state: Arrays, i: Inputs) -> dict[str, Any]:
+    """Filters once for each pair."""
+    filters = schnet_filters(p, i.r[i.pair_dst] - i.r[i.pair_src])
+    x, w = state["x"], state["x"] @ p["w"]
+    total = sum_both_ways(lambda u, v, sign: w[u] * filters, i)
+    return {"x": x + softplus(total @ p["o1"]) @ p["o2"]}
+
+
 def _schnet_layer(p: Arrays, state: Arrays, i: Inputs) -> dict[str, Any]:
     return {"x": _schnet_step(i.graph, {"x": state["x"], "r": i.r}, p)}
 
@@ -131,6 +141,11 @@ def _schnet_energy(p: Arrays, state: Arrays) -> Any:
 
 
 def _forces_flops(n: int, e: int, f: int) -> float:
+    """Filters are those of pairs."""
+    return _directed_flops(n, e // 2, f)
+
+
+def _directed_flops(n: int, e: int, f: int) -> float:
     """Each product once forward and once for the forces, and twice as many for the gradient: 6.
     3 for the first block's `w`, which no position reaches, and 5 for the first of the filters',
     whose gradient to the positions is not asked for at the end."""
@@ -154,12 +169,14 @@ def _painn_parts(p: Arrays, s: Any) -> Any:
     return silu(s @ p["a1"] + p["b1"]) @ p["a2"]
 
 
-def _painn_messages(p: Arrays, parts: Any, v: Any, step: Any) -> tuple[Any, Any]:
+def _painn_filters(p: Arrays, distance: Any) -> Any:
+    return basis(distance) @ p["w"] + p["bw"]
+
+
+def _painn_messages(parts: Any, v: Any, filters: Any, direction: Any) -> tuple[Any, Any]:
     """For scalars `[..., F]` and vectors `[..., 3, F]`."""
-    distance = length(step)
-    to_s, along_v, along_r = jnp.split(parts * (basis(distance) @ p["w"] + p["bw"]), 3, -1)
-    direction = (step / distance)[..., :, None]
-    return to_s, v * along_v[..., None, :] + direction * along_r[..., None, :]
+    to_s, along_v, along_r = jnp.split(parts * filters, 3, -1)
+    return to_s, v * along_v[..., None, :] + direction[..., :, None] * along_r[..., None, :]
 
 
 def _painn_update(p: Arrays, s: Any, v: Any) -> dict[str, Any]:
@@ -173,8 +190,10 @@ def _painn_update(p: Arrays, s: Any, v: Any) -> dict[str, Any]:
 
 @gnnjit.layer
 def _painn_step(v: Any, e: Any, p: Arrays) -> Any:
-    parts = _painn_parts(p, e.src["s"])
-    scalars, vectors = _painn_messages(p, parts, e.src["v"], v["r"] - e.src["r"])
+    step = v["r"] - e.src["r"]
+    distance = length(step)
+    parts, filters = _painn_parts(p, e.src["s"]), _painn_filters(p, distance)
+    scalars, vectors = _painn_messages(parts, e.src["v"], filters, step / distance)
     return _painn_update(p, v["s"] + gnnjit.sum(scalars), v["v"] + gnnjit.sum(vectors))
 
 
@@ -184,16 +203,28 @@ def _painn_layer(p: Arrays, state: Arrays, i: Inputs) -> dict[str, Any]:
 
 def _painn_plain(p: Arrays, state: Arrays, i: Inputs) -> dict[str, Any]:
     """Split already: the network of scalars reads one endpoint."""
-    s, v = state["s"], state["v"]
-    parts, step = _painn_parts(p, s)[i.src], i.r[i.dst] - i.r[i.src]
-    scalars, vectors = _painn_messages(p, parts, v[i.src], step)
+    s, v, step = state["s"], state["v"], i.r[i.dst] - i.r[i.src]
+    distance = length(step)
+    parts, filters = _painn_parts(p, s)[i.src], _painn_filters(p, distance)
+    scalars, vectors = _painn_messages(parts, v[i.src], filters, step / distance)
     return _painn_update(p, s + segment_sum(scalars, i), v + segment_sum(vectors, i))
+
+
+def _painn_split(p: Arrays, state: Arrays, i: Inputs) -> dict[str, Any]:
+    """Filters and directions once for each pair."""
+    s, v, step = state["s"], state["v"], i.r[i.pair_dst] - i.r[i.pair_src]
+    distance = length(step)
+    parts, filters, way = _painn_parts(p, s), _painn_filters(p, distance), step / distance
+    scalars, vectors = sum_both_ways(
+        lambda a, b, sign: _painn_messages(parts[a], v[a], filters, sign * way), i
+    )
+    return _painn_update(p, s + scalars, v + vectors)
 
 
 def _painn_flops(n: int, e: int, f: int) -> float:
     """Vertices: the message's and the update's network, and two products of three components.
-    Edges: the filters, whose operand is data."""
-    return BLOCKS * (product(n, 15 * f, f) + product(e, CENTRES, 3 * f, times=2))
+    Pairs: the filters, whose operand is data."""
+    return BLOCKS * (product(n, 15 * f, f) + product(e // 2, CENTRES, 3 * f, times=2))
 
 
 # -- MACE ------------------------------------------------------------------------------------------
@@ -216,11 +247,15 @@ def _mace_shapes(f: int) -> Shapes:
             "p1": (f, f)}  # fmt: skip
 
 
-def _mace_messages(p: Arrays, s: Any, v: Any, step: Any) -> tuple[Any, Any]:
-    """For l = 0, `[..., F]`, and l = 1, `[..., 3, F]`."""
+def _mace_weights(p: Arrays, step: Any) -> tuple[Any, Any]:
+    """Of paths and features, `[..., 5 F]`, and the spherical harmonics for l = 1, `[..., 3]`."""
     distance = length(step)
-    y = jnp.sqrt(3.0) * step / distance
     weights = silu(basis(distance) @ p["r1"] + p["b"]) @ p["r2"]
+    return weights, jnp.sqrt(3.0) * step / distance
+
+
+def _mace_messages(s: Any, v: Any, weights: Any, y: Any) -> tuple[Any, Any]:
+    """For l = 0, `[..., F]`, and l = 1, `[..., 3, F]`."""
     ss, vs, sv, vv, cross = jnp.split(weights, PATHS, -1)
     scalars = ss * s + vs * jnp.einsum("...if,...i->...f", v, y)
     turned = jnp.einsum("ijk,...jf,...k->...if", LEVI_CIVITA, v, y)
@@ -241,7 +276,7 @@ def _mace_update(p: Arrays, s: Any, v: Any, scalars: Any, vectors: Any) -> dict[
 @gnnjit.layer
 def _mace_step(v: Any, e: Any, p: Arrays) -> Any:
     s, vectors = e.src["s"] @ p["up0"], e.src["v"] @ p["up1"]
-    to_s, to_v = _mace_messages(p, s, vectors, v["r"] - e.src["r"])
+    to_s, to_v = _mace_messages(s, vectors, *_mace_weights(p, v["r"] - e.src["r"]))
     return _mace_update(p, v["s"], v["v"], gnnjit.sum(to_s), gnnjit.sum(to_v))
 
 
@@ -252,17 +287,25 @@ def _mace_layer(p: Arrays, state: Arrays, i: Inputs) -> dict[str, Any]:
 def _mace_plain(p: Arrays, state: Arrays, i: Inputs) -> dict[str, Any]:
     """Split already: what a source is multiplied with reads nothing else."""
     s, v = state["s"], state["v"]
-    to_s, to_v = _mace_messages(
-        p, (s @ p["up0"])[i.src], (v @ p["up1"])[i.src], i.r[i.dst] - i.r[i.src]
-    )
+    weights = _mace_weights(p, i.r[i.dst] - i.r[i.src])
+    to_s, to_v = _mace_messages((s @ p["up0"])[i.src], (v @ p["up1"])[i.src], *weights)
     return _mace_update(p, s, v, segment_sum(to_s, i), segment_sum(to_v, i))
+
+
+def _mace_split(p: Arrays, state: Arrays, i: Inputs) -> dict[str, Any]:
+    """Weights and harmonics once for each pair."""
+    s, v = state["s"], state["v"]
+    up0, up1 = s @ p["up0"], v @ p["up1"]
+    weights, y = _mace_weights(p, i.r[i.pair_dst] - i.r[i.pair_src])
+    sums = sum_both_ways(lambda a, b, sign: _mace_messages(up0[a], up1[a], weights, sign * y), i)
+    return _mace_update(p, s, v, *sums)
 
 
 def _mace_flops(n: int, e: int, f: int) -> float:
     """Vertices: before and after the sums, one product for scalars and three for vectors, and those
-    of the contraction. Edges: the radial network, whose first operand is data."""
-    edges = product(e, CENTRES, RADIAL, times=2) + product(e, RADIAL, PATHS * f)
-    return BLOCKS * (product(n, 14 * f, f) + edges)
+    of the contraction. Pairs: the radial network, whose first operand is data."""
+    pairs = product(e // 2, CENTRES, RADIAL, times=2) + product(e // 2, RADIAL, PATHS * f)
+    return BLOCKS * (product(n, 14 * f, f) + pairs)
 
 
 def _features(f: int) -> Shapes:
@@ -274,8 +317,15 @@ EGNN = Network(
     moves=True,
 )  # fmt: skip
 FORCES = Network(
-    _schnet_shapes, lambda f: {"x": (f,)}, _schnet_layer, _schnet_plain, None, _forces_flops,
-    end=_schnet_end_shapes, finish=_schnet_energy, forces=True,
+    _schnet_shapes, lambda f: {"x": (f,)}, _schnet_layer, _schnet_plain, _schnet_split,
+    _forces_flops, end=_schnet_end_shapes, finish=_schnet_energy, forces=True, both_ways=True,
 )  # fmt: skip
-PAINN = Network(_painn_shapes, _features, _painn_layer, _painn_plain, None, _painn_flops)
-MACE = Network(_mace_shapes, _features, _mace_layer, _mace_plain, None, _mace_flops, narrower=2)
+DIRECTED_FORCES = dataclasses.replace(FORCES, split=None, flops=_directed_flops, both_ways=False)
+PAINN = Network(
+    _painn_shapes, _features, _painn_layer, _painn_plain, _painn_split, _painn_flops,
+    both_ways=True,
+)  # fmt: skip
+MACE = Network(
+    _mace_shapes, _features, _mace_layer, _mace_plain, _mace_split, _mace_flops, narrower=2,
+    both_ways=True,
+)  # fmt: skip

@@ -33,6 +33,7 @@ class Inputs:
     """A graph for gnnjit and for plain JAX, and data. Edges are sorted by destination.
 
     src, dst: `int32[E]`; r: positions `[N, 3]`; a: features of edges `[E, 8]`.
+    pair_src, pair_dst: `int32[E / 2]`, one of each two edges, where they go both ways.
     """
 
     graph: gnnjit.Graph
@@ -40,6 +41,8 @@ class Inputs:
     dst: jax.Array
     r: jax.Array
     a: jax.Array
+    pair_src: jax.Array | None = None
+    pair_dst: jax.Array | None = None
 
 
 jax.tree_util.register_dataclass(
@@ -60,6 +63,7 @@ class Network:
     narrower: the width is the given one over this, since each edge has more than F numbers.
     moves: whether the positions are features too.
     forces: whether the loss is one of forces; then `finish` gives an energy.
+    both_ways: whether edges go both ways, as between atoms within a radius.
     """
 
     shapes: Callable[[int], Shapes]
@@ -74,6 +78,7 @@ class Network:
     narrower: int = 1
     moves: bool = False
     forces: bool = False
+    both_ways: bool = False
     dtype: Any = jnp.float32
     tolerance: float = 1e-3
 
@@ -95,15 +100,29 @@ def mean_square(state: Any) -> Any:
     return sum(jnp.square(x.astype(jnp.float32)).mean() for x in jax.tree.leaves(state))
 
 
-def make(vertices: int, edges: int, seed: int = 0) -> Inputs:
-    """A random graph and random data."""
+def make(vertices: int, edges: int, seed: int = 0, both_ways: bool = False) -> Inputs:
+    """A random graph and random data; `both_ways`: half as many pairs, without loops."""
     rng = np.random.default_rng(seed)
-    src, dst = rng.integers(0, vertices, (2, edges)).astype(np.int32)
+    if not both_ways:
+        src, dst = _by_destination(*rng.integers(0, vertices, (2, edges)))
+        pairs: Any = (None, None)
+    else:
+        a = rng.integers(0, vertices, edges // 2)
+        b = (a + rng.integers(1, vertices, edges // 2)) % vertices
+        pairs = _by_destination(a, b)
+        src, dst = _by_destination(np.concatenate([a, b]), np.concatenate([b, a]))
+    graph = gnnjit.Graph.from_edges(src, dst, num_nodes=vertices, symmetric=both_ways)
+    r, a = normal(rng, (vertices, 3)), normal(rng, (len(src), EDGE_DATA))
+    return Inputs(graph, *map(jnp.asarray, (src, dst, r, a)), *map(_on_device, pairs))
+
+
+def _by_destination(src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     order = np.lexsort((src, dst))
-    src, dst = src[order], dst[order]
-    graph = gnnjit.Graph.from_edges(src, dst, num_nodes=vertices)
-    r, a = normal(rng, (vertices, 3)), normal(rng, (edges, EDGE_DATA))
-    return Inputs(graph, *map(jnp.asarray, (src, dst, r, a)))
+    return src[order].astype(np.int32), dst[order].astype(np.int32)
+
+
+def _on_device(x: np.ndarray | None) -> jax.Array | None:
+    return None if x is None else jnp.asarray(x)
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -172,6 +191,17 @@ def segment_sum(x: Any, i: Inputs) -> Any:
     wide = x.astype(jnp.float32)
     total = jax.ops.segment_sum(wide, i.dst, len(i.r), indices_are_sorted=True)
     return total.astype(x.dtype)
+
+
+def sum_both_ways(message: Callable[[Any, Any, int], Any], i: Inputs) -> Any:
+    """Sums of what each end of a pair says to the other, `message(from, to, sign of the step)`."""
+
+    def add(there: Any, back: Any) -> Any:
+        into = jax.ops.segment_sum(there, i.pair_dst, len(i.r), indices_are_sorted=True)
+        return into + jax.ops.segment_sum(back, i.pair_src, len(i.r))
+
+    there = message(i.pair_src, i.pair_dst, 1)
+    return jax.tree.map(add, there, message(i.pair_dst, i.pair_src, -1))
 
 
 def segment_mean(x: Any, i: Inputs) -> Any:

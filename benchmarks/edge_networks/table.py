@@ -7,6 +7,7 @@ from edge_networks.network import Network
 
 NETWORKS: dict[str, Network] = {
     "gns": simulators.GNS, "graphcast": simulators.GRAPHCAST, "egnn": molecules.EGNN,
-    "forces": molecules.FORCES, "painn": molecules.PAINN, "mace": molecules.MACE,
+    "forces": molecules.FORCES, "forces-directed": molecules.DIRECTED_FORCES,
+    "painn": molecules.PAINN, "mace": molecules.MACE,
     "nnconv": convolutions.NNCONV, "edgeconv": convolutions.EDGECONV,
 }  # fmt: skip

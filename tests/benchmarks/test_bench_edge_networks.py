@@ -16,7 +16,17 @@ import pytest
 pytestmark = pytest.mark.once
 
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
-NAMES = ["gns", "graphcast", "egnn", "forces", "painn", "mace", "nnconv", "edgeconv"]
+NAMES = [
+    "gns",
+    "graphcast",
+    "egnn",
+    "forces",
+    "forces-directed",
+    "painn",
+    "mace",
+    "nnconv",
+    "edgeconv",
+]
 
 
 @pytest.fixture
@@ -47,7 +57,7 @@ def test_smoke(tmp_path: pathlib.Path) -> None:
 def test_forms_agree(bench: Any, name: str) -> None:
     network = importlib.import_module("edge_networks.network")
     model = bench.NETWORKS[name]
-    i = network.make(12, 40)
+    i = network.make(12, 40, both_ways=model.both_ways)
     given = network.stack_parameters(model, 4), network.state(model, i, 4), i
     plain, *others = [
         [np.asarray(x, np.float32) for x in jax.tree.leaves(jax.jit(step)(*given))]
