@@ -138,10 +138,17 @@ class _Fusion:
         return groups
 
     def share(self, groups: Mapping[_Group, list[_Output]], other: _Group, level: int) -> bool:
-        """Whether the reductions of one level into sources and destinations do the same work."""
+        """Whether the reductions of one level into sources and destinations do the same work, or
+        read the same values of edges, whose gradient is then one."""
         every = [groups[other], groups[level, other[1].flipped, other[2]]]
-        ours, theirs = (self.slice([o.atom for o in outputs]) for outputs in every)
-        return not set(map(id, ours)).isdisjoint(map(id, theirs))
+        ours, theirs = (self.work([o.atom for o in outputs]) for outputs in every)
+        return not ours.isdisjoint(theirs)
+
+    def work(self, roots: list[Atom]) -> set[int]:
+        """The edge equations that `roots` need, and the values of edges that these read."""
+        needed = self.slice(roots)
+        read = [a for a in (*roots, *(a for e in needed for a in e.inputs))]
+        return {id(x) for x in (*needed, *read) if x.space is Space.EDGE}
 
     def key(self, level: int, output: _Output) -> _Group:
         """The traversal of a reduction; that of a maximum is the `exp_sum`'s that needs it."""

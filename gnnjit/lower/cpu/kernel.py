@@ -73,6 +73,9 @@ def left_to_pool() -> contextlib.AbstractContextManager[None]:
 LARGE_COPIES, FEW_TASKS = 1 << 26, 64
 """Bytes of all tasks' copies of sums over all edges, and tasks."""
 
+LEAST_PIECE = 2048
+"""Rows plus edges of a task of an edge network."""
+
 
 def default_config(**changes: Any) -> CodeConfig:
     """The configuration for this machine."""
@@ -144,11 +147,15 @@ def _config_of(request: LoweringRequest) -> CodeConfig:
 
 
 def piece_of(spec: Spec, keys: int) -> int:
-    """Rows plus edges of a task, of `keys` in all. Each task has a copy of what is summed over all
-    edges; where the copies are large there are fewer tasks, down to `FEW_TASKS`."""
+    """Rows plus edges of a task, of `keys` in all. Edge networks, which take long for each edge,
+    have more tasks on small graphs, so that threads finish together. Each task has a copy of what
+    is summed over all edges; where the copies are large there are fewer tasks, down to
+    `FEW_TASKS`."""
     summed = (spec.body.outputs[i] for i in (*spec.outers, *spec.sums))
     copy = sum(math.prod(v.shape) * max(v.dtype.itemsize, 4) for v in summed)
     piece = spec.config.piece
+    while spec.tiling is not None and keys < FEW_TASKS * piece and piece > LEAST_PIECE:
+        piece //= 2
     while copy * keys > LARGE_COPIES * piece and keys > FEW_TASKS * piece:
         piece *= 2
     return piece

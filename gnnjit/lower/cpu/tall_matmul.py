@@ -23,7 +23,7 @@ from gnnjit.lower.cpu.outer_products import Products
 from gnnjit.lower.cpu.simd import I64, PTR
 from gnnjit.lower.cpu.spec import INT32, CodeConfig, Spec
 
-PIECE = 4096
+PIECE = 1024
 """Elements of one task at least."""
 
 NEAR_BYTES = 32768
@@ -37,7 +37,7 @@ def spec_of(left: int, right: int, dtype: np.dtype, config: CodeConfig) -> Spec:
     outer = elementwise(builder, _outer, [a, b])
     body = Program((a, b), tuple(builder.equations), (outer,), "tall")
     # The records of all tasks together stay small beside `a` and `b`.
-    config = dataclasses.replace(config, piece=max(PIECE, left * right // 4))
+    config = dataclasses.replace(config, piece=max(PIECE, left * right // 64))
     return Spec(body, (Reduce("sum", Space.SHARED),), Space.DST, INT32, config)
 
 

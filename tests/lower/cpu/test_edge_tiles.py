@@ -159,9 +159,17 @@ def test_large_copies_take_fewer_tasks():
         piece = kernel.piece_of(spec, keys)
         tasks = keys / piece
         assert tasks * copy <= limit or few / 2 < tasks <= few
-        assert piece == 8192 or 2 * tasks * copy > limit
-    assert kernel.piece_of(spec, 10_000) == 8192
+        assert piece <= 8192 or 2 * tasks * copy > limit
     assert kernel.piece_of(spec_of(body, (Reduce("sum", DST),) * 3 + (None,) * 3), 10**9) == 8192
+
+
+def test_small_networks_take_more_tasks():
+    """Threads of eight tasks would wait for the last one."""
+    spec = spec_of(trace(network, *inputs()), (None,) * 6)
+    pieces = [kernel.piece_of(spec, keys) for keys in (10_000, 60_000, 200_000, 300_000, 10**6)]
+    assert pieces == [2048, 2048, 2048, 4096, 8192]
+    plain = spec_of(trace(lambda x: x + 1, (SRC, (8,), F32)), (Reduce("sum", DST),))
+    assert kernel.piece_of(plain, 10_000) == 8192
 
 
 def heads(x, w, v):
