@@ -152,14 +152,14 @@ class _Pairs:
         even = [i for i, a in enumerate(ins) if i not in odd and self.is_even(a)]
         if len(even) == len(ins) or self.is_exchanged(eqn, ins, SYMMETRIC):
             self.swapped.update(zip(outs, outs, strict=True))
-        elif self.is_exchanged(eqn, ins, frozenset(("sub",))):
-            self.odd.update((o, (eqn, ins)) for o in outs)
-        elif not len(odd) + len(even) == len(ins):
+        elif self.is_exchanged(eqn, ins, frozenset(("sub",))) and _has_sign(eqn):
+            self.odd[outs[0]] = eqn, ins
+        elif len(odd) + len(even) < len(ins):
             self.swap(eqn, ins, outs)
         elif _is_even(eqn, odd):
             self.swapped.update(zip(outs, outs, strict=True))
-        elif len(outs) == 1 and _is_odd(eqn, odd):
-            self.odd.update((o, (eqn, ins)) for o in outs)
+        elif _is_odd(eqn, odd):
+            self.odd[outs[0]] = eqn, ins
         else:
             self.swap(eqn, ins, outs)
 
@@ -252,7 +252,7 @@ def _is_even(eqn: Equation, odd: tuple[int, ...]) -> bool:
 def _is_odd(eqn: Equation, odd: tuple[int, ...]) -> bool:
     """Whether the result is odd where these operands are odd, and the others even."""
     name = eqn.op.name
-    if not all(np.issubdtype(o.dtype, np.inexact) for o in eqn.outputs):
+    if len(eqn.outputs) > 1 or not _has_sign(eqn):
         return False
     if name in ODD or name == "integer_pow" or (name in FACTORS and name != "div"):
         return True
@@ -260,3 +260,8 @@ def _is_odd(eqn: Equation, odd: tuple[int, ...]) -> bool:
         return odd == (0,)
     first = 1 if name == "select_n" else 0
     return odd == tuple(range(first, len(eqn.inputs))) and is_linear(eqn, odd)
+
+
+def _has_sign(eqn: Equation) -> bool:
+    """Whether results are floats: unsigned integers have no negatives."""
+    return all(np.issubdtype(o.dtype, np.inexact) for o in eqn.outputs)

@@ -320,7 +320,7 @@ def expressions(draw: st.DrawFn, depth: int = 4) -> Any:
 
 
 @given(expressions(), st.integers(0, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_random_layers(value: Any, seed: int) -> None:
     def layer(v: Any, e: Any, p: Any) -> Any:
         return gnnjit.sum(value(v, e, p) * jnp.cos(jnp.dot(e.src["x"], v["x"])))

@@ -77,6 +77,9 @@ NEITHER = {
     "a mixed choice": lambda u, v, w: jnp.exp(jnp.where(u * v > 0, u - v, u * v)),
     "a rounded step": lambda u, v, w: jnp.exp(jnp.floor(u - v)),
     "an angle": lambda u, v, w: jnp.exp(jnp.arctan2(u - v, v - u)),
+    "an unsigned step": lambda u, v, w: jnp.exp(
+        (u.astype(jnp.uint32) - v.astype(jnp.uint32)).astype(jnp.float32)
+    ),
     "two matrices": lambda u, v, w: jnp.exp(u @ w + v @ w.T),
 }
 
