@@ -139,6 +139,11 @@ def edge_mlp(v, e, w):
 
 
 @gnnjit.layer
+def filtered(v, e, w):
+    return gnnjit.max(jnp.tanh((e.src * v) @ w))
+
+
+@gnnjit.layer
 def weighed(v, e):
     return gnnjit.sum(jnp.exp(jnp.sum(jnp.tanh(v * e.src))) * e.src)
 
@@ -169,6 +174,14 @@ def test_without_a_budget_only_large_matmuls_are_stored():
     assert storable_values(middle(program.program, program.padded, AS_WRITTEN))
     with use(costs(traversal__functions=1)):
         assert not any(a.choices.stored for a in plan(program).every)
+
+
+@pytest.mark.parametrize("inner", [31, 32])
+def test_results_of_short_sums_are_computed_again(inner):
+    """It takes less time than to write and read them."""
+    args = (lambda x, w: filtered(GRAPH, x, w), draw(N, inner), draw(inner, 256))
+    stored = chosen(costs(matmul__flops=1), *args, moving="all").chosen.choices.stored
+    assert bool(stored) == (inner == 32)
 
 
 def test_equal_problems_have_one_plan():
