@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gnnjit
+from gnnjit.compiler import call
 from gnnjit.compiler.call import TracedCall, recorded_calls
 from gnnjit.geometry import RadiusSearch, radius
 from gnnjit.graph import Graph, batch
@@ -23,7 +24,7 @@ N, F = 7, 4
 @pytest.fixture
 def forced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers run over pairs wherever they can."""
-    monkeypatch.setattr(TracedCall, "chosen", lambda call: call.over_pairs() or call)
+    monkeypatch.setattr(TracedCall, "chosen", lambda self: self.over_pairs() or self)
 
 
 def edges(seed: int, pairs: int = 12, vertices: int = N) -> tuple[np.ndarray, np.ndarray]:
@@ -269,6 +270,29 @@ def test_the_cost_decides() -> None:
     assert call_of(gcn, graph, x, p).chosen().graph.num_edges == 40_000
 
 
+def test_pairs_that_have_to_be_found_cost_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, place = gnnjit.layer(schnet), np.random.default_rng(0).uniform(0, 9, (2_000, 3))
+    search = RadiusSearch.fit(place, 1.2)
+    wide = {"f1": (1, 64), "f2": (64, 64), "w": (64, 64), "o": (64, 64)}
+    p = {k: jnp.ones(s, jnp.float32) for k, s in wide.items()}
+
+    def edges_of_chosen() -> int:
+        found = []
+
+        def run(place: Any) -> Any:
+            graph = search(place).graph
+            x = {"x": jnp.ones((2_000, 64)), "r": place}
+            found.append(call_of(layer, graph, x, p).chosen().graph.num_edges)
+            return place
+
+        jax.eval_shape(run, jnp.asarray(place, jnp.float32))
+        return found[0]
+
+    assert edges_of_chosen() == search.num_edges // 2
+    monkeypatch.setattr(call, "PAIR_SECONDS", 1.0)
+    assert edges_of_chosen() == search.num_edges
+
+
 def test_explain_says_so(forced: None) -> None:
     shown = str(gnnjit.layer(schnet).explain(symmetric(3), features(1), parameters(2)))
     assert (
@@ -326,9 +350,9 @@ def test_random_layers(value: Any, seed: int) -> None:
         return gnnjit.sum(value(v, e, p) * jnp.cos(jnp.dot(e.src["x"], v["x"])))
 
     x, p = features(seed), parameters(seed)
-    call = call_of(gnnjit.layer(layer), symmetric(seed), x, p)
-    other = call.over_pairs()
+    whole = call_of(gnnjit.layer(layer), symmetric(seed), x, p)
+    other = whole.over_pairs()
     assert other is not None
-    want = call.interpret(call.program)
+    want = whole.interpret(whole.program)
     got = other.interpret(other.program)
     np.testing.assert_allclose(got[0], want[0], rtol=2e-4, atol=2e-5 * (1 + np.abs(want[0]).max()))
