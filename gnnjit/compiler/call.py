@@ -139,10 +139,10 @@ class TracedCall:
         where it is predicted to be faster in training, with the time to find pairs of edges that
         were made inside `jit`. On GPUs nobody has measured whether it is.
         """
-        other = self.over_pairs() if platform_here() == "cpu" else None
-        if other is None:
+        pairs = self.pairs if platform_here() == "cpu" else None
+        if pairs is None or (other := self.over_pairs()) is None:
             return self
-        found = 0.0 if other.graph.dropped is None else PAIR_SECONDS * other.graph.num_edges
+        found = 0.0 if pairs.dropped is None else PAIR_SECONDS * pairs.num_edges
         return other if other.seconds() + found < self.seconds() else self
 
     def over_pairs(self) -> TracedCall | None:
