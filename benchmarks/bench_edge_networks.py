@@ -7,8 +7,8 @@ Value and gradient, by parameters and features, of two stacked blocks of each ne
 
 - layer: gnnjit, as a user writes it.
 - plain: JAX, with `x[src]`, a concatenation and `segment_sum` of sorted edges.
-- split: plain, where what reads one endpoint is multiplied once per vertex, by hand. Left out where
-  plain does so by itself.
+- split: plain, where what reads one endpoint is multiplied once per vertex, and what both ends of a
+  pair share computed once, by hand. Left out where there is neither.
 - checkpoint: the split form, whose blocks are computed again in the backward (`jax.checkpoint`).
 - pyg: PyTorch Geometric, where it has the layer: NNConv, EdgeConv; with weights of its own.
 

@@ -56,7 +56,7 @@ class Network:
 
     shapes: of a block's parameters, for a width.
     vertex, edge: shapes of one vertex's and one edge's features in the state, for a width.
-    layer, plain, split: the forms; `split` is None where no product can be split by hand.
+    layer, plain, split: the forms; `split` is None where nothing can be split by hand.
     flops: of value and gradient of the stack, for numbers of vertices and edges and a width: each
         product of the split form (of the plain one where there is none) once forward and twice
         backward; see `product`. Element by element work is not counted.

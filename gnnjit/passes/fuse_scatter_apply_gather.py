@@ -147,8 +147,8 @@ class _Fusion:
     def work(self, roots: list[Atom]) -> set[int]:
         """The edge equations that `roots` need, and the values of edges that these read."""
         needed = self.slice(roots)
-        read = [a for a in (*roots, *(a for e in needed for a in e.inputs))]
-        return {id(x) for x in (*needed, *read) if x.space is Space.EDGE}
+        read = (a for e in needed for a in e.inputs)
+        return {id(x) for x in (*needed, *roots, *read) if x.space is Space.EDGE}
 
     def key(self, level: int, output: _Output) -> _Group:
         """The traversal of a reduction; that of a maximum is the `exp_sum`'s that needs it."""

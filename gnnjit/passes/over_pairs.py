@@ -19,7 +19,8 @@ codes for molecular dynamics have the like by hand ("half neighbour lists").
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import numpy as np
 from jax import lax
@@ -134,9 +135,8 @@ class _Pairs:
                 elif eqn.space is not Space.EDGE:
                     self.swap(eqn, ins, outs)
             case Degree() if eqn.space is Space.DST:
-                self.both(
-                    eqn, *(self.emit_like(eqn, s, Degree(), []) for s in (Space.DST, Space.SRC))
-                )
+                here = self.emit_like(eqn, Space.DST, Degree(), [])
+                self.both(eqn, here, self.emit_like(eqn, Space.SRC, Degree(), []))
             case Degree() if eqn.space is Space.GRAPH:
                 self.swapped.update((o, o) for o in self.emit(eqn, [], eqn.outputs))
             case Reduce("sum", into, None) if into is not Space.SRC:
@@ -215,12 +215,14 @@ class _Pairs:
             assert isinstance(total, Value)
             self.swapped[total] = total
 
-    def both(self, eqn: Equation, here: Value, there: Value, how: object = lax.add) -> None:
+    def both(
+        self, eqn: Equation, here: Value, there: Value, how: Callable[..., Any] = lax.add
+    ) -> None:
         """The result of `eqn`: what edges into a vertex and those out of it give together."""
         (out,) = eqn.outputs
         if there.space is Space.SRC:
             there = self.emit_like(eqn, Space.DST, AtVertex(), [there])
-        op = build.traced_op(how, (((), out.dtype), ((), out.dtype)))  # type: ignore[arg-type]
+        op = build.traced_op(how, (((), out.dtype), ((), out.dtype)))
         self.builder.emit(op, [here, there], [out], eqn.location)
 
     def emit_like(self, eqn: Equation, space: Space, op: Op, ins: list[Atom]) -> Value:
