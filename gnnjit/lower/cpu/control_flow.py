@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from llvmlite import ir
 
-from gnnjit.lower.cpu.simd import I8, I64, PTR, Codegen, Vec, memory_type
+from gnnjit.lower.cpu.simd import I8, I32, I64, PTR, Codegen, Vec, memory_type
 
 
 class Emitter(Codegen):
@@ -31,10 +31,32 @@ class Emitter(Codegen):
             chunks.append(self.widen(self.b.load(at, align=dtype.itemsize, typ=kind), dtype))
         return Vec(dtype, places.size, tuple(chunks))
 
-    def store(self, vec: Vec, pointer: ir.Value, places: np.ndarray) -> None:
-        for chunk, (start, _) in zip(vec.chunks, self._runs(places), strict=True):
-            at = self.offset(pointer, start * vec.dtype.itemsize, 1)
-            self.b.store(self.narrow(chunk, vec.dtype), at, align=vec.dtype.itemsize)
+    def store(
+        self, vec: Vec, pointer: ir.Value, places: np.ndarray, *, past_caches: bool = False
+    ) -> None:
+        """past_caches: memory is written without being read first, and no cache keeps it; where
+        the vectors begin at multiples of their size in memory, as those of most arrays do."""
+        chunks = [self.narrow(chunk, vec.dtype) for chunk in vec.chunks]
+        at = [
+            self.offset(pointer, start * vec.dtype.itemsize, 1) for start, _ in self._runs(places)
+        ]
+
+        def store(align: int) -> list[ir.Instruction]:
+            pairs = zip(chunks, at, strict=True)
+            return [self.b.store(chunk, place, align=align) for chunk, place in pairs]
+
+        if not past_caches:
+            store(vec.dtype.itemsize)
+            return
+        size = self.lanes * vec.dtype.itemsize
+        rest = self.b.and_(self.b.ptrtoint(pointer, I64), I64(size - 1))
+        with self.b.if_else(self.b.icmp_unsigned("==", rest, I64(0))) as (then, otherwise):
+            with then:
+                hint = self.module.add_metadata([I32(1)])
+                for instruction in store(size):
+                    instruction.set_metadata("nontemporal", hint)
+            with otherwise:
+                store(vec.dtype.itemsize)
 
     def _runs(self, places: np.ndarray) -> Iterator[tuple[int, int]]:
         flat = places.ravel()

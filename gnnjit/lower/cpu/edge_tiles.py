@@ -25,6 +25,7 @@ from gnnjit.ir.large_products import MATRIX
 from gnnjit.ir.program import Atom, Equation, Value
 from gnnjit.ir.tables import TableRows
 from gnnjit.lower.cpu.matvec import Matvec, register_dtype
+from gnnjit.lower.cpu.simd import is_half
 
 if TYPE_CHECKING:
     from gnnjit.lower.cpu.spec import Spec
@@ -43,6 +44,20 @@ MOST_SORTED, MOST_SORTED_BYTES = 4096, 24 << 20
 
 MOST_ROWS = 2 * MOST_SORTED
 """Rows of a table that edges are sorted by at most: each tile looks at all of them."""
+
+
+LINE, COLLIDING = 64, 512
+"""Bytes of a cache line, and what long values of edges are no multiple of: a processor has few
+places in its first cache for lines that lie so far apart, and products read some of each edge."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TileArray:
+    """An array of the edges of a tile: where it begins in the tile's memory, in bytes for each
+    edge, and bytes from one edge to the next."""
+
+    at: int
+    step: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,20 +90,40 @@ class Grouping:
 class TileProduct:
     """A product of all edges of a tile with a shared matrix, or with those that they pick.
 
-    stage: at whose end it is computed. operand, result: where in the tile's memory, in bytes for
-        each edge, `[batch, rows, inner]` and `[batch, rows, columns]` lie.
+    stage: at whose end it is computed. operand, result: of `[batch, rows, inner]` and
+        `[batch, rows, columns]`.
     """
 
     eqn: Equation
     plan: Matvec
     stage: int
-    operand: int
-    result: int
+    operand: TileArray
+    result: TileArray
     grouping: Grouping | None = None
 
     @property
     def dtype(self) -> np.dtype:
         return self.plan.matrix.dtype
+
+    @property
+    def as_it_lies(self) -> bool:
+        """Whether it takes the scalars of a value in their order."""
+        places = self.plan.places.ravel()
+        every = places.size == math.prod(self.plan.other.shape)
+        return every and bool((np.diff(places) == 1).all())
+
+
+@dataclasses.dataclass(frozen=True)
+class TileFactor:
+    """A factor of outer products that are summed over all edges, as numbers of `dtype`.
+
+    late: it is written into the array at the end; otherwise a stage or a product has.
+    """
+
+    value: Atom
+    dtype: np.dtype
+    array: TileArray
+    late: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +135,7 @@ class Tiling:
     stored: values that a stage keeps for later, and where.
     loads: which values each stage takes from there; the last entry is the end.
     groupings: the orders in which products take the edges.
+    factors: of outer products that are summed over all edges, by the output and the factor.
     """
 
     size: int
@@ -107,9 +143,10 @@ class Tiling:
     products: tuple[TileProduct, ...]
     early: tuple[tuple[Equation, ...], ...]
     late: tuple[Equation, ...]
-    stored: dict[Value, int]
+    stored: dict[Value, TileArray]
     loads: tuple[frozenset[Value], ...]
     groupings: tuple[Grouping, ...] = ()
+    factors: dict[tuple[int, Atom], TileFactor] = dataclasses.field(default_factory=dict)
 
     @property
     def stages(self) -> int:
@@ -157,10 +194,13 @@ def tiling(spec: Spec, size: int, level: int) -> Tiling | None:
     products = []
     for eqn, plan in plans.items():
         item = plan.matrix.dtype.itemsize
-        operand = layout.take(plan.places.size * item)
-        result = layout.take(plan.places.size // plan.places.shape[2] * plan.columns * item)
+        _, rows, inner = plan.places.shape
+        operand = layout.take(plan.places.size * item, apart=rows == 1)
+        results_size = plan.places.size // inner * plan.columns
+        result = layout.take(results_size * item, apart=rows == 1)
         grouping = None if plan.rows is None else groupings[plan.rows.key]
         products.append(TileProduct(eqn, plan, at[eqn], operand, result, grouping))
+    factors = _factors(spec, stored, products, layout)
     size = _size(size, layout.bytes, [g.count for g in groupings.values()])
     early = tuple(
         tuple(e for e, k in at.items() if k == number and e not in plans) for number in range(count)
@@ -173,7 +213,32 @@ def tiling(spec: Spec, size: int, level: int) -> Tiling | None:
         for k in range(count + 1)
     )  # fmt: skip
     orders = tuple(groupings.values())
-    return Tiling(size, layout.bytes, tuple(products), early, tuple(late), stored, loads, orders)
+    return Tiling(
+        size, layout.bytes, tuple(products), early, tuple(late), stored, loads, orders, factors
+    )
+
+
+def _factors(
+    spec: Spec, stored: dict[Value, TileArray], products: list[TileProduct], layout: _Layout
+) -> dict[tuple[int, Atom], TileFactor]:
+    """Those that are in the tile's memory already stay where they are."""
+    there: dict[Atom, TileArray] = {
+        p.plan.other: p.operand for p in products if p.as_it_lies and p.dtype == p.plan.other.dtype
+    }
+    there |= {**stored, **{p.eqn.outputs[0]: p.result for p in products}}
+    found: dict[tuple[int, Atom], TileFactor] = {}
+    copies: dict[tuple[Atom, np.dtype], TileArray] = {}
+    for number, pairs in spec.outers.items():
+        dtype = spec.body.outputs[number].dtype
+        for factor in (f for pair in pairs for f in pair.values):
+            if factor in there and factor.dtype == dtype and not is_half(dtype):
+                found[number, factor] = TileFactor(factor, dtype, there[factor], late=False)
+                continue
+            first = (factor, dtype) not in copies
+            if first:
+                copies[factor, dtype] = layout.take(factor.size * register_dtype(dtype).itemsize)
+            found[number, factor] = TileFactor(factor, dtype, copies[factor, dtype], first)
+    return found
 
 
 def _groupings(
@@ -187,7 +252,7 @@ def _groupings(
             continue
         old = found.get(plan.rows.key)
         if old is None:
-            key, order = layout.take(4, 4), layout.take(4, 4)
+            key, order = layout.take(4, 4).at, layout.take(4, 4).at
             found[plan.rows.key] = Grouping(plan.rows, at[eqn], key, order, starts)
             starts += found[plan.rows.key].bytes
         elif at[eqn] < old.stage:
@@ -198,7 +263,7 @@ def _groupings(
 def _size(size: int, bytes_each: int, counts: list[int]) -> int:
     """Edges of a tile, where `size` is a good number for edges that all multiply with one matrix;
     `counts`: of the matrices that they pick from."""
-    while size > FEWEST and size * bytes_each > MOST_BYTES:
+    while size >= 2 * FEWEST and size * bytes_each > MOST_BYTES:
         size //= 2
     wanted = min(MOST_SORTED, ALIKE * max(counts, default=0))
     while size < wanted and 2 * size * bytes_each <= MOST_SORTED_BYTES:
@@ -211,10 +276,12 @@ class _Layout:
 
     bytes = 0
 
-    def take(self, size: int, unit: int = 64) -> int:
-        at = self.bytes
-        self.bytes += -(-size // unit) * unit
-        return at
+    def take(self, size: int, unit: int = LINE, *, apart: bool = True) -> TileArray:
+        """apart: lines of two edges may not collide."""
+        step = size + LINE if apart and size % COLLIDING == 0 else size
+        found = TileArray(self.bytes, step)
+        self.bytes += -(-step // unit) * unit
+        return found
 
 
 def reads(spec: Spec, eqn: Equation) -> tuple[Atom, ...]:

@@ -21,7 +21,7 @@ from gnnjit.ir.space import Space
 from gnnjit.ir.tables import READS, SUMS
 from gnnjit.lower.lowering import LoweringRequest, Reductions, Unsupported
 from gnnjit.system.contexts import Context
-from gnnjit.system.cpu_caches import caches
+from gnnjit.system.cpu_caches import Caches, caches
 from gnnjit.system.cpu_features import features, is_x86, vector_bytes
 from gnnjit.system.portable import PORTABLE, is_portable
 
@@ -142,8 +142,17 @@ def _traverse(request: LoweringRequest, operands: Sequence[jax.Array]) -> list[j
 def _config_of(request: LoweringRequest) -> CodeConfig:
     config = _lanes_of(request)
     spec = Spec(request.body, request.reductions, request.rows, INT32, config)
-    piece = piece_of(spec, request.num_rows + request.graph.num_edges)
-    return dataclasses.replace(config, width=feature_width_of(request), piece=piece)
+    edges = request.graph.num_edges
+    piece, stream = piece_of(spec, request.num_rows + edges), streams(spec, edges, caches())
+    return dataclasses.replace(config, width=feature_width_of(request), piece=piece, stream=stream)
+
+
+def streams(spec: Spec, edges: int, found: Caches | None) -> bool:
+    """Whether values of edges are written past the caches: whoever reads them next would not find
+    them there. `found`: the caches of this machine, where they are known."""
+    outputs = zip(spec.reductions, spec.body.outputs, strict=True)
+    written = sum(math.prod(v.shape) * v.dtype.itemsize for op, v in outputs if op is None)
+    return found is not None and edges * written > found.last
 
 
 def piece_of(spec: Spec, keys: int) -> int:

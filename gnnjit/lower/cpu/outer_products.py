@@ -32,6 +32,8 @@ class Products:
 
     total: a pointer to it.
     registers: vectors of a tile at most.
+    steps: bytes from one element's left and right factors to the next one's; None: they lie side by
+        side.
     """
 
     m: Emitter
@@ -41,12 +43,13 @@ class Products:
     total: ir.Value
     registers: int
     batch: int = 1
+    steps: tuple[int, int] | None = None
 
     @property
     def factor_bytes(self) -> tuple[int, int]:
-        """Bytes of the left and right factors of an element."""
+        """Bytes from one element's left and right factors to the next one's."""
         each = self.batch * self.dtype.itemsize
-        return self.num_left * each, self.num_right * each
+        return self.steps or (self.num_left * each, self.num_right * each)
 
     def clear(self) -> None:
         """Begin with zero."""
@@ -56,7 +59,8 @@ class Products:
 
     def add(self, arrays: Arrays, since: ir.Value, until: ir.Value) -> None:
         """Add the products of the elements `since .. until`."""
-        name = f"outer_{self.dtype.name}_{self.num_left}_{self.num_right}_{self.batch}"
+        sizes = (self.num_left, self.num_right, self.batch, *self.factor_bytes)
+        name = "_".join(map(str, ("outer", self.dtype.name, *sizes)))
         self.m.call_local(name, self._emit, *arrays, self.total, since, until)
 
     def _emit(

@@ -75,7 +75,7 @@ class SortedTile:
         value, item = m.literal(product.dtype, fill), product.dtype.itemsize
         with m.loop(*self.bounds(I64(self.grouping.count))) as at:
             edge = m.index(self.order, at, INT32)
-            row = m.offset(self.tile.array(product.result), edge, size * item)
+            row = m.offset(self.tile.array(product.result.at), edge, product.result.step)
             with m.loop(I64(0), I64(size)) as column:
                 m.store(value, m.offset(row, column, item), np.arange(1))
 

@@ -57,8 +57,9 @@ class CodeConfig:
     edges ahead are prefetched. `rows_ahead`: so many rows ahead are, where only part of a row's
     edges is there. `left`: work that takes long is left to XLA's thread pool. `width`: all edges
     are traversed for so many features, then for the next ones; 0: for all at once. `tile`: edges
-    of a tile, where they multiply with matrices; 0: one after the other. `lanes`: edges lie side by
-    side in the lanes of vectors."""
+    of a tile, where they multiply with matrices; 0: one after the other. `stream`: values
+    of edges are written past the caches, which they would fill. `lanes`: edges lie side by side in
+    the lanes of vectors."""
 
     piece: int = 8192
     threads: int = 1
@@ -67,7 +68,8 @@ class CodeConfig:
     lanes_bytes: int = 64
     left: bool = False
     width: int = 0
-    tile: int = 64
+    tile: int = 72
+    stream: bool = False
     lanes: bool = False
 
 
@@ -128,6 +130,11 @@ class Spec:
     def registers(self) -> int:
         """Vectors of a sum that grow at a time: registers are left for what is added to them."""
         return 16 if self.config.lanes_bytes == 64 else 12
+
+    @property
+    def block_registers(self) -> int:
+        """Vectors of a block of a product of matrices: its loop needs few other registers."""
+        return 24 if self.config.lanes_bytes == 64 else 12
 
     @functools.cached_property
     def levels(self) -> dict[Value, int]:
@@ -223,6 +230,19 @@ class Spec:
     def tiling(self) -> Tiling | None:
         """How edges are taken in tiles, if they are."""
         return tiling(self, self.config.tile, PER_EDGE)
+
+    @functools.cached_property
+    def streamed(self) -> frozenset[int]:
+        """The outputs that are written past the caches: of whole lines for each edge."""
+        if not self.config.stream or self.config.lanes or self.block:
+            return frozenset()
+        pairs = zip(self.reductions, self.body.outputs, strict=True)
+        sizes = {k: math.prod(v.shape) for k, (op, v) in enumerate(pairs) if op is None}
+        outputs = self.body.outputs
+        return frozenset(
+            k for k, size in sizes.items()
+            if size % self.lanes == 0 and size * outputs[k].dtype.itemsize % LINE == 0
+        )  # fmt: skip
 
     @functools.cached_property
     def reads(self) -> dict[Equation, TableRows]:

@@ -32,9 +32,10 @@ class Stored:
         found = m.load(pointer, self.kind, np.arange(width))
         return Vec(self.dtype, width, found.chunks)
 
-    def store(self, m: Emitter, vec: Vec, at: ir.Value) -> None:
+    def store(self, m: Emitter, vec: Vec, at: ir.Value, *, past_caches: bool = False) -> None:
         pointer = m.offset(self.pointer, at, self.kind.itemsize)
-        m.store(Vec(self.kind, vec.size, vec.chunks), pointer, np.arange(vec.size))
+        vec = Vec(self.kind, vec.size, vec.chunks)
+        m.store(vec, pointer, np.arange(vec.size), past_caches=past_caches)
 
     def part(self, m: Emitter, start: int, size: int | None = None) -> Stored:
         """The scalars from a place on."""

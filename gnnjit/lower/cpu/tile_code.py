@@ -6,16 +6,15 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from llvmlite import ir
 
 from gnnjit.ir.program import Atom, Equation, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.cpu.accumulators import Accumulator, GrowingSums, Place, Places
-from gnnjit.lower.cpu.edge_tiles import FEWEST, TileProduct, Tiling, reads, results
+from gnnjit.lower.cpu.edge_tiles import FEWEST, TileFactor, TileProduct, Tiling, reads, results
 from gnnjit.lower.cpu.math_rules import convert
 from gnnjit.lower.cpu.matvec import SharedMatrix
-from gnnjit.lower.cpu.outer_products import Collector
+from gnnjit.lower.cpu.outer_products import Collector, Products
 from gnnjit.lower.cpu.simd import I64, PTR, Vec
 from gnnjit.lower.cpu.sorted_tiles import SortedTile
 from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW
@@ -23,10 +22,10 @@ from gnnjit.lower.cpu.stored import Env, Stored, is_looped
 from gnnjit.lower.cpu.tile_products import ROOM, TileMatmul, TileMemory
 from gnnjit.lower.cpu.vector_loops import Sink, VectorLoops
 
-COLLECTED, COLLECTED_BYTES = 64, 65536
-"""Edges whose factors of outer products are collected at most, and bytes of those of one product:
-beyond that, what a tile of the product reads again and again is no longer in the nearest cache.
-(256 x 256: a product of 64 edges at a time took 11 ms of 43 longer than of 32.)"""
+COLLECTED, COLLECTED_BYTES = 72, 65536
+"""Edges whose factors of outer products are multiplied at a time at most, and bytes of those of one
+product where they are copied: beyond that, what a block of the product reads again and again is no
+longer in the nearest cache."""
 
 
 class TiledEdges(GrowingSums):
@@ -38,7 +37,9 @@ class TiledEdges(GrowingSums):
     tile_memory: ir.Value
     last_slot: ir.Value
     collector: Collector | None
+    tile_outers: list[tuple[Products, TileFactor, TileFactor]]
     outers: list[Any]
+    group_outers: list[Any]
     tables: list[Any]
 
     if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class TiledEdges(GrowingSums):
             self._read_edge(wanted, number, tile)
             made = [v for e in equations for v in e.outputs if v in tiling.stored]
             sinks = [self._keeping(v, tile.value(v, tiling.stored[v])) for v in made]
-            moved = [p for p in products if not _as_it_lies(p)]
+            moved = [p for p in products if not p.as_it_lies]
             sinks += [
                 self._keeping(p.plan.other, tile.operand(p)) for p in products if p not in moved
             ]
@@ -141,11 +142,11 @@ class TiledEdges(GrowingSums):
         found = Stored(pointer, value.dtype, value.dtype, value.size)
         return found if is_looped(self.m.lanes, value.size) else found.whole(self.m)
 
-    def _keeping(self, atom: Atom, memory: Stored) -> Sink:
+    def _keeping(self, atom: Atom, memory: Stored, *, past_caches: bool = False) -> Sink:
         """Stores a value in the dtype of `memory`."""
 
         def take(vec: Vec, at: ir.Value) -> None:
-            memory.store(self.m, convert(self.m, vec, memory.dtype), at)
+            memory.store(self.m, convert(self.m, vec, memory.dtype), at, past_caches=past_caches)
 
         return atom, take
 
@@ -182,11 +183,12 @@ class TiledEdges(GrowingSums):
     def _multiply(self, product: TileProduct, count: ir.Value, memory: ir.Value) -> None:
         batch, rows, inner = product.plan.places.shape
         tile, grouping = TileMemory(self.m, memory, self.tiling.size), product.grouping
+        steps = product.operand.step // rows, product.result.step // rows
         matmul = TileMatmul(
-            self.m, product.dtype, inner, product.plan.columns, self._registers, batch,
-            grouping is not None,
+            self.m, product.dtype, inner, product.plan.columns, self.spec.block_registers, steps,
+            batch, grouping is not None,
         )  # fmt: skip
-        arrays = tile.array(product.operand), tile.array(product.result)
+        arrays = tile.array(product.operand.at), tile.array(product.result.at)
         matrix = self._matrix(product.plan.matrix)
         if grouping is None:
             matmul.call(arrays, matrix, (I64(0), self.b.mul(count, I64(rows)), memory))
@@ -199,10 +201,6 @@ class TiledEdges(GrowingSums):
                 matmul.call(arrays, own, (since, until, edges.order))
         edges.fill(product)
 
-    @property
-    def _registers(self) -> int:
-        return 24 if self.spec.config.lanes_bytes == 64 else 12
-
     # -- its edges, one after the other -----------------------------------------------------
 
     def make_tile_memory(self) -> tuple[ir.Value, int] | None:
@@ -212,10 +210,11 @@ class TiledEdges(GrowingSums):
             return None
         with self.b.goto_entry_block():
             self.tile_since, self.tile_until = (self.b.alloca(I64) for _ in range(2))
-        self.b.store(I64(-1), self.tile_until)
+        self.b.store(I64(0), self.tile_since)
+        self.b.store(I64(0), self.tile_until)
         edges = self.tiling.size
         size = self.tiling.bytes * (edges + ROOM) + self.tiling.more_bytes
-        pairs = [(a, p) for a in self.outers for p in self.spec.outers[a.output]]
+        pairs = [(a, p) for a in self.group_outers for p in self.spec.outers[a.output]]
         each = [(p.left.size + p.right.size) * a.dtype.itemsize for a, p in pairs]
         collected = min(edges, COLLECTED, max(FEWEST, COLLECTED_BYTES // max(each, default=1)))
         self.tile_memory = self.m.allocate(I64(size + sum(each) * collected))
@@ -225,26 +224,28 @@ class TiledEdges(GrowingSums):
         """Compute the tile that begins with a slot, if one does; then what is left of the edge."""
         b, m, tiling = self.b, self.m, self.tiling
         with m.when(b.icmp_signed(">=", slot, b.load(self.tile_until, typ=I64))):
+            self.multiply_outers()
             until = m.smaller(b.add(slot, I64(tiling.size)), self.last_slot)
             b.store(slot, self.tile_since)
             b.store(until, self.tile_until)
-            tile = m.module.get_global("tile")
-            b.call(tile, [self.job, slot, until, self.row, self.tile_memory])
+            b.call(m.module.get_global("tile"), [self.job, slot, until, self.row, self.tile_memory])
         position = b.sub(slot, b.load(self.tile_since, typ=I64))
         wanted = {a for e in tiling.late for a in reads(self.spec, e)}
         wanted.update(results(self.spec))
-        memory = TileMemory(m, self.tile_memory, tiling.size, position)
-        self._read_edge(wanted, tiling.stages, memory)
+        tile = TileMemory(m, self.tile_memory, tiling.size, position)
+        self._read_edge(wanted, tiling.stages, tile)
         sinks = [self._adding(acc, place) for acc, place in places.items()]
         for number, (op, value) in enumerate(
             zip(self.spec.reductions, self.spec.body.outputs, strict=True)
         ):
             if op is None:
                 row = self._element(self.output(number), value, self.endpoint[Space.EDGE])
-                size = math.prod(value.shape)
-                sinks.append(self._keeping(value, Stored(row, value.dtype, value.dtype, size)))
+                memory = Stored(row, value.dtype, value.dtype, math.prod(value.shape))
+                sinks.append(self._keeping(value, memory, past_caches=number in self.spec.streamed))
         if self.collector:
             sinks += self._collecting(self.collector)
+        factors = tiling.factors.values() if self.tile_outers else ()
+        sinks += [self._keeping(f.value, tile.factor(f)) for f in factors if f.late]
         kept = [a for t in self.tables for one in self.spec.sums[t.output] for a in one.reads]
         self._loops().run(tiling.late, kept, sinks)
         for acc in self.tables:
@@ -252,21 +253,28 @@ class TiledEdges(GrowingSums):
         if self.collector:
             self.collector.next()
 
+    def multiply_outers(self) -> None:
+        """Add the outer products of the tile at hand to the task's sums."""
+        if not self.tile_outers:
+            return
+        b = self.b
+        count = b.sub(b.load(self.tile_until, typ=I64), b.load(self.tile_since, typ=I64))
+        memory = TileMemory(self.m, self.tile_memory, self.tiling.size)
+        with self.m.loop(I64(0), count, COLLECTED) as since:
+            until = self.m.smaller(b.add(since, I64(COLLECTED)), count)
+            for products, left, right in self.tile_outers:
+                arrays = memory.array(left.array.at), memory.array(right.array.at)
+                products.add(arrays, since, until)
+
     def _adding(self, acc: Accumulator, place: Place) -> Sink:
         return acc.value, lambda vec, at: self.grow(acc, place, vec, at)
 
     def _collecting(self, collector: Collector) -> list[Sink]:
         """Stores the factors of outer products."""
-        pairs = [(a, p) for a in self.outers for p in self.spec.outers[a.output]]
+        pairs = [(a, p) for a in self.group_outers for p in self.spec.outers[a.output]]
         factors = [(acc, f) for acc, pair in pairs for f in pair.values]
         pointers = collector.places()
         return [
             self._keeping(f, Stored(pointer, acc.value.dtype, acc.dtype, f.size))
             for (acc, f), pointer in zip(factors, pointers, strict=True)
         ]
-
-
-def _as_it_lies(product: TileProduct) -> bool:
-    """Whether a product takes the scalars of a value in their order."""
-    places = product.plan.places.ravel()
-    return places.size == math.prod(product.plan.other.shape) and bool((np.diff(places) == 1).all())

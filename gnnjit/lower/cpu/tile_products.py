@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ from llvmlite import ir
 
 from gnnjit.ir.program import Value
 from gnnjit.lower.cpu.control_flow import Emitter
-from gnnjit.lower.cpu.edge_tiles import TileProduct
+from gnnjit.lower.cpu.edge_tiles import TileArray, TileFactor, TileProduct
 from gnnjit.lower.cpu.matvec import register_dtype
 from gnnjit.lower.cpu.simd import I64, Vec, register_type
 from gnnjit.lower.cpu.stored import Stored
@@ -39,21 +40,23 @@ class TileMemory:
     def array(self, at: int) -> ir.Value:
         return self.m.offset(self.start, at * (self.size + ROOM), 1)
 
-    def element(self, at: int, bytes_each: int) -> ir.Value:
+    def element(self, array: TileArray) -> ir.Value:
         assert self.position is not None
-        return self.m.offset(self.array(at), self.position, bytes_each)
+        return self.m.offset(self.array(array.at), self.position, array.step)
 
-    def value(self, value: Value, at: int) -> Stored:
+    def value(self, value: Value, array: TileArray) -> Stored:
         """A value of the edge at hand."""
-        kind = register_dtype(value.dtype)
-        pointer = self.element(at, value.size * kind.itemsize)
-        return Stored(pointer, value.dtype, kind, value.size)
+        return Stored(self.element(array), value.dtype, register_dtype(value.dtype), value.size)
+
+    def factor(self, factor: TileFactor) -> Stored:
+        """A factor of outer products."""
+        kind, size = register_dtype(factor.dtype), math.prod(factor.value.shape)
+        return Stored(self.element(factor.array), factor.dtype, kind, size)
 
     def operand(self, product: TileProduct) -> Stored:
         """What a product multiplies."""
         size = product.plan.places.size
-        pointer = self.element(product.operand, size * product.dtype.itemsize)
-        return Stored(pointer, product.dtype, product.dtype, size)
+        return Stored(self.element(product.operand), product.dtype, product.dtype, size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +64,7 @@ class TileMatmul:
     """`[count, inner] @ [inner, columns]`, block by block of the result in registers.
 
     registers: vectors of a block at most.
+    steps: bytes from one row to the next, of both arrays.
     batch: of a row of so many products of their own, one after the other, matrices likewise.
     sorted: rows are taken in an order that is given.
     """
@@ -70,6 +74,7 @@ class TileMatmul:
     inner: int
     columns: int
     registers: int
+    steps: tuple[int, int]
     batch: int = 1
     sorted: bool = False
 
@@ -82,8 +87,9 @@ class TileMatmul:
             those that `order` (`int32`) has there. If they are not, both arrays have room for a
             whole number of blocks beyond them, and order is not read.
         """
-        kind = f"{'sorted_' if self.sorted else ''}{self.batch}"
-        name = f"matmul_{self.dtype.name}_{self.inner}_{self.columns}_{kind}"
+        kind = "sorted" if self.sorted else "matmul"
+        sizes = (self.inner, self.columns, self.batch, *self.steps)
+        name = "_".join(map(str, (kind, self.dtype.name, *sizes)))
         self.m.call_local(name, self._emit, *arrays, matrix, *rows)
 
     def _emit(self, m: Emitter, *given: ir.Value) -> None:
@@ -148,7 +154,7 @@ class TileMatmul:
         sums = [m.variable(zero) for _ in each]
         for place in sums:
             m.assign(place, zero)
-        rows = [m.offset(left, n, self.batch * self.inner * item) for n in each]
+        rows = [m.offset(left, n, self.steps[0]) for n in each]
         strip = m.offset(matrix, column, item)
         one = ir.VectorType(register_type(self.dtype), 1)
         with m.loop(I64(0), I64(self.inner)) as k:
@@ -159,5 +165,5 @@ class TileMatmul:
                 new = [m.intrinsic("fma", m.splat(scalar, 0, r.type.count), r, t) for r, t in pairs]
                 m.assign(place, Vec(self.dtype, size, tuple(new)))
         for n, place in zip(each, sums, strict=True):
-            row = m.offset(result, n, self.batch * self.columns * item)
+            row = m.offset(result, n, self.steps[1])
             m.store(m.value_of(place, zero), m.offset(row, column, item), places)

@@ -145,10 +145,13 @@ class TraversalCode(EdgesInLanes, TiledEdges):
             self._row_in_blocks(RowPart(row, since, until, hub, leads), totals)
         if self.collector and not self.group_outers:
             self.collector.multiply()
+        self.multiply_outers()
         for acc in self.grown:
             self.store_part(acc, m.offset(self.task_record, acc.leading, 1), totals[acc])
         if self.spec.tiling:
             m.call("free", ir.VoidType(), [self.tile_memory])
+        if self.spec.streamed:
+            b.fence("seq_cst")  # other threads see what went past the caches
         b.ret_void()
 
     def _back_to_hub(self, first: ir.Value, low: ir.Value) -> ir.Value:
@@ -233,7 +236,8 @@ class TraversalCode(EdgesInLanes, TiledEdges):
         for number, (op, value) in enumerate(zip(spec.reductions, spec.body.outputs, strict=True)):
             if op is None:
                 row = self._element(self.output(number), value, self.endpoint[Space.EDGE])
-                m.store(self.read(value), row, spec.places(value))
+                past_caches = number in spec.streamed
+                m.store(self.read(value), row, spec.places(value), past_caches=past_caches)
         for acc in self.tables:
             self._add_rows(acc)
         if self.collector:
@@ -390,16 +394,30 @@ class TraversalCode(EdgesInLanes, TiledEdges):
     # -- outer products ---------------------------------------------------------------------
 
     def _collector(self, memory: tuple[ir.Value, int] | None) -> Collector | None:
-        """For the large outer products that are summed over all edges."""
+        """For the large outer products that are summed over all edges; none in tiles, which have
+        the factors in their memory."""
+        self.tile_outers = []
         sums = []
         for acc in self.outers:
-            total = self.m.offset(self.task_record, acc.leading, 1)
-            for left, right, batch in self.spec.outers[acc.output]:
-                sizes = left.size // batch, right.size // batch
-                sums.append(Products(self.m, acc.dtype, *sizes, total, self.spec.registers, batch))
+            for pair in self.spec.outers[acc.output]:
+                products = self._products(acc, pair)
+                if self.spec.tiling is None or acc in self.group_outers:
+                    sums.append(products)
+                    continue
+                left, right = (self.tiling.factors[acc.output, f] for f in pair.values)
+                steps = left.array.step, right.array.step
+                products = dataclasses.replace(products, steps=steps)
+                products.clear()
+                self.tile_outers.append((products, left, right))
         if not sums:
             return None
         return Collector(self.m, sums, memory, moving=bool(self.group_outers))
+
+    def _products(self, acc: Accumulator, pair: Factors) -> Products:
+        total = self.m.offset(self.task_record, acc.leading, 1)
+        return Products(
+            self.m, acc.dtype, *pair.shape, total, self.spec.block_registers, pair.batch
+        )
 
     def _factors(self, acc: Accumulator, pair: Factors) -> tuple[Vec, Vec]:
         dtype = acc.value.dtype

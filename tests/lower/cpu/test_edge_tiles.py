@@ -16,6 +16,7 @@ from gnnjit.ir.program import Reduce
 from gnnjit.lower.cpu import kernel
 from gnnjit.lower.cpu.edge_tiles import FEWEST
 from gnnjit.lower.cpu.spec import INT32, Spec
+from gnnjit.system.cpu_caches import Caches
 
 from .test_kernel import (
     DST,
@@ -126,7 +127,7 @@ def test_half_and_double_precision():
 @given(
     edges=st.integers(0, 400),
     vertices=st.integers(4, 60),
-    tile=st.sampled_from([16, 32, 64]),
+    tile=st.sampled_from([16, 36, 72]),
     piece=st.sampled_from([16, 64, 4096]),
     seed=st.integers(0, 99),
 )
@@ -170,6 +171,69 @@ def test_small_networks_take_more_tasks():
     assert pieces == [2048, 2048, 2048, 4096, 8192]
     plain = spec_of(trace(lambda x: x + 1, (SRC, (8,), F32)), (Reduce("sum", DST),))
     assert kernel.piece_of(plain, 10_000) == 8192
+
+
+def chain(own, other, edge, first, second, ct):
+    """Gradients of both matrices; the factors are an operand, results, an input and a product of
+    the end."""
+    hidden = edge @ first
+    message = (hidden + own + other) @ second
+    outer = jax.lax.dot_general(edge, hidden, (((), ()), ((), ())))
+    late = jax.lax.dot_general(ct, message * ct, (((), ()), ((), ())))
+    return outer, late, message, hidden
+
+
+def chain_of(dtype, f=64):
+    shapes = [(DST, (f,)), (SRC, (f,)), (EDGE, (f,)), (SHARED, (f, f)), (SHARED, (f, f))]
+    return trace(chain, *[(*s, dtype) for s in [*shapes, (EDGE, (f,))]])
+
+
+def test_factors_stay_where_they_are():
+    body = chain_of(F32)
+    tiling = spec_of(body, (OVER_ALL, OVER_ALL, None, None)).tiling
+    assert tiling is not None
+    first, second = tiling.products
+    (edge, hidden), (ct, scaled) = (
+        [tiling.factors[number, f] for pair in pairs for f in pair.values]
+        for number, pairs in spec_of(body, (OVER_ALL, OVER_ALL, None, None)).outers.items()
+    )
+    assert edge.array == first.operand
+    assert hidden.array == first.result
+    assert [f.late for f in (edge, hidden, ct, scaled)] == [False, False, True, True]
+    assert len({f.array.at for f in (edge, hidden, ct, scaled)}) == 4
+    assert second.operand not in {ct.array, scaled.array}
+
+
+def test_lines_of_edges_do_not_collide():
+    tiling = spec_of(chain_of(F32, 128), (OVER_ALL, OVER_ALL, None, None)).tiling
+    assert tiling is not None
+    arrays = [a for p in tiling.products for a in (p.operand, p.result)]
+    arrays += [f.array for f in tiling.factors.values()]
+    assert {a.step for a in arrays} == {4 * 128 + 64}
+
+
+@pytest.mark.parametrize("dtype", [F32, np.dtype(np.float64), np.dtype(jnp.bfloat16)])
+@pytest.mark.parametrize("tile", [0, 72])
+def test_edge_values_past_the_caches(dtype, tile):
+    """The same bits, where each edge has whole lines; other outputs are left alone."""
+    wanted = (OVER_ALL, OVER_ALL, None, None)
+    with jax.enable_x64(dtype == np.float64):
+        body, case = chain_of(dtype), graph(500, 40, 50, padding=7)
+        assert spec_of(body, wanted, stream=True, tile=tile).streamed == {2, 3}
+        assert not spec_of(chain_of(dtype, 36), wanted, stream=True, tile=tile).streamed
+        args = [a / 8 for a in data(case, body)]
+        ours, theirs = (
+            compute(body, wanted, case, args, stream=stream, tile=tile) for stream in (True, False)
+        )
+        for a, b in zip(ours, theirs, strict=True):
+            assert np.array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_values_that_the_last_cache_holds_stay_there():
+    spec, cache = spec_of(chain_of(F32), (OVER_ALL, OVER_ALL, None, None)), Caches(1, 1 << 20, 1)
+    assert not kernel.streams(spec, 2048, cache)  # two outputs of 64 float32
+    assert kernel.streams(spec, 2049, cache)
+    assert not kernel.streams(spec, 1 << 30, None)
 
 
 def heads(x, w, v):
