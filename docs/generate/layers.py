@@ -154,6 +154,11 @@ def slope(v, e):
     return gnnjit.sum(jax.vmap(jax.grad(jax.nn.softplus))(e.src))
 
 
+@gnnjit.layer
+def gate(v, e, w):
+    return gnnjit.sum(e.src * (jnp.tanh(v + e.src) @ w))
+
+
 EDGE_NETWORK_GRADIENT = """\
 layer gradient(x: f32[src, 32], y: f32[dst, 32], w: f32[32, 32], c: f32[dst, 32])
   a: f32[edge, 32] = x[u] + y[v]
@@ -199,6 +204,7 @@ CASES = {
     "sink-row-arithmetic": Case(distance, (4,)),
     "sink-derived-values": Case(bent, (4,), (4,)),
     "slopes-of-softplus": Case(slope, (4,)),
+    "single-columns": Case(gate, (4,), None, ((4, 1),)),
     "sink-zeros": Case(by_type, (4,), "int32"),
     "store-shared-products": Case(
         edge_network, (32,), None, ((32, 32),), gradient=EDGE_NETWORK_GRADIENT

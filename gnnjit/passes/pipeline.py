@@ -27,6 +27,7 @@ from gnnjit.passes.reorder_aggregate_combine import Order, ReorderAggregateCombi
 from gnnjit.passes.scores_as_products import MOST, ScoresAsProducts
 from gnnjit.passes.share_subexpressions import ShareSubexpressions
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
+from gnnjit.passes.single_columns import SingleColumns
 from gnnjit.passes.sink_broadcasts import SinkBroadcasts
 from gnnjit.passes.sink_derived_values import SinkDerivedValues
 from gnnjit.passes.sink_into_sequences import SinkIntoSequences
@@ -192,6 +193,7 @@ LOWERING: tuple[Row, ...] = (
     Row(FactorOutOfReduce, lambda o: FactorOutOfReduce(rows=False)),
     Row(PlaceInSmallestSpace, lambda o: PlaceInSmallestSpace(o.on_edges)),
     Row(SlopesOfSoftplus),
+    Row(SingleColumns, when="scale_on_edges"),
     Row(ShareSubexpressions),
     Row(DropDead),
     Row(SinkVertexWork, lambda o: SinkVertexWork(o.on_edges), "choices.on_edges"),
