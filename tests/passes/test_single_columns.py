@@ -65,7 +65,7 @@ def test_fires_on_both_gradients():
         """)  # fmt: skip
 
 
-@pytest.mark.parametrize("inputs, product", [
+@pytest.mark.parametrize(("inputs", "product"), [
     ("h: f32[edge, 8], w: f32[8, 2]", "s: f32[edge, 2] = h @ w"),
     ("h: bf16[edge, 8], w: bf16[8, 1]", "s: bf16[edge, 1] = h @ w"),
     ("h: f32[edge, 2, 8], w: f32[8, 1]", "s: f32[edge, 2, 1] = h @ w"),

@@ -23,6 +23,7 @@ import numpy as np
 
 from gnnjit.ir.large_products import MATRIX
 from gnnjit.ir.program import Atom, Equation, Value
+from gnnjit.ir.space import Space
 from gnnjit.ir.tables import TableRows
 from gnnjit.lower.cpu.matvec import Matvec, register_dtype
 from gnnjit.lower.cpu.simd import is_half
@@ -44,7 +45,6 @@ MOST_SORTED, MOST_SORTED_BYTES = 4096, 24 << 20
 
 MOST_ROWS = 2 * MOST_SORTED
 """Rows of a table that edges are sorted by at most: each tile looks at all of them."""
-
 
 LINE, COLLIDING = 64, 512
 """Bytes of a cache line, and what long values of edges are no multiple of: a processor has few
@@ -229,8 +229,10 @@ def _factors(
     found: dict[tuple[int, Atom], TileFactor] = {}
     copies: dict[tuple[Atom, np.dtype], TileArray] = {}
     for number, pairs in spec.outers.items():
-        dtype = spec.body.outputs[number].dtype
-        for factor in (f for pair in pairs for f in pair.values):
+        op, dtype = spec.reductions[number], spec.body.outputs[number].dtype
+        if op is None or op.into is not Space.SHARED:
+            continue
+        for factor in dict.fromkeys(f for pair in pairs for f in pair.values):
             if factor in there and factor.dtype == dtype and not is_half(dtype):
                 found[number, factor] = TileFactor(factor, dtype, there[factor], late=False)
                 continue

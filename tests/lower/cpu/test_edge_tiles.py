@@ -204,6 +204,23 @@ def test_factors_stay_where_they_are():
     assert second.operand not in {ct.array, scaled.array}
 
 
+def test_a_factor_of_several_products():
+    """On both sides of one, and in another sum."""
+
+    def squares(own, other, edge, first):
+        hidden = jnp.tanh(edge) * own
+        message = (other + edge) @ first
+        outer = jax.lax.dot_general(hidden, hidden, (((), ()), ((), ())))
+        other = jax.lax.dot_general(hidden, message, (((), ()), ((), ())))
+        return outer, outer + other, message
+
+    shapes = [(DST, (F,)), (SRC, (F,)), (EDGE, (F,)), (SHARED, (F, F))]
+    body, case = trace(squares, *[(*s, F32) for s in shapes]), graph()
+    wanted = (OVER_ALL, OVER_ALL, Reduce("sum", DST))
+    assert spec_of(body, wanted).tiling is not None
+    check(body, wanted, case, [a / 4 for a in data(case, body)], tol=2e-3)
+
+
 def test_lines_of_edges_do_not_collide():
     tiling = spec_of(chain_of(F32, 128), (OVER_ALL, OVER_ALL, None, None)).tiling
     assert tiling is not None
