@@ -133,7 +133,7 @@ class Spec:
 
     @property
     def block_registers(self) -> int:
-        """Vectors of a block of a product of matrices: its loop needs few other registers."""
+        """Vectors of a block of a tile's product with a matrix: its loop needs few others."""
         return 24 if self.config.lanes_bytes == 64 else 12
 
     @functools.cached_property

@@ -415,9 +415,7 @@ class TraversalCode(EdgesInLanes, TiledEdges):
 
     def _products(self, acc: Accumulator, pair: Factors) -> Products:
         total = self.m.offset(self.task_record, acc.leading, 1)
-        return Products(
-            self.m, acc.dtype, *pair.shape, total, self.spec.block_registers, pair.batch
-        )
+        return Products(self.m, acc.dtype, *pair.shape, total, self.spec.registers, pair.batch)
 
     def _factors(self, acc: Accumulator, pair: Factors) -> tuple[Vec, Vec]:
         dtype = acc.value.dtype
