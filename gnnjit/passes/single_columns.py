@@ -6,12 +6,12 @@ before:  s: f32[edge, 1] = h @ w                     after:  p: f32[edge, 64] = 
          o: f32[edge, 64, 1] = h c[v]^T                      d: f32[edge, 64] = c[v] * w
                                                              o: f32[edge, 64, 1] = h * c[v]
 
-The head of a network that gives an edge one number is such a product, as EGNN's step and a gate
-are; the other two are its gradients. Kernels take many edges at a time for a product, and a vector
-of numbers of one edge for anything else: of a matrix with one column, a vector has one number.
+A network that ends in one number for each edge has such a product, as EGNN's step and gates do;
+`d` and `o` are its gradients. Kernels fill vectors with columns when they multiply: a single column
+would fill one lane. As multiples, the features of an edge fill them.
 
-Legal: sums are re-associated. Refuses products of more columns, of several edges' worth (batches),
-and half precision, which a product sums in float32.
+Legal: sums are re-associated. Refuses products with more columns, products with batch axes, and
+half precision, which a product sums in float32.
 """
 
 from __future__ import annotations

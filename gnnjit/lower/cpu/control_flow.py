@@ -34,8 +34,8 @@ class Emitter(Codegen):
     def store(
         self, vec: Vec, pointer: ir.Value, places: np.ndarray, *, past_caches: bool = False
     ) -> None:
-        """past_caches: memory is written without being read first, and no cache keeps it; where
-        the vectors begin at multiples of their size in memory, as those of most arrays do."""
+        """past_caches: the processor writes to memory, without reading it first, and keeps nothing
+        in a cache. Vectors that do not begin at a multiple of their size are stored as usual."""
         chunks = [self.narrow(chunk, vec.dtype) for chunk in vec.chunks]
         at = [
             self.offset(pointer, start * vec.dtype.itemsize, 1) for start, _ in self._runs(places)

@@ -47,8 +47,8 @@ MOST_ROWS = 2 * MOST_SORTED
 """Rows of a table that edges are sorted by at most: each tile looks at all of them."""
 
 LINE, COLLIDING = 64, 512
-"""Bytes of a cache line, and what long values of edges are no multiple of: a processor has few
-places in its first cache for lines that lie so far apart, and products read some of each edge."""
+"""Bytes of a cache line, and of a distance that edges in a tile must not have a multiple of: lines
+so far apart share few places of the first cache, and products read a line of each edge."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -148,8 +148,8 @@ def _config_of(request: LoweringRequest) -> CodeConfig:
 
 
 def streams(spec: Spec, edges: int, found: Caches | None) -> bool:
-    """Whether values of edges are written past the caches: whoever reads them next would not find
-    them there. `found`: the caches of this machine, where they are known."""
+    """Whether values of edges are written past the caches: where the last cache cannot hold them.
+    `found`: the caches of this machine, where they are known."""
     outputs = zip(spec.reductions, spec.body.outputs, strict=True)
     written = sum(math.prod(v.shape) * v.dtype.itemsize for op, v in outputs if op is None)
     return found is not None and edges * written > found.last
