@@ -17,10 +17,7 @@ from gnnjit import _compat
 from gnnjit.lower import cpu
 from gnnjit.lower.choose import preferred
 from gnnjit.lower.find_row_sums import Edges, Finder, RowSum
-from gnnjit.lower.row_results import Neighbours, RowProduct, RowResult, Source, TallResult
-
-LEAST = 1 << 22
-"""Multiplications below which a kernel of its own is not worth its compilation."""
+from gnnjit.lower.row_results import LEAST, Neighbours, RowProduct, RowResult, Source, TallResult
 
 
 def evaluate(closed: Any, args: Sequence[Any]) -> list[Any]:

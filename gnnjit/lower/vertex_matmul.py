@@ -27,6 +27,7 @@ from gnnjit.ir.program import Equation, Lax
 from gnnjit.ir.space import Space
 from gnnjit.lower import cpu
 from gnnjit.lower.primitives import lowers_to, runs_alone
+from gnnjit.lower.row_results import LEAST, RowProduct, RowResult
 from gnnjit.passes.extremes_in_full_precision import FULL
 
 rows_p = _compat.Primitive("rows_matmul")
@@ -105,6 +106,10 @@ def _tall(a: Any, b: Any, *, place: Place, precision: Any, platform: str) -> jax
 
 
 def _rows(x: Any, w: Any, *, place: Place, precision: Any, platform: str) -> jax.Array:
+    (rows, inner), columns = x.shape, w.shape[1]
+    large = rows * inner * columns >= LEAST and place is None
+    if large and platform == "cpu" and not cpu.why_no_row_sums(x.dtype):
+        return cpu.row_sums([x, w], rows, [RowResult(columns, (RowProduct(0, 1, inner),))])[0]
     return _dot(1, x, w, precision=precision)
 
 
@@ -143,5 +148,5 @@ def _register(primitive: Any) -> None:
 
 _register(rows_p)
 _register(tall_p)
-lowers_to(rows_p, _rows, [None], multiple_results=False)
+lowers_to(rows_p, _rows, [None, "cpu"], multiple_results=False)
 lowers_to(tall_p, _tall, [None, "cpu"], multiple_results=False)

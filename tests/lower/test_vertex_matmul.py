@@ -13,9 +13,10 @@ import pytest
 from jax.test_util import check_grads
 
 import gnnjit
-from gnnjit.lower import cpu, vertex_matmul
+from gnnjit.lower import cpu, row_results, vertex_matmul
 
 SIZES = [(0, 3, 5), (1, 1, 1), (300, 64, 64), (5000, 33, 20), (9001, 7, 130), (2000, 300, 5)]
+SIZES += [(75, 128, 40), (2500, 256, 128), (300, 512, 256)]  # of whose lines some collide
 unavailable = cpu.why_no_product(1, 1, np.dtype(np.float32))
 needs_kernels = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
 
@@ -41,6 +42,20 @@ def test_product(size):
     bound = np.abs(a).astype(np.float64).T @ np.abs(b)
     assert got.dtype == np.float32
     np.testing.assert_array_less(np.abs(got - want), 1e-6 * bound + 1e-30)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=str)
+@pytest.mark.parametrize("size", [(4096, 32, 32), (5001, 33, 20), (1301, 70, 130)], ids=str)
+def test_many_rows_are_multiplied_by_a_kernel(size, dtype):
+    rows, inner, columns = size
+    large = rows * inner * columns >= row_results.LEAST
+    with jax.enable_x64(dtype == np.float64):
+        x, w = draw(rows, inner, dtype=dtype), draw(inner, columns, seed=1, dtype=dtype)
+        compiled = jax.jit(bound("rows")).lower(x, w)
+        assert ("gnnjit_cpu" in compiled.as_text()) == large
+        found = np.asarray(compiled.compile()(x, w))
+    np.testing.assert_allclose(found, x @ w, rtol=1e-4, atol=1e-4)
 
 
 @needs_kernels
