@@ -108,9 +108,7 @@ class TileProduct:
     @property
     def as_it_lies(self) -> bool:
         """Whether it takes the scalars of a value in their order."""
-        places = self.plan.places.ravel()
-        every = places.size == math.prod(self.plan.other.shape)
-        return every and bool((np.diff(places) == 1).all())
+        return _is_in_order(self.plan)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +150,10 @@ class Tiling:
     def stages(self) -> int:
         return len(self.early)
 
+    def is_stored(self, array: TileArray) -> bool:
+        """Whether a stage writes the array because others read it."""
+        return array in self.stored.values()
+
     @property
     def more_bytes(self) -> int:
         """Of its memory, beside what there is for each edge."""
@@ -166,6 +168,9 @@ def tiling(spec: Spec, size: int, level: int) -> Tiling | None:
         return None
     made = {o: e for e in equations for o in e.outputs}
     needed = _needed(spec, plans, made)
+    elsewhere: set[Atom] = {*made, *(v for _, v in spec.inputs(level))}
+    others = [e for e in equations if e not in plans]
+    needed |= _early_factors(spec, others, needed, elsewhere - needed)
     stage: dict[Atom, int] = {}
     at: dict[Equation, int] = {}
     late = []
@@ -191,16 +196,9 @@ def tiling(spec: Spec, size: int, level: int) -> Tiling | None:
     layout = _Layout()
     stored = {v: layout.take(v.size * register_dtype(v.dtype).itemsize) for v in kept}
     groupings = _groupings(plans, at, layout)
-    products = []
-    for eqn, plan in plans.items():
-        item = plan.matrix.dtype.itemsize
-        _, rows, inner = plan.places.shape
-        operand = layout.take(plan.places.size * item, apart=rows == 1)
-        results_size = plan.places.size // inner * plan.columns
-        result = layout.take(results_size * item, apart=rows == 1)
-        grouping = None if plan.rows is None else groupings[plan.rows.key]
-        products.append(TileProduct(eqn, plan, at[eqn], operand, result, grouping))
-    factors = _factors(spec, stored, products, layout)
+    products = _products(plans, at, stored, groupings, layout)
+    free = [p.result for p in products if p.eqn.outputs[0] not in uses[count]]
+    factors = _factors(spec, stored, products, layout, free)
     size = _size(size, layout.bytes, [g.count for g in groupings.values()])
     early = tuple(
         tuple(e for e, k in at.items() if k == number and e not in plans) for number in range(count)
@@ -218,27 +216,59 @@ def tiling(spec: Spec, size: int, level: int) -> Tiling | None:
     )
 
 
+def _products(
+    plans: dict[Equation, Matvec],
+    at: dict[Equation, int],
+    stored: dict[Value, TileArray],
+    groupings: dict[Hashable, Grouping],
+    layout: _Layout,
+) -> list[TileProduct]:
+    """Those of all stages. What a stage stores and one multiplies lies in memory once."""
+    found = []
+    for eqn, plan in plans.items():
+        item = plan.matrix.dtype.itemsize
+        _, rows, inner = plan.places.shape
+        if plan.other in stored and rows == 1 and _is_read_as_stored(plan):
+            operand = stored[plan.other]
+        else:
+            operand = layout.take(plan.places.size * item, apart=rows == 1)
+        results_size = plan.places.size // inner * plan.columns
+        result = layout.take(results_size * item, apart=rows == 1)
+        grouping = None if plan.rows is None else groupings[plan.rows.key]
+        found.append(TileProduct(eqn, plan, at[eqn], operand, result, grouping))
+    return found
+
+
 def _factors(
-    spec: Spec, stored: dict[Value, TileArray], products: list[TileProduct], layout: _Layout
+    spec: Spec,
+    stored: dict[Value, TileArray],
+    products: list[TileProduct],
+    layout: _Layout,
+    free: list[TileArray],
 ) -> dict[tuple[int, Atom], TileFactor]:
-    """Those that are in the tile's memory already stay where they are."""
+    """Those that are in the tile's memory already stay where they are.
+
+    free: arrays that nobody reads at the end, when factors are written.
+    """
     there: dict[Atom, TileArray] = {
-        p.plan.other: p.operand for p in products if p.as_it_lies and p.dtype == p.plan.other.dtype
+        p.plan.other: p.operand for p in products if _is_read_as_stored(p.plan)
     }
     there |= {**stored, **{p.eqn.outputs[0]: p.result for p in products}}
     found: dict[tuple[int, Atom], TileFactor] = {}
     copies: dict[tuple[Atom, np.dtype], TileArray] = {}
-    for number, pairs in spec.outers.items():
-        op, dtype = spec.reductions[number], spec.body.outputs[number].dtype
-        if op is None or op.into is not Space.SHARED:
-            continue
-        for factor in dict.fromkeys(f for pair in pairs for f in pair.values):
+    for number, factors in _factors_of_all(spec):
+        dtype = spec.body.outputs[number].dtype
+        for factor in factors:
             if factor in there and factor.dtype == dtype and not is_half(dtype):
                 found[number, factor] = TileFactor(factor, dtype, there[factor], late=False)
                 continue
             first = (factor, dtype) not in copies
             if first:
-                copies[factor, dtype] = layout.take(factor.size * register_dtype(dtype).itemsize)
+                size = factor.size * register_dtype(dtype).itemsize
+                array = next((a for a in free if a.step == _apart(size)), None)
+                if array is not None:
+                    free.remove(array)
+                copies[factor, dtype] = array or layout.take(size)
             found[number, factor] = TileFactor(factor, dtype, copies[factor, dtype], first)
     return found
 
@@ -273,6 +303,11 @@ def _size(size: int, bytes_each: int, counts: list[int]) -> int:
     return size
 
 
+def _apart(size: int) -> int:
+    """Bytes from one edge to the next, of an array of so many each: lines do not collide."""
+    return size + LINE if size % COLLIDING == 0 else size
+
+
 class _Layout:
     """Hands out memory of an edge, in whole vectors."""
 
@@ -280,7 +315,7 @@ class _Layout:
 
     def take(self, size: int, unit: int = LINE, *, apart: bool = True) -> TileArray:
         """apart: lines of two edges may not collide."""
-        step = size + LINE if apart and size % COLLIDING == 0 else size
+        step = _apart(size) if apart else size
         found = TileArray(self.bytes, step)
         self.bytes += -(-step // unit) * unit
         return found
@@ -293,6 +328,19 @@ def reads(spec: Spec, eqn: Equation) -> tuple[Atom, ...]:
     if eqn in spec.reads:
         return tuple(spec.reads[eqn].index)
     return tuple(eqn.inputs)
+
+
+def _is_in_order(plan: Matvec) -> bool:
+    """Whether a product takes the scalars of a value in their order."""
+    places = plan.places.ravel()
+    every = places.size == math.prod(plan.other.shape)
+    return every and bool((np.diff(places) == 1).all())
+
+
+def _is_read_as_stored(plan: Matvec) -> bool:
+    """Whether it also takes them in the dtype in which a tile keeps them."""
+    dtype = plan.other.dtype
+    return _is_in_order(plan) and dtype == register_dtype(dtype) == plan.matrix.dtype
 
 
 def _is_large(plan: Matvec | None) -> bool:
@@ -316,6 +364,38 @@ def _needed(spec: Spec, plans: dict[Equation, Matvec], made: dict[Value, Equatio
         if isinstance(atom, Value) and atom in made:
             left += reads(spec, made[atom])
     return found
+
+
+def _early_factors(
+    spec: Spec, equations: list[Equation], needed: set[Atom], elsewhere: set[Atom]
+) -> set[Atom]:
+    """Factors of outer products that are made of what a stage has at hand, and what leads to them:
+    at the end, this would be read again.
+
+    equations: on the edges, but for products. needed: what products are made of. elsewhere: other
+        values of edges.
+    """
+    made = {o: e for e in equations for o in e.outputs}
+    for eqn in equations:
+        if elsewhere.isdisjoint(reads(spec, eqn)):
+            elsewhere = elsewhere.difference(eqn.outputs)
+    found: set[Atom] = set()
+    every = (f for _, factors in _factors_of_all(spec) for f in factors)
+    left: list[Atom] = [f for f in every if f not in elsewhere]
+    while left:
+        atom = left.pop()
+        if atom in made and atom not in needed | found:
+            found.add(atom)
+            left += reads(spec, made[atom])
+    return found
+
+
+def _factors_of_all(spec: Spec) -> Iterator[tuple[int, list[Value]]]:
+    """The outputs that are sums of outer products over all edges, by number; their factors."""
+    for number, pairs in spec.outers.items():
+        op = spec.reductions[number]
+        if op is not None and op.into is Space.SHARED:
+            yield number, list(dict.fromkeys(f for pair in pairs for f in pair.values))
 
 
 def results(spec: Spec) -> Iterator[Atom]:

@@ -52,7 +52,7 @@ class TiledEdges(GrowingSums):
         _equation: Callable[[Equation], list[Vec]]
         _add_rows: Callable[[Any], None]
         _endpoints: Callable[[ir.Value], dict[Space, ir.Value]]
-        _prefetch: Callable[[ir.Value], None]
+        _prefetch: Callable[[ir.Value, set[Atom]], None]
         _matrix: Callable[[SharedMatrix], ir.Value]
 
     @property
@@ -94,8 +94,7 @@ class TiledEdges(GrowingSums):
         with m.loop(*span) as slot:
             self.row = self._row_of(slot, place)
             self.endpoint = self._endpoints(slot)
-            if number == 0:
-                self._prefetch(slot)
+            self._prefetch(slot, wanted)
             position = b.sub(slot, span[0])
             tile = TileMemory(m, memory, tiling.size, position)
             row_equations = self._read_row(wanted)
@@ -103,9 +102,8 @@ class TiledEdges(GrowingSums):
             made = [v for e in equations for v in e.outputs if v in tiling.stored]
             sinks = [self._keeping(v, tile.value(v, tiling.stored[v])) for v in made]
             moved = [p for p in products if not p.as_it_lies]
-            sinks += [
-                self._keeping(p.plan.other, tile.operand(p)) for p in products if p not in moved
-            ]
+            placed = [p for p in products if p not in moved and not tiling.is_stored(p.operand)]
+            sinks += [self._keeping(p.plan.other, tile.operand(p)) for p in placed]
             kept = [p.plan.other for p in moved] + [a for g in orders for a in g.rows.index]
             self._loops().run([*row_equations, *equations], kept, sinks)
             for product in moved:
@@ -233,6 +231,7 @@ class TiledEdges(GrowingSums):
         wanted = {a for e in tiling.late for a in reads(self.spec, e)}
         wanted.update(results(self.spec))
         tile = TileMemory(m, self.tile_memory, tiling.size, position)
+        self._prefetch(slot, wanted)
         self._read_edge(wanted, tiling.stages, tile)
         sinks = [self._adding(acc, place) for acc, place in places.items()]
         for number, (op, value) in enumerate(

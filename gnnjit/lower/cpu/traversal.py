@@ -256,16 +256,19 @@ class TraversalCode(EdgesInLanes, TiledEdges):
             out[Space.EDGE] = self.m.index(self.edge, slot, spec.index_dtypes.edge)
         return out
 
-    def _prefetch(self, slot: ir.Value) -> None:
-        """Ask for what the edges some steps ahead (of later rows too) will gather."""
+    def _prefetch(self, slot: ir.Value, of: set[Atom] | None = None) -> None:
+        """Ask for what the edges some steps ahead (of later rows too) will gather: of all inputs,
+        or of some."""
         wanted = []
         for position, value in self.spec.inputs(PER_EDGE):
+            if of is not None and value not in of:
+                continue
             found = np.unique(self._places(value) * value.dtype.itemsize // 64)
             wanted.append((position, value, found))
         lines = sum(len(found) for _, _, found in wanted)
         if not lines:
             return
-        steps = max(2, min(self.spec.config.ahead, LINES_IN_FLIGHT // lines))
+        steps = max(1, min(self.spec.config.ahead, LINES_IN_FLIGHT // lines))
         last = self.b.sub(self.capacity, I64(1))
         ends = self._endpoints(self.m.smaller(self.b.add(slot, I64(steps)), last))
         for position, value, found in wanted:

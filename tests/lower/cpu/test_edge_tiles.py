@@ -221,6 +221,55 @@ def test_a_factor_of_several_products():
     check(body, wanted, case, [a / 4 for a in data(case, body)], tol=2e-3)
 
 
+def backward(own, other, edge, written, ct, first, second):
+    """The gradient of a network of two products, of which the first is written."""
+    sums = own + other + written
+    hidden = jnp.maximum(sums, 0)
+    moved = jnp.where(sums > 0, ct @ second, 0)
+    outer = jax.lax.dot_general(hidden, ct, (((), ()), ((), ())))
+    other = jax.lax.dot_general(edge, moved, (((), ()), ((), ())))
+    last = jnp.tanh(moved @ first)
+    return outer, other, moved, jax.lax.dot_general(last, edge, (((), ()), ((), ())))
+
+
+BACKWARD = (OVER_ALL, OVER_ALL, Reduce("sum", DST), OVER_ALL)
+
+
+def backward_of(f):
+    shapes = [(DST, (f,)), (SRC, (f,)), *[(EDGE, (f,))] * 3, *[(SHARED, (f, f))] * 2]
+    return trace(backward, *[(*s, F32) for s in shapes])
+
+
+def test_factors_are_made_where_their_parts_are_at_hand():
+    body = backward_of(64)
+    found = spec_of(body, BACKWARD)
+    assert found.tiling is not None
+    sizes = {
+        number: [found.tiling.factors[number, f].late for pair in pairs for f in pair.values]
+        for number, pairs in found.outers.items()
+    }
+    # A stage has the sums at hand, not the edge; what follows the last product comes at the end.
+    assert sizes == {0: [False, False], 1: [True, False], 3: [True, False]}
+    case = GRAPHS["hub"]
+    check(body, BACKWARD, case, [a / 4 for a in data(case, body)], tol=2e-3)
+
+
+def test_what_a_stage_stores_is_multiplied_there():
+    tiling = spec_of(backward_of(64), BACKWARD).tiling
+    assert tiling is not None
+    assert any(tiling.is_stored(p.operand) for p in tiling.products)
+
+
+def test_late_factors_take_the_place_of_results_that_nobody_reads():
+    tiling = spec_of(backward_of(64), BACKWARD).tiling
+    assert tiling is not None
+    late = [f.array for f in tiling.factors.values() if f.late]
+    results = [p.result for p in tiling.products if p.eqn.outputs[0] not in tiling.loads[-1]]
+    assert results
+    assert set(results) <= set(late)
+    assert len({a.at for a in late}) == len(late)
+
+
 def test_lines_of_edges_do_not_collide():
     tiling = spec_of(chain_of(F32, 128), (OVER_ALL, OVER_ALL, None, None)).tiling
     assert tiling is not None
