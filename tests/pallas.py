@@ -23,7 +23,7 @@ from gnnjit.compiler.primitive import layer_p
 from gnnjit.graph.row_tasks import build_tasks
 from gnnjit.ir.program import Aggregate
 from gnnjit.lower import choose
-from gnnjit.lower.aggregate import aggregate_p
+from gnnjit.lower.application import aggregate_p
 from gnnjit.lower.pallas import kernel
 from gnnjit.lower.xla import staged
 

@@ -15,7 +15,7 @@ from gnnjit.ir.program import Aggregate, Program
 from gnnjit.ir.show import Printer, kind, show
 from gnnjit.ir.space import Space
 from gnnjit.lower import cpu
-from gnnjit.lower.aggregate import aggregate_p
+from gnnjit.lower.application import aggregate_p
 from gnnjit.lower.choose import Choice, choose, traversals
 from gnnjit.lower.vertex_matmul import tall_p
 

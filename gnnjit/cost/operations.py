@@ -49,7 +49,7 @@ def _table() -> dict[str, OpCost]:
     rows: dict[OpCost, str] = {
         OpCost("view"): "broadcast_in_dim reshape squeeze expand_dims transpose copy copy_p slice "
         "rev concatenate pad gather split dynamic_slice reduce_precision convert_element_type "
-        "optimization_barrier stack tile unstack",
+        "kept optimization_barrier stack tile unstack",
         OpCost("none"): "stop_gradient iota",
         OpCost("linear", 1): "add sub add_any neg at_most",
         OpCost("mul", 1): "mul",

@@ -16,6 +16,7 @@ import numpy as np
 from gnnjit.cost.nodes import Node, Tape, pull_back, scalars
 from gnnjit.cost.operations import TABLE, OpCost, cost
 from gnnjit.ir.dtypes import is_inexact
+from gnnjit.ir.kept import KEPT
 from gnnjit.ir.program import (
     Aggregate,
     Atom,
@@ -75,8 +76,12 @@ class SketchedTraversal:
             node = stack.pop()
             if node not in seen:
                 seen[node] = None
-                stack += node.inputs
+                stack += () if self.reads(node) else node.inputs
         return list(seen)
+
+    def reads(self, node: EdgeNode) -> bool:
+        """Whether it is read from memory: what is given, and what the forward has kept."""
+        return node.op == "leaf" or (self.backward and node.op == KEPT.name)
 
 
 @dataclasses.dataclass
@@ -225,10 +230,13 @@ class _Call:
         self.env: dict[Atom, EdgeNode] = {}
         for i, (v, x) in enumerate(zip(op.body.inputs, inputs, strict=True)):
             self.env[v] = self.tape.leaf(i, v.space, v.size, _itemsize(v), x.live)
+        self.kept: dict[EdgeNode, ArrayNode] = {}
         for eqn in op.body.equations:
             ins = [self.read(a) for a in eqn.inputs]
             for k, out in enumerate(eqn.outputs):
                 self.env[out] = _lax(self.tape, eqn, ins, out, place=eqn.space, number=k)
+            if eqn.op == KEPT and eqn.space is Space.EDGE and any(x.live for x in inputs):
+                self.keep(ins[0], number)
         self.results = [self.result(i, number) for i in range(len(op.reductions))]
         self.cts: dict[int, ArrayNode] = {}
         for node in self.results:
@@ -250,9 +258,16 @@ class _Call:
         node.live = any(u.live for u in used) and is_inexact(atom.dtype)
         return node
 
+    def keep(self, node: EdgeNode, number: int) -> None:
+        """Writes a value for the derivative."""
+        self.kept[node] = self.owner.tape.add(
+            "aggregate", OpCost("none"), self.inputs, node.width, node.itemsize,
+            detail=(number, KEPT.name, len(self.kept)), place=self.owner.sizes.edges,
+        )  # fmt: skip
+
     def forward(self) -> None:
         """The traversals of the aggregate itself."""
-        plain: list[tuple[EdgeNode, Space | None]] = []
+        plain: list[tuple[EdgeNode, Space | None]] = [(node, None) for node in self.kept]
         scored: list[tuple[EdgeNode, Space | None]] = []
         for r, atom in zip(self.op.reductions, self.op.body.outputs, strict=True):
             into = None if r is None else r.into
@@ -350,7 +365,7 @@ class _Call:
         found: list[tuple[ArrayNode, ArrayNode]] = []
         groups: dict[Space, list[tuple[EdgeNode, Space | None]]] = {}
         loose: list[tuple[EdgeNode, Space | None]] = []
-        arrays = list(given.values())
+        arrays = [*given.values(), *self.kept.values()]
         for leaf, x, ct in wanted:
             into = leaf.place
             inside, outside = split_factors(self.tape, ct, into)

@@ -246,7 +246,7 @@ class _Edges:
             if node in seen:
                 continue
             seen.add(node)
-            if node.op == "leaf" or node.place is Space.SHARED:
+            if t.reads(node) or node.place is Space.SHARED:
                 self.read.append(node)
             elif node.place is Space.EDGE or _is_scaled(node, machine):
                 self.computed.append(node)

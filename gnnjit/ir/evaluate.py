@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from jax import lax
 from gnnjit import _compat
 from gnnjit.ir import varying
 from gnnjit.ir.elementwise import ELEMENTWISE
+from gnnjit.ir.kept import recalled
 from gnnjit.ir.program import Atom, Lax, Literal, Program, Value, op_key
 from gnnjit.ir.space import Space
 
@@ -116,8 +117,13 @@ def literal_array(lit: Literal) -> jax.Array:
     return jnp.asarray(lit.value, dtype=lit.dtype)
 
 
-def evaluate_element(body: Program, args: Sequence[Any]) -> list[Any]:
-    """Run a program of `Lax` equations on the values of one element (a plain JAX function)."""
+def evaluate_element(
+    body: Program, args: Sequence[Any], memory: Mapping[Value, Any] | None = None
+) -> list[Any]:
+    """Run a program of `Lax` equations on the values of one element (a plain JAX function).
+
+    memory: what was written of values that stand in `kept`: read, not computed.
+    """
     env: dict[Value, Any] = dict(zip(body.inputs, args, strict=True))
 
     def read(atom: Atom) -> Any:
@@ -125,7 +131,9 @@ def evaluate_element(body: Program, args: Sequence[Any]) -> list[Any]:
 
     for eqn in body.equations:
         assert isinstance(eqn.op, Lax), eqn.op
-        outs = bind(eqn.op, [read(a) for a in eqn.inputs])
+        ins = [read(a) for a in eqn.inputs]
+        written = memory.get(eqn.outputs[0]) if memory else None
+        outs = bind(eqn.op, ins) if written is None else [recalled(ins[0], written)]
         env.update(zip(eqn.outputs, outs, strict=True))
     return [read(o) for o in body.outputs]
 

@@ -73,6 +73,7 @@ from jax import lax
 from jax.extend.core import Primitive, primitives
 
 from gnnjit.ir.at_most import at_most_p
+from gnnjit.ir.kept import kept_p
 from gnnjit.ir.program import (
     Aggregate,
     Atom,
@@ -397,7 +398,7 @@ def _plain(name: str) -> str:
 def jax_primitives() -> Mapping[str, Any]:
     """JAX's primitives by name, hyphens as underscores; and ours."""
     found = [vars(m).get(n) for m in (lax, primitives) for n in vars(m)]
-    ours = {at_most_p.name: at_most_p}
+    ours = {p.name: p for p in (at_most_p, kept_p)}
     return ours | {_plain(p.name): p for p in found if isinstance(p, Primitive)}
 
 

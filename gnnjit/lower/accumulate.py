@@ -21,7 +21,7 @@ from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Equation, Program
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose
-from gnnjit.lower.aggregate import out_shape
+from gnnjit.lower.application import out_shape
 from gnnjit.lower.execute import execute, spread
 from gnnjit.lower.lowering import Reductions
 from gnnjit.lower.partial_results import merged

@@ -3,9 +3,10 @@
     outputs = aggregate(graph, operands; body, reductions, limit)
 
 applies `body` on every edge, each operand read in its space, and reduces each output. Its jvp,
-transpose and batching rules are aggregates again, so derivatives of every order are fused too and
-the only residuals are the operands. They keep `limit`, which bounds the memory of the lowering that
-works in chunks and means nothing else.
+transpose and batching rules are aggregates again, so derivatives of every order are fused too. The
+only residuals are the operands, and values that stand in `kept` (`ir.kept`), which an aggregate
+writes on the edges when it is differentiated. They keep `limit`, which bounds the memory of the
+lowering that works in chunks and means nothing else.
 """
 
 from __future__ import annotations
@@ -21,23 +22,19 @@ from jax import lax
 from gnnjit import _compat
 from gnnjit._compat import ad, batching
 from gnnjit.errors import LayerError
-from gnnjit.frontend.capture import capture
 from gnnjit.ir.at_most import at_most
 from gnnjit.ir.dtypes import is_half
 from gnnjit.ir.evaluate import evaluate_element, finite_or_zero, times
-from gnnjit.ir.program import Aggregate, Atom, Program, Reduce, Value, depends
+from gnnjit.ir.kept import kept_values
+from gnnjit.ir.program import Aggregate, Program, Reduce, Value, depends
 from gnnjit.ir.space import Space
-from gnnjit.lower.deciding import in_float32
+from gnnjit.lower.application import Application, aggregate_p, as_sum, fresh, home, out_shape
 from gnnjit.lower.dispatch import lower
-from gnnjit.lower.error_bounds import error_bounds
-from gnnjit.lower.execute import size
 from gnnjit.lower.explicit import on_each_device
 from gnnjit.lower.lowering import Reductions
 from gnnjit.lower.primitives import lowers_to, runs_alone
+from gnnjit.lower.ties import Ties, is_extreme
 from gnnjit.sharding.sharded_graph import AnyGraph
-
-aggregate_p = _compat.Primitive("aggregate")
-aggregate_p.multiple_results = True
 
 
 def aggregate(
@@ -53,65 +50,9 @@ def aggregate(
     None leaves it to the lowering.
     """
     leaves, treedef = jax.tree.flatten(graph)
-    return _Application(
+    return Application(
         leaves, list(operands), (treedef, len(leaves)), body, reductions, limit
     ).rebind()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Application:
-    """The parts of one application of the primitive."""
-
-    leaves: list[Any]
-    operands: list[Any]
-    graph_def: Any
-    body: Program
-    reductions: Reductions
-    limit: int | None
-
-    @staticmethod
-    def of(args: Sequence[Any], *, graph_def: Any, **params: Any) -> _Application:
-        n = graph_def[1]
-        return _Application(list(args[:n]), list(args[n:]), graph_def, **params)
-
-    @property
-    def graph(self) -> AnyGraph:
-        return jax.tree.unflatten(self.graph_def[0], self.leaves)
-
-    def rebind(self) -> list[Any]:
-        """The same application again."""
-        return self.bind(self.body, self.reductions, self.operands)
-
-    def bind(self, body: Program, reductions: Reductions, operands: Sequence[Any]) -> list[Any]:
-        """Another application on this graph, with this limit."""
-        return aggregate_p.bind(
-            *self.leaves,
-            *operands,
-            body=body,
-            reductions=reductions,
-            graph_def=self.graph_def,
-            limit=self.limit,
-        )
-
-    def capture(
-        self, fn: Any, inputs: Sequence[Value], reductions: Reductions, operands: Sequence[Any]
-    ) -> list[Any]:
-        """Bind the aggregate whose per-edge function is `fn`, with the operands that it reads:
-        an operand nobody reads would be kept for the backward all the same."""
-        found = capture(fn, inputs)
-        every = [*operands, *found.constants]
-        body, slots = found.program.select(range(len(found.program.outputs)))
-        return self.bind(body, reductions, [every[i] for i in slots])
-
-
-def home(reduction: Reduce | None) -> Space:
-    """The space that an output of an aggregate lives in."""
-    return Space.EDGE if reduction is None else reduction.into
-
-
-def out_shape(graph: AnyGraph, atom: Atom, reduction: Reduce | None) -> tuple[int, ...]:
-    space = home(reduction)
-    return tuple(atom.shape) if space is Space.SHARED else (size(graph, space), *atom.shape)
 
 
 @aggregate_p.def_abstract_eval
@@ -125,17 +66,13 @@ def _abstract(
     ]
 
 
-def _fresh(values: Sequence[Atom]) -> list[Value]:
-    return [Value(tuple(v.shape), v.dtype, v.space, getattr(v, "name", "")) for v in values]
-
-
 # ---------------------------------------------------------------------------------------- jvp
 
 
 def _jvp(
     args: Sequence[Any], tangents: Sequence[Any], **params: Any
 ) -> tuple[list[Any], list[Any]]:
-    call = _Application.of(args, **params)
+    call = Application.of(args, **params)
     body, reductions, after = call.body, call.reductions, len(call.leaves)
     differentiated = [
         i
@@ -150,23 +87,31 @@ def _jvp(
         if (touched[k] or touched[scores.get(k, k)]) and jnp.issubdtype(o.dtype, jnp.inexact)
     ]
     maxima = set(scores.values())
-    ties = _Ties.of(body, [k for k in live if _is_extreme(reductions[k])])
+    ties = Ties.of(body, [k for k in live if is_extreme(reductions[k])])
     if ties.wide:
         call = dataclasses.replace(call, operands=[_as_stored(x) for x in call.operands])
-    outs, best = ties.extremes(call, maxima)
+    best: dict[int, Any] = {}
+    memory: dict[Value, Any] = {}
+    if ties.numbers:
+        outs, best = ties.extremes(call, maxima)
+    else:
+        outs, memory = call.kept()
     result: list[Any] = [_compat.zero_tangent(jax.typeof(o)) for o in outs]
     # A softmax stops the gradient of its maximum: apart, that tangent costs nothing if unread.
     for part in ([k for k in live if k not in maxima], [k for k in live if k in maxima]):
-        found = _tangents(call, outs, best, differentiated, operand_tangents, part) if part else []
+        if not part:
+            continue
+        found = _tangents(call, outs, best, memory, differentiated, operand_tangents, part)
         for k, t in zip(part, found, strict=True):
             result[k] = t
     return outs, result
 
 
 def _tangents(
-    call: _Application,
+    call: Application,
     outs: list[Any],
     best: dict[int, Any],
+    memory: dict[Value, Any],
     differentiated: list[int],
     operand_tangents: list[Any],
     live: list[int],
@@ -178,25 +123,27 @@ def _tangents(
     all scores of a row cancels, or is added again (logsumexp).
     """
     body, score_of = call.body, _scores(call.reductions)
-    inputs = [*_fresh(body.inputs), *_fresh([body.inputs[i] for i in differentiated])]
+    inputs = [*fresh(body.inputs), *fresh([body.inputs[i] for i in differentiated])]
     n, m = len(body.inputs), len(differentiated)
-    ties = _Ties.of(body, [k for k in live if _is_extreme(call.reductions[k])])
+    ties = Ties.of(body, [k for k in live if is_extreme(call.reductions[k])])
     tops = [best[k] for k in ties.numbers]
     weight = ties.weights(call, tops)
     scores = sorted({score_of[k] for k in live if k in score_of})
     shifts = [lax.stop_gradient(outs[k]) for k in scores]
     for k, x in zip([*ties.numbers, *scores], [*tops, *shifts], strict=True):
         inputs.append(Value(body.outputs[k].shape, x.dtype, home(call.reductions[k])))
+    inputs += fresh(list(memory))
 
     def tangent(*xs: Any) -> list[Any]:
         primals, moved, rest = xs[:n], xs[n : n + m], xs[n + m :]
-        top = dict(zip(scores, rest[len(tops) :], strict=True))
+        top = dict(zip(scores, rest[len(tops) :], strict=False))
+        written = dict(zip(memory, rest[len(tops) + len(scores) :], strict=True))
 
         def f(*some: Any) -> list[Any]:
             full = list(primals)
             for i, x in zip(differentiated, some, strict=True):
                 full[i] = x
-            return _terms(evaluate_element(body, full), live, score_of, top)
+            return _terms(evaluate_element(body, full, written), live, score_of, top)
 
         values, steps = jax.jvp(f, [primals[i] for i in differentiated], list(moved))
         compared = [values[live.index(k)] for k in ties.numbers]
@@ -206,8 +153,9 @@ def _tangents(
             steps[at] = jnp.where(attains, steps[at], 0)
         return _per_factor(steps, values, tuple(call.reductions[k] for k in live))
 
-    into = tuple(_as_sum(call.reductions[k]) for k in live)
-    found = call.capture(tangent, inputs, into, [*call.operands, *operand_tangents, *tops, *shifts])
+    into = tuple(as_sum(call.reductions[k]) for k in live)
+    operands = [*call.operands, *operand_tangents, *tops, *shifts, *memory.values()]
+    found = call.capture(tangent, inputs, into, operands)
     # Here, not on the edges: transposed, the weights multiply the cotangents of rows.
     rows = dict(zip(ties.numbers, weight, strict=True))
     rows |= {k: outs[k] for k in live if _is_product(call.reductions[k])}
@@ -228,10 +176,6 @@ def _scores(reductions: Reductions) -> dict[int, int]:
     return {k: r.score for k, r in enumerate(reductions) if r is not None and r.score is not None}
 
 
-def _is_extreme(reduction: Reduce | None) -> bool:
-    return reduction is not None and reduction.kind in ("max", "min")
-
-
 def _is_product(reduction: Reduce | None) -> bool:
     return reduction is not None and reduction.kind == "prod"
 
@@ -242,108 +186,10 @@ def _per_factor(steps: Sequence[Any], values: Sequence[Any], reductions: Reducti
     return [s / x if _is_product(r) else s for s, x, r in each]
 
 
-def _as_sum(reduction: Reduce | None) -> Reduce | None:
-    return None if reduction is None else Reduce("sum", reduction.into)
-
-
 def _as_stored(x: Any) -> Any:
     """Half-precision operands as they lie in memory: where a program makes one and reads it in
     float32, XLA would leave out the rounding in between, and another program could not."""
     return lax.optimization_barrier(x) if is_half(x.dtype) else x
-
-
-@dataclasses.dataclass(frozen=True)
-class _Ties:
-    """The maxima and minima among the outputs, and the program that edges are compared by.
-
-    body: a program with one output for each, in float32 where theirs are half precision.
-    wide: whether any of them is.
-    """
-
-    numbers: list[int]
-    body: Program
-    wide: bool
-
-    @staticmethod
-    def of(body: Program, numbers: list[int]) -> _Ties:
-        found = in_float32(body, tuple(numbers)) if numbers else None
-        if found is not None:
-            return _Ties(numbers, found, True)
-        outputs = tuple(body.outputs[k] for k in numbers)
-        return _Ties(numbers, dataclasses.replace(body, outputs=outputs), False)
-
-    def extremes(self, call: _Application, scores: set[int]) -> tuple[list[Any], dict[int, Any]]:
-        """The outputs of the call; and the extremes that edges will be compared with, constants."""
-        wider = [k for k in self.numbers if k not in scores] if self.wide else []
-        if not wider:
-            outs = call.rebind()
-            return outs, {k: lax.stop_gradient(outs[k]) for k in self.numbers}
-
-        def body(*xs: Any) -> list[Any]:
-            every = evaluate_element(call.body, xs)
-            wide = evaluate_element(self.body, xs)
-            for k in wider:
-                every[k] = wide[self.numbers.index(k)]
-            return every
-
-        found = call.capture(body, _fresh(call.body.inputs), call.reductions, call.operands)
-        outs = [x.astype(o.dtype) for x, o in zip(found, call.body.outputs, strict=True)]
-        return outs, {k: lax.stop_gradient(found[k]) for k in self.numbers}
-
-    def weights(self, call: _Application, best: list[Any]) -> list[Any]:
-        """One over the number of edges that attain each."""
-        if not self.numbers:
-            return []
-        inputs = _fresh(self.body.inputs)
-        for k, x in zip(self.numbers, best, strict=True):
-            atom = call.body.outputs[k]
-            inputs.append(Value(atom.shape, x.dtype, home(call.reductions[k])))
-        n = len(self.body.inputs)
-
-        def ones(*xs: Any) -> list[Any]:
-            values = evaluate_element(self.body, xs[:n])
-            attained = self.attained(call, xs[:n], xs[n:], values)
-            return [attains.astype(jnp.float32) for attains in attained]
-
-        into = tuple(_as_sum(call.reductions[k]) for k in self.numbers)
-        operands = [lax.stop_gradient(x) for x in call.operands]
-        counts = call.capture(ones, inputs, into, [*operands, *best])
-        shares = []
-        for k, count in zip(self.numbers, counts, strict=True):
-            dtype = call.body.outputs[k].dtype
-            precise = jnp.maximum(count, 1).astype(jnp.promote_types(dtype, jnp.float32))
-            shares.append((1 / precise).astype(dtype))
-        return shares
-
-    def attained(
-        self, call: _Application, primals: Sequence[Any], best: Sequence[Any], values: Sequence[Any]
-    ) -> list[Any]:
-        """Whether an edge attains each extreme; `values` are its own, in the layer's types.
-
-        A value that has to be computed is computed again in another traversal, perhaps rounded
-        otherwise: an edge may miss the extreme by the bound on that. What is only read is exact.
-        """
-        if not self.numbers:
-            return []
-        constants = [lax.stop_gradient(x) for x in primals]
-        slack = error_bounds(self.body, constants)
-        if self.wide:
-            values = evaluate_element(self.body, constants)
-        each = zip(self.numbers, values, best, slack, strict=True)
-        return [_attains(v, b, off, call.reductions[k]) for k, v, b, off in each]
-
-
-def _attains(value: Any, best: Any, slack: Any, reduction: Reduce | None) -> Any:
-    """Whether an edge attains the extreme; where that is NaN, every edge does, so that gradients
-    are NaN too."""
-    assert reduction is not None
-    largest = reduction.kind == "max"
-    exactly = ~(value < best if largest else value > best)
-    if slack is None:
-        return exactly
-    slack = 2 * slack.astype(best.dtype) + jnp.finfo(best.dtype).eps * jnp.abs(best)
-    near = value >= best - slack if largest else value <= best + slack
-    return exactly | near
 
 
 ad.primitive_jvps[aggregate_p] = _jvp
@@ -353,18 +199,18 @@ ad.primitive_jvps[aggregate_p] = _jvp
 
 
 def _transpose(cts: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
-    call = _Application.of(args, **params)
+    call = Application.of(args, **params)
     body, reductions = call.body, call.reductions
     linear = [i for i, x in enumerate(call.operands) if ad.is_undefined_primal(x)]
     known = [i for i in range(len(call.operands)) if i not in linear]
     depend = depends(body, set(linear))
     wanted = [k for k, ct in enumerate(cts) if type(ct) is not ad.Zero and depend[k]]
-    if any(_is_extreme(reductions[k]) or _is_product(reductions[k]) for k in wanted):
+    if any(is_extreme(reductions[k]) or _is_product(reductions[k]) for k in wanted):
         raise LayerError("a maximum, minimum or product is not linear and cannot be transposed")
     reach = _reached(body, linear, wanted)
     score_of = {k: score for k, score in _scores(reductions).items() if k in wanted}
     scores = sorted(set(score_of.values()))
-    inputs = _fresh([body.inputs[i] for i in known])
+    inputs = fresh([body.inputs[i] for i in known])
     for k in [*wanted, *scores]:
         atom = body.outputs[k]
         inputs.append(Value(atom.shape, atom.dtype, home(reductions[k])))
@@ -390,12 +236,14 @@ def _transpose(cts: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
         into = tuple(_into(body.inputs[i].space) for i in reach)
         operands = [call.operands[i] for i in known] + [cts[k] for k in wanted]
         operands += _tops(call, scores, linear)
-        for i, ct in zip(reach, call.capture(backward, inputs, into, operands), strict=True):
+        keep = bool(kept_values(body))
+        found = call.capture(backward, inputs, into, operands, keep=keep)
+        for i, ct in zip(reach, found, strict=True):
             result[i] = ct
     return [None] * len(call.leaves) + result
 
 
-def _tops(call: _Application, scores: list[int], linear: list[int]) -> list[Any]:
+def _tops(call: Application, scores: list[int], linear: list[int]) -> list[Any]:
     """The largest scores of a softmax, where only what they weigh is transposed."""
     if not scores:
         return []
@@ -430,7 +278,7 @@ def _batch(args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[lis
 def _batch_of_operands(
     args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]
 ) -> list[Any]:
-    call = _Application.of(args, **params)
+    call = Application.of(args, **params)
     n, body, reductions = len(call.leaves), call.body, call.reductions
     (width,) = {x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None}
     operands, inputs, axes = [], [], []

@@ -24,7 +24,7 @@ from gnnjit.config import cores
 from gnnjit.graph import Graph
 from gnnjit.ir.program import Reduce
 from gnnjit.ir.space import Space
-from gnnjit.lower.aggregate import aggregate_p
+from gnnjit.lower.application import aggregate_p
 from gnnjit.lower.vertex_matmul import rows_p, tall_p
 from gnnjit.system.cpu_features import vector_bytes
 

@@ -6,6 +6,7 @@ from jax import lax
 
 from gnnjit.ir import build
 from gnnjit.ir.at_most import at_most
+from gnnjit.ir.kept import KEPT
 from gnnjit.ir.program import Atom, Builder, Equation, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.lowering import Reductions
@@ -23,13 +24,13 @@ def flat(
     Not `online`: an `exp_sum` is written as what it was made of, the maximum, the exponential and
     a sum, for kernels that do not know it. Equations of the vertex spaces in `keep` (a body made by
     differentiation has such) are equations of edges, as all of a body are by its meaning. Nothing
-    is differentiated any more: what a `stop_gradient` gave is what it was given.
+    is differentiated any more: what a `stop_gradient` or a `kept` gave is what it was given.
     """
     inputs = tuple(Value(v.shape, v.dtype, v.space, v.name) for v in body.inputs)
     builder = Builder()
     builder.env.update(zip(body.inputs, inputs, strict=True))
     for eqn in body.equations:
-        if eqn.op.name == "stop_gradient":
+        if eqn.op.name == "stop_gradient" or eqn.op == KEPT:
             builder.env[eqn.outputs[0]] = builder[eqn.inputs[0]]
             continue
         if eqn.space not in keep:

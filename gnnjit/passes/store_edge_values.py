@@ -1,13 +1,15 @@
 """`store-edge-values`: edge values that are expensive are written to memory, not computed again.
 
 before:  a: f32[edge, 8] = x[u] @ w        after:  a: f32[edge, 8] = x[u] @ w
-         b: f32[edge, 8] = tanh(a)                 s: f32[edge, 8] = store(a)
-                                                   b: f32[edge, 8] = tanh(s)
+         b: f32[edge, 8] = tanh(a)                 k: f32[edge, 8] = kept(a)
+         c: f32[dst, 8] = sum of b                 b: f32[edge, 8] = tanh(k)
+                                                   c: f32[dst, 8] = sum of b
 
-Every reader reads the stored value, and so do the traversals of the gradient: the operands of a
-traversal are all that it keeps. The price is an array over the edges, and a traversal that writes
-it before others can read it. `stored` says which of `storable_values(program)` are stored, by
-number.
+Where one traversal reads it, `kept` stands for the value: the traversal writes it when it is
+differentiated, and its derivative reads it (`ir.kept`). Where traversals of several levels do, or
+one with a maximum, minimum or product, `store(a)` stands there instead: a traversal writes it
+before these read it, and so do their derivatives. The price is an array over the edges. `stored`
+says which of `storable_values(program)` are stored, by number.
 
 Candidates are the matmuls on the edges that would be computed again, by a derivative or by a second
 traversal; the largest contractions, if there are many. A program without any matmul on the edges
@@ -23,16 +25,19 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from gnnjit import _compat
 from gnnjit.ir.dtypes import is_floating
+from gnnjit.ir.kept import KEPT
+from gnnjit.ir.large_products import contracted
 from gnnjit.ir.program import (
     Atom,
     Builder,
     Equation,
     Lax,
     Location,
+    Op,
     Program,
     Reduce,
     Store,
@@ -74,15 +79,16 @@ class StoreEdgeValues:
                 f"store-edge-values: {program.name} has {len(every)} candidates, but number "
                 f"{wrong[0]} is to be stored. See storable_values(program)"
             )
-        chosen = {every[i].value for i in self.stored}
+        search = _Search(program)
+        chosen = {v: search.how(v) for v in (every[i].value for i in self.stored)}
 
         def rule(builder: Builder, eqn: Equation) -> bool:
-            if chosen.isdisjoint(eqn.outputs):
+            if chosen.keys().isdisjoint(eqn.outputs):
                 return False
             for out in builder.copy(eqn):
                 if out in chosen:
                     kept = Value(out.shape, out.dtype, Space.EDGE, out.name)
-                    builder.env[out] = builder.emit(Store(), [out], [kept], eqn.location)[0]
+                    builder.env[out] = builder.emit(chosen[out], [out], [kept], eqn.location)[0]
             return True
 
         return rewrite(program, rule)
@@ -113,7 +119,7 @@ def _described(eqn: Equation, made: dict[Value, Equation]) -> StorableValue:
     if _is_matmul(eqn):
         names = [parameter_name(a, made) for a in eqn.inputs if a.space is Space.SHARED]
         what = f"matmul with {names[0]}" if any(names) else "matmul"
-        multiplications = value.size * _contracted(eqn)
+        multiplications = value.size * contracted(eqn)
     width = value.size * value.dtype.itemsize
     description = f"{what}: {kind(value)}"
     return StorableValue(eqn.location, description, width, value, multiplications)
@@ -134,16 +140,6 @@ def _is_matmul(eqn: Equation) -> bool:
     return _is_on_edges(eqn) and eqn.op.name == "dot_general"
 
 
-def _contracted(eqn: Equation) -> int:
-    """Products that are summed for each scalar of the result."""
-    assert isinstance(eqn.op, Lax)
-    (axes, _), _ = eqn.op["dimension_numbers"]
-    count = 1
-    for axis in axes:
-        count *= eqn.inputs[0].shape[axis]
-    return count
-
-
 class _Search:
     def __init__(self, program: Program):
         self.program = program
@@ -157,28 +153,41 @@ class _Search:
     def matmuls(self) -> list[Value]:
         found = [e for e in self.program.equations if _is_matmul(e)]
         found = [e for e in found if self.is_computed_again(e.outputs[0])]
-        most = sorted(found, key=_contracted, reverse=True)[:MOST]
+        most = sorted(found, key=contracted, reverse=True)[:MOST]
         return [e.outputs[0] for e in found if e in most]
 
     def is_computed_again(self, value: Value) -> bool:
         """Whether a derivative needs `value`, or traversals of several levels do."""
-        traversals: set[int] = set()
-        waiting, seen = [value], {value}
+        readers = self.all_readers(value, _is_linear)
+        if any(isinstance(e.op, Store) for e in readers):
+            return False
+        return not all(map(_is_linear, readers)) or len(self.traversals(value, readers)) > 1
+
+    def how(self, value: Value) -> Op:
+        """The operation that stores `value`."""
+        readers = self.all_readers(value)
+        sums = all(e.op.kind == "sum" for e in readers if isinstance(e.op, Reduce))
+        return KEPT if sums and len(self.traversals(value, readers)) == 1 else Store()
+
+    def all_readers(
+        self, value: Value, through: Callable[[Equation], bool] = _is_on_edges
+    ) -> list[Equation]:
+        """What reads `value`, itself or through values of edges that were made so."""
+        found: dict[Equation, None] = {}
+        waiting: list[Value] = [value]
         while waiting:
-            atom = waiting.pop()
-            if atom in self.program.outputs:
-                traversals.add(self.level[atom])
-            for eqn in self.readers[atom]:
-                if isinstance(eqn.op, Store):
-                    return False
-                if eqn.op == Reduce("sum", eqn.space):
-                    traversals.add(self.level[eqn.outputs[0]] - 1)
-                elif eqn.op.name not in _LINEAR:
-                    return True
-                new = [o for o in eqn.outputs if _is_on_edges(eqn) and o not in seen]
-                waiting += new
-                seen.update(new)
-        return len(traversals) > 1
+            for eqn in self.readers[waiting.pop()]:
+                if eqn not in found and _is_on_edges(eqn) and through(eqn):
+                    waiting += eqn.outputs
+                found[eqn] = None
+        return list(found)
+
+    def traversals(self, value: Value, readers: list[Equation]) -> set[int]:
+        """The levels of the traversals that compute `value`, for such readers."""
+        made = [value, *(o for e in readers if _is_on_edges(e) for o in e.outputs)]
+        steps = [o for e in readers if isinstance(e.op, Reduce | Store) for o in e.outputs]
+        written = {self.level[v] for v in made if v in self.program.outputs}
+        return written | {self.level[o] - 1 for o in steps}
 
     def narrow(self) -> list[Value]:
         """Values behind a transcendental function where something wider, or a sum, reads them."""
@@ -205,6 +214,10 @@ class _Search:
             value = eqn.inputs[0]  # type: ignore[assignment]
             eqn = self.made[value]
         return value
+
+
+def _is_linear(eqn: Equation) -> bool:
+    return eqn.op.name in _LINEAR or eqn.op == Reduce("sum", eqn.space)
 
 
 def _is_transcendental(eqn: Equation) -> bool:

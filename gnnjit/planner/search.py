@@ -24,7 +24,7 @@ from gnnjit.cost.operations import UnknownOperation
 from gnnjit.cost.sketch import sketch
 from gnnjit.cost.work import work_of
 from gnnjit.errors import PlanError
-from gnnjit.ir.large_products import is_large_product
+from gnnjit.ir.large_products import is_large_product, is_worth_storing
 from gnnjit.ir.program import Aggregate, Program
 from gnnjit.ir.space import Space
 from gnnjit.passes.pipeline import AS_WRITTEN, NOWHERE, Choices
@@ -48,15 +48,6 @@ it. (128 features: 250 steps of 32 edges took 5 ms longer than one of all 8000.)
 
 CROWDED = 2
 """Vertices for each edge from which on work on the edges is looked at."""
-
-STORED_MATMUL = 64 * 64
-"""Multiplications on an edge from which a matmul's result is stored without a budget. At widths of
-16 to 48, a GNS block that computes it again took 0.9 of the time, and half the memory."""
-
-STORED_EACH = 32
-"""Multiplications for each of its numbers from which it is: fewer take less time than writing and
-reading the number. (SchNet's forces, 256 wide, computing 20 x 256 again: 471 to 452 ms, 635 to
-459 MiB.)"""
 
 EXHAUSTIVE = 16
 """Alternatives of one call that are all looked at; of more, one decision is improved at a time."""
@@ -269,7 +260,7 @@ class _Planner:
 
 def _is_large(value: StorableValue) -> bool:
     """Whether it is stored without a budget."""
-    return value.multiplications >= max(STORED_MATMUL, STORED_EACH * value.value.size)
+    return is_worth_storing(value.value.size, value.multiplications)
 
 
 def _too_small(budget: int, smallest: float) -> str:

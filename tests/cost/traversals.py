@@ -18,7 +18,7 @@ from gnnjit.cost.sketch import GraphSizes, SketchedTraversal, sketch
 from gnnjit.cost.work import _Edges
 from gnnjit.ir.program import Aggregate, Program, Value
 from gnnjit.ir.space import Space
-from gnnjit.lower.aggregate import aggregate_p
+from gnnjit.lower.application import aggregate_p
 from gnnjit.lower.choose import rows_of, traversals
 from gnnjit.lower.lowering import Reductions
 from gnnjit.passes.pipeline import Choices

@@ -22,7 +22,7 @@ from gnnjit._compat import JaxprLiteral, open_jaxpr, subjaxprs
 from gnnjit.compiler import primitive
 from gnnjit.compiler.primitive import layer_p
 from gnnjit.lower import dispatch
-from gnnjit.lower.aggregate import aggregate_p
+from gnnjit.lower.application import aggregate_p
 
 from . import ttir
 from .memory import Buffer, Fault, poison

@@ -16,7 +16,7 @@ import gnnjit
 from gnnjit._compat import subjaxprs
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose
-from gnnjit.lower.aggregate import aggregate_p
+from gnnjit.lower.application import aggregate_p
 from gnnjit.lower.xla import segment
 
 F, H = 3, 8

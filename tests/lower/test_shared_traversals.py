@@ -17,7 +17,7 @@ from gnnjit._compat import subjaxprs
 from gnnjit.ir.large_products import is_large_product
 from gnnjit.ir.program import Aggregate, Program
 from gnnjit.lower import choose
-from gnnjit.lower.aggregate import aggregate_p
+from gnnjit.lower.application import aggregate_p
 from gnnjit.passes import store_shared_products
 
 N, E, F = 20, 90, 32

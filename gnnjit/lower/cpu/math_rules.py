@@ -228,7 +228,7 @@ def _bitcast(site: CodeSite) -> list[Vec]:
 
 
 RULES["bitcast_convert_type"] = _bitcast
-for _name in ("copy", "copy_p", "optimization_barrier", "stop_gradient"):
+for _name in ("copy", "copy_p", "kept", "optimization_barrier", "stop_gradient"):
     RULES[_name] = lambda site: list(site.inputs)
 
 ELEMENTWISE = frozenset(RULES)
