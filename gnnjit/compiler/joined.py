@@ -20,7 +20,6 @@ from gnnjit.compiler.primitive import layer_p, written_out
 from gnnjit.cost.machine import platform_here
 from gnnjit.lower import cpu, row_sums
 from gnnjit.lower.primitives import lowers_to, runs_alone
-from gnnjit.lower.row_results import LEAST
 
 joined_p = _compat.Primitive("typed_layer")
 joined_p.multiple_results = True
@@ -36,7 +35,7 @@ def joined(run: Callable[[], Any], operands: Sequence[Any], work: int) -> Any:
     known = all(_compat.value_of(x) is not None for x in operands)
     if known or platform_here() != "cpu" or not jax.sharding.get_abstract_mesh().empty:
         return run()
-    if work < LEAST:
+    if work < row_sums.LEAST:
         return run()
     traced, shapes = jax.make_jaxpr(run, return_shape=True)()
     closed, consts = _compat.without_constants(traced)

@@ -136,8 +136,9 @@ def _tangents(
 
     def tangent(*xs: Any) -> list[Any]:
         primals, moved, rest = xs[:n], xs[n : n + m], xs[n + m :]
-        top = dict(zip(scores, rest[len(tops) :], strict=False))
-        written = dict(zip(memory, rest[len(tops) + len(scores) :], strict=True))
+        extremes, rest = rest[: len(tops)], rest[len(tops) :]
+        top = dict(zip(scores, rest[: len(scores)], strict=True))
+        written = dict(zip(memory, rest[len(scores) :], strict=True))
 
         def f(*some: Any) -> list[Any]:
             full = list(primals)
@@ -147,7 +148,7 @@ def _tangents(
 
         values, steps = jax.jvp(f, [primals[i] for i in differentiated], list(moved))
         compared = [values[live.index(k)] for k in ties.numbers]
-        attained = ties.attained(call, primals, rest[: len(tops)], compared)
+        attained = ties.attained(call, primals, extremes, compared)
         for k, attains in zip(ties.numbers, attained, strict=True):
             at = live.index(k)
             steps[at] = jnp.where(attains, steps[at], 0)

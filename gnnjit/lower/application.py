@@ -48,6 +48,8 @@ class Application:
     def kept(self) -> tuple[list[Any], dict[Value, Any]]:
         """The outputs, and the values that stand in `kept`, for the derivative to read."""
         values, count = kept_values(self.body), len(self.body.outputs)
+        if not values:
+            return self.rebind(), {}
         body = dataclasses.replace(self.body, outputs=(*self.body.outputs, *values))
         every = self.bind(body, (*self.reductions, *[None] * len(values)), self.operands)
         return every[:count], dict(zip(values, every[count:], strict=True))

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-LEAST = 1 << 22
-"""Multiplications below which a kernel of its own is not worth its compilation, though it takes 0.5
-to 0.9 of the time of XLA's product."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Neighbours:

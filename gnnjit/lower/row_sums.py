@@ -17,7 +17,8 @@ from gnnjit import _compat
 from gnnjit.lower import cpu
 from gnnjit.lower.choose import preferred
 from gnnjit.lower.find_row_sums import Edges, Finder, RowSum
-from gnnjit.lower.row_results import LEAST, Neighbours, RowProduct, RowResult, Source, TallResult
+from gnnjit.lower.row_results import Neighbours, RowProduct, RowResult, Source, TallResult
+from gnnjit.lower.vertex_matmul import LEAST
 
 
 def evaluate(closed: Any, args: Sequence[Any]) -> list[Any]:

@@ -27,13 +27,17 @@ from gnnjit.ir.program import Equation, Lax
 from gnnjit.ir.space import Space
 from gnnjit.lower import cpu
 from gnnjit.lower.primitives import lowers_to, runs_alone
-from gnnjit.lower.row_results import LEAST, RowProduct, RowResult
+from gnnjit.lower.row_results import RowProduct, RowResult
 from gnnjit.passes.extremes_in_full_precision import FULL
 
 rows_p = _compat.Primitive("rows_matmul")
 tall_p = _compat.Primitive("tall_matmul")
 
 MOST_HEADS = 16
+
+LEAST = 1 << 22
+"""Multiplications below which a kernel of its own is not worth its compilation, though it takes 0.5
+to 0.9 of the time of XLA's product."""
 
 
 Place = tuple[Mesh, str, str | None] | None

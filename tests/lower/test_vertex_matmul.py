@@ -13,7 +13,7 @@ import pytest
 from jax.test_util import check_grads
 
 import gnnjit
-from gnnjit.lower import cpu, row_results, vertex_matmul
+from gnnjit.lower import cpu, vertex_matmul
 
 SIZES = [(0, 3, 5), (1, 1, 1), (300, 64, 64), (5000, 33, 20), (9001, 7, 130), (2000, 300, 5)]
 SIZES += [(75, 128, 40), (2500, 256, 128), (300, 512, 256)]  # of whose lines some collide
@@ -49,7 +49,7 @@ def test_product(size):
 @pytest.mark.parametrize("size", [(4096, 32, 32), (5001, 33, 20), (1301, 70, 130)], ids=str)
 def test_many_rows_are_multiplied_by_a_kernel(size, dtype):
     rows, inner, columns = size
-    large = rows * inner * columns >= row_results.LEAST
+    large = rows * inner * columns >= vertex_matmul.LEAST
     with jax.enable_x64(dtype == np.float64):
         x, w = draw(rows, inner, dtype=dtype), draw(inner, columns, seed=1, dtype=dtype)
         compiled = jax.jit(bound("rows")).lower(x, w)
