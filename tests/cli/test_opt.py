@@ -109,7 +109,7 @@ def test_json(optimised):
             """
             layer mlp(e.data: f32[edge, 4], w: f32[4, 3])
               a: f32[edge, 3] = e.data @ w
-              b: f32[edge, 3] = store(a)
+              b: f32[edge, 3] = kept(a)
               c: f32[edge, 3] = tanh(b)
               d: f32[dst, 3] = sum over (u -> v) of c
               return d
