@@ -75,7 +75,7 @@ class Application:
         keep: bool = False,
     ) -> list[Any]:
         """Bind the aggregate whose per-edge function is `fn`, with the operands that it reads:
-        an operand nobody reads would be kept for the backward all the same. `keep`: its derivative
+        an operand nobody reads would be held for the backward all the same. `keep`: its derivative
         reads its large products."""
         found = capture(fn, inputs)
         every = [*operands, *found.constants]
