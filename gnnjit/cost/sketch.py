@@ -259,7 +259,7 @@ class _Call:
         return node
 
     def keep(self, node: EdgeNode, number: int) -> None:
-        """Writes a value for the derivative."""
+        """Note that the forward writes this value, for the derivative to read."""
         self.kept[node] = self.owner.tape.add(
             "aggregate", OpCost("none"), self.inputs, node.width, node.itemsize,
             detail=(number, KEPT.name, len(self.kept)), place=self.owner.sizes.edges,

@@ -338,7 +338,7 @@ def _is_in_order(plan: Matvec) -> bool:
 
 
 def _is_read_as_stored(plan: Matvec) -> bool:
-    """Whether it also takes them in the dtype in which a tile keeps them."""
+    """Whether it takes them in their order, and in the dtype in which a tile keeps them."""
     dtype = plan.other.dtype
     return _is_in_order(plan) and dtype == register_dtype(dtype) == plan.matrix.dtype
 
