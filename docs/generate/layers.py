@@ -159,6 +159,17 @@ def gate(v, e, w):
     return gnnjit.sum(e.src * (jnp.tanh(v + e.src) @ w))
 
 
+@gnnjit.layer
+def own_matrix(v, e, w):
+    return gnnjit.sum(e.src @ (e.data @ w).reshape(4, 2))
+
+
+@gnnjit.layer
+def scaled_pairs(v, e):
+    pairs = jnp.tensordot(e.data, e.src["x"], 0)
+    return gnnjit.sum(e.src["factor"] * pairs)
+
+
 EDGE_NETWORK_GRADIENT = """\
 layer gradient(x: f32[src, 32], y: f32[dst, 32], w: f32[32, 32], c: f32[dst, 32])
   a: f32[edge, 32] = x[u] + y[v]
@@ -187,10 +198,12 @@ CASES = {
     "share-subexpressions": Case(same, (4,), None, ((4, 8),)),
     "split-concat-matmul": Case(message, (4,), (2,), ((10, 8),)),
     "place-in-graphs": Case(of_graphs, (4,), None, ((12, 8),)),
+    "edge-matrices-as-products": Case(own_matrix, (4,), (8,), ((8, 8),)),
     "contract-with-shared-first": Case(bases, (4,), (3,), ((3, 4, 8),)),
     "group-sums-by-space": Case(biased, (4,), None, ((2, 4),)),
     "factor-out-of-reduce": Case(scaled, (4,)),
     "reorder-aggregate-combine": Case(convolution, (4,), (), ((4, 8),)),
+    "scale-outer-factors": Case(scaled_pairs, {"x": (4,), "factor": ()}, (2,)),
     "scores-as-products": Case(heads, (4,), None, ((4, 16), (2, 8))),
     "sink-vertex-work": Case(same, (4,), None, ((4, 8),)),
     "store-edge-values": Case(largest, (4,), None, ((4, 8),)),

@@ -14,6 +14,7 @@ from gnnjit.ir.space import Space
 from gnnjit.ir.verify import verify
 from gnnjit.passes.contract_with_shared_first import ContractWithSharedFirst
 from gnnjit.passes.drop_dead import DropDead
+from gnnjit.passes.edge_matrices_as_products import EdgeMatricesAsProducts
 from gnnjit.passes.extremes_in_full_precision import ExtremesInFullPrecision
 from gnnjit.passes.factor_out_of_reduce import FactorOutOfReduce
 from gnnjit.passes.fold_constants import FoldConstants
@@ -24,6 +25,7 @@ from gnnjit.passes.online_softmax import OnlineSoftmax
 from gnnjit.passes.place_in_graphs import PlaceInGraphs
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
 from gnnjit.passes.reorder_aggregate_combine import Order, ReorderAggregateCombine
+from gnnjit.passes.scale_outer_factors import ScaleOuterFactors
 from gnnjit.passes.scores_as_products import MOST, ScoresAsProducts
 from gnnjit.passes.share_subexpressions import ShareSubexpressions
 from gnnjit.passes.shield_unread_vertices import ShieldUnreadVertices
@@ -142,6 +144,7 @@ SIMPLIFY: tuple[Row, ...] = (
     Row(FoldConstants),
     Row(ShareSubexpressions),
     Row(SplitConcatMatmul, lambda o: SplitConcatMatmul(None, o.on_edges)),
+    Row(EdgeMatricesAsProducts),
     Row(ContractWithSharedFirst, lambda o: ContractWithSharedFirst(o.on_edges)),
     Row(GroupSumsBySpace),
     Row(FactorOutOfReduce, lambda o: FactorOutOfReduce(keep_fixed=True, keep=o.on_edges)),
@@ -159,6 +162,7 @@ def _reorder(choices: Choices) -> Pass:
 
 CHOOSE: tuple[Row, ...] = (
     Row(ReorderAggregateCombine, lambda o: _reorder(o.choices), "choices.reordered"),
+    Row(ScaleOuterFactors),
     Row(ScoresAsProducts, lambda o: ScoresAsProducts(MOST if o.choices.products else 1)),
     Row(ShareSubexpressions),
     Row(DropDead),

@@ -181,7 +181,7 @@ class _Rule:
         return eqn is None or eqn.op.name != "degree"
 
     def aggregate_first(self, builder: Builder, site: MatmulSite) -> Atom:
-        matmul, root = site.matmul, site.root
+        matmul, (root, scalings) = site.matmul, self.unscaled(site)
         where, width, dtype = matmul.eqn.location, matmul.features.size, working(root.dtype)
         averages = self.averages(site)
         count = edge_count(builder, root.space, dtype, where) if averages else None
@@ -196,7 +196,25 @@ class _Rule:
         if count is not None:
             times = fill(builder, count, root.shape, (), root.space, where)
             y = build.mul(builder, y, times, where)
-        return widened(builder, y, root.dtype, where)
+        y = widened(builder, y, root.dtype, where)
+        for eqn, at in scalings:
+            factors = [y if i == at else builder[a] for i, a in enumerate(eqn.inputs)]
+            out = Value(tuple(y.shape), y.dtype, eqn.outputs[0].space)
+            (y,) = builder.emit(eqn.op, factors, [out], eqn.location)
+        return y
+
+    def unscaled(self, site: MatmulSite) -> tuple[Value, list[tuple[Equation, int]]]:
+        """The value of a site that is multiplied, and what the product is multiplied with or
+        divided by then, innermost first: where that is shorter than the features, numbers scale
+        it in their place."""
+        root, scalings = site.root, []
+        while site.matmul.features.size > site.matmul.width:
+            eqn, linear = self.made[root], site.tree[root]
+            if eqn.op.name not in ("mul", "div") or not root.space.is_vertex or len(linear) != 1:
+                break
+            scalings.append((eqn, linear[0]))
+            root = eqn.inputs[linear[0]]  # type: ignore[assignment]
+        return root, scalings[::-1]
 
     def averages(self, site: MatmulSite) -> bool:
         """Whether sums are taken as means, which are not yet: sums of features may be too large

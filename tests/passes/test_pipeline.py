@@ -120,7 +120,7 @@ def test_what_a_planner_may_ask_for_is_off():
     extra = ["reorder-aggregate-combine", "sink-vertex-work", "store-edge-values"]
     assert not set(extra) & set(usual)
     assert [n for n in asked if n not in extra] == usual
-    always = ["scores-as-products", "share-subexpressions", "drop-dead"]
+    always = ["scale-outer-factors", "scores-as-products", "share-subexpressions", "drop-dead"]
     middle = [extra[0], *always, *extra[1:], "sink-into-sequences", "online-softmax"]
     at = asked.index(extra[0])
     assert asked[at : at + len(middle)] == middle

@@ -123,3 +123,31 @@ def test_refuses_what_edges_read_again():
           z: f32[dst, 32] = sum over (u -> v) of m
           return y, z
         """)  # fmt: skip
+
+
+WIDE = """\
+    layer f(x: f32[src, 16], h: f32[edge, {k}], d: f32[dst, {k}, 16])
+      g: f32[edge, 16] = dot_general(h, d[v], dimension_numbers=(((0,), (0,)), ((), ())))
+      y: f32[src, 16] = sum over (v <- u) of g
+      return y
+    """
+
+
+def test_fires_where_a_destination_has_much_for_each_edge():
+    """The gradient of sums of outer products: a traversal by sources would fetch `d`."""
+    fires(StoreSharedProducts(), WIDE.format(k=32), """\
+        layer f(x: f32[src, 16], h: f32[edge, 32], d: f32[dst, 32, 16])
+          g: f32[edge, 16] = dot_general(h, d[v], dimension_numbers=(((0,), (0,)), ((), ())))
+          s: f32[edge, 16] = store(g)
+          y: f32[src, 16] = sum over (v <- u) of s
+          return y
+        """)  # fmt: skip
+
+
+def test_refuses_where_a_destination_has_little_or_a_source_as_much():
+    refuses(StoreSharedProducts(), WIDE.format(k=31))
+    text = WIDE.format(k=32).replace("x: f32[src, 16]", "x: f32[src, 512]")
+    text = text.replace("sum over (v <- u) of g", "sum over (v <- u) of t")
+    gather = "    t: f32[edge, 16] = g * r\n"
+    part = "  r: f32[edge, 16] = slice(x[u], start_indices=(0,), limit_indices=(16,), strides=None)\n"
+    refuses(StoreSharedProducts(), text.replace("      y:", f"    {part}  {gather}      y:"))

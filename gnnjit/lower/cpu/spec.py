@@ -150,21 +150,21 @@ class Spec:
 
     @functools.cached_property
     def outers(self) -> dict[int, tuple[Factors, ...]]:
-        """Outputs that are sums over all edges, or those of a group, of outer products, too large
+        """Outputs that are sums over all edges, or those of a row, of outer products, too large
         for registers: the gradient of a matrix that multiplies every message. With the factors of
         each product (there are several where the matrix multiplies several values), `[F]` and
-        `[G]`."""
+        `[G]`. Not both kinds in one kernel: those of rows are left to registers then."""
         makers: dict[Atom, Equation] = {o: eqn for eqn in self.body.equations for o in eqn.outputs}
-        found = {}
+        found: dict[Space, dict[int, tuple[Factors, ...]]] = {Space.SHARED: {}, self.rows: {}}
         for number, (op, out) in enumerate(zip(self.reductions, self.body.outputs, strict=True)):
-            grouped = op == Reduce("sum", Space.GRAPH)
-            if (grouped or op == Reduce("sum", Space.SHARED)) and is_float(out.dtype):
-                factors, size = factors_of(out, makers), math.prod(out.shape)
-                if not grouped and any(pair.batch > 1 for pair in factors):
-                    continue
-                if factors and self.registers * self.lanes < size <= MAX_OUTER:
-                    found[number] = factors
-        return found
+            if op is None or op.kind != "sum" or number in self.starts or not is_float(out.dtype):
+                continue
+            factors, size = factors_of(out, makers), math.prod(out.shape)
+            if op.into is Space.SHARED and any(pair.batch > 1 for pair in factors):
+                continue
+            if factors and self.registers * self.lanes < size <= MAX_OUTER:
+                found[op.into][number] = factors
+        return found[Space.SHARED] or found[self.rows]
 
     @functools.cached_property
     def sums(self) -> dict[int, tuple[TableSum, ...]]:
@@ -308,7 +308,7 @@ class Spec:
         """The last axis of the widest value, and how often it has it, where it can be cut."""
         widest = max((v for v in self.used), key=lambda v: v.size, default=None)
         shared = any(r is not None and r.into is Space.SHARED for r in self.reductions)
-        if widest is None or not widest.shape or shared or self.grouped:
+        if widest is None or not widest.shape or shared or self.grouped or self.outers:
             return None
         full = widest.shape[-1]
         heads = max(v.size // full for v in self.used if is_wide(v, full))
