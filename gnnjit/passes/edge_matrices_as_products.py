@@ -10,7 +10,8 @@ is with a shared matrix, which `reorder-aggregate-combine` moves behind the sum:
 then, and edges have 33 x 64 multiplications each. These are the edge networks of Gilmer et al.,
 "Neural Message Passing for Quantum Chemistry" (2017), section 5 (PyG's NNConv).
 
-Legal: sums are re-associated. Refuses matrices that something else reads or that fewer than `LEAST`
+Legal: sums are re-associated, and an edge's numbers meet its vector first, of half precision in
+float32, whose range they do not leave. Refuses matrices that something else reads or that fewer than `LEAST`
 numbers make (`contract-with-shared-first` has these), products that no sum into a vertex space is
 linear in, and products of different precisions.
 """
@@ -28,6 +29,7 @@ from gnnjit.ir.program import Atom, Builder, Equation, Lax, Program, Reduce, Val
 from gnnjit.ir.space import Space
 from gnnjit.passes.analysis.linear import ADD, dot, reshape
 from gnnjit.passes.analysis.movable_matmuls import is_plain, precision_of
+from gnnjit.passes.wide import widened, working
 
 LEAST = 8
 """Numbers of an edge that make its matrix."""
@@ -70,20 +72,21 @@ class _Product:
     numbers: int
     steps: tuple[tuple[int, ...] | Value, ...]
 
-    def write(self, builder: Builder) -> Value:
-        where, vector = self.eqn.location, builder[self.vector]
-        numbers: Atom = builder[self.inner.inputs[self.numbers]]
+    def write(self, builder: Builder) -> Atom:
+        where, (out,) = self.eqn.location, self.eqn.outputs
+        parts: list[Atom] = [builder[self.inner.inputs[self.numbers]], builder[self.vector]]
+        numbers, vector = (widened(builder, a, working(out.dtype), where) for a in parts)
         matrices, bias = self.matrices(builder)
         if bias is not None:
             matrices = _concatenated(builder, [matrices, bias], where)
             one = build.constant(builder, 1, (1,), numbers.dtype)
             numbers = _concatenated(builder, [numbers, one], where)
-        space = self.eqn.outputs[0].space
-        none: tuple[int, ...] = ()
-        pairs = dot(builder, self.eqn, numbers, vector, ((none, none), (none, none)), space)
+        pairs = dot(builder, self.eqn, numbers, vector, (((), ()), ((), ())), out.space)
         rows = reshape(builder, pairs, (pairs.size,), where)
-        shared = reshape(builder, matrices, (pairs.size, matrices.shape[-1]), where)
-        return dot(builder, self.eqn, rows, shared, (((0,), (0,)), (none, none)), space)
+        shared = reshape(builder, matrices, (pairs.size, out.size), where)
+        shared = widened(builder, shared, numbers.dtype, where)
+        found = dot(builder, self.eqn, rows, shared, (((0,), (0,)), ((), ())), out.space)
+        return widened(builder, found, out.dtype, where)
 
     def matrices(self, builder: Builder) -> tuple[Atom, Atom | None]:
         """`[K, F, G]`, one for each of an edge's numbers, and `[1, F, G]`, the one that all edges

@@ -207,7 +207,8 @@ class _Rule:
         """The value of a site that is multiplied, and what the product is multiplied with or
         divided by then, innermost first: where that is shorter than the features, numbers scale
         it in their place."""
-        root, scalings = site.root, []
+        root: Value = site.root
+        scalings: list[tuple[Equation, int]] = []
         while site.matmul.features.size > site.matmul.width:
             eqn, linear = self.made[root], site.tree[root]
             if eqn.op.name not in ("mul", "div") or not root.space.is_vertex or len(linear) != 1:

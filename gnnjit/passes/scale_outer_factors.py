@@ -1,9 +1,9 @@
 """`scale-outer-factors`: a number that scales an outer product scales one of its vectors.
 
-before:  o: f32[edge, 33, 64] = h (x) x[u]          after:  c: f32[edge, 33] = broadcast_in_dim(s[v])
-         p: f32[edge, 2112] = reshape(o)                    g: f32[edge, 33] = c * h
-         c: f32[dst, 2112] = broadcast_in_dim(s)            o: f32[edge, 33, 64] = g (x) x[u]
-         q: f32[edge, 2112] = c[v] * p                      q: f32[edge, 2112] = reshape(o)
+before:  o: f32[edge, 33, 64] = h (x) x[u]        after:  c: f32[dst, 33] = broadcast_in_dim(s)
+         p: f32[edge, 2112] = reshape(o)                  g: f32[edge, 33] = c[v] * h
+         c: f32[dst, 2112] = broadcast_in_dim(s)          o: f32[edge, 33, 64] = g (x) x[u]
+         q: f32[edge, 2112] = c[v] * p                    q: f32[edge, 2112] = reshape(o)
 
 The shorter vector is scaled. The number is never repeated at full width, and kernels that sum outer
 products of a row see one.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 
 from gnnjit.ir import build
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Program, Value, rewrite
@@ -49,7 +50,8 @@ class ScaleOuterFactors:
                 fill = made.get(number)
                 if product is None or fill is None or fill.op.name != "broadcast_in_dim":
                     continue
-                if fill.inputs[0].size == 1 and fill.inputs[0].dtype == product.outputs[0].dtype:
+                one = math.prod(fill.inputs[0].shape) == 1
+                if one and fill.inputs[0].dtype == product.outputs[0].dtype:
                     builder.env[eqn.outputs[0]] = _scaled(builder, eqn, side, product, fill)
                     return True
             return False
@@ -66,12 +68,12 @@ def _is_outer(eqn: Equation) -> bool:
     return not any((*contracted, *batch)) and alike and len(out.shape) == 2
 
 
-def _scaled(
-    builder: Builder, eqn: Equation, side: int, product: Equation, fill: Equation
-) -> Atom:
+def _scaled(builder: Builder, eqn: Equation, side: int, product: Equation, fill: Equation) -> Atom:
     where, out = eqn.location, eqn.outputs[0]
     vectors = [builder[a] for a in product.inputs]
-    at = min((0, 1), key=lambda k: (vectors[k].size, vectors[k].space is not Space.EDGE))
+    at = min(
+        (0, 1), key=lambda k: (math.prod(vectors[k].shape), vectors[k].space is not Space.EDGE)
+    )
     number = build.reshape(builder, builder[fill.inputs[0]], (), where)
     factor = build.broadcast(builder, number, tuple(vectors[at].shape), where)
     pair: list[Atom] = [factor, factor]

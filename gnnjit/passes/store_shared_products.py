@@ -32,7 +32,6 @@ from gnnjit.ir.program import Atom, Builder, Equation, Program, Reduce, Store, V
 from gnnjit.ir.space import Space
 from gnnjit.passes.fuse_scatter_apply_gather import levels
 
-
 WIDE, TIMES = 512, 8
 """Scalars of a destination that edges are not to fetch, and how many times as many as they write
 instead."""

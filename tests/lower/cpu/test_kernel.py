@@ -327,6 +327,64 @@ def test_sums_of_outer_products_on_graphs(name, rows):
     check(weight_gradient(20, 24), reductions, GRAPHS[name], rows=rows, tol=1e-3)
 
 
+def of_rows(rows: Space) -> tuple[Reduce | None, ...]:
+    """An outer product and a message summed by row, and a number of each edge."""
+    return Reduce("sum", rows), None, Reduce("sum", rows)
+
+
+@pytest.mark.parametrize("rows", [DST, SRC])
+@pytest.mark.parametrize("sizes", [(20, 24), (33, 32), (3, 100)])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_outer_products_are_summed_by_row(name, sizes, rows):
+    """Edge matrices whose products are summed, as in NNConv; hubs have parts in several tasks."""
+    body = weight_gradient(*sizes)
+    spec = Spec(body, of_rows(rows), rows, INT32, kernel.default_config())
+    assert list(spec.outers) == [0]
+    check(body, of_rows(rows), GRAPHS[name], rows=rows, tol=1e-3)
+
+
+def test_outer_products_are_summed_by_row_beside_a_tile():
+    """A product with a matrix takes edges in tiles; one factor is what it gives."""
+
+    def fn(x, y, w):
+        hidden = jnp.tanh(x @ w)
+        outer = jax.lax.dot_general(hidden, y, (((), ()), ((), ())))
+        return outer, hidden, jax.lax.dot_general(y, x, (((), ()), ((), ())))
+
+    body = trace(fn, (SRC, (40,), F32), (EDGE, (24,), F32), (SHARED, (40, 48), F32))
+    reductions = (SUM, SUM, SUM)
+    spec = Spec(body, reductions, DST, INT32, kernel.default_config())
+    assert spec.tiling is not None
+    assert list(spec.outers) == [0, 2]
+    for name in GRAPHS:
+        check(body, reductions, GRAPHS[name], tol=1e-3)
+    case, bits = graph(edges=3000), []
+    args = data(case, body)
+    for threads in (1, 2, 3):
+        out = compute(body, reductions, case, args, threads=threads)
+        bits.append([np.asarray(x).tobytes() for x in out])
+    assert bits[0] == bits[1] == bits[2]
+
+
+def test_outer_products_of_rows_are_left_to_registers_beside_those_of_all_edges():
+    def fn(x, y):
+        outer = jax.lax.dot_general(x, y, (((), ()), ((), ())))
+        return outer, outer * 2
+
+    body = trace(fn, (SRC, (20,), F32), (DST, (24,), F32))
+    body = dataclasses.replace(body, outputs=(body.outputs[0], body.outputs[0]))
+    spec = Spec(body, (SUM, OVER_ALL), DST, INT32, kernel.default_config())
+    assert list(spec.outers) == [1]
+    check(body, (SUM, OVER_ALL), tol=1e-4)
+
+
+def test_outer_products_of_rows_that_go_on_from_others_are_left_to_registers():
+    body = weight_gradient(20, 24)
+    settings = kernel.default_config()
+    assert not Spec(body, of_rows(DST), DST, INT32, settings, partial=True, starts=(0,)).outers
+    assert list(Spec(body, of_rows(DST), DST, INT32, settings, partial=True).outers) == [0]
+
+
 def test_sums_of_outer_products_in_double_precision():
     with jax.enable_x64(True):
         check(weight_gradient(24, 40, np.float64), OUTER_SUMS, tol=1e-11)
