@@ -10,10 +10,10 @@ is with a shared matrix, which `reorder-aggregate-combine` moves behind the sum:
 then, and edges have 33 x 64 multiplications each. These are the edge networks of Gilmer et al.,
 "Neural Message Passing for Quantum Chemistry" (2017), section 5 (PyG's NNConv).
 
-Legal: sums are re-associated, and an edge's numbers meet its vector first, of half precision in
-float32, whose range they do not leave. Refuses matrices that something else reads or that fewer than `LEAST`
-numbers make (`contract-with-shared-first` has these), products that no sum into a vertex space is
-linear in, and products of different precisions.
+Legal: sums are re-associated, and an edge's numbers meet its vector first: of half precision, in
+float32, whose range they do not leave. Refuses matrices that something else reads or that fewer
+than `LEAST` numbers make (`contract-with-shared-first` has these), products that no sum into a
+vertex space is linear in, and products of different precisions.
 """
 
 from __future__ import annotations
