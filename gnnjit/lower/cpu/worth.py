@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from gnnjit.ir.program import Atom, Lax
+from gnnjit.ir.program import Atom, Lax, Reduce
 from gnnjit.lower.cpu.edge_products import EdgeProduct
 from gnnjit.lower.cpu.spec import PER_EDGE, PER_ROW, Spec
 
@@ -107,18 +107,25 @@ def chunks(spec: Spec, edges: int) -> KernelTime:
     vectors = sum(_vectors(m.columns) * m.places.size for m in spec.matvecs.values())
     products = XLA_PRODUCT * (vectors + _outer(spec))
     picked = [m.row_bytes // m.matrix.dtype.itemsize for m in spec.matvecs.values() if m.rows]
-    moved = XLA_VALUE * sum(map(_vectors, [*picked, *(_size(a) for a in _written(spec))]))
+    moved = [*picked, *(_size(a) for a in _written(spec)), *_outers_of_rows(spec)]
     inside = VALUE * sum(_vectors(_size(a)) for a in _values(spec))
-    return KernelTime(edges * (products + moved + inside), XLA_COMPILE)
+    each = products + XLA_VALUE * sum(map(_vectors, moved)) + inside
+    return KernelTime(edges * each, XLA_COMPILE)
 
 
 def _outer(spec: Spec) -> int:
-    """Vectors of the outer products that are summed over all edges."""
+    """Vectors of the outer products that are summed."""
     return sum(
         pair.left.size * _vectors(pair.right.size // pair.batch)
         for pairs in spec.outers.values()
         for pair in pairs
     )
+
+
+def _outers_of_rows(spec: Spec) -> list[int]:
+    """Scalars of those that are summed by row: XLA writes each."""
+    by_row = [k for k in spec.outers if spec.reductions[k] == Reduce("sum", spec.rows)]
+    return [] if spec.grouped else [_size(spec.body.outputs[k]) for k in by_row]
 
 
 def _values(spec: Spec) -> list[Atom]:
