@@ -46,17 +46,21 @@ class ScaleOuterFactors:
                 return False
             sides = (0, 1) if eqn.op.name == "mul" else (0,)
             for side in sides:
-                product, number = outer(eqn.inputs[side]), eqn.inputs[1 - side]
-                fill = made.get(number)
-                if product is None or fill is None or fill.op.name != "broadcast_in_dim":
-                    continue
-                one = math.prod(fill.inputs[0].shape) == 1
-                if one and fill.inputs[0].dtype == product.outputs[0].dtype:
-                    builder.env[eqn.outputs[0]] = _scaled(builder, eqn, side, product, fill)
+                product, number = outer(eqn.inputs[side]), _number(eqn.inputs[1 - side], made)
+                if product is not None and number is not None:
+                    builder.env[eqn.outputs[0]] = _scaled(builder, eqn, side, product, number)
                     return True
             return False
 
         return rewrite(program, rule)
+
+
+def _number(atom: Atom, made: dict[Atom, Equation]) -> Atom | None:
+    """The number that fills `atom`."""
+    fill = made.get(atom)
+    if fill is not None and fill.op.name == "broadcast_in_dim":
+        atom = fill.inputs[0]
+    return atom if math.prod(atom.shape) == 1 else None
 
 
 def _is_outer(eqn: Equation) -> bool:
@@ -68,14 +72,14 @@ def _is_outer(eqn: Equation) -> bool:
     return not any((*contracted, *batch)) and alike and len(out.shape) == 2
 
 
-def _scaled(builder: Builder, eqn: Equation, side: int, product: Equation, fill: Equation) -> Atom:
+def _scaled(builder: Builder, eqn: Equation, side: int, product: Equation, number: Atom) -> Atom:
     where, out = eqn.location, eqn.outputs[0]
     vectors = [builder[a] for a in product.inputs]
     at = min(
         (0, 1), key=lambda k: (math.prod(vectors[k].shape), vectors[k].space is not Space.EDGE)
     )
-    number = build.reshape(builder, builder[fill.inputs[0]], (), where)
-    factor = build.broadcast(builder, number, tuple(vectors[at].shape), where)
+    scalar = build.reshape(builder, builder[number], (), where)
+    factor = build.broadcast(builder, scalar, tuple(vectors[at].shape), where)
     pair: list[Atom] = [factor, factor]
     pair[side] = vectors[at]
     assert isinstance(eqn.op, Lax)

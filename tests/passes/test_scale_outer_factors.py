@@ -38,6 +38,24 @@ def test_fires_behind_a_reshape(scaled, first):
         """)  # fmt: skip
 
 
+def test_fires_on_a_number_that_is_not_repeated():
+    fires(STEP, """\
+        layer f(x: f32[src, 3], h: f32[edge, 4], s: f32[src])
+          o: f32[edge, 4, 3] = dot_general(h, x[u], dimension_numbers=(((), ()), ((), ())))
+          q: f32[edge, 4, 3] = s[u] * o
+          y: f32[dst, 4, 3] = sum over (u -> v) of q
+          return y
+        """, """\
+        layer f(x: f32[src, 3], h: f32[edge, 4], s: f32[src])
+          o: f32[edge, 4, 3] = dot_general(h, x[u], dimension_numbers=(((), ()), ((), ())))
+          g: f32[src, 3] = broadcast_in_dim(s, broadcast_dimensions=())
+          a: f32[src, 3] = g * x
+          q: f32[edge, 4, 3] = dot_general(h, a[u], dimension_numbers=(((), ()), ((), ())))
+          y: f32[dst, 4, 3] = sum over (u -> v) of q
+          return y
+        """)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("scaled", "more"),
     [
