@@ -9,7 +9,7 @@ The shorter vector is scaled. The number is never repeated at full width, and ke
 products of a row see one.
 
 Legal: each scalar is the same product of three, multiplied in another order. Refuses what something
-else reads.
+else reads, and half precision, whose range a scaled vector may leave.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import dataclasses
 import math
 
 from gnnjit.ir import build
+from gnnjit.ir.dtypes import is_half
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Program, Value, rewrite
 from gnnjit.ir.space import Space
 
@@ -69,7 +70,8 @@ def _is_outer(eqn: Equation) -> bool:
     contracted, batch = eqn.op["dimension_numbers"]
     out = eqn.outputs[0]
     alike = all(a.dtype == out.dtype for a in eqn.inputs)
-    return not any((*contracted, *batch)) and alike and len(out.shape) == 2
+    plain = alike and not is_half(out.dtype) and len(out.shape) == 2
+    return plain and not any((*contracted, *batch))
 
 
 def _scaled(builder: Builder, eqn: Equation, side: int, product: Equation, number: Atom) -> Atom:

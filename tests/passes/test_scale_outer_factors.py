@@ -70,6 +70,12 @@ def test_refuses_what_is_not_linear_or_read_elsewhere(scaled, more):
     refuses(STEP, text)
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_refuses_half_precision(dtype):
+    """A scaled vector may leave its range where the scaled product does not."""
+    refuses(STEP, BEFORE.format(scaled="c[v] * p").replace("f32", dtype))
+
+
 def test_refuses_a_factor_for_each_feature():
     text = BEFORE.format(scaled="c[v] * p").replace("s: f32[dst]", "s: f32[dst, 12]")
     text = text.replace("broadcast_in_dim(s, broadcast_dimensions=())", "tanh(s)")
