@@ -14,6 +14,7 @@ import math
 import numpy as np
 from llvmlite import ir
 
+from gnnjit.ir.space import Space
 from gnnjit.lower.cpu import ffi_abi
 from gnnjit.lower.cpu.accumulators import Accumulator
 from gnnjit.lower.cpu.feature_blocks import FeatureBlocks
@@ -247,6 +248,8 @@ class Handler(Frame, FeatureBlocks):
         copies = sum(-(-m.bytes // 64) * 64 for _, m in spec.packed.values())
         size = b.add(I64(head + copies), b.mul(row_tasks, I64(self.record)))
         self.read_job(self.m.allocate(size))
+        self.m.ask_for_large_pages(self.job, size)
+        self._ask_for_large_pages(frame)
         values = {
             Word.NEXT: I64(0),
             Word.DONE: I64(0),
@@ -270,6 +273,15 @@ class Handler(Frame, FeatureBlocks):
         if self.save_mode:
             self.m.call("llvm.x86.sse.stmxcsr", ir.VoidType(), [self.place(Word.MODE)])
         self.tasks, self.keys = tasks, b.add(rows, slots)
+
+    def _ask_for_large_pages(self, frame: ir.Value) -> None:
+        """For results of rows and of edges."""
+        pairs = zip(self.spec.reductions, self.spec.body.outputs, strict=True)
+        for number, (op, value) in enumerate(pairs):
+            if op is None or op.into is not Space.SHARED:
+                result = self.buffer(frame, ffi_abi.FRAME_RETS, number)
+                row = I64(math.prod(value.shape) * value.dtype.itemsize)
+                self.m.ask_for_large_pages(self.data(result), self.b.mul(self.length(result), row))
 
     def call_arrays(self, frame: ir.Value) -> tuple[list[ir.Value], tuple[ir.Value, ...]]:
         """The arrays of a call; its rows, slots, capacity, and sources where those are copied."""

@@ -41,6 +41,9 @@ class SortKernel(Frame):
         buffers = [key, payload, indptr, *rest]
         arrays = [self.data(x) for x in buffers]
         widths = [self.length(x, 1) for x in buffers]
+        for result in (indptr, *rest):
+            numbers = self.b.mul(self.length(result), self.length(result, 1))
+            self.m.ask_for_large_pages(self.data(result), self.b.mul(numbers, I64(self.step)))
         with self.m.loop(I64(0), self.length(key)) as batch:
             pairs = zip(arrays, widths, strict=True)
             moved = [self.m.offset(x, self.b.mul(batch, n), self.step) for x, n in pairs]
