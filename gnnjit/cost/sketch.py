@@ -79,6 +79,10 @@ class SketchedTraversal:
                 stack += () if self.reads(node) else node.inputs
         return list(seen)
 
+    def without(self, output: tuple[EdgeNode, Space | None]) -> SketchedTraversal:
+        kept = tuple(o for o in self.outputs if o != output)
+        return dataclasses.replace(self, outputs=kept)
+
     def reads(self, node: EdgeNode) -> bool:
         """Whether it is read from memory: what is given, and what the forward has kept."""
         return node.op == "leaf" or (self.backward and node.op == KEPT.name)
@@ -325,6 +329,16 @@ class _Call:
         ]
         return self.reduce(wanted, given)
 
+    def keep_what_is_read(self, cts: Sequence[EdgeNode]) -> list[ArrayNode]:
+        """The arrays that the forward writes for these cotangents; it writes no others."""
+        backward = SketchedTraversal(Space.DST, tuple((ct, None) for ct in cts), backward=True)
+        read = {n.inputs[0] for n in backward.nodes() if n.op == KEPT.name}
+        for node in [n for n in self.kept if n not in read]:
+            del self.kept[node]
+            every = [t.without((node, None)) for t in self.owner.traversals]
+            self.owner.traversals[:] = [t for t in every if t.outputs]
+        return list(self.kept.values())
+
     def seed(
         self,
         i: int,
@@ -365,7 +379,7 @@ class _Call:
         found: list[tuple[ArrayNode, ArrayNode]] = []
         groups: dict[Space, list[tuple[EdgeNode, Space | None]]] = {}
         loose: list[tuple[EdgeNode, Space | None]] = []
-        arrays = [*given.values(), *self.kept.values()]
+        arrays = [*given.values(), *self.keep_what_is_read([ct for _, _, ct in wanted])]
         for leaf, x, ct in wanted:
             into = leaf.place
             inside, outside = split_factors(self.tape, ct, into)

@@ -180,7 +180,12 @@ class _Planner:
                 self.alternative(dataclasses.replace(least.choices, stored=picked))
         if self.shares_traversals(least.choices):
             self.alternative(dataclasses.replace(least.choices, split=True))
-        return sorted(self.seen.values(), key=lambda a: a.seconds)
+        return sorted(self.seen.values(), key=self.rank)
+
+    def rank(self, a: Alternative) -> tuple[float, int]:
+        """By time. What no gradient that is asked for reads is not written: where no budget is set,
+        it may stand there to be kept, for derivatives of higher order."""
+        return a.seconds, 0 if self.problem.budget is not None else -len(a.choices.stored)
 
     def is_compiled_here(self) -> bool:
         """Whether plans can be compiled alone, to see what they need."""
