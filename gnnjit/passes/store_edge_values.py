@@ -12,7 +12,8 @@ before these read it, and so do their derivatives. The price is an array over th
 says which of `storable_values(program)` are stored, by number.
 
 Candidates are the matmuls on the edges that would be computed again, by a derivative or by a second
-traversal; the largest contractions, if there are many. A program without any matmul on the edges
+traversal; the largest contractions, if there are many. Where a sum alone reads a matmul, with what
+the ends of an edge add to it, the sum is stored. A program without any matmul on the edges
 has others: narrow values behind an exponential or the like, as attention weights, where wider
 values are multiplied with them or a sum reads them.
 
@@ -110,16 +111,17 @@ def storable_values(program: Program) -> tuple[StorableValue, ...]:
     """The edge values of `program` (before it is fused) that are worth storing, in order."""
     search = _Search(program)
     found = search.matmuls() if any(map(_is_matmul, program.equations)) else search.narrow()
-    return tuple(_described(search.made[value], search.made) for value in found)
+    return tuple(_described(search.made[value], search) for value in found)
 
 
-def _described(eqn: Equation, made: dict[Value, Equation]) -> StorableValue:
+def _described(eqn: Equation, search: _Search) -> StorableValue:
     value, what = eqn.outputs[0], eqn.op.name
-    multiplications = 0
+    made, multiplications = search.made, 0
     if _is_matmul(eqn):
         names = [parameter_name(a, made) for a in eqn.inputs if a.space is Space.SHARED]
         what = f"matmul with {names[0]}" if any(names) else "matmul"
         multiplications = value.size * contracted(eqn)
+        value = search.sum_with(value)
     width = value.size * value.dtype.itemsize
     description = f"{what}: {kind(value)}"
     return StorableValue(eqn.location, description, width, value, multiplications)
@@ -162,6 +164,15 @@ class _Search:
         if any(isinstance(e.op, Store) for e in readers):
             return False
         return not all(map(_is_linear, readers)) or len(self.traversals(value, readers)) > 1
+
+    def sum_with(self, value: Value) -> Value:
+        """The sum that alone reads `value`, with what the ends of an edge add to it: no larger, and
+        a derivative that reads it has neither product nor ends to read."""
+        while True:
+            readers = self.readers[value]
+            if len(readers) != 1 or value in self.program.outputs or not _is_sum(readers[0]):
+                return value
+            value = readers[0].outputs[0]
 
     def how(self, value: Value) -> Op:
         """The operation that stores `value`."""
@@ -218,6 +229,12 @@ class _Search:
 
 def _is_linear(eqn: Equation) -> bool:
     return eqn.op.name in _LINEAR or eqn.op == Reduce("sum", eqn.space)
+
+
+def _is_sum(eqn: Equation) -> bool:
+    """Of two values of edges, of one shape and type."""
+    kinds = {(a.shape, a.dtype) for a in (*eqn.inputs, *eqn.outputs)}
+    return _is_on_edges(eqn) and eqn.op.name in ("add", "add_any", "sub") and len(kinds) == 1
 
 
 def _is_transcendental(eqn: Equation) -> bool:

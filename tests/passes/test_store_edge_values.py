@@ -58,6 +58,45 @@ def test_fires_on_a_matmul_that_a_gradient_needs():
         """)  # fmt: skip
 
 
+def test_what_the_ends_add_to_a_matmul_is_stored_with_it():
+    fires(StoreEdgeValues((0,)), """\
+        layer f(x: f32[edge, 3], y: f32[src, 3], z: f32[dst, 3], w: f32[3, 3])
+          a: f32[edge, 3] = x @ w
+          b: f32[edge, 3] = a + y[u]
+          c: f32[edge, 3] = b - z[v]
+          d: f32[edge, 3] = tanh(c)
+          f: f32[dst, 3] = sum over (u -> v) of d
+          return f
+        """, """\
+        layer f(x: f32[edge, 3], y: f32[src, 3], z: f32[dst, 3], w: f32[3, 3])
+          a: f32[edge, 3] = x @ w
+          b: f32[edge, 3] = a + y[u]
+          c: f32[edge, 3] = b - z[v]
+          k: f32[edge, 3] = kept(c)
+          d: f32[edge, 3] = tanh(k)
+          f: f32[dst, 3] = sum over (u -> v) of d
+          return f
+        """)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "stored"),
+    [
+        ("b: f32[edge, 3] = a + y[u]\n d: f32[edge, 3] = a * b", "a"),
+        ("b: f32[edge, 3] = a * y[u]\n d: f32[edge, 3] = b + y[u]", "a"),
+        ("b: f32[edge, 1, 3] = reshape(a)\n c: f32[edge, 2, 3] = b + g[u]\n"
+         " d: f32[edge, 3] = reduce_max(c, axes=(0,))", "a"),
+        ("b: f32[edge, 3] = x @ w\n c: f32[edge, 3] = a + b\n d: f32[edge, 3] = tanh(c)", "c"),
+    ],
+    ids=["something else reads it", "no sum", "the sum is larger", "both are matmuls"],
+)  # fmt: skip
+def test_what_is_stored_of_a_matmul(lines, stored):
+    text = "layer f(x: f32[edge, 3], y: f32[src, 3], g: f32[src, 2, 3], w: f32[3, 3])\n"
+    text += f" a: f32[edge, 3] = x @ w\n {lines}\n"
+    text += " h: f32[edge, 3] = sin(d)\n i: f32[dst, 3] = sum over (u -> v) of h\n return i"
+    assert {s.value.name for s in storable_values(program(text))} == {stored}
+
+
 @pytest.mark.parametrize("kind", ["max", "min", "prod"])
 def test_stores_before_a_traversal_that_sums_nothing_alone(kind):
     """Edges are compared with an extreme by the same bits that it is the extreme of."""
