@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from llvmlite import ir
 
-from gnnjit.lower.cpu.simd import I8, I32, I64, PTR, Codegen, Vec, memory_type
+from gnnjit.lower.cpu.simd import I8, I32, I64, PTR, Codegen, Vec, mangle, memory_type
 
 LARGE = 4 << 20
 """Bytes from which an array is worth larger pages, as in NumPy."""
@@ -81,6 +81,11 @@ class Emitter(Codegen):
             self.call("perror", ir.VoidType(), [self._text("gnnjit: memory of a CPU kernel")])
             self.call("abort", ir.VoidType(), [])
         return memory
+
+    def ask_for_line(self, pointer: ir.Value, *, near: bool = True) -> None:
+        """Ask for a cache line that is read later. near: in the first cache, else in the second."""
+        hint = [pointer, I32(0), I32(3 if near else 2), I32(1)]
+        self.call(f"llvm.prefetch.{mangle(PTR)}", ir.VoidType(), hint)
 
     def ask_for_large_pages(self, memory: ir.Value, size: ir.Value) -> None:
         """Ask Linux for pages of 2 MiB where so many bytes from `memory` on have none yet.

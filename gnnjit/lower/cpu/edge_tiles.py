@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Container, Hashable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,7 +91,7 @@ class TileProduct:
     """A product of all edges of a tile with a shared matrix, or with those that they pick.
 
     stage: at whose end it is computed. operand, result: of `[batch, rows, inner]` and
-        `[batch, rows, columns]`.
+        `[batch, rows, columns]`. output: of the traversal, that the product writes as well.
     """
 
     eqn: Equation
@@ -100,6 +100,7 @@ class TileProduct:
     operand: TileArray
     result: TileArray
     grouping: Grouping | None = None
+    output: int | None = None
 
     @property
     def dtype(self) -> np.dtype:
@@ -134,6 +135,8 @@ class Tiling:
     loads: which values each stage takes from there; the last entry is the end.
     groupings: the orders in which products take the edges.
     factors: of outer products that are summed over all edges, by the output and the factor.
+    written: the outputs on the edges that a stage or a product writes, and which stage; the end
+        writes the others.
     """
 
     size: int
@@ -145,6 +148,7 @@ class Tiling:
     loads: tuple[frozenset[Value], ...]
     groupings: tuple[Grouping, ...] = ()
     factors: dict[tuple[int, Atom], TileFactor] = dataclasses.field(default_factory=dict)
+    written: dict[int, int] = dataclasses.field(default_factory=dict)
 
     @property
     def stages(self) -> int:
@@ -187,7 +191,8 @@ def tiling(spec: Spec, size: int, level: int) -> Tiling | None:
         uses[number].update(reads(spec, eqn))
     for eqn in late:
         uses[count].update(reads(spec, eqn))
-    uses[count].update(results(spec))
+    written = _written(spec, plans, made, at)
+    uses[count].update(results(spec, written))
     products_of = {e.outputs[0] for e in plans}
     kept = [
         v for e in at if e not in plans for v in e.outputs
@@ -197,6 +202,7 @@ def tiling(spec: Spec, size: int, level: int) -> Tiling | None:
     stored = {v: layout.take(v.size * register_dtype(v.dtype).itemsize) for v in kept}
     groupings = _groupings(plans, at, layout)
     products = _products(plans, at, stored, groupings, layout)
+    products = [_writing(p, spec, written) for p in products]
     free = [p.result for p in products if p.eqn.outputs[0] not in uses[count]]
     factors = _factors(spec, stored, products, layout, free)
     size = _size(size, layout.bytes, [g.count for g in groupings.values()])
@@ -212,8 +218,42 @@ def tiling(spec: Spec, size: int, level: int) -> Tiling | None:
     )  # fmt: skip
     orders = tuple(groupings.values())
     return Tiling(
-        size, layout.bytes, tuple(products), early, tuple(late), stored, loads, orders, factors
-    )
+        size, layout.bytes, tuple(products), early, tuple(late), stored, loads, orders, factors,
+        written,
+    )  # fmt: skip
+
+
+def _written(
+    spec: Spec, plans: dict[Equation, Matvec], made: dict[Value, Equation], at: dict[Equation, int]
+) -> dict[int, int]:
+    """The outputs on the edges that are there before the end, and at which stage: then they are
+    written while products run, and not all at once."""
+    found: dict[int, int] = {}
+    by_products: set[Equation] = set()
+    for number, (op, out) in enumerate(zip(spec.reductions, spec.body.outputs, strict=True)):
+        eqn = made.get(out) if op is None else None  # type: ignore[arg-type]
+        if eqn not in at or eqn in by_products:
+            continue
+        if eqn in plans:
+            if not _is_written_by(plans[eqn], out):
+                continue
+            by_products.add(eqn)
+        found[number] = at[eqn]
+    return found
+
+
+def _is_written_by(plan: Matvec, out: Atom) -> bool:
+    """Whether a product may write the output itself: what it gives are rows of it, as they are."""
+    batch, rows, _ = plan.places.shape
+    exact = out.dtype == plan.matrix.dtype == register_dtype(out.dtype)
+    return plan.rows is None and batch == rows == 1 and exact
+
+
+def _writing(product: TileProduct, spec: Spec, written: dict[int, int]) -> TileProduct:
+    """The product, with the output that it writes."""
+    (value,) = product.eqn.outputs
+    numbers = [n for n in written if spec.body.outputs[n] == value]
+    return dataclasses.replace(product, output=numbers[0]) if numbers else product
 
 
 def _products(
@@ -398,9 +438,12 @@ def _factors_of_all(spec: Spec) -> Iterator[tuple[int, list[Value]]]:
             yield number, list(dict.fromkeys(f for pair in pairs for f in pair.values))
 
 
-def results(spec: Spec) -> Iterator[Atom]:
-    """The values that are reduced, multiplied or stored at the end."""
+def results(spec: Spec, written: Container[int]) -> Iterator[Atom]:
+    """The values that are reduced, multiplied or stored at the end; `written`: outputs that are
+    stored before."""
     for number, out in enumerate(spec.body.outputs):
+        if number in written:
+            continue
         if number in spec.outers:
             yield from (f for pair in spec.outers[number] for f in pair.values)
         elif number in spec.sums:

@@ -7,6 +7,7 @@ element's product costs its multiplications, not a pass over the sum.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -15,10 +16,18 @@ from llvmlite import ir
 
 from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.index_rules import combiner
+from gnnjit.lower.cpu.lines_ahead import Ahead, LinesAhead
 from gnnjit.lower.cpu.simd import I64, PTR, Vec, register_type
 
 COLLECTED_BYTES = 16384
 """Bytes of collected factors: they stay in the nearest cache."""
+
+SOME = 24
+"""Elements whose factors are read from memory that are multiplied at a time at most."""
+
+WAYS, APART = 8, 4096
+"""Lines that the nearest cache has for one place at least, and bytes from a line to the next one
+with the same place."""
 
 Arrays = tuple[ir.Value, ir.Value]
 """Pointers to the left factors `[elements, num_left]` and the right ones `[elements, num_right]`,
@@ -34,6 +43,7 @@ class Products:
     registers: vectors of a tile at most.
     steps: bytes from one element's left and right factors to the next one's; None: they lie side by
         side.
+    asking: for what each tile asks.
     """
 
     m: Emitter
@@ -44,6 +54,7 @@ class Products:
     registers: int
     batch: int = 1
     steps: tuple[int, int] | None = None
+    asking: LinesAhead | None = None
 
     @property
     def factor_bytes(self) -> tuple[int, int]:
@@ -57,17 +68,38 @@ class Products:
         with self.m.loop(I64(0), I64(size)) as at:
             self.m.store(zero, self.m.offset(self.total, at, self.dtype.itemsize), np.arange(1))
 
-    def add(self, arrays: Arrays, since: ir.Value, until: ir.Value) -> None:
-        """Add the products of the elements `since .. until`."""
+    def add(
+        self, arrays: Arrays, since: ir.Value, until: ir.Value, ahead: Sequence[Ahead] = ()
+    ) -> None:
+        """Add the products of the elements `since .. until`. ahead: what is asked for meanwhile."""
         sizes = (self.num_left, self.num_right, self.batch, *self.factor_bytes)
-        name = "_".join(map(str, ("outer", self.dtype.name, *sizes)))
-        self.m.call_local(name, self._emit, *arrays, self.total, since, until)
+        lines = [a.lines(self._blocks()) for a in ahead]
+        name = "_".join(map(str, ("outer", self.dtype.name, *sizes, *lines)))
+        emit, starts = functools.partial(self._emit, lines), [a.start for a in ahead]
+        self.m.call_local(name, emit, *arrays, self.total, since, until, *starts)
+
+    def add_many(self, arrays: Arrays, since: ir.Value, until: ir.Value) -> None:
+        """As `add`, of any number of elements whose factors come from memory: as many at a time as
+        the nearest cache has room for, asking for the next ones."""
+        b, m, some = self.m.b, self.m, min(map(_near, self.factor_bytes))
+        with m.loop(since, until, some) as start:
+            end = m.smaller(b.add(start, I64(some)), until)
+            pairs = zip(arrays, self.factor_bytes, strict=True)
+            self.add(arrays, start, end, [Ahead(m.offset(x, end, n), some * n) for x, n in pairs])
+
+    def _blocks(self) -> int:
+        """About how many the sum has."""
+        side = math.isqrt(self.registers)
+        strips = -(-self.num_right // (side * self.m.lanes))
+        return self.batch * strips * -(-self.num_left // (self.registers // side))
 
     def _emit(
-        self, m: Emitter, left: ir.Value, right: ir.Value,
-        total: ir.Value, since: ir.Value, until: ir.Value,
+        self, lines: Sequence[int], m: Emitter, left: ir.Value, right: ir.Value,
+        total: ir.Value, since: ir.Value, until: ir.Value, *starts: ir.Value,
     ) -> None:  # fmt: skip
-        item, own = self.dtype.itemsize, dataclasses.replace(self, m=m, total=total)
+        asking = LinesAhead(m, starts, lines) if lines else None
+        item = self.dtype.itemsize
+        own = dataclasses.replace(self, m=m, total=total, asking=asking)
         if self.batch == 1:
             own._columns((left, right), (since, until))
             return
@@ -109,6 +141,8 @@ class Products:
         widths: list[int],
     ) -> None:
         m, b, size, places = self.m, self.m.b, self.dtype.itemsize, np.arange(sum(widths))
+        if self.asking:
+            self.asking.ask()
         left_array, right_array = arrays
         rows = [b.add(first, I64(i)) for i in range(tall)]
         at = [m.offset(self.total, b.add(b.mul(r, I64(self.num_right)), column), size)
@@ -140,6 +174,11 @@ class Products:
             self.m.intrinsic("fma", self.m.splat(scalar, 0, r.type.count), r, t) for r, t in pairs
         ]
         return Vec(total.dtype, total.size, tuple(chunks))
+
+
+def _near(step: int) -> int:
+    """Elements so many bytes apart whose lines have places of their own."""
+    return min(SOME, WAYS * APART // math.gcd(step, APART))
 
 
 class Collector:

@@ -25,7 +25,7 @@ from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.ffi_handler import Handler
 from gnnjit.lower.cpu.index_rules import combiner
 from gnnjit.lower.cpu.outer_products import Products
-from gnnjit.lower.cpu.simd import I32, I64, PTR, Vec, mangle, register_type
+from gnnjit.lower.cpu.simd import I64, PTR, Vec, register_type
 from gnnjit.lower.cpu.spec import INT32, CodeConfig, Spec
 from gnnjit.lower.row_results import Neighbours, RowProduct, RowResult, Source, TallResult
 
@@ -132,7 +132,7 @@ class RowProducts(Handler):
             for tall, products in zip(self.sums.talls, talls, strict=True):
                 left = m.offset(self.operand(tall.left), since, tall.shape[0] * item)
                 right = self._start(tall.right, since, tall.shape[1])
-                products.add((left, right), I64(0), b.sub(until, since))
+                products.add_many((left, right), I64(0), b.sub(until, since))
         if memory is not None:
             m.call("free", ir.VoidType(), [memory])
         b.ret_void()
@@ -270,8 +270,7 @@ class _Gather:
         later = m.smaller(b.add(slot, I64(AHEAD)), last)
         ahead = m.offset(table, m.index(neighbor, later, self.index[1]), self.width * item)
         for line in range(0, self.width * item, 64):
-            hint = [m.offset(ahead, line, 1), I32(0), I32(3), I32(1)]
-            m.call(f"llvm.prefetch.{mangle(PTR)}", ir.VoidType(), hint)
+            m.ask_for_line(m.offset(ahead, line, 1))
         end = m.index(neighbor, slot, self.index[1])
         row = m.load(m.offset(table, end, self.width * item), self.dtype, np.arange(self.width))
         if source.factor is None:

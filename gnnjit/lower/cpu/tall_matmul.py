@@ -18,7 +18,6 @@ from gnnjit.ir.build import elementwise
 from gnnjit.ir.program import Builder, Program, Reduce, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.cpu import ffi_abi
-from gnnjit.lower.cpu.edge_tiles import COLLIDING, LINE
 from gnnjit.lower.cpu.ffi_handler import Handler
 from gnnjit.lower.cpu.outer_products import Products
 from gnnjit.lower.cpu.simd import I64, PTR
@@ -26,9 +25,6 @@ from gnnjit.lower.cpu.spec import INT32, CodeConfig, Spec
 
 PIECE = 1024
 """Elements of one task at least."""
-
-TOGETHER = 72
-"""Elements that a block of the product takes in, before it is added to what is in memory."""
 
 
 def spec_of(left: int, right: int, dtype: np.dtype, config: CodeConfig) -> Spec:
@@ -71,28 +67,6 @@ class TallProduct(Handler):
         own = m.offset(m.offset(self.partial, task, self.record), acc.leading, 1)
         products = Products(m, acc.dtype, left, right, own, self.spec.registers)
         products.clear()
-        widths = left * acc.dtype.itemsize, right * acc.dtype.itemsize
-        if any(n % COLLIDING == 0 for n in widths):
-            self._multiply_copies(products, widths, (since, until))
-        else:
-            arrays = self.operand(0), self.operand(1)
-            with m.loop(since, until, TOGETHER) as start:
-                products.add(arrays, start, m.smaller(b.add(start, I64(TOGETHER)), until))
+        arrays = self.operand(0), self.operand(1)
+        products.add_many(arrays, since, until)
         b.ret_void()
-
-    def _multiply_copies(
-        self, products: Products, widths: tuple[int, int], span: tuple[ir.Value, ir.Value]
-    ) -> None:
-        """Multiply some elements at a time, copied to where their lines do not collide."""
-        b, m = self.b, self.m
-        steps = widths[0] + LINE, widths[1] + LINE
-        memory = m.allocate(I64(TOGETHER * sum(steps)))
-        copies = memory, m.offset(memory, TOGETHER * steps[0], 1)
-        with m.loop(*span, TOGETHER) as start:
-            count = b.sub(m.smaller(b.add(start, I64(TOGETHER)), span[1]), start)
-            with m.loop(I64(0), count) as k:
-                for number, (width, step) in enumerate(zip(widths, steps, strict=True)):
-                    row = m.offset(self.operand(number), b.add(start, k), width)
-                    m.call("memcpy", PTR, [m.offset(copies[number], k, step), row, I64(width)])
-            dataclasses.replace(products, steps=steps).add(copies, I64(0), count)
-        m.call("free", ir.VoidType(), [memory])

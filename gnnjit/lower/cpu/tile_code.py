@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
@@ -12,6 +12,7 @@ from gnnjit.ir.program import Atom, Equation, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower.cpu.accumulators import Accumulator, GrowingSums, Place, Places
 from gnnjit.lower.cpu.edge_tiles import FEWEST, TileFactor, TileProduct, Tiling, reads, results
+from gnnjit.lower.cpu.lines_ahead import Ahead
 from gnnjit.lower.cpu.math_rules import convert
 from gnnjit.lower.cpu.matvec import SharedMatrix
 from gnnjit.lower.cpu.outer_products import Collector, Products
@@ -19,7 +20,7 @@ from gnnjit.lower.cpu.simd import I64, PTR, Vec
 from gnnjit.lower.cpu.sorted_tiles import SortedTile
 from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW
 from gnnjit.lower.cpu.stored import Env, Stored, is_looped
-from gnnjit.lower.cpu.tile_products import ROOM, TileMatmul, TileMemory
+from gnnjit.lower.cpu.tile_products import ROOM, EdgeRows, TileMatmul, TileMemory
 from gnnjit.lower.cpu.vector_loops import Sink, VectorLoops
 
 COLLECTED, COLLECTED_BYTES = 72, 65536
@@ -76,8 +77,52 @@ class TiledEdges(GrowingSums):
                     SortedTile(tile, grouping, self.tiling.bytes).sort(self.b.sub(until, since))
             for product in self.tiling.products:
                 if product.stage == number:
-                    self._multiply(product, self.b.sub(until, since), memory)
+                    self._multiply(product, (since, until), memory)
         self.b.ret_void()
+
+    # -- what is asked for while products run ------------------------------------------------
+
+    def _wanted(self, stage: int) -> set[Atom]:
+        """What the code of a stage, or of the end, reads of an edge."""
+        tiling = self.tiling
+        if stage == tiling.stages:
+            wanted = {a for e in tiling.late for a in reads(self.spec, e)}
+            return wanted.union(results(self.spec, tiling.written))
+        wanted = {a for e in tiling.early[stage] for a in reads(self.spec, e)}
+        return wanted.union(*(p.plan.reads for p in tiling.products if p.stage == stage))
+
+    def _first_read(self, stage: int) -> list[tuple[int, Value]]:
+        """The edges' own arrays that no earlier stage has read."""
+        new = self._wanted(stage).difference(*map(self._wanted, range(stage)))
+        own = [(k, v) for k, v in self.spec.inputs(PER_EDGE) if v.space is Space.EDGE and v in new]
+        return [] if self.tiling.groupings else own
+
+    def _ahead(self, arrays: Sequence[tuple[int, Value]], slot: ir.Value) -> list[Ahead]:
+        """The rows of a tile that begins with `slot`, where its edges lie one after the other."""
+        b, m, size = self.b, self.m, self.tiling.size
+        if not arrays:
+            return []
+        last = b.sub(self.capacity, I64(1))
+        ends = m.smaller(slot, last), m.smaller(b.add(slot, I64(size - 1)), last)
+        first, final = (self._endpoints(end)[Space.EDGE] for end in ends)
+        straight = b.icmp_signed("==", b.sub(final, first), b.sub(ends[1], ends[0]))
+        return [
+            Ahead(
+                b.select(straight, self.input(position, value, first), self.job),
+                size * math.prod(value.shape) * value.dtype.itemsize,
+            )
+            for position, value in arrays
+        ]
+
+    def _ahead_of(self, product: TileProduct, span: tuple[ir.Value, ir.Value]) -> list[Ahead]:
+        """The next stage's share for this product, or the next tile's."""
+        stage, tiling = product.stage + 1, self.tiling
+        arrays, at = self._first_read(stage), span[0]
+        same = [p for p in tiling.products if p.stage == product.stage]
+        found = self._ahead(arrays[same.index(product) :: len(same)], at)
+        if stage == tiling.stages and not tiling.factors:
+            found += self._ahead(self._first_read(0)[same.index(product) :: len(same)], span[1])
+        return found
 
     def _stage(
         self, number: int, span: tuple[ir.Value, ir.Value], row: ir.Value, memory: ir.Value
@@ -86,8 +131,7 @@ class TiledEdges(GrowingSums):
         products = [p for p in tiling.products if p.stage == number]
         orders = [g for g in tiling.groupings if g.stage == number]
         equations = tiling.early[number]
-        wanted = {a for e in equations for a in reads(self.spec, e)}
-        wanted.update(a for p in products for a in p.plan.reads)
+        wanted = self._wanted(number)
         with b.goto_entry_block():
             place = b.alloca(I64)
         b.store(row, place)
@@ -104,6 +148,10 @@ class TiledEdges(GrowingSums):
             moved = [p for p in products if not p.as_it_lies]
             placed = [p for p in products if p not in moved and not tiling.is_stored(p.operand)]
             sinks += [self._keeping(p.plan.other, tile.operand(p)) for p in placed]
+            by_products = [p.output for p in tiling.products]
+            for output, stage in tiling.written.items():
+                if stage == number and output not in by_products:
+                    sinks.append(self._on_edge(output))
             kept = [p.plan.other for p in moved] + [a for g in orders for a in g.rows.index]
             self._loops().run([*row_equations, *equations], kept, sinks)
             for product in moved:
@@ -148,6 +196,13 @@ class TiledEdges(GrowingSums):
 
         return atom, take
 
+    def _on_edge(self, number: int) -> Sink:
+        """Stores an output of the edge at hand."""
+        value = self.spec.body.outputs[number]
+        row = self._element(self.output(number), value, self.endpoint[Space.EDGE])
+        memory = Stored(row, value.dtype, value.dtype, math.prod(value.shape))
+        return self._keeping(value, memory, past_caches=number in self.spec.streamed)
+
     def compute_in_loops(self, level: int) -> None:
         """As `compute`, of what is computed once, or for each row."""
         at = I64(0) if level == ONCE else self.row
@@ -178,7 +233,10 @@ class TiledEdges(GrowingSums):
             found = tile.value(value, {**self.tiling.stored, **results}[value])
             self.env[value] = found if is_looped(self.m.lanes, value.size) else found.whole(self.m)
 
-    def _multiply(self, product: TileProduct, count: ir.Value, memory: ir.Value) -> None:
+    def _multiply(
+        self, product: TileProduct, span: tuple[ir.Value, ir.Value], memory: ir.Value
+    ) -> None:
+        count = self.b.sub(span[1], span[0])
         batch, rows, inner = product.plan.places.shape
         tile, grouping = TileMemory(self.m, memory, self.tiling.size), product.grouping
         steps = product.operand.step // rows, product.result.step // rows
@@ -189,7 +247,15 @@ class TiledEdges(GrowingSums):
         arrays = tile.array(product.operand.at), tile.array(product.result.at)
         matrix = self._matrix(product.plan.matrix)
         if grouping is None:
-            matmul.call(arrays, matrix, (I64(0), self.b.mul(count, I64(rows)), memory))
+            several = I64(0), self.b.mul(count, I64(rows)), memory
+            ahead = self._ahead_of(product, span)
+            written = None
+            if product.output is not None:
+                dtype = self.spec.index_dtypes.edge
+                numbers = self.m.offset(self.edge, span[0], dtype.itemsize)
+                past_caches = product.output in self.spec.streamed
+                written = EdgeRows(self.output(product.output), numbers, dtype, past_caches)
+            matmul.call(arrays, matrix, several, ahead, self.tiling.size * rows, written)
             return
         edges = SortedTile(tile, grouping, self.tiling.bytes)
         with self.m.loop(I64(0), I64(grouping.count)) as row:
@@ -222,25 +288,20 @@ class TiledEdges(GrowingSums):
         """Compute the tile that begins with a slot, if one does; then what is left of the edge."""
         b, m, tiling = self.b, self.m, self.tiling
         with m.when(b.icmp_signed(">=", slot, b.load(self.tile_until, typ=I64))):
-            self.multiply_outers()
+            self.multiply_outers(slot)
             until = m.smaller(b.add(slot, I64(tiling.size)), self.last_slot)
             b.store(slot, self.tile_since)
             b.store(until, self.tile_until)
             b.call(m.module.get_global("tile"), [self.job, slot, until, self.row, self.tile_memory])
         position = b.sub(slot, b.load(self.tile_since, typ=I64))
-        wanted = {a for e in tiling.late for a in reads(self.spec, e)}
-        wanted.update(results(self.spec))
+        wanted = self._wanted(tiling.stages)
         tile = TileMemory(m, self.tile_memory, tiling.size, position)
         self._prefetch(slot, wanted)
         self._read_edge(wanted, tiling.stages, tile)
         sinks = [self._adding(acc, place) for acc, place in places.items()]
-        for number, (op, value) in enumerate(
-            zip(self.spec.reductions, self.spec.body.outputs, strict=True)
-        ):
-            if op is None:
-                row = self._element(self.output(number), value, self.endpoint[Space.EDGE])
-                memory = Stored(row, value.dtype, value.dtype, math.prod(value.shape))
-                sinks.append(self._keeping(value, memory, past_caches=number in self.spec.streamed))
+        for number, op in enumerate(self.spec.reductions):
+            if op is None and number not in tiling.written:
+                sinks.append(self._on_edge(number))
         if self.collector:
             sinks += self._collecting(self.collector)
         factors = tiling.factors.values() if self.tile_outers else ()
@@ -252,18 +313,21 @@ class TiledEdges(GrowingSums):
         if self.collector:
             self.collector.next()
 
-    def multiply_outers(self) -> None:
-        """Add the outer products of the tile at hand to the task's sums."""
+    def multiply_outers(self, slot: ir.Value) -> None:
+        """Add the outer products of the tile at hand to the task's sums; the next tile begins with
+        `slot`."""
         if not self.tile_outers:
             return
-        b = self.b
+        b, sums = self.b, len(self.tile_outers)
+        arrays = self._first_read(0) if self.tiling.size <= COLLECTED else []
+        ahead = [self._ahead(arrays[k::sums], slot) for k in range(sums)]
         count = b.sub(b.load(self.tile_until, typ=I64), b.load(self.tile_since, typ=I64))
         memory = TileMemory(self.m, self.tile_memory, self.tiling.size)
         with self.m.loop(I64(0), count, COLLECTED) as since:
             until = self.m.smaller(b.add(since, I64(COLLECTED)), count)
-            for products, left, right in self.tile_outers:
-                arrays = memory.array(left.array.at), memory.array(right.array.at)
-                products.add(arrays, since, until)
+            for (products, left, right), some in zip(self.tile_outers, ahead, strict=True):
+                factors = memory.array(left.array.at), memory.array(right.array.at)
+                products.add(factors, since, until, some)
 
     def _adding(self, acc: Accumulator, place: Place) -> Sink:
         return acc.value, lambda vec, at: self.grow(acc, place, vec, at)

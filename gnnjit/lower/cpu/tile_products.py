@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ from llvmlite import ir
 from gnnjit.ir.program import Value
 from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.edge_tiles import TileArray, TileFactor, TileProduct
+from gnnjit.lower.cpu.lines_ahead import Ahead, LinesAhead
 from gnnjit.lower.cpu.matvec import register_dtype
 from gnnjit.lower.cpu.simd import I64, Vec, register_type
 from gnnjit.lower.cpu.stored import Stored
@@ -60,6 +62,24 @@ class TileMemory:
 
 
 @dataclasses.dataclass(frozen=True)
+class EdgeRows:
+    """Rows of an array that a product writes its results to as well.
+
+    numbers: a pointer to the row of each edge of the tile, of a dtype. past_caches: see
+        `Emitter.store`.
+    """
+
+    array: ir.Value
+    numbers: ir.Value
+    dtype: np.dtype
+    past_caches: bool
+
+    def name(self) -> str:
+        """Tells the code that writes them from other such code."""
+        return f"written_{self.dtype.name}_{self.past_caches}"
+
+
+@dataclasses.dataclass(frozen=True)
 class TileMatmul:
     """`[count, inner] @ [inner, columns]`, block by block of the result in registers.
 
@@ -67,6 +87,8 @@ class TileMatmul:
     steps: bytes from one row to the next, of both arrays.
     batch: of a row of so many products of their own, one after the other, matrices likewise.
     sorted: rows are taken in an order that is given.
+    asking: for what each block asks.
+    written: where results go as well, of the rows before `until`.
     """
 
     m: Emitter
@@ -77,11 +99,21 @@ class TileMatmul:
     steps: tuple[int, int]
     batch: int = 1
     sorted: bool = False
+    asking: LinesAhead | None = None
+    written: EdgeRows | None = None
+    until: ir.Value | None = None
 
     def call(
-        self, arrays: tuple[ir.Value, ir.Value], matrix: ir.Value, rows: tuple[ir.Value, ...]
+        self,
+        arrays: tuple[ir.Value, ir.Value],
+        matrix: ir.Value,
+        rows: tuple[ir.Value, ...],
+        ahead: Sequence[Ahead] = (),
+        count: int = 1,
+        written: EdgeRows | None = None,
     ) -> None:
-        """arrays: the left factors, and where results go.
+        """arrays: the left factors, and where results go. ahead: what is asked for meanwhile, where
+        there are as many as `count` rows. written: where results go as well.
 
         rows: since, until and order: of the rows `since .. until`, or, where they are sorted, of
             those that `order` (`int32`) has there. If they are not, both arrays have room for a
@@ -89,12 +121,29 @@ class TileMatmul:
         """
         kind = "sorted" if self.sorted else "matmul"
         sizes = (self.inner, self.columns, self.batch, *self.steps)
-        name = "_".join(map(str, (kind, self.dtype.name, *sizes)))
-        self.m.call_local(name, self._emit, *arrays, matrix, *rows)
+        lines = [a.lines(self._blocks(count)) for a in ahead]
+        name = "_".join(map(str, (kind, self.dtype.name, *sizes, *lines)))
+        more = [a.start for a in ahead]
+        if written is not None:
+            name, more = f"{name}_{written.name()}", [*more, written.array, written.numbers]
+        emit = functools.partial(self._emit, lines, written)
+        self.m.call_local(name, emit, *arrays, matrix, *rows, *more)
 
-    def _emit(self, m: Emitter, *given: ir.Value) -> None:
-        left, result, matrix, *rows = given
-        item, own = self.dtype.itemsize, dataclasses.replace(self, m=m)
+    def _blocks(self, rows: int) -> int:
+        """About how many the results of so many rows are."""
+        widths = self.m.widths(min(self.columns, WIDE * self.m.lanes))
+        return -(-self.columns // sum(widths)) * -(-rows // self.tall(widths))
+
+    def _emit(
+        self, lines: Sequence[int], written: EdgeRows | None, m: Emitter, *given: ir.Value
+    ) -> None:
+        left, result, matrix, *rest = given
+        rows, rest = rest[:3], rest[3:]
+        asking = LinesAhead(m, rest[: len(lines)], lines) if lines else None
+        if written is not None:
+            written = dataclasses.replace(written, array=rest[-2], numbers=rest[-1])
+        own = dataclasses.replace(self, m=m, asking=asking, written=written, until=rows[1])
+        item = self.dtype.itemsize
         if self.batch == 1:
             own._columns((left, matrix, result), rows)
             return
@@ -149,6 +198,8 @@ class TileMatmul:
     ) -> None:  # fmt: skip
         m, b, item, size = self.m, self.m.b, self.dtype.itemsize, sum(widths)
         left, matrix, result = arrays
+        if self.asking:
+            self.asking.ask()
         places = np.arange(size)
         zero = m.literal(self.dtype, 0, size)
         sums = [m.variable(zero) for _ in each]
@@ -165,5 +216,11 @@ class TileMatmul:
                 new = [m.intrinsic("fma", m.splat(scalar, 0, r.type.count), r, t) for r, t in pairs]
                 m.assign(place, Vec(self.dtype, size, tuple(new)))
         for n, place in zip(each, sums, strict=True):
-            row = m.offset(result, n, self.steps[1])
-            m.store(m.value_of(place, zero), m.offset(row, column, item), places)
+            row, found = m.offset(result, n, self.steps[1]), m.value_of(place, zero)
+            m.store(found, m.offset(row, column, item), places)
+            if self.written:
+                with m.when(b.icmp_signed("<", n, self.until)):
+                    edge = m.index(self.written.numbers, n, self.written.dtype)
+                    at = m.offset(self.written.array, edge, self.columns * item)
+                    at, past = m.offset(at, column, item), self.written.past_caches
+                    m.store(found, at, places, past_caches=past)

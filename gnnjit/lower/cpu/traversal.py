@@ -33,7 +33,7 @@ from gnnjit.lower.cpu.job import Word
 from gnnjit.lower.cpu.math_rules import convert
 from gnnjit.lower.cpu.matvec import Product, SharedMatrix
 from gnnjit.lower.cpu.outer_products import Collector, Products
-from gnnjit.lower.cpu.simd import I32, I64, PTR, Vec, mangle
+from gnnjit.lower.cpu.simd import I64, PTR, Vec
 from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Factors, Spec
 from gnnjit.lower.cpu.stored import Env, Stored
 from gnnjit.lower.cpu.tile_code import TiledEdges
@@ -145,7 +145,7 @@ class TraversalCode(EdgesInLanes, TiledEdges):
             self._row_in_blocks(RowPart(row, since, until, hub, leads), totals)
         if self.collector and not self.group_outers:
             self.collector.multiply()
-        self.multiply_outers()
+        self.multiply_outers(self.last_slot)
         for acc in self.grown:
             self.store_part(acc, m.offset(self.task_record, acc.leading, 1), totals[acc])
         if self.spec.tiling:
@@ -292,8 +292,7 @@ class TraversalCode(EdgesInLanes, TiledEdges):
 
     def _ask_for(self, element: ir.Value, lines: np.ndarray) -> None:
         for line in lines[:16]:
-            hint = [self.m.offset(element, int(line) * 64, 1), I32(0), I32(3), I32(1)]
-            self.m.call(f"llvm.prefetch.{mangle(PTR)}", ir.VoidType(), hint)
+            self.m.ask_for_line(self.m.offset(element, int(line) * 64, 1))
 
     # -- values -----------------------------------------------------------------------------
 

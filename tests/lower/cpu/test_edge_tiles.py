@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -293,6 +295,58 @@ def test_edge_values_past_the_caches(dtype, tile):
         )
         for a, b in zip(ours, theirs, strict=True):
             assert np.array_equal(np.asarray(a), np.asarray(b))
+
+
+def writing(own, other, edge, first, second):
+    """What a stage gives, what a product gives, and what comes after it, on the edges."""
+    sums = own + other + edge @ first
+    message = jax.nn.relu(sums) @ second
+    return message, sums, message, edge + message
+
+
+WRITING = (Reduce("sum", DST), None, None, None)
+
+
+@pytest.mark.parametrize("f", [48, 64, 75])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_outputs_on_edges_are_written_where_they_are_made(name, stream, f):
+    shapes = [(DST, (f,)), (SRC, (f,)), (EDGE, (f,)), *[(SHARED, (f, f))] * 2]
+    body, case = trace(writing, *[(*s, F32) for s in shapes]), GRAPHS[name]
+    tiling = spec_of(body, WRITING).tiling
+    assert tiling is not None
+    assert tiling.written == {1: 1, 2: 1}
+    assert [p.output for p in tiling.products] == [None, 2]
+    args = [a / 4 for a in data(case, body)]
+    check(body, WRITING, case, args, tol=2e-3, stream=stream)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), np.dtype(jnp.bfloat16)], ids=str)
+def test_the_end_writes_products_in_half_precision(dtype):
+    """A product gives float32."""
+    shapes = [(DST, (64,)), (SRC, (64,)), (EDGE, (64,)), *[(SHARED, (64, 64))] * 2]
+    tiling = spec_of(trace(writing, *[(*s, dtype) for s in shapes]), WRITING).tiling
+    assert tiling is not None
+    assert 2 not in tiling.written
+
+
+def test_products_ask_for_what_is_read_after_them():
+    """The first stage reads 3 arrays of edges, 256 bytes each; the end reads a fourth one."""
+
+    def gradient(own, written, given, scale, edge, first, second):
+        hidden = jnp.maximum(own + written, 0)
+        moved = jnp.where(written > 0, (given * scale) @ second, 0)
+        outer = jax.lax.dot_general(edge, moved, (((), ()), ((), ())))
+        return outer, jnp.sin(edge) + moved @ first, hidden
+
+    shapes = [(DST, (64,)), *[(EDGE, (64,))] * 4, *[(SHARED, (64, 64))] * 2]
+    body = trace(gradient, *[(*s, F32) for s in shapes])
+    code = kernel._code(spec_of(body, (OVER_ALL, Reduce("sum", DST), Reduce("sum", DST)), tile=72))
+    assert isinstance(code, str)
+    names = {n for n in re.findall(r"@\"?(\w+)", code) if n.startswith(("matmul", "outer"))}
+    # The function of a product is named by its sizes, and the lines that each block asks for.
+    found = {(n.split("_")[0], len(n.split("_")) - 7) for n in names}
+    assert found == {("matmul", 0), ("matmul", 1), ("outer", 3)}
 
 
 def test_values_that_the_last_cache_holds_stay_there():
