@@ -11,13 +11,13 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
-from gnnjit.lower.cpu import ffi_abi
+from gnnjit.lower.cpu import ffi_abi, kept_code, support
 from gnnjit.lower.cpu.entry_points import EntryPoints
 from gnnjit.lower.cpu.ffi_handler import Handler
 from gnnjit.lower.cpu.sorting import SortKernel
 from gnnjit.lower.cpu.spec import Spec
 from gnnjit.system import collection
-from gnnjit.system.cpu_features import is_x86
+from gnnjit.system.cpu_features import is_x86, vector_bytes
 
 
 def why_not_here() -> list[str]:
@@ -47,7 +47,7 @@ def emit(
     """The kernel's LLVM IR; raises `Unsupported` where there is no code for something."""
     module, layout = _empty_module()
     with collection.put_off():
-        kind(spec, module).emit(layout, entry, save_mode=is_x86())
+        kind(spec, module).emit(layout, entry)
         return str(module)
 
 
@@ -67,6 +67,29 @@ def emit_entry_points() -> str:
 
 def load(code: bytes) -> llvm.ExecutionEngine:
     """The functions of an object file, for as long as the result is kept."""
+    _support()
+    return _load(code)
+
+
+@functools.cache
+def _support() -> llvm.ExecutionEngine:
+    """What all kernels call: made once, and known to LLVM by name."""
+    key = kept_code.key(["support"])
+    found = kept_code.load(key)
+    if found is None:
+        module, layout = _empty_module()
+        with collection.put_off():
+            support.Support(module, layout, is_x86(), vector_bytes() // 4).emit()
+            text = str(module)
+        found = kept_code.KeptKernel("support", text.count("\n"), object_code(text))
+        kept_code.store(key, found)
+    engine = _load(found.code)
+    for name in support.NAMES:
+        llvm.add_symbol(name, engine.get_function_address(name))
+    return engine
+
+
+def _load(code: bytes) -> llvm.ExecutionEngine:
     module, _ = _empty_module()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), _machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))

@@ -1,6 +1,7 @@
 """The second stage and XLA's entry point of a kernel.
 
-The entry point cuts the work into tasks and runs them with the help of XLA's own thread pool.
+The entry point cuts the work into tasks and runs them with the help of XLA's own thread pool
+(`support`).
 Helpers that start late find no task left; nobody ever waits for a helper that has not started,
 so a busy pool delays nothing and cannot deadlock: unless the caller may leave long work to the
 pool (`kernel.left_to_pool`). The job is counted by reference because a helper may look at it
@@ -15,14 +16,15 @@ import numpy as np
 from llvmlite import ir
 
 from gnnjit.ir.space import Space
-from gnnjit.lower.cpu import ffi_abi
+from gnnjit.lower.cpu import ffi_abi, support
 from gnnjit.lower.cpu.accumulators import Accumulator
+from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.feature_blocks import FeatureBlocks
 from gnnjit.lower.cpu.frame import NULL, Frame
 from gnnjit.lower.cpu.index_rules import combiner, identity
 from gnnjit.lower.cpu.job import Word
 from gnnjit.lower.cpu.matvec import pack
-from gnnjit.lower.cpu.simd import I8, I32, I64, PTR
+from gnnjit.lower.cpu.simd import I8, I64, PTR
 
 PARALLEL_WORK = 1 << 16
 """Vector operations below which one thread does it all."""
@@ -34,11 +36,10 @@ FALSE = ir.Constant(ir.IntType(1), 0)
 
 
 class Handler(Frame, FeatureBlocks):
-    """Adds to the traversal: `finish`, `pad`, `work`, `helper` and the entry point."""
+    """Adds to the traversal: `finish`, `padding`, `packing` and the entry point."""
 
-    def emit(self, layout: ffi_abi.Abi, entry: str, save_mode: bool) -> None:
-        """`save_mode`: helpers take over the caller's x86 rounding and denormal modes."""
-        self.layout, self.save_mode = layout, save_mode
+    def emit(self, layout: ffi_abi.Abi, entry: str) -> None:
+        self.layout = layout
         if self.spec.tiling:
             self.emit_tile("tile")
         self.emit_task("task")
@@ -50,9 +51,6 @@ class Handler(Frame, FeatureBlocks):
         if self.spec.outer_block:
             self.emit_copy_block()
             self.emit_work_in_blocks()
-        else:
-            self.emit_work()
-        self.emit_helper()
         self.emit_entry(entry)
 
     # -- second stage -----------------------------------------------------------------------
@@ -64,13 +62,11 @@ class Handler(Frame, FeatureBlocks):
         for acc in self.of_all:
             self._combine_all(acc, tasks)
         if self.of_rows:
+            place, piece = m.stack(1), I64(self.piece)
             with m.loop(I64(1), tasks) as task:
-                low = b.mul(task, I64(self.piece))
-                after = self.first_row(low)
-                row = self._back_to_hub(after, low)
-                starts_here = b.icmp_signed(">=", self.key(row), b.sub(low, I64(self.piece)))
-                with m.when(b.and_(b.icmp_signed("!=", row, after), starts_here)):
-                    last = b.sdiv(b.add(self.key(after), I64(self.piece - 1)), I64(self.piece))
+                row = support.hub_of_task(m, self.index_dtype, self.job, task, piece, place)
+                with m.when(b.icmp_signed(">=", row, I64(0))):
+                    last = b.load(place, typ=I64)
                     for acc in self.of_rows:
                         self._combine_hub(acc, row, task, last)
         b.ret_void()
@@ -96,8 +92,17 @@ class Handler(Frame, FeatureBlocks):
         empty: ir.Value,
     ) -> None:
         """Reduce one accumulator over the records `task .. last`, in order, into `out`."""
-        m, lanes = self.m, self.spec.lanes
-        full, rest = divmod(math.prod(acc.value.shape), lanes)
+        m, lanes, size = self.m, self.spec.lanes, math.prod(acc.value.shape)
+        if acc.dtype == acc.value.dtype and support.combines(acc.op.kind, acc.dtype):
+            before = NULL if first is None else first
+            records = m.offset(self.partial, acc.leading, 1)
+            nothing = FALSE if acc.op.kind == "sum" or self.spec.partial else empty
+            support.combine(
+                m, acc.op.kind, acc.dtype, out, before, records, I64(self.record), task, last,
+                I64(size), nothing,
+            )  # fmt: skip
+            return
+        full, rest = divmod(size, lanes)
 
         def part(start: ir.Value, width: int) -> None:
             self._combine_chunk(acc, first, (task, last), out, empty, start, width)
@@ -162,78 +167,27 @@ class Handler(Frame, FeatureBlocks):
 
     # -- sharing the work -------------------------------------------------------------------
 
-    def emit_work(self) -> None:
-        """Take tasks until none is left."""
-        self.begin("work")
-        self.m.as_it_stands()
-        b = self.b
-        row_tasks, tasks = self.word(Word.ROW_TASKS), self.word(Word.TASKS)
-        head, body, done = (b.append_basic_block(n) for n in ("take", "run", "none"))
-        b.branch(head)
-        b.position_at_end(head)
-        task = b.atomic_rmw("add", self.place(Word.NEXT), I64(1), "seq_cst")
-        b.cbranch(b.icmp_signed("<", task, tasks), body, done)
-        b.position_at_end(body)
-        if None in self.spec.reductions:
-            with b.if_else(b.icmp_signed("<", task, row_tasks)) as (then, otherwise):
-                with then:
-                    self.local("task", self.job, task, I64(0), NULL)
-                with otherwise:
-                    self.local("padding", self.job, b.sub(task, row_tasks))
-        else:
-            self.local("task", self.job, task, I64(0), NULL)
-        self.task_done()
-        b.branch(head)
-        b.position_at_end(done)
-        b.ret_void()
-
     def task_done(self) -> None:
-        b, tasks = self.b, self.word(Word.TASKS)
-        others = b.atomic_rmw("add", self.place(Word.DONE), I64(1), "seq_cst")
-        if self.spec.config.left:
-            last = b.icmp_signed("==", others, b.sub(tasks, I64(1)))
-            future = self.word(Word.FUTURE)
-            with self.m.when(b.and_(last, b.icmp_signed("!=", future, I64(0)))):
-                self.local("finish", self.job)
-                # XLA goes on with what comes after the kernel in here, on this thread.
-                self.call_api(self.word(Word.API, PTR), self.layout.available_offset, [future])
-
-    def emit_helper(self) -> None:
-        self.begin("helper")
-        self.m.as_it_stands()
-        if self.save_mode:
-            mine = self.m.stack(1)
-            self.m.call("llvm.x86.sse.stmxcsr", ir.VoidType(), [mine])
-            self.m.call("llvm.x86.sse.ldmxcsr", ir.VoidType(), [self.place(Word.MODE)])
-        self.local("work", self.job)
-        if self.save_mode:
-            self.m.call("llvm.x86.sse.ldmxcsr", ir.VoidType(), [mine])
-        self.release()
-        self.b.ret_void()
-
-    def release(self) -> None:
-        b = self.b
-        before = b.atomic_rmw("sub", self.place(Word.REFS), I64(1), "seq_cst")
-        with b.if_then(b.icmp_signed("==", before, I64(1))):
-            self.m.call("free", ir.VoidType(), [self.job])
+        support.task_done(self.m, self.job)
 
     # -- entry ------------------------------------------------------------------------------
 
     def emit_entry(self, name: str) -> None:
-        frame = self.begin_entry(name, self.spec.lanes)
+        function = ir.Function(self.module, ir.FunctionType(PTR, [PTR]), name)
+        block, (frame,) = function.append_basic_block(), function.args
+        self.m = Emitter(self.module, ir.IRBuilder(block), self.spec.lanes)
+        self.b = self.m.b
         self.m.as_it_stands()
+        with self.b.if_then(support.answers(self.m, frame)):
+            self.b.ret(NULL)
         self._create_job(frame)
         if self.spec.packed:
             self.local("packing", self.job)
-        left = self._call_helpers(frame)
-        with self.b.if_then(left):
-            self.put(frame, ffi_abi.FRAME_FUTURE, self.word(Word.FUTURE))
-            self.release()
-            self.b.ret(NULL)
-        self.local("work", self.job)
-        self._wait()
-        self.local("finish", self.job)
-        self.release()
+        config = self.spec.config
+        several = config.threads > 1
+        helped = self._takes(PARALLEL_WORK) if several else FALSE
+        left = self._takes(LONG_WORK) if several and config.left else FALSE
+        support.run(self.m, self.job, frame, I64(config.threads), helped, left)
         self.b.ret(NULL)
 
     def _create_job(self, frame: ir.Value) -> None:
@@ -262,7 +216,10 @@ class Handler(Frame, FeatureBlocks):
             Word.CAPACITY: capacity,
             Word.MODE: I64(0),
             Word.FUTURE: I64(0),
-            Word.API: self.field(frame, ffi_abi.FRAME_API, PTR),
+            Word.TASK: self._function("task"),
+            Word.FINISH: self._function("finish"),
+            Word.PADDING: self._function("padding"),
+            Word.WORK: self._function("work"),
             Word.PARTIAL: self.m.offset(self.job, head + copies, 1),
             Word.PACKED: self.m.offset(self.job, head, 1),
         }
@@ -270,9 +227,12 @@ class Handler(Frame, FeatureBlocks):
         values |= {Word.POINTERS + spec.arrays + k: I64(0) for k in range(blocks)}
         for number, value in values.items():
             b.store(value, self.place(number))
-        if self.save_mode:
-            self.m.call("llvm.x86.sse.stmxcsr", ir.VoidType(), [self.place(Word.MODE)])
-        self.tasks, self.keys = tasks, b.add(rows, slots)
+        self.keys = b.add(rows, slots)
+
+    def _function(self, name: str) -> ir.Value:
+        """Its address, null where the kernel has none of that name."""
+        found = self.module.globals.get(name)
+        return I64(0) if found is None else self.b.ptrtoint(found, I64)
 
     def _ask_for_large_pages(self, frame: ir.Value) -> None:
         """For results of rows and of edges."""
@@ -301,52 +261,7 @@ class Handler(Frame, FeatureBlocks):
     def _pieces(self, keys: ir.Value) -> ir.Value:
         return self.b.sdiv(self.b.add(keys, I64(self.piece - 1)), I64(self.piece))
 
-    def _call_helpers(self, frame: ir.Value) -> ir.Value:
-        """Ask the pool for one helper per further thread or, where the caller has left the work to
-        the pool, for one per thread. Returns whether it has: then the helper that does the last
-        task completes the job's future, and the caller returns.
-
-        A caller that works beside the helpers of another operation takes turns with them, and where
-        it waits for one that is not running a core may be idle.
-        """
-        b, m, threads = self.b, self.m, self.spec.config.threads
-        if threads < 2:
-            return FALSE
-        api, context = (self.field(frame, at, PTR) for at in (ffi_abi.FRAME_API, ffi_abi.FRAME_CTX))
-        left, mine = FALSE, I64(1)
-        if self.spec.config.left:
-            with m.when(self._takes(LONG_WORK)):
-                _, future = self.call_api(api, self.layout.create_offset, [I64(0)])
-                b.store(future, self.place(Word.FUTURE))
-            left = b.icmp_signed("!=", self.word(Word.FUTURE), I64(0))
-            mine = b.select(left, I64(0), I64(1))
-        most = m.smaller(self.tasks, I64(threads))
-        wanted = b.select(self._takes(PARALLEL_WORK), b.sub(most, mine), I64(0))
-        pointers = (context, self.module.get_global("helper"), self.job)
-        words = [b.ptrtoint(p, I64) for p in pointers]
-        with m.loop(I64(0), wanted):
-            b.atomic_rmw("add", self.place(Word.REFS), I64(1), "seq_cst")
-            failed, _ = self.call_api(api, self.layout.schedule_offset, words)
-            with m.when(failed):
-                b.atomic_rmw("sub", self.place(Word.REFS), I64(1), "seq_cst")
-                with m.when(left):  # nobody else might
-                    self.local("work", self.job)
-        return left
-
     def _takes(self, work: int) -> ir.Value:
         """Whether there is more to do than so many vector operations."""
         blocks = self.spec.outer_block.count if self.spec.outer_block else 1
         return self.b.icmp_signed(">", self.keys, I64(-(-work // (self.spec.weight * blocks))))
-
-    def _wait(self) -> None:
-        """Until the tasks that helpers have taken are done."""
-        b = self.b
-        head, again, done = (b.append_basic_block(n) for n in ("wait", "again", "ready"))
-        b.branch(head)
-        b.position_at_end(head)
-        finished = b.load_atomic(self.place(Word.DONE), "seq_cst", 8, typ=I64)
-        b.cbranch(b.icmp_signed("<", finished, self.tasks), again, done)
-        b.position_at_end(again)
-        self.m.call("sched_yield", I32, [])
-        b.branch(head)
-        b.position_at_end(done)

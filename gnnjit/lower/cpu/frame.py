@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from llvmlite import ir
 
@@ -27,11 +28,15 @@ class Frame:
         function = ir.Function(self.module, ir.FunctionType(PTR, [PTR, *more]), name)
         self.m = Emitter(self.module, ir.IRBuilder(function.append_basic_block()), lanes)
         self.b, frame = self.m.b, function.args[0]
-        self._answer_metadata(frame)
+        self.answer(frame, lambda: self.b.ret(NULL))
+        return frame
+
+    def answer(self, frame: ir.Value, leave: Callable[[], Any]) -> None:
+        """Answer a question about the kernel; `leave` where the call does not run it."""
+        self._answer_metadata(frame, leave)
         stage = self.field(frame, ffi_abi.FRAME_STAGE, I32)
         with self.b.if_then(self.b.icmp_signed("!=", stage, I32(ffi_abi.STAGE_EXECUTE))):
-            self.b.ret(NULL)
-        return frame
+            leave()
 
     def field(self, base: ir.Value, offset: int, kind: ir.Type) -> ir.Value:
         return self.b.load(self.b.gep(base, [I64(offset)], source_etype=I8), typ=kind)
@@ -73,7 +78,7 @@ class Frame:
         signature = ir.PointerType(ir.FunctionType(result, [PTR]))
         return self.b.inttoptr(self.field(api, offset, I64), signature)
 
-    def _answer_metadata(self, frame: ir.Value) -> None:
+    def _answer_metadata(self, frame: ir.Value, leave: Callable[[], Any]) -> None:
         b = self.b
         extension = self.field(frame, ffi_abi.FRAME_EXTENSION, PTR)
         with b.if_then(b.icmp_unsigned("!=", extension, NULL)):
@@ -84,4 +89,4 @@ class Frame:
                 self.put(data, ffi_abi.METADATA_MINOR, I32(self.layout.minor))
                 self.put(data, ffi_abi.METADATA_TRAITS, I32(0))
                 self.put(data, ffi_abi.METADATA_STATE_TYPE, I64(0))
-                b.ret(NULL)
+                leave()

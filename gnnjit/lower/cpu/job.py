@@ -43,7 +43,14 @@ class Word(enum.IntEnum):
     API = 12
     SOURCES = 13
     """Elements that a block of features is copied of."""
-    POINTERS = 14
+    TASK = 14
+    FINISH = 15
+    """Functions of the kernel."""
+    PADDING = 16
+    """Likewise; null where no output is on the edges."""
+    WORK = 17
+    """Likewise; null where tasks are taken one after the other."""
+    POINTERS = 18
     """The first of `Spec.arrays`: indptr, neighbor, edge (and of groups the other endpoint),
     operands, what outputs start with, outputs."""
 

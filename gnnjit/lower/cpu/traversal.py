@@ -24,7 +24,7 @@ from llvmlite import ir
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Value
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import TableRows
-from gnnjit.lower.cpu import tables
+from gnnjit.lower.cpu import support, tables
 from gnnjit.lower.cpu.accumulators import Accumulator, Places, accumulators
 from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.edge_lanes import EdgesInLanes
@@ -33,6 +33,7 @@ from gnnjit.lower.cpu.job import Word
 from gnnjit.lower.cpu.math_rules import convert
 from gnnjit.lower.cpu.matvec import Product, SharedMatrix
 from gnnjit.lower.cpu.outer_products import Collector, Products
+from gnnjit.lower.cpu.row_ranges import RowRanges
 from gnnjit.lower.cpu.simd import I64, PTR, Vec
 from gnnjit.lower.cpu.spec import ONCE, PER_EDGE, PER_ROW, Factors, Spec
 from gnnjit.lower.cpu.stored import Env, Stored
@@ -54,12 +55,13 @@ class RowPart:
     leads: ir.Value
 
 
-class TraversalCode(EdgesInLanes, TiledEdges):
+class TraversalCode(EdgesInLanes, TiledEdges, RowRanges):
     """Emits the functions of one kernel into a module."""
 
     def __init__(self, spec: Spec, module: ir.Module):
         self.spec, self.module = spec, module
         self.piece = spec.config.piece
+        self.keys_of_task, self.index_dtype = I64(self.piece), spec.index_dtypes.indptr
         self.accumulators, self.record = accumulators(spec)
         self.of_rows = [a for a in self.accumulators if a.op.into is not Space.SHARED]
         self.outers = [a for a in self.accumulators if a.output in spec.outers]
@@ -80,36 +82,6 @@ class TraversalCode(EdgesInLanes, TiledEdges):
         self.read_job(function.args[0])
         return function.args[1:]
 
-    def start_of(self, row: ir.Value) -> ir.Value:
-        return self.m.index(self.indptr, row, self.spec.index_dtypes.indptr)
-
-    def key(self, row: ir.Value) -> ir.Value:
-        return self.b.add(self.start_of(row), row)
-
-    def first_row(self, key: ir.Value) -> ir.Value:
-        """The first row whose key is at least `key` (binary search)."""
-        b = self.b
-        with b.goto_entry_block():
-            low, high = b.alloca(I64), b.alloca(I64)
-        b.store(I64(0), low)
-        b.store(self.rows, high)
-        head, body, done = (b.append_basic_block(n) for n in ("search", "halve", "found"))
-        b.branch(head)
-        b.position_at_end(head)
-        lo, hi = b.load(low, typ=I64), b.load(high, typ=I64)
-        b.cbranch(b.icmp_signed("<", lo, hi), body, done)
-        b.position_at_end(body)
-        middle = b.lshr(b.add(lo, hi), I64(1))
-        below = b.icmp_signed("<", self.key(middle), key)
-        b.store(b.select(below, b.add(middle, I64(1)), lo), low)
-        b.store(b.select(below, hi, middle), high)
-        b.branch(head)
-        b.position_at_end(done)
-        return lo
-
-    def is_hub(self, begin: ir.Value, end: ir.Value) -> ir.Value:
-        return self.b.icmp_signed(">=", self.b.sub(end, begin), I64(self.piece))
-
     # -- one task ---------------------------------------------------------------------------
 
     def emit_task(self, name: str) -> None:
@@ -119,8 +91,7 @@ class TraversalCode(EdgesInLanes, TiledEdges):
         b, m = self.b, self.m
         low = b.mul(task, I64(self.piece))
         high = m.smaller(b.add(low, I64(self.piece)), b.add(self.rows, self.slots))
-        first, last = self.first_row(low), self.first_row(high)
-        first = self._back_to_hub(first, low)
+        first, last, self.last_slot = self._rows_of(task)
         self.task_record = (
             m.offset(self.partial, task, self.record) if self.record else self.partial
         )
@@ -128,7 +99,6 @@ class TraversalCode(EdgesInLanes, TiledEdges):
         if self.spec.block is self.spec.outer_block:
             self.compute(ONCE)
         totals = self.fresh(self.grown)
-        self.last_slot = self._last_slot(first, last, high)
         memory = self.make_tile_memory()
         self.collector = self._collector(memory)
         for acc in self.tables:
@@ -154,21 +124,11 @@ class TraversalCode(EdgesInLanes, TiledEdges):
             b.fence("seq_cst")  # other threads see what went past the caches
         b.ret_void()
 
-    def _back_to_hub(self, first: ir.Value, low: ir.Value) -> ir.Value:
-        """One row earlier where a hub that started before `low` runs into this task."""
-        b = self.b
-        before = self.m.larger(b.sub(first, I64(1)), I64(0))
-        cut = b.icmp_signed("!=", self.key(first), low)
-        hub = self.is_hub(self.start_of(before), self.start_of(first))
-        some = b.icmp_signed(">", first, I64(0))
-        return b.select(b.and_(some, b.and_(cut, hub)), before, first)
-
-    def _last_slot(self, first: ir.Value, last: ir.Value, high: ir.Value) -> ir.Value:
-        """Where the slots of the rows `first .. last` of a task end."""
-        b, row = self.b, self.m.larger(self.b.sub(last, I64(1)), first)
-        begin, end = self.start_of(row), self.start_of(last)
-        cut = self.m.smaller(end, b.sub(high, b.add(row, I64(1))))
-        return b.select(self.is_hub(begin, end), cut, end)
+    def _rows_of(self, task: ir.Value) -> list[ir.Value]:
+        """The rows `first .. last` of a task, and where their slots end."""
+        place, index = self.m.stack(3), self.spec.index_dtypes.indptr
+        support.rows_of_task(self.m, index, self.job, task, I64(self.piece), place)
+        return [self.b.load(self.m.offset(place, 8 * k, 1), typ=I64) for k in range(3)]
 
     def _row_in_blocks(self, part: RowPart, totals: Places) -> None:
         block = self.spec.block
