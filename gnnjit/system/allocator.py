@@ -19,9 +19,9 @@ def keep_memory() -> bool:
     """Tell the C library to keep freed memory in this process, for the next call.
 
     glibc gives every freed block above 32 MiB back to the system. The next call of a layer, or
-    of anything else in JAX on a CPU, then gets pages that the kernel has to clear first: layers
-    with blocks of 50 MiB took 2 to 3 times as long. Call this at the start of a program, before
-    JAX has run anything. The `gnnjit` command does so where the environment variable
+    of anything else in JAX on a CPU, then gets pages that the system has to clear first: layers
+    with blocks of 50 MiB and more took 1.2 to 2 times as long. Call this at the start of a program,
+    before JAX has run anything. The `gnnjit` command does so where the environment variable
     `GNNJIT_KEEP_MEMORY` is 1; `gnnjit calibrate` always does.
 
     The price: until it ends, the process keeps the most memory that it ever needed, and more, since

@@ -1,7 +1,8 @@
 """The lowering to generated machine code for CPUs (LLVM), called through XLA's FFI.
 
 `kernel` answers for all (can it run, run it), a `Spec` says what one kernel computes, `traversal`
-and `ffi_handler` emit its code, rules emit single primitives, `compile` makes machine code of it.
+and `ffi_handler` emit its code, rules emit single primitives, `support` what all kernels call,
+`compile` makes machine code of it.
 `lower.choose` runs traversals; products (`vertex_matmul`) and sorts (`sort_edges`) come by name.
 """
 

@@ -1,10 +1,9 @@
 """The second stage and XLA's entry point of a kernel.
 
 The entry point cuts the work into tasks and runs them with the help of XLA's own thread pool
-(`support`).
-Helpers that start late find no task left; nobody ever waits for a helper that has not started,
-so a busy pool delays nothing and cannot deadlock: unless the caller may leave long work to the
-pool (`kernel.left_to_pool`). The job is counted by reference because a helper may look at it
+(`support`). Helpers that start late find no task left; nobody ever waits for a helper that has not
+started, so a busy pool delays nothing and cannot deadlock: unless the caller may leave long work to
+the pool (`kernel.left_to_pool`). The job is counted by reference because a helper may look at it
 after the call has returned.
 """
 
@@ -18,13 +17,11 @@ from llvmlite import ir
 from gnnjit.ir.space import Space
 from gnnjit.lower.cpu import ffi_abi, support
 from gnnjit.lower.cpu.accumulators import Accumulator
-from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.feature_blocks import FeatureBlocks
 from gnnjit.lower.cpu.frame import NULL, Frame
-from gnnjit.lower.cpu.index_rules import combiner, identity
 from gnnjit.lower.cpu.job import Word
 from gnnjit.lower.cpu.matvec import pack
-from gnnjit.lower.cpu.simd import I8, I64, PTR
+from gnnjit.lower.cpu.simd import I8, I64
 
 PARALLEL_WORK = 1 << 16
 """Vector operations below which one thread does it all."""
@@ -92,50 +89,21 @@ class Handler(Frame, FeatureBlocks):
         empty: ir.Value,
     ) -> None:
         """Reduce one accumulator over the records `task .. last`, in order, into `out`."""
-        m, lanes, size = self.m, self.spec.lanes, math.prod(acc.value.shape)
-        if acc.dtype == acc.value.dtype and support.combines(acc.op.kind, acc.dtype):
-            before = NULL if first is None else first
-            records = m.offset(self.partial, acc.leading, 1)
-            nothing = FALSE if acc.op.kind == "sum" or self.spec.partial else empty
-            support.combine(
-                m, acc.op.kind, acc.dtype, out, before, records, I64(self.record), task, last,
-                I64(size), nothing,
-            )  # fmt: skip
+        m, kind, dtype, size = self.m, acc.op.kind, acc.dtype, math.prod(acc.value.shape)
+        first = NULL if first is None else first
+        start = m.offset(self.partial, acc.leading, 1)
+        records = support.Records(start, I64(self.record), task, last)
+        if dtype == acc.value.dtype and support.combines(kind, dtype):
+            nothing = FALSE if kind == "sum" or self.spec.partial else empty
+            support.combine(m, kind, dtype, records, out, first, I64(size), nothing)
             return
-        full, rest = divmod(size, lanes)
 
-        def part(start: ir.Value, width: int) -> None:
-            self._combine_chunk(acc, first, (task, last), out, empty, start, width)
+        def part(at: ir.Value, width: int) -> None:
+            total = support.reduced(m, kind, dtype, records, first, at, width)
+            place = m.offset(out, at, acc.value.dtype.itemsize)
+            m.store(self.finished(acc, total, empty), place, np.arange(width))
 
-        if full:
-            with m.loop(I64(0), I64(full * lanes), lanes) as start:
-                part(start, lanes)
-        if rest:
-            part(I64(full * lanes), rest)
-
-    def _combine_chunk(
-        self,
-        acc: Accumulator,
-        first: ir.Value | None,
-        span: tuple[ir.Value, ir.Value],
-        out: ir.Value,
-        empty: ir.Value,
-        start: ir.Value,
-        width: int,
-    ) -> None:
-        m, places, step = self.m, np.arange(width), acc.dtype.itemsize
-        total = m.literal(acc.dtype, identity(acc.op.kind, acc.dtype), width)
-        if first is not None:
-            total = m.load(m.offset(first, start, step), acc.dtype, places)
-        variable = m.variable(total)
-        m.assign(variable, total)
-        with m.loop(*span) as task:
-            record = m.offset(m.offset(self.partial, task, self.record), acc.leading, 1)
-            part = m.load(m.offset(record, start, step), acc.dtype, places)
-            old = m.value_of(variable, part)
-            m.assign(variable, combiner(m, acc.op.kind, acc.dtype)(old, part))
-        done = self.finished(acc, m.value_of(variable, total), empty)
-        m.store(done, m.offset(out, start, acc.value.dtype.itemsize), places)
+        m.each_vector(size, part)
 
     def emit_padding(self) -> None:
         """Zero the per-edge outputs of padding slots."""
@@ -173,10 +141,7 @@ class Handler(Frame, FeatureBlocks):
     # -- entry ------------------------------------------------------------------------------
 
     def emit_entry(self, name: str) -> None:
-        function = ir.Function(self.module, ir.FunctionType(PTR, [PTR]), name)
-        block, (frame,) = function.append_basic_block(), function.args
-        self.m = Emitter(self.module, ir.IRBuilder(block), self.spec.lanes)
-        self.b = self.m.b
+        frame = self.open_entry(name, self.spec.lanes)
         self.m.as_it_stands()
         with self.b.if_then(support.answers(self.m, frame)):
             self.b.ret(NULL)

@@ -13,9 +13,7 @@ from llvmlite import ir
 
 from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.simd import PTR
-
-LINE = 64
-"""Bytes of a cache line."""
+from gnnjit.lower.cpu.spec import LINE
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ rows a task has. A kernel says what is its own in its job.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -55,11 +56,44 @@ def combines(kind: str, dtype: np.dtype) -> bool:
     return kind in KINDS and dtype in DTYPES
 
 
-def combine(m: Emitter, kind: str, dtype: np.dtype, *args: ir.Value) -> None:
-    """`out, first, records, step, since, until, size, nothing`: reduce `size` scalars of the
-    records `since .. until`, which are `step` bytes apart, in order, after those at `first` if it
-    is not null. Zeros where `nothing` is true."""
+@dataclasses.dataclass(frozen=True)
+class Records:
+    """What tasks have reduced: the records `since .. until`, of those that begin at `start` and are
+    `step` bytes apart."""
+
+    start: ir.Value
+    step: ir.Value
+    since: ir.Value
+    until: ir.Value
+
+
+def combine(
+    m: Emitter, kind: str, dtype: np.dtype, records: Records, out: ir.Value, first: ir.Value,
+    size: ir.Value, nothing: ir.Value,
+) -> None:  # fmt: skip
+    """Write to `out` what `size` scalars of all records reduce to (`reduced`); zeros where
+    `nothing` is true."""
+    args = [records.start, records.step, records.since, records.until, out, first, size, nothing]
     m.call(f"{PREFIX}combine_{kind}_{dtype.name}", VOID, args)
+
+
+def reduced(
+    m: Emitter, kind: str, dtype: np.dtype, records: Records, first: ir.Value, at: ir.Value,
+    width: int,
+) -> Vec:  # fmt: skip
+    """What `width` scalars from `at` on reduce to, record after record, beginning with those at
+    `first` where that is not null."""
+    item, places = dtype.itemsize, np.arange(width)
+    start = m.literal(dtype, identity(kind, dtype), width)
+    place = m.variable(start)
+    m.assign(place, start)
+    with m.when(m.b.icmp_unsigned("!=", first, NULL)):
+        m.assign(place, m.load(m.offset(first, at, item), dtype, places))
+    with m.loop(records.since, records.until) as number:
+        record = m.offset(records.start, m.b.mul(number, records.step), 1)
+        part = m.load(m.offset(record, at, item), dtype, places)
+        m.assign(place, combiner(m, kind, dtype)(m.value_of(place, part), part))
+    return m.value_of(place, start)
 
 
 def answers(m: Emitter, frame: ir.Value) -> ir.Value:
@@ -148,34 +182,20 @@ class Support(Frame, RowRanges):
     # -- second stage -----------------------------------------------------------------------
 
     def _emit_combine(self, kind: str, dtype: np.dtype) -> None:
-        kinds = [PTR, PTR, PTR, I64, I64, I64, I64, I1]
-        given = self._begin(f"combine_{kind}_{dtype.name}", VOID, *kinds)
-        size, m, b = given[6], self.m, self.b
+        kinds = [PTR, I64, I64, I64, PTR, PTR, I64, I1]
+        *given, out, first, size, nothing = self._begin(
+            f"combine_{kind}_{dtype.name}", VOID, *kinds
+        )
+        m, b, records = self.m, self.b, Records(*given)
         lanes = self.lanes * 4 // dtype.itemsize
         whole = b.and_(size, I64(-lanes))
-        with m.loop(I64(0), whole, lanes) as at:
-            self._combine_some(kind, dtype, given, at, lanes)
-        with m.loop(whole, size) as at:
-            self._combine_some(kind, dtype, given, at, 1)
+        for since, until, width in ((I64(0), whole, lanes), (whole, size, 1)):
+            with m.loop(since, until, width) as at:
+                total = reduced(m, kind, dtype, records, first, at, width)
+                chunks = [b.select(nothing, ir.Constant(c.type, None), c) for c in total.chunks]
+                place = m.offset(out, at, dtype.itemsize)
+                m.store(Vec(dtype, width, tuple(chunks)), place, np.arange(width))
         b.ret_void()
-
-    def _combine_some(
-        self, kind: str, dtype: np.dtype, given: Sequence[ir.Value], at: ir.Value, width: int
-    ) -> None:
-        b, m, item, places = self.b, self.m, dtype.itemsize, np.arange(width)
-        out, first, records, step, since, until, _, nothing = given
-        start = m.literal(dtype, identity(kind, dtype), width)
-        place = m.variable(start)
-        m.assign(place, start)
-        with m.when(b.icmp_unsigned("!=", first, NULL)):
-            m.assign(place, m.load(m.offset(first, at, item), dtype, places))
-        with m.loop(since, until) as number:
-            record = m.offset(records, b.mul(number, step), 1)
-            part = m.load(m.offset(record, at, item), dtype, places)
-            m.assign(place, combiner(m, kind, dtype)(m.value_of(place, part), part))
-        total = m.value_of(place, start)
-        zero = [b.select(nothing, ir.Constant(c.type, None), c) for c in total.chunks]
-        m.store(Vec(dtype, width, tuple(zero)), m.offset(out, at, item), places)
 
     # -- a call -----------------------------------------------------------------------------
 
