@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from common.workloads import Workload
+from common.workloads import Workload, parameters
 from flax import nnx
 
 import gnnjit
@@ -79,20 +79,27 @@ def _transformer(heads: int) -> Callable[..., Any]:
     return layer
 
 
-def _module(make: Callable[[int, Any], nnx.Module], places: Mapping[str, str]) -> Apply:
-    """A module whose variables are set: `places` has the path of each parameter."""
+class _Module:
+    """A layer of `gnnjit.nn` on given parameters: `places` has the path of each."""
 
-    def apply(graph: Any, x: jax.Array, p: dict[str, jax.Array]) -> jax.Array:
-        module: Any = make(x.shape[1], p)
-        for name, path in places.items():
-            owner = module
-            *above, last = path.split(".")
-            for part in above:
-                owner = getattr(owner, part)
-            setattr(owner, last, nnx.Param(p[name]))  # of its own dtype
-        return module(graph, x)
+    def __init__(self, make: Callable[[int, Any], nnx.Module], places: Mapping[str, str]) -> None:
+        self._make = make
+        self._places = {name: tuple(path.split(".")) for name, path in places.items()}
 
-    return apply
+    def __call__(self, graph: Any, x: jax.Array, p: dict[str, jax.Array]) -> jax.Array:
+        return self.made(x.shape[1], p)(graph, x, p)
+
+    def made(self, width: int, like: Any) -> Apply:
+        """The layer for parameters of these shapes. A user makes a module once, before `jax.jit`."""
+        graph_def, state = nnx.split(self._make(width, like))
+        variables = dict(nnx.to_flat_state(state))
+
+        def apply(graph: Any, x: jax.Array, p: dict[str, jax.Array]) -> jax.Array:
+            given = {path: nnx.Param(p[name]) for name, path in self._places.items()}
+            module: Any = nnx.merge(graph_def, nnx.from_flat_state(variables | given))
+            return module(graph, x)
+
+        return apply
 
 
 def _heads(kind: Any, scores: str) -> Callable[[int, Any], nnx.Module]:
@@ -115,27 +122,27 @@ APPLY: dict[str, Apply] = {
     "resgated": lambda g, x, p: _res_gated(g, x, p),
     "pna": lambda g, x, p: _pna(g[0], x, p, g[1]),
     "gns": lambda g, x, p: _gns(g, x[0], p, edges=x[1]),
-    "gcn": _module(_plain(gnnjit.nn.GCN), {"w": "linear.kernel", "b": "bias"}),
-    "sage": _module(
+    "gcn": _Module(_plain(gnnjit.nn.GCN), {"w": "linear.kernel", "b": "bias"}),
+    "sage": _Module(
         _plain(gnnjit.nn.SAGE),
         {"own": "own.kernel", "b": "own.bias", "neighbors": "neighbors.kernel"},
     ),
-    "gin": _module(
+    "gin": _Module(
         lambda f, p: gnnjit.nn.GIN(f, f, f, rngs=nnx.Rngs(0)),
         {"w1": "hidden.kernel", "b1": "hidden.bias", "w2": "out.kernel", "b2": "out.bias"},
     ),
-    "gat": _module(
+    "gat": _Module(
         _heads(gnnjit.nn.GAT, "src"),
         {"w": "linear.kernel", "src": "attend_src", "dst": "attend_dst", "b": "bias"},
     ),
-    "gatv2": _module(
+    "gatv2": _Module(
         _heads(gnnjit.nn.GATv2, "a"),
         {
             "w_src": "src.kernel", "b_src": "src.bias", "w_dst": "dst.kernel",
             "b_dst": "dst.bias", "a": "attention", "b": "bias",
         },
     ),
-    "gatedgcn": _module(
+    "gatedgcn": _Module(
         _plain(gnnjit.nn.GatedGCN),
         {"dst": "gate_dst.kernel", "src": "gate_src.kernel", "w": "linear.kernel"},
     ),
@@ -162,5 +169,7 @@ def build(layer: str, configuration: str, work: Workload, setting: Execution) ->
         transformer = _transformer(work.sizes.heads)
         layer_of = lambda g, x, p: transformer(g, x, p)  # noqa: E731
     assert layer_of is not None
+    if isinstance(layer_of, _Module):
+        layer_of = layer_of.made(work.sizes.features, parameters(layer, work.sizes))
     case = _Preferring if configuration == "bucketed" else JaxCase
     return case(layer_of, graph, layer, work, setting)

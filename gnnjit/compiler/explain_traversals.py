@@ -17,6 +17,7 @@ from gnnjit.ir.space import Space
 from gnnjit.lower import cpu
 from gnnjit.lower.application import aggregate_p
 from gnnjit.lower.choose import Choice, choose, traversals
+from gnnjit.lower.lowering import with_fixed
 from gnnjit.lower.vertex_matmul import tall_p
 
 
@@ -87,7 +88,8 @@ def backward_choices(program: Program, gradient: Any, graph: Graph) -> list[Choi
     for eqn in _equations(gradient):
         if eqn.primitive is not aggregate_p:
             continue
-        op, over = Aggregate(eqn.params["body"], eqn.params["reductions"]), _graph_of(eqn)
+        reductions = with_fixed(eqn.params["reductions"])  # a program's own do not say it
+        op, over = Aggregate(eqn.params["body"], reductions), _graph_of(eqn)
         own = not isinstance(over, Graph) or _sizes(over) == _sizes(graph)
         if (op, own) not in seen:
             fresh.setdefault((op, own, eqn.params["limit"]), graph if own else over)

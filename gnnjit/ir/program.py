@@ -110,11 +110,14 @@ class Reduce:
     is the largest score of the row, a constant to differentiation, or 0 where that is not finite.
     The score's shape is a prefix of the value's. As an equation it reads (score, value); in an
     `Aggregate`, `score` is the number of the output whose maximum it needs.
+
+    fixed: the result is a constant to differentiation, as what a `stop_gradient` gives is.
     """
 
     kind: str
     into: Space
     score: int | None = None
+    fixed: bool = False
 
     @property
     def name(self) -> str:

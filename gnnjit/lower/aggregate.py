@@ -84,7 +84,9 @@ def _jvp(
     live = [
         k
         for k, o in enumerate(body.outputs)
-        if (touched[k] or touched[scores.get(k, k)]) and jnp.issubdtype(o.dtype, jnp.inexact)
+        if (touched[k] or touched[scores.get(k, k)])
+        and jnp.issubdtype(o.dtype, jnp.inexact)
+        and not _is_fixed(reductions[k])
     ]
     maxima = set(scores.values())
     ties = Ties.of(body, [k for k in live if is_extreme(reductions[k])])
@@ -175,6 +177,10 @@ def _terms(
 def _scores(reductions: Reductions) -> dict[int, int]:
     """For each output that is an `exp_sum`, the output that is its score."""
     return {k: r.score for k, r in enumerate(reductions) if r is not None and r.score is not None}
+
+
+def _is_fixed(reduction: Reduce | None) -> bool:
+    return reduction is not None and reduction.fixed
 
 
 def _is_product(reduction: Reduce | None) -> bool:

@@ -11,7 +11,7 @@ from gnnjit.graph import Graph
 from gnnjit.ir.program import Aggregate, Equation, Program
 from gnnjit.lower import choose
 from gnnjit.lower.execute import execute, spread
-from gnnjit.lower.lowering import Reductions
+from gnnjit.lower.lowering import Reductions, with_fixed
 from gnnjit.lower.sharded import aggregate as sharded
 from gnnjit.sharding.sharded_graph import ShardedGraph
 
@@ -25,7 +25,7 @@ def lower(
     platform: str,
 ) -> list[Any]:
     """The aggregate as plain JAX and kernel calls."""
-    n = graph_def[1]
+    n, reductions = graph_def[1], with_fixed(reductions)  # nothing is differentiated any more
     graph = jax.tree.unflatten(graph_def[0], list(args[:n]))
     if isinstance(graph, ShardedGraph):
         return sharded.lower(graph, body, reductions, args[n:], platform, limit)

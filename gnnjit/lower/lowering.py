@@ -15,6 +15,16 @@ from gnnjit.system.portable import PORTABLE, is_portable
 Reductions = tuple[Reduce | None, ...]
 """The reduction of each output of an aggregate, as in `gnnjit.ir.program.Aggregate`."""
 
+
+def with_fixed(reductions: Reductions, fixed: Sequence[bool] = ()) -> Reductions:
+    """The same, with these constant to differentiation; by default none."""
+    marks = fixed or (False,) * len(reductions)
+    return tuple(
+        r if r is None or r.fixed == mark else dataclasses.replace(r, fixed=mark)
+        for r, mark in zip(reductions, marks, strict=True)
+    )
+
+
 WRITTEN = 2**31
 """Scalars that are written for the edges at most, where no limit says less."""
 

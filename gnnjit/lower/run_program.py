@@ -29,8 +29,10 @@ from gnnjit.lower import members
 from gnnjit.lower.aggregate import aggregate
 from gnnjit.lower.execute import execute, size, spread
 from gnnjit.lower.fold import fold
+from gnnjit.lower.lowering import with_fixed
 from gnnjit.lower.select import select
 from gnnjit.lower.sharded import fold as sharded_fold
+from gnnjit.passes.analysis.no_gradient import stopped_values
 from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
 
 
@@ -44,11 +46,13 @@ def run_program(
     """The outputs as the user gets them, in `output_spaces`; `limit` as in `aggregate`."""
 
     read: dict[tuple[int, bool], Any] = {}  # sources may be the destinations: once is enough
+    stopped = stopped_values(program)
 
     def run(graph: AnyGraph, eqn: Equation, args: list[Any]) -> list[Any]:
         match eqn.op:
             case Aggregate(body, reductions):
-                return aggregate(graph, body, reductions, args, limit)
+                fixed = [out in stopped for out in eqn.outputs]
+                return aggregate(graph, body, with_fixed(reductions, fixed), args, limit)
             case Pool(kind):
                 rows = [over_rows(graph, x, a) for x, a in zip(args, eqn.inputs, strict=True)]
                 return [members.pool(graph, kind, rows[0], rows[1:])]

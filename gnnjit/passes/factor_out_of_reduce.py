@@ -177,8 +177,8 @@ class _Sum:
             (factor,) = outside
             if is_softmax_total(factor.atom, self.made) and count is not None:
                 # At least 1 over a few times the number of edges: its inverse is in range.
-                few = math.prod(factor.atom.shape) < summed.size
-                other = self.materialise(factor, summed.shape, summed.space, count, inverted=few)
+                few = math.prod(factor.atom.shape) < summed.size  # 1 where there are no edges
+                other = self.materialise(factor, summed.shape, None, count, inverted=few)
                 count = None
             else:
                 few, other = False, self.materialise(factor, summed.shape, summed.space)

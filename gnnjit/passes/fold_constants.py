@@ -3,6 +3,8 @@
 before:  b = a * 1.0; c = neg (neg a); d = a - 0.0; f = 2.0 * 3.0
 after:   b, c and d are a; f is 6.0
 
+An array that is filled with 1.0 counts as 1.0.
+
 Refuses whatever could change a bit: `x + 0.0` stays, because -0.0 + 0.0 is 0.0.
 """
 
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gnnjit.ir.build import is_filled_with
 from gnnjit.ir.dtypes import is_extended
 from gnnjit.ir.evaluate import folded
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Literal, Program, Value, rewrite
@@ -24,12 +27,13 @@ class FoldConstants:
 
     def __call__(self, program: Program) -> Program:
         negated: dict[Value, Atom] = {}
+        made = {o: e for e in program.equations for o in e.outputs}
 
         def rule(builder: Builder, eqn: Equation) -> bool:
             if not isinstance(eqn.op, Lax):
                 return False
             inputs = [builder[a] for a in eqn.inputs]
-            found = _identity(eqn, inputs, negated) or _scalar(eqn, inputs)
+            found = _identity(eqn, inputs, negated, made) or _scalar(eqn, inputs)
             if found is None:
                 if eqn.op.name == "neg":
                     negated[eqn.outputs[0]] = inputs[0]
@@ -40,7 +44,9 @@ class FoldConstants:
         return rewrite(program, rule)
 
 
-def _identity(eqn: Equation, ins: list[Atom], negated: dict[Value, Atom]) -> Atom | None:
+def _identity(
+    eqn: Equation, ins: list[Atom], negated: dict[Value, Atom], made: dict[Value, Equation]
+) -> Atom | None:
     """The operand that `eqn` returns unchanged, if there is one. `negated`: of which atoms values
     are the negation."""
     out, name = eqn.outputs[0], eqn.op.name
@@ -52,9 +58,9 @@ def _identity(eqn: Equation, ins: list[Atom], negated: dict[Value, Atom]) -> Ato
     match name:
         case "mul":
             for one, other in (ins, ins[::-1]):
-                if isinstance(one, Literal) and one.value == 1:
-                    return same(other)
-        case "div" | "pow" if isinstance(ins[1], Literal) and ins[1].value == 1:
+                if is_filled_with(one, 1, made) and (found := same(other)):
+                    return found
+        case "div" | "pow" if is_filled_with(ins[1], 1, made):
             return same(ins[0])
         case "sub" if isinstance(ins[1], Literal) and _is_zero(ins[1].value):
             return same(ins[0])

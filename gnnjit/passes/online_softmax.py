@@ -174,7 +174,11 @@ class _Sums:
 
 @dataclasses.dataclass
 class _WeightFactor:
-    """What one sum multiplies a weight with, as values of the new program."""
+    """What one sum multiplies a weight with, as values of the new program.
+
+    divisors: what the sum is divided by. ones: values that are 1. numbers: of values on the edges
+    that repeat a number, that number.
+    """
 
     builder: Builder
     weight: _Weight
@@ -182,6 +186,7 @@ class _WeightFactor:
     reach: dict[Atom, set[Value]]
     divisors: list[Value] = dataclasses.field(default_factory=list)
     ones: set[Atom] = dataclasses.field(default_factory=set)
+    numbers: dict[Atom, Value] = dataclasses.field(default_factory=dict)
 
     def score(self) -> Value:
         score = build.reshape(self.builder, self.builder[self.weight.score], self.weight.shape)
@@ -303,12 +308,26 @@ class _WeightFactor:
         if op.name == "convert_element_type":
             return widened(self.builder, wide[0], dtype, eqn.location)
         space = join(*(a.space for a in wide))
-        first = wide[0]
-        repeats = op.name == "broadcast_in_dim" and isinstance(first, Value) and first.size == 1
-        if repeats and out.space is Space.EDGE:
-            space = Space.EDGE  # an array of [N, F] would hold each number F times
-        (made,) = self.builder.emit(op, wide, [Value(out.shape, dtype, space)], eqn.location)
+        made = Value(out.shape, dtype, space)
+        if op.name == "broadcast_in_dim" and out.space is Space.EDGE:
+            number = self.number_in(wide[0])
+            if number is not None:  # an array of [N, F] would hold each number F times
+                made = Value(out.shape, dtype, Space.EDGE)
+                self.numbers[made] = number
+                op, wide = build.broadcast_op(number, out.shape), [number]
+        self.builder.emit(op, wide, [made], eqn.location)
         return made
+
+    def number_in(self, atom: Atom) -> Value | None:
+        """The number of each element that a value repeats, if it does nothing else."""
+        if atom in self.numbers:
+            return self.numbers[atom]
+        while isinstance(atom, Value) and atom.shape:
+            eqn = self.made.get(atom)
+            if eqn is None or eqn.op.name != "broadcast_in_dim":
+                return None
+            atom = self.builder[eqn.inputs[0]]
+        return atom if isinstance(atom, Value) else None
 
     def in_range(self, value: Atom, shape: tuple[int, ...], count: Value | None) -> Atom:
         """What is summed, in float32 if it was of half precision; over the number of edges where it

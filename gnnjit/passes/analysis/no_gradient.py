@@ -18,3 +18,12 @@ def fixed_values(program: Program) -> set[Value]:
             case Lax() | Store() if all(isinstance(a, Literal) or a in fixed for a in eqn.inputs):
                 fixed.update(eqn.outputs)
     return fixed
+
+
+def stopped_values(program: Program) -> set[Value]:
+    """Values whose derivatives nobody reads: a `stop_gradient` alone reads them."""
+    made = {v for eqn in program.equations for v in eqn.outputs}
+    return made.difference(
+        program.outputs,
+        *(eqn.inputs for eqn in program.equations if eqn.op.name != "stop_gradient"),
+    )
