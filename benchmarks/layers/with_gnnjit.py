@@ -90,7 +90,7 @@ class _Module:
         return self.made(x.shape[1], p)(graph, x, p)
 
     def made(self, width: int, like: Any) -> Apply:
-        """The layer for parameters of these shapes. A user makes a module once, before `jax.jit`."""
+        """The layer for parameters of these shapes: a user makes a module before `jax.jit`."""
         graph_def, state = nnx.split(self._make(width, like))
         variables = dict(nnx.to_flat_state(state))
 

@@ -64,6 +64,10 @@ def _often() -> dict[_Call, Lax]:
     calls: list[_Call] = [
         (jax.lax.mul, (_NUMBER, _NUMBER)),
         (jax.lax.div, (_NUMBER, _NUMBER)),
+        (jax.lax.sub, (_NUMBER, _NUMBER)),
+        (jax.lax.exp, (_NUMBER,)),
+        (jax.lax.is_finite, (_NUMBER,)),
+        (jax.lax.max, (_COUNT, _COUNT)),
         (jax.lax.gt, (_COUNT, _COUNT)),
         (jax.lax.eq, (_COUNT, _COUNT)),
         (jax.lax.select_n_p.bind, (_TRUTH, _NUMBER, _NUMBER)),

@@ -36,10 +36,10 @@ def attend(
         return gnnjit.sum(weight[:, None] * value)
     # The softmax over edges and self is that over the edges, shrunk by the edges' total share.
     share = jax.nn.sigmoid(gnnjit.logsumexp(score, initial=-jnp.inf) - own_score)
-    own = 1 - share
+    weight, own = weight * share, 1 - share
     if key is not None:
         weight, own = gnnjit.dropout((weight, own), rate, key)
-    return share[:, None] * gnnjit.sum(weight[:, None] * value) + own[:, None] * own_value
+    return gnnjit.sum(weight[:, None] * value) + own[:, None] * own_value
 
 
 def merge_heads(out: jax.Array, concat: bool) -> jax.Array:

@@ -5,7 +5,8 @@ after:   y = (a * sum over (u -> v) of s[v] * m[e]) * n        with n the number
 
 Factors are found through products, quotients, negations, broadcasts of smaller values and casts
 between float32 and half precision. So the division of softmax leaves the edges. What is left is
-often linear, and the gradient of the factor then needs no traversal.
+often linear, and the gradient of the factor then needs no traversal. Factors of one shape are
+multiplied in that shape, and what they give is repeated: one number of a head scales its row.
 
 Legal: products distribute over sums (re-associated rounding). What is left is taken as a mean,
 since its sum may be too large for a number where that of the products is not (features near 1e37
@@ -24,14 +25,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import numpy as np
 from jax import lax
 
 from gnnjit.ir import build
 from gnnjit.ir.dtypes import is_inexact
-from gnnjit.ir.program import Atom, Builder, Equation, Lax, Literal, Program, Reduce, Value, rewrite
+from gnnjit.ir.program import (
+    Atom,
+    Builder,
+    Equation,
+    Lax,
+    Literal,
+    Program,
+    Reduce,
+    Value,
+    op_key,
+    rewrite,
+)
 from gnnjit.ir.space import Space
 from gnnjit.passes.analysis.no_gradient import fixed_values
 from gnnjit.passes.wide import edge_count, is_softmax_total, rounds_only, share, widened, working
@@ -171,57 +183,88 @@ class _Sum:
 
     def apply(self, summed: Value, outside: list[_SumFactor], count: Value | None) -> Value:
         """The sum times the factors that leave it, and times `count`; or over a softmax's total
-        that was divided by `count`."""
+        that was divided by `count`, whose inverse is in range: it is at least 1 over a few times
+        the number of edges."""
         where = self.eqn.location
-        if all(f.inverse for f in outside) and len(outside) == 1:
+        groups = _alike(outside)
+        over = count if any(map(self.has_total, groups)) else None
+        small = math.prod(outside[0].atom.shape) < summed.size
+        if len(groups) == 1 and (len(outside) > 1 or (over is not None and small)):
+            scale = self.scale(groups[0], summed.space, over)
+            result = build.mul(self.builder, scale, summed, where)
+        elif len(outside) == 1 and outside[0].inverse:
             (factor,) = outside
-            if is_softmax_total(factor.atom, self.made) and count is not None:
-                # At least 1 over a few times the number of edges: its inverse is in range.
-                few = math.prod(factor.atom.shape) < summed.size  # 1 where there are no edges
-                other = self.materialise(factor, summed.shape, None, count, inverted=few)
-                count = None
-            else:
-                few, other = False, self.materialise(factor, summed.shape, summed.space)
-            fn: Callable = lax.mul if few else lax.div
-            result = build.combine(self.builder, fn, summed, other, where)
+            below = self.repeated(factor, self.single(factor, summed.space, over))
+            result = build.combine(self.builder, lax.div, summed, below, where)
         else:
+            over = None
             scale = self.product(outside, summed.shape, safe=summed.space)
             result = build.mul(self.builder, scale, summed, where)
-        if count is None:
+        if count is None or over is not None:
             return result
         return build.mul(
             self.builder, result, build.broadcast(self.builder, count, summed.shape, where)
         )
 
+    def has_total(self, factors: list[_SumFactor]) -> bool:
+        """Whether one of them is the total of a softmax, by which is divided."""
+        return any(f.inverse and is_softmax_total(f.atom, self.made) for f in factors)
+
+    def scale(self, factors: list[_SumFactor], safe: Space, over: Value | None) -> Atom:
+        """The product of factors of one shape, computed in that shape; quotients last."""
+        first, where = factors[0], self.eqn.location
+        found: Atom | None = None
+        for factor in sorted(factors, key=lambda f: f.inverse):
+            value = self.single(factor, safe, over if self.has_total([factor]) else None)
+            if found is None and factor.inverse:
+                found = build.constant(self.builder, 1, value.shape, value.dtype)
+            fn: Callable = lax.div if factor.inverse else lax.mul
+            found = value if found is None else build.combine(self.builder, fn, found, value, where)
+        assert found is not None
+        return self.repeated(first, found)
+
     def materialise(
-        self,
-        factor: _SumFactor,
-        shape: tuple[int, ...],
-        safe: Space | None,
-        over: Value | None = None,
-        *,
-        inverted: bool = False,
+        self, factor: _SumFactor, shape: tuple[int, ...], safe: Space | None, over: Value | None
     ) -> Atom:
-        """The factor as a value of `shape`; 1 where a vertex of `safe` has no edges; times the
-        inverse of `over`; `inverted` before it is repeated."""
+        """The factor as a value of `shape`; `safe`, `over`: as in `single`."""
+        found = self.single(factor, safe, over)
+        if isinstance(found, Literal):
+            return build.constant(self.builder, found.value, shape, found.dtype)
+        return self.repeated(factor, found)
+
+    def single(self, factor: _SumFactor, safe: Space | None, over: Value | None) -> Atom:
+        """The factor in its own shape; 1 where a vertex of `safe` has no edges; times the inverse
+        of `over`."""
         where = self.eqn.location
         atom = widened(self.builder, self.builder[factor.atom], self.dtype, where)
         if over is not None:
             part = share(self.builder, over, where)
             atom = build.mul(self.builder, build.broadcast(self.builder, part, atom.shape), atom)
-        if isinstance(atom, Literal):
-            return build.constant(self.builder, atom.value, shape, atom.dtype)
-        if safe is not None and atom.space is safe and safe is not Space.SHARED:
-            some = build.has_edges(self.builder, safe, atom.shape, where)
-            one = build.constant(self.builder, 1, atom.shape, atom.dtype)
-            atom = build.elementwise(self.builder, lax.select_n_p.bind, [some, one, atom], where)
-        if inverted:
-            one = build.constant(self.builder, 1, atom.shape, atom.dtype)
-            atom = build.combine(self.builder, lax.div, one, atom, where)
+        if safe is None or atom.space is not safe or safe is Space.SHARED:
+            return atom
+        if self.has_total([factor]):
+            return atom  # 1 without edges
+        some = build.has_edges(self.builder, safe, atom.shape, where)
+        one = build.constant(self.builder, 1, atom.shape, atom.dtype)
+        return build.elementwise(self.builder, lax.select_n_p.bind, [some, one, atom], where)
+
+    def repeated(self, factor: _SumFactor, atom: Atom) -> Atom:
+        """A value of the factor's own shape as one of the shape that it fills."""
+        where = self.eqn.location
         atom = build.broadcast(self.builder, atom, factor.shape, where)
         for op in reversed(factor.broadcasts):
             atom = build.emit_op(self.builder, op, [atom], where)
         return atom
+
+
+def _alike(factors: list[_SumFactor]) -> list[list[_SumFactor]]:
+    """The factors by their shapes and by how they are repeated; literals apart."""
+    found: dict[Hashable, list[_SumFactor]] = {}
+    for number, f in enumerate(factors):
+        apart = number if isinstance(f.atom, Literal) else None
+        ops = tuple(map(op_key, f.broadcasts))
+        found.setdefault((apart, f.atom.space, f.atom.shape, f.shape, ops), []).append(f)
+    return list(found.values())
 
 
 def _is_safe(factor: _SumFactor) -> bool:

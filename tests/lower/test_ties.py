@@ -17,6 +17,7 @@ from gnnjit.ir.program import Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose
 from gnnjit.lower.deciding import in_float32
+from gnnjit.lower.ties import Ties
 
 RNG = np.random.default_rng(0)
 SRC, DST = RNG.integers(0, 24, 200), RNG.integers(0, 22, 200)
@@ -149,3 +150,35 @@ def test_shares_in_double_precision():
         layer = gnnjit.layer(lambda v, e: gnnjit.max(e.src))
         share = jax.grad(lambda x: layer(graph, x).sum())(np.ones((3, 1)))
     np.testing.assert_array_equal(share[:, 0], [1 / 3] * 3)
+
+
+def stopped(v: Any, e: Any, p: Any) -> Any:
+    return gnnjit.sum(e.src @ p["b"]) * jax.lax.stop_gradient(gnnjit.max(e.src @ p["b"]))
+
+
+def read_too(v: Any, e: Any, p: Any) -> Any:
+    top = gnnjit.max(e.src @ p["b"])
+    return gnnjit.sum(e.src @ p["b"]) * jax.lax.stop_gradient(top) + top
+
+
+@pytest.mark.parametrize(("fn", "counted"), [(stopped, 0), (read_too, 1)])
+def test_ties_are_counted_where_a_derivative_is_read(fn, counted, monkeypatch):
+    params, x = example(5, jnp.float32)
+    layer = gnnjit.layer(fn)
+    calls = []
+    weights = Ties.weights
+
+    def spy(ties: Ties, *rest: Any) -> Any:
+        calls.extend(ties.numbers)
+        return weights(ties, *rest)
+
+    monkeypatch.setattr(Ties, "weights", spy)
+
+    def gradient() -> Any:
+        return jax.grad(lambda p, x: jnp.sin(layer(GRAPH, x, p)).sum(), (0, 1))(params, x)
+
+    have = gradient()
+    assert len(calls) == counted
+    with gnnjit.reference():
+        want = gradient()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), have, want)

@@ -5,7 +5,7 @@ import pytest
 from gnnjit.ir.space import Space
 from gnnjit.passes.factor_out_of_reduce import FactorOutOfReduce
 
-from .golden import fires, program, refuses
+from .golden import fires, program, refuses, same
 
 
 def test_fires_on_a_factor():
@@ -90,10 +90,11 @@ def test_refuses_integers():
     )
 
 
-def test_rows_are_multiplied_by_the_inverse_of_a_softmax_total_of_their_head():
-    """One division a head, not one a feature."""
-    before = program("""\
-        layer f(s: f32[edge, 2], x: f32[src, 2, 8])
+@pytest.mark.parametrize("weight", ["p", "c"], ids=["softmax", "scaled"])
+def test_rows_are_multiplied_by_one_number_of_their_head(weight):
+    """One division a head, not one a feature; what else scales the weights is multiplied there."""
+    before = program(f"""\
+        layer f(s: f32[edge, 2], x: f32[src, 2, 8], a: f32[dst, 2])
           m: f32[dst, 2] = max over (u -> v) of s
           t: f32[dst, 2] = stop_gradient(m)
           b: f32[edge, 2] = at_most(s, t[v])
@@ -104,14 +105,19 @@ def test_rows_are_multiplied_by_the_inverse_of_a_softmax_total_of_their_head():
           o: f32[2] = broadcast_in_dim(1.0, broadcast_dimensions=(), shape=(2,))
           q: f32[dst, 2] = select_n(z, n, o)
           p: f32[edge, 2] = w / q[v]
-          r: f32[edge, 2, 8] = broadcast_in_dim(p, broadcast_dimensions=(0,), shape=(2, 8))
+          c: f32[edge, 2] = p * a[v]
+          r: f32[edge, 2, 8] = broadcast_in_dim({weight}, broadcast_dimensions=(0,), shape=(2, 8))
           y: f32[edge, 2, 8] = r * x[u]
           g: f32[dst, 2, 8] = sum over (u -> v) of y
           return g
         """)
     after = FactorOutOfReduce()(before)
+    same(before, after)
     divided = [e.outputs[0] for e in after.equations if e.op.name == "div"]
     of_heads = [v for v in divided if v.space is Space.DST and v.shape]
     assert [v.shape for v in of_heads] == [(2,)]
     last = after.outputs[0]
     assert next(e.op.name for e in after.equations if last in e.outputs) == "mul"
+    of_rows = [e for e in after.equations if e.outputs[0].space is Space.DST]
+    wide = [e.op.name for e in of_rows if e.outputs[0].shape == (2, 8)]
+    assert sorted(wide) == ["broadcast_in_dim", "mul", "sum"]

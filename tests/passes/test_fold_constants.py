@@ -28,6 +28,22 @@ def test_fires_on_identities(op):
         """)  # fmt: skip
 
 
+@pytest.mark.parametrize("op", ["x * o", "o * x", "x / o"])
+def test_fires_on_an_array_of_ones(op):
+    fires(FoldConstants(), f"""\
+        layer f(x: f32[src, 2])
+          o: f32[2] = broadcast_in_dim(1.0, broadcast_dimensions=(), shape=(2,))
+          a: f32[src, 2] = {op}
+          b: f32[dst, 2] = sum over (u -> v) of a[u]
+          return b
+        """, """\
+        layer f(x: f32[src, 2])
+          o: f32[2] = broadcast_in_dim(1.0, broadcast_dimensions=(), shape=(2,))
+          a: f32[dst, 2] = sum over (u -> v) of x[u]
+          return a
+        """)  # fmt: skip
+
+
 def test_fires_on_two_negations():
     fires(FoldConstants(), """\
         layer f(x: f32[dst, 2])

@@ -65,6 +65,25 @@ def test_its_outputs_share_a_traversal_with_the_maximum():
         """)  # fmt: skip
 
 
+def test_a_number_that_is_repeated_stays_one_number():
+    """No array `[N, 3]` holds each number three times, whichever way it is brought there."""
+    fires(OnlineSoftmax(), SOFTMAX.replace("src, 3]", "src, 3], z: f32[dst]") + """\
+          n: f32[dst, 1] = broadcast_in_dim(z, broadcast_dimensions=())
+          y: f32[edge, 1] = broadcast_in_dim(w, broadcast_dimensions=())
+          r: f32[edge, 1] = n[v] * y
+          f: f32[edge, 3] = broadcast_in_dim(r, broadcast_dimensions=(0,))
+          g: f32[edge, 3] = f * x[u]
+          h: f32[dst, 3] = sum over (u -> v) of g
+          return h
+        """, """\
+        layer f(s: f32[src], x: f32[src, 3], z: f32[dst])
+          f: f32[edge, 3] = broadcast_in_dim(z[v], broadcast_dimensions=())
+          g: f32[edge, 3] = f * x[u]
+          h: f32[dst, 3] = sum over (u -> v) of exp(s[u] - max s[u]) * g
+          return h
+        """)  # fmt: skip
+
+
 def test_drop_dead_keeps_the_maximum_of_a_sum_that_is_read():
     fires(DropDead(), """\
         layer f(s: f32[src], x: f32[src, 3])
