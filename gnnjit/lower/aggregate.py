@@ -149,8 +149,7 @@ def _tangents(
             return _terms(evaluate_element(body, full, written), live, score_of, top)
 
         values, steps = jax.jvp(f, [primals[i] for i in differentiated], list(moved))
-        compared = [values[live.index(k)] for k in ties.numbers]
-        attained = ties.attained(call, primals, extremes, compared)
+        attained = ties.attained(call, primals, extremes)
         for k, attains in zip(ties.numbers, attained, strict=True):
             at = live.index(k)
             steps[at] = jnp.where(attains, steps[at], 0)

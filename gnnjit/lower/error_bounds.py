@@ -38,8 +38,8 @@ Error = Any
 """A bound on the error of each scalar; None for inputs, literals and integers."""
 
 
-def error_bounds(body: Program, args: Sequence[Any]) -> list[Error]:
-    """For each output on one edge, how far two evaluations may differ, to first order."""
+def with_error_bounds(body: Program, args: Sequence[Any]) -> list[tuple[Any, Error]]:
+    """Each output on one edge, and how far two evaluations may differ, to first order."""
     values: dict[Any, Any] = dict(zip(body.inputs, args, strict=True))
     errors: dict[Any, Error] = dict.fromkeys(body.inputs)
 
@@ -50,7 +50,10 @@ def error_bounds(body: Program, args: Sequence[Any]) -> list[Error]:
         outs = bind(eqn.op, xs)
         values.update(zip(eqn.outputs, outs, strict=True))
         errors.update(zip(eqn.outputs, _propagate(eqn, xs, off, outs), strict=True))
-    return [None if isinstance(o, Literal) else errors[o] for o in body.outputs]
+    return [
+        (literal_array(o), None) if isinstance(o, Literal) else (values[o], errors[o])
+        for o in body.outputs
+    ]
 
 
 def _propagate(eqn: Equation, xs: list[Any], off: list[Error], outs: list[Any]) -> list[Error]:
@@ -112,10 +115,10 @@ def _most(eqn: Equation, a: Any, b: Any) -> Any:
     contracted, batched = dict(eqn.op.params)["dimension_numbers"]
     norms = []
     for x, summed, batch in zip((a, b), contracted, batched, strict=True):
-        free = [k for k in range(x.ndim) if k not in (*summed, *batch)]
-        order = [*batch, *free, *summed]
-        axes = tuple(range(len(order) - len(summed), len(order)))
-        norms.append((_norm(lax.transpose(x, order), axes), len(free)))
+        left = [k for k in range(x.ndim) if k not in summed]
+        free = [k for k in left if k not in batch]
+        order = [left.index(k) for k in (*batch, *free)]
+        norms.append((lax.transpose(_norm(x, tuple(summed)), order), len(free)))
     (left, columns), (right, _) = norms
     batch = left.ndim - columns
     shape = (*left.shape, *right.shape[batch:])

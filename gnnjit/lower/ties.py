@@ -16,7 +16,7 @@ from gnnjit.ir.evaluate import evaluate_element
 from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.lower.application import Application, as_sum, fresh, home
 from gnnjit.lower.deciding import in_float32
-from gnnjit.lower.error_bounds import error_bounds
+from gnnjit.lower.error_bounds import with_error_bounds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +68,7 @@ class Ties:
         n = len(self.body.inputs)
 
         def ones(*xs: Any) -> list[Any]:
-            values = evaluate_element(self.body, xs[:n])
-            attained = self.attained(call, xs[:n], xs[n:], values)
+            attained = self.attained(call, xs[:n], xs[n:])
             return [attains.astype(jnp.float32) for attains in attained]
 
         into = tuple(as_sum(call.reductions[k]) for k in self.numbers)
@@ -82,10 +81,8 @@ class Ties:
             shares.append((1 / precise).astype(dtype))
         return shares
 
-    def attained(
-        self, call: Application, primals: Sequence[Any], best: Sequence[Any], values: Sequence[Any]
-    ) -> list[Any]:
-        """Whether an edge attains each extreme; `values` are its own, in the layer's types.
+    def attained(self, call: Application, primals: Sequence[Any], best: Sequence[Any]) -> list[Any]:
+        """Whether an edge attains each extreme.
 
         A value that has to be computed is computed again in another traversal, perhaps rounded
         otherwise: an edge may miss the extreme by the bound on that. What is only read is exact.
@@ -93,11 +90,8 @@ class Ties:
         if not self.numbers:
             return []
         constants = [lax.stop_gradient(x) for x in primals]
-        slack = error_bounds(self.body, constants)
-        if self.wide:
-            values = evaluate_element(self.body, constants)
-        each = zip(self.numbers, values, best, slack, strict=True)
-        return [_attains(v, b, off, call.reductions[k]) for k, v, b, off in each]
+        each = zip(self.numbers, best, with_error_bounds(self.body, constants), strict=True)
+        return [_attains(value, b, off, call.reductions[k]) for k, b, (value, off) in each]
 
 
 def _attains(value: Any, best: Any, slack: Any, reduction: Reduce | None) -> Any:

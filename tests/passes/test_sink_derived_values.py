@@ -29,6 +29,27 @@ def test_fires_on_a_choice_between_a_constant_and_what_is_read():
         """)  # fmt: skip
 
 
+def test_edges_have_their_own_of_a_constant_that_others_read():
+    fires(SinkDerivedValues(), """\
+        layer f(m: f32[dst, 4], s: f32[src, 4])
+          a: f32[4] = broadcast_in_dim(0.0, broadcast_dimensions=(), shape=(4,))
+          b: f32[edge, 4] = s[u] + m[v]
+          c: f32[edge, 4] = max(b, a)
+          d: f32[dst, 4] = sum over (u -> v) of c
+          f: f32[dst, 4] = max(d, a)
+          return f
+        """, """\
+        layer f(m: f32[dst, 4], s: f32[src, 4])
+          a: f32[4] = broadcast_in_dim(0.0, broadcast_dimensions=(), shape=(4,))
+          o: f32[edge, 4] = broadcast_in_dim(0.0, broadcast_dimensions=(), shape=(4,))
+          b: f32[edge, 4] = s[u] + m[v]
+          c: f32[edge, 4] = max(b, o)
+          d: f32[dst, 4] = sum over (u -> v) of c
+          f: f32[dst, 4] = max(d, a)
+          return f
+        """)  # fmt: skip
+
+
 def test_leaves_what_reads_a_value_that_stays():
     """`b` could sink, but its operand `a` cannot, and no edge reads it."""
     fires(SinkDerivedValues(), """\
