@@ -187,7 +187,7 @@ class _Sum:
         the number of edges."""
         where = self.eqn.location
         groups = _alike(outside)
-        over = count if any(map(self.has_total, groups)) else None
+        over = count if any(map(self.is_total, outside)) else None
         small = math.prod(outside[0].atom.shape) < summed.size
         if len(groups) == 1 and (len(outside) > 1 or (over is not None and small)):
             scale = self.scale(groups[0], summed.space, over)
@@ -206,16 +206,18 @@ class _Sum:
             self.builder, result, build.broadcast(self.builder, count, summed.shape, where)
         )
 
-    def has_total(self, factors: list[_SumFactor]) -> bool:
-        """Whether one of them is the total of a softmax, by which is divided."""
-        return any(f.inverse and is_softmax_total(f.atom, self.made) for f in factors)
+    def is_total(self, factor: _SumFactor) -> bool:
+        """Whether it is the total of a softmax, by which is divided."""
+        return factor.inverse and is_softmax_total(factor.atom, self.made)
 
     def scale(self, factors: list[_SumFactor], safe: Space, over: Value | None) -> Atom:
-        """The product of factors of one shape, computed in that shape; quotients last."""
+        """The product of factors of one shape, computed in that shape; quotients last. `over`: the
+        total among them is multiplied by its inverse."""
         first, where = factors[0], self.eqn.location
+        total = next(filter(self.is_total, factors), None)
         found: Atom | None = None
         for factor in sorted(factors, key=lambda f: f.inverse):
-            value = self.single(factor, safe, over if self.has_total([factor]) else None)
+            value = self.single(factor, safe, over if factor is total else None)
             if found is None and factor.inverse:
                 found = build.constant(self.builder, 1, value.shape, value.dtype)
             fn: Callable = lax.div if factor.inverse else lax.mul
@@ -242,7 +244,7 @@ class _Sum:
             atom = build.mul(self.builder, build.broadcast(self.builder, part, atom.shape), atom)
         if safe is None or atom.space is not safe or safe is Space.SHARED:
             return atom
-        if self.has_total([factor]):
+        if self.is_total(factor):
             return atom  # 1 without edges
         some = build.has_edges(self.builder, safe, atom.shape, where)
         one = build.constant(self.builder, 1, atom.shape, atom.dtype)

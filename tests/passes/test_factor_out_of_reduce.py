@@ -90,9 +90,11 @@ def test_refuses_integers():
     )
 
 
-@pytest.mark.parametrize("weight", ["p", "c"], ids=["softmax", "scaled"])
-def test_rows_are_multiplied_by_one_number_of_their_head(weight):
-    """One division a head, not one a feature; what else scales the weights is multiplied there."""
+@pytest.mark.parametrize(
+    ("weight", "totals"), [("p", 1), ("c", 1), ("h", 2)], ids=["softmax", "scaled", "squared"]
+)
+def test_rows_are_multiplied_by_one_number_of_their_head(weight, totals):
+    """Divisions of heads, not of features; what else scales the weights is multiplied there."""
     before = program(f"""\
         layer f(s: f32[edge, 2], x: f32[src, 2, 8], a: f32[dst, 2])
           m: f32[dst, 2] = max over (u -> v) of s
@@ -106,6 +108,7 @@ def test_rows_are_multiplied_by_one_number_of_their_head(weight):
           q: f32[dst, 2] = select_n(z, n, o)
           p: f32[edge, 2] = w / q[v]
           c: f32[edge, 2] = p * a[v]
+          h: f32[edge, 2] = p * p
           r: f32[edge, 2, 8] = broadcast_in_dim({weight}, broadcast_dimensions=(0,), shape=(2, 8))
           y: f32[edge, 2, 8] = r * x[u]
           g: f32[dst, 2, 8] = sum over (u -> v) of y
@@ -115,7 +118,7 @@ def test_rows_are_multiplied_by_one_number_of_their_head(weight):
     same(before, after)
     divided = [e.outputs[0] for e in after.equations if e.op.name == "div"]
     of_heads = [v for v in divided if v.space is Space.DST and v.shape]
-    assert [v.shape for v in of_heads] == [(2,)]
+    assert [v.shape for v in of_heads] == [(2,)] * totals
     last = after.outputs[0]
     assert next(e.op.name for e in after.equations if last in e.outputs) == "mul"
     of_rows = [e for e in after.equations if e.outputs[0].space is Space.DST]
