@@ -103,10 +103,10 @@ def test_training_attention():
     """A softmax is one sweep; the two gradients of a layer, by sources and by destinations, are in
     two sweeps, of which the second is one with that of the layer below."""
     assert written(planned(ATTENTIONS, X, Y, WEIGHTS)) == [
-        "None 0: N Nx5 -> N N N N N Nx3",
-        "dst 1: N N N -> N N N Nx3 Nx3",
-        "dst 1+1: N N N N -> N N N Nx3",
-        "src 1: N N N N Nx3 -> N Nx3",
+        "None 0: N Nx5 -> N N N Nx3",
+        "dst 1: N N -> N N N Nx3 Nx3",
+        "dst 1+1: N N N -> N N N Nx3",
+        "src 1: N N N Nx3 -> N Nx3",
         "src 1: Nx3 -> N Nx3",
         "dst 1: N N N N Nx3 Nx3 Nx5 -> nothing",
     ]
