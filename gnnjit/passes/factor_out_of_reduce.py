@@ -182,9 +182,9 @@ class _Sum:
         return total
 
     def apply(self, summed: Value, outside: list[_SumFactor], count: Value | None) -> Value:
-        """The sum times the factors that leave it, and times `count`; or over a softmax's total
-        that was divided by `count`, whose inverse is in range: it is at least 1 over a few times
-        the number of edges."""
+        """The sum times the factors that leave it, and times `count`. Factors of one shape are
+        multiplied in it. A softmax's total among them is divided by `count` instead: its inverse
+        is then at most twice the number of edges, and so in range."""
         where = self.eqn.location
         groups = _alike(outside)
         over = count if any(map(self.is_total, outside)) else None
@@ -211,8 +211,8 @@ class _Sum:
         return factor.inverse and is_softmax_total(factor.atom, self.made)
 
     def scale(self, factors: list[_SumFactor], safe: Space, over: Value | None) -> Atom:
-        """The product of factors of one shape, computed in that shape; quotients last. `over`: the
-        total among them is multiplied by its inverse."""
+        """The product of factors of one shape, computed in that shape; quotients last. `over`:
+        what the first softmax's total among them is divided by."""
         first, where = factors[0], self.eqn.location
         total = next(filter(self.is_total, factors), None)
         found: Atom | None = None

@@ -59,7 +59,7 @@ class SinkDerivedValues:
 
 
 def _with_own_constants(program: Program) -> Program:
-    """Constants that edges read and others too, once for each of them."""
+    """The program with a second copy, on the edges, of each constant that edges and others read."""
     by_edges: set[Atom] = set()
     by_others: set[Atom] = set(program.outputs)
     for eqn in program.equations:
