@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
+import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
 from gnnjit.lower.cpu import ffi_abi, kept_code, support
+from gnnjit.lower.cpu.control_flow import PART, PARTS
 from gnnjit.lower.cpu.entry_points import EntryPoints
 from gnnjit.lower.cpu.ffi_handler import Handler
 from gnnjit.lower.cpu.sorting import SortKernel
@@ -66,7 +69,7 @@ def emit_entry_points() -> str:
 
 
 def load(code: bytes) -> llvm.ExecutionEngine:
-    """The functions of an object file, for as long as the result is kept."""
+    """The functions of object files (`object_code`), for as long as the result is kept."""
     _support()
     return _load(code)
 
@@ -92,7 +95,8 @@ def _support() -> llvm.ExecutionEngine:
 def _load(code: bytes) -> llvm.ExecutionEngine:
     module, _ = _empty_module()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), _machine())
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    for each in _unbundled(code):
+        engine.add_object_file(llvm.ObjectFileRef.from_data(each))
     engine.finalize_object()
     return engine
 
@@ -113,7 +117,6 @@ def _target() -> tuple[str, str]:
 
 PASSES = (
     "sroa",
-    "instruction_combine",
     "simplify_cfg",
     "loop_rotate",
     "instruction_combine",
@@ -140,5 +143,39 @@ def name_of(text: str) -> str:
 
 
 def object_code(text: str) -> bytes:
-    """The object file of a kernel's IR."""
-    return _machine().emit_object(optimised(text))
+    """The object files of a kernel's IR, and of the parts that it calls (`Emitter.call_shared`)."""
+    return _bundled([_machine().emit_object(optimised(text)), *map(_part, parts_of(text))])
+
+
+def parts_of(text: str) -> list[str]:
+    """The names of the parts that a kernel's IR calls."""
+    return sorted({name for name in _PART.findall(text) if name in PARTS})
+
+
+def with_parts(text: str) -> str:
+    """A kernel's IR, and after it that of its parts, to be read."""
+    return "\n".join([text, *(PARTS[name] for name in parts_of(text))])
+
+
+_PART = re.compile(rf'declare void @"({PART}\w+)"')
+
+
+@functools.cache
+def _part(name: str) -> bytes:
+    """The object file of a part. Once in a process, whichever kernels call it."""
+    return _machine().emit_object(optimised(PARTS[name]))
+
+
+_SIZE = struct.Struct("<Q")
+
+
+def _bundled(files: Sequence[bytes]) -> bytes:
+    return b"".join(_SIZE.pack(len(file)) + file for file in files)
+
+
+def _unbundled(code: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(code):
+        since = at + _SIZE.size
+        at = since + _SIZE.unpack_from(code, at)[0]
+        yield code[since:at]

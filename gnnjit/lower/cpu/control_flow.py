@@ -19,6 +19,13 @@ PAGE, MADV_HUGEPAGE = 4096, 14
 which does no harm), and its advice, in Linux."""
 
 
+PART = "gnnjit_cpu_part_"
+"""Of the names of functions that kernels share."""
+
+PARTS: dict[str, str] = {}
+"""The LLVM IR of each that this process has written, by its name."""
+
+
 class Emitter(Codegen):
     """`Codegen` with memory and control flow."""
 
@@ -179,6 +186,27 @@ class Emitter(Codegen):
             emit(Emitter(self.module, builder, self.lanes), *function.args)
             builder.ret_void()
         self.b.call(function, arguments)
+
+    def call_shared(self, name: str, emit: Callable[..., None], *arguments: ir.Value) -> None:
+        """As `call_local`, of a function that kernels have in common: it is a part of its own, and
+        compiled once. The name, with the lanes of a vector, says all that its code depends on."""
+        name = f"{PART}{name}_{self.lanes}"
+        function = self.module.globals.get(name)
+        if function is None:
+            kind = ir.FunctionType(ir.VoidType(), [a.type for a in arguments])
+            function = ir.Function(self.module, kind, name)
+            if name not in PARTS:
+                PARTS[name] = self._part(name, kind, emit)
+        self.b.call(function, arguments)
+
+    def _part(self, name: str, kind: ir.FunctionType, emit: Callable[..., None]) -> str:
+        module = ir.Module(name)
+        module.triple, module.data_layout = self.module.triple, self.module.data_layout
+        function = ir.Function(module, kind, name)
+        builder = ir.IRBuilder(function.append_basic_block())
+        emit(Emitter(module, builder, self.lanes), *function.args)
+        builder.ret_void()
+        return str(module)
 
     # -- variables --------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from gnnjit.lower.cpu.feature_blocks import FeatureBlocks
 from gnnjit.lower.cpu.frame import NULL, Frame
 from gnnjit.lower.cpu.job import Word
 from gnnjit.lower.cpu.matvec import pack
-from gnnjit.lower.cpu.simd import I8, I64
+from gnnjit.lower.cpu.simd import I32, I64, PTR
 
 PARALLEL_WORK = 1 << 16
 """Vector operations below which one thread does it all."""
@@ -120,9 +120,7 @@ class Handler(Frame, FeatureBlocks):
             edge = m.index(self.edge, slot, self.spec.index_dtypes.edge)
             with m.when(b.icmp_unsigned("<", edge, self.capacity)):
                 for output, size in wanted:
-                    at = m.offset(output, edge, size)
-                    with m.loop(I64(0), I64(size)) as byte:
-                        b.store(I8(0), m.offset(at, byte, 1))
+                    m.call("memset", PTR, [m.offset(output, edge, size), I32(0), I64(size)])
         b.ret_void()
 
     def emit_packing(self) -> None:

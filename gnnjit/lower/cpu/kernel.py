@@ -91,6 +91,12 @@ def why_not(request: LoweringRequest) -> list[str]:
     return reasons(body, reductions, rows, lambda: _config_of(_rest(request)), edges=edges)
 
 
+def why_no_network(body: Program) -> list[str]:
+    """Reasons why there is no code for an operation of `body`; none means that there is, unless it
+    is too large."""
+    return unavailable() or _unsupported(body, (None,) * len(body.outputs), Space.DST)
+
+
 def _rest(request: LoweringRequest) -> LoweringRequest:
     """The request without sums that are taken apart, if anything is left then."""
     split = table_sums.split(request.body, request.reductions)
@@ -221,12 +227,12 @@ def _why_not(spec: Spec, edges: int | None) -> list[str]:
 
 def code(request: LoweringRequest) -> str:
     """The LLVM IR of a traversal that `why_not` has no reason against, for 32-bit indices, but for
-    sums that are taken apart."""
+    sums that are taken apart; after it, that of the parts that it calls."""
     request = _rest(request)
     config = _config_of(request)
     found = _code(Spec(request.body, request.reductions, request.rows, INT32, config))
     assert isinstance(found, str), found
-    return found
+    return compiler.with_parts(found)
 
 
 def call(

@@ -72,11 +72,13 @@ class Products:
         self, arrays: Arrays, since: ir.Value, until: ir.Value, ahead: Sequence[Ahead] = ()
     ) -> None:
         """Add the products of the elements `since .. until`. ahead: what is asked for meanwhile."""
-        sizes = (self.num_left, self.num_right, self.batch, *self.factor_bytes)
+        sizes = (
+            self.num_left, self.num_right, self.batch, *self.factor_bytes, self.registers
+        )  # fmt: skip
         lines = [a.lines(self._blocks()) for a in ahead]
         name = "_".join(map(str, ("outer", self.dtype.name, *sizes, *lines)))
         emit, starts = functools.partial(self._emit, lines), [a.start for a in ahead]
-        self.m.call_local(name, emit, *arrays, self.total, since, until, *starts)
+        self.m.call_shared(name, emit, *arrays, self.total, since, until, *starts)
 
     def add_many(self, arrays: Arrays, since: ir.Value, until: ir.Value) -> None:
         """As `add`, of any number of elements whose factors come from memory: as many at a time as

@@ -16,6 +16,7 @@ import llvmlite.binding as llvm
 from gnnjit.lower.cpu import compile as compiler
 from gnnjit.lower.cpu import kept_code
 from gnnjit.lower.cpu.entry_points import COUNT
+from gnnjit.system import turns
 
 ENTRY = "entry"
 """The function of a kernel's object file that XLA calls."""
@@ -45,11 +46,11 @@ def register_later(name: str, make: Callable[[], bytes]) -> None:
     with _lock:
         _waiting[:] = [f for f in _waiting if not f.done()]
         if name in _names:
-            _waiting.append(_thread().submit(make))
+            _waiting.append(_thread().submit(_in_short_turns, make))
             return
         engine, number = _free_entry_point()
         _register(name, engine.get_function_address(f"entry_{number}"))
-        _waiting.append(_thread().submit(_fill, engine, number, name, make))
+        _waiting.append(_thread().submit(_in_short_turns, _fill, engine, number, name, make))
 
 
 def finish() -> None:
@@ -82,6 +83,11 @@ def _load(code: bytes) -> llvm.ExecutionEngine:
 def _thread() -> ThreadPoolExecutor:
     """One: LLVM, as Python calls it, does one thing at a time."""
     return ThreadPoolExecutor(1, thread_name_prefix="gnnjit-llvm")
+
+
+def _in_short_turns(run: Callable[..., Any], *args: Any) -> None:
+    with turns.short():
+        run(*args)
 
 
 _taken = 0

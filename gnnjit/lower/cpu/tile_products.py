@@ -120,14 +120,14 @@ class TileMatmul:
             whole number of blocks beyond them, and order is not read.
         """
         kind = "sorted" if self.sorted else "matmul"
-        sizes = (self.inner, self.columns, self.batch, *self.steps)
+        sizes = (self.inner, self.columns, self.batch, *self.steps, self.registers)
         lines = [a.lines(self._blocks(count)) for a in ahead]
         name = "_".join(map(str, (kind, self.dtype.name, *sizes, *lines)))
         more = [a.start for a in ahead]
         if written is not None:
             name, more = f"{name}_{written.name()}", [*more, written.array, written.numbers]
         emit = functools.partial(self._emit, lines, written)
-        self.m.call_local(name, emit, *arrays, matrix, *rows, *more)
+        self.m.call_shared(name, emit, *arrays, matrix, *rows, *more)
 
     def _blocks(self, rows: int) -> int:
         """About how many the results of so many rows are."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnjit.ir.program import Reduce
-from gnnjit.lower.cpu import kernel
+from gnnjit.lower.cpu import compile, kernel
+from gnnjit.lower.cpu.control_flow import PART
 from gnnjit.lower.cpu.edge_tiles import FEWEST
 from gnnjit.lower.cpu.spec import INT32, Spec
 from gnnjit.system.cpu_caches import Caches
@@ -343,9 +342,9 @@ def test_products_ask_for_what_is_read_after_them():
     body = trace(gradient, *[(*s, F32) for s in shapes])
     code = kernel._code(spec_of(body, (OVER_ALL, Reduce("sum", DST), Reduce("sum", DST)), tile=72))
     assert isinstance(code, str)
-    names = {n for n in re.findall(r"@\"?(\w+)", code) if n.startswith(("matmul", "outer"))}
-    # The function of a product is named by its sizes, and the lines that each block asks for.
-    found = {(n.split("_")[0], len(n.split("_")) - 7) for n in names}
+    names = {n.removeprefix(PART) for n in compile.parts_of(code)}
+    # Named by the sizes, the registers, the lines that each block asks for, and the lanes.
+    found = {(n.split("_")[0], len(n.split("_")) - 9) for n in names}
     assert found == {("matmul", 0), ("matmul", 1), ("outer", 3)}
 
 
@@ -424,6 +423,6 @@ def test_code_does_not_grow_with_the_widths():
         )
         code = kernel._code(spec_of(body, (Reduce("sum", DST),)))
         assert isinstance(code, str)
-        return code.count("\n")
+        return compile.with_parts(code).count("\n")
 
     assert lines(512) < 1.25 * lines(128)  # what is done for a row is written out
