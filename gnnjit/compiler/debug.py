@@ -97,14 +97,12 @@ def _traversals(
     problem: Problem, plan: Plan, graph: Graph, call_shapes: Callable[[], CallShapes]
 ) -> Iterator[tuple[str, Choice]]:
     """With the direction of each."""
-    for choice in forward_choices(plan.program, graph):
-        yield "forward", choice
+    yield from forward_choices(plan.program, graph)
     if any(problem.differentiated or ()):
         limit = plan.chosen.choices.limit
         call = Candidate(plan.program, limit, problem.slots, problem.differentiated, call_shapes())
         jaxpr = jax.make_jaxpr(alone(call))(call.shapes.graph, call.shapes.arrays)
-        for choice in backward_choices(plan.program, jaxpr.jaxpr, graph):
-            yield "backward", choice
+        yield from backward_choices(plan.program, jaxpr.jaxpr, graph)
 
 
 def _code(choice: Choice, graph: Graph, limit: int | None) -> str:

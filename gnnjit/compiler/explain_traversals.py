@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,14 +12,16 @@ import jax
 from gnnjit import _compat
 from gnnjit.cost.machine import platform_here
 from gnnjit.graph import Graph
-from gnnjit.ir.program import Aggregate, Program
+from gnnjit.ir.program import Aggregate, Network, Program
 from gnnjit.ir.show import Printer, kind, show
 from gnnjit.ir.space import Space
 from gnnjit.lower import cpu
 from gnnjit.lower.application import aggregate_p
 from gnnjit.lower.choose import Choice, choose, traversals
+from gnnjit.lower.execute import size
 from gnnjit.lower.lowering import with_fixed
 from gnnjit.lower.vertex_matmul import tall_p
+from gnnjit.lower.vertex_networks import own_edges, with_networks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +56,9 @@ class Kernel:
 def kernel_of(direction: str, choice: Choice, graph: Graph) -> Kernel:
     request = choice.request
     rows = "destination" if request.rows is Space.DST else "source"
-    if _sizes(request.graph) != _sizes(graph):
+    if direction == VERTICES:
+        rows = "vertex, one edge per vertex"
+    elif _sizes(request.graph) != _sizes(graph):
         direction, rows = "readouts", "graph, one edge per vertex"
     printer = Printer(request.body, [])
     body = show(request.body, locations=False, objects=[]).splitlines()[len(printer.header()) :]
@@ -67,22 +72,34 @@ def kernel_of(direction: str, choice: Choice, graph: Graph) -> Kernel:
 
 def forward_kernels(program: Program, graph: Graph) -> list[Kernel]:
     """The traversals of an optimised program."""
-    return [kernel_of("forward", choice, graph) for choice in forward_choices(program, graph)]
+    return [kernel_of(*found, graph) for found in forward_choices(program, graph)]
 
 
 def backward_kernels(program: Program, gradient: Any, graph: Graph) -> list[Kernel]:
     """The traversals of the gradient of `program`, whose jaxpr is given, beside those forward; and
     those that reduce vertices into their graphs."""
-    choices = backward_choices(program, gradient, graph)
-    return [kernel_of("backward", choice, graph) for choice in choices]
+    return [kernel_of(*found, graph) for found in backward_choices(program, gradient, graph)]
 
 
-def forward_choices(program: Program, graph: Graph) -> list[Choice]:
-    ops = [e.op for e in program.equations if isinstance(e.op, Aggregate)]
-    return [choice for op in ops for choice in _choices(op, graph)]
+VERTICES = "vertices"
+"""In place of a direction: a network of vertices, in which each has an edge to itself."""
 
 
-def backward_choices(program: Program, gradient: Any, graph: Graph) -> list[Choice]:
+def forward_choices(program: Program, graph: Graph) -> list[tuple[str, Choice]]:
+    """With the direction of each."""
+    found: list[tuple[str, Choice]] = []
+    for eqn in with_networks(program, graph).equations:
+        if isinstance(eqn.op, Aggregate):
+            found += [("forward", choice) for choice in _choices(eqn.op, graph)]
+        elif isinstance(eqn.op, Network):
+            over = jax.eval_shape(functools.partial(own_edges, size(graph, eqn.space)))
+            op = Aggregate(eqn.op.body, (None,) * len(eqn.outputs))
+            found += [(VERTICES, choice) for choice in _choices(op, over)]
+    return found
+
+
+def backward_choices(program: Program, gradient: Any, graph: Graph) -> list[tuple[str, Choice]]:
+    """With the direction of each."""
     seen = {(e.op, True) for e in program.equations if isinstance(e.op, Aggregate)}
     fresh: dict[Any, Graph] = {}
     for eqn in _equations(gradient):
@@ -90,10 +107,16 @@ def backward_choices(program: Program, gradient: Any, graph: Graph) -> list[Choi
             continue
         reductions = with_fixed(eqn.params["reductions"])  # a program's own do not say it
         op, over = Aggregate(eqn.params["body"], reductions), _graph_of(eqn)
-        own = not isinstance(over, Graph) or _sizes(over) == _sizes(graph)
+        alone = eqn.invars[0] is eqn.invars[1]  # sources and destinations of `own_edges`
+        own = not alone and (not isinstance(over, Graph) or _sizes(over) == _sizes(graph))
+        direction = VERTICES if alone else "backward"
         if (op, own) not in seen:
-            fresh.setdefault((op, own, eqn.params["limit"]), graph if own else over)
-    return [c for (op, _, limit), over in fresh.items() for c in _choices(op, over, limit)]
+            fresh.setdefault((op, own, eqn.params["limit"], direction), graph if own else over)
+    return [
+        (direction, choice)
+        for (op, _, limit, direction), over in fresh.items()
+        for choice in _choices(op, over, limit)
+    ]
 
 
 def _graph_of(eqn: Any) -> Any:

@@ -27,6 +27,7 @@ from gnnjit.ir.program import (
     Index,
     Lax,
     Literal,
+    Network,
     OfGraph,
     Pool,
     Program,
@@ -257,10 +258,17 @@ def _equation(eqn: Equation, inc: Incidence, args: list[Any]) -> list[Any]:
             return [inc.index(out.space).astype(out.dtype)]
         case Select() | Fold():
             return in_turn(eqn, inc, args)
-        case Aggregate(body, reductions):
-            inner = interpret(body, inc, args)
-            values = [inc.spread(x, o.space) for x, o in zip(inner, body.outputs, strict=True)]
-            return [_reduced(inc, values, i, r) for i, r in enumerate(reductions)]
+        case Aggregate() | Network():
+            return _traversal(eqn.op, inc, out.space, args)
+
+
+def _traversal(op: Aggregate | Network, inc: Incidence, at: Space, args: list[Any]) -> list[Any]:
+    if isinstance(op, Network):
+        each = jnp.arange(inc.size(at))
+        return interpret(op.body, Incidence(each, each, len(each), len(each)), args)
+    inner = interpret(op.body, inc, args)
+    values = [inc.spread(x, o.space) for x, o in zip(inner, op.body.outputs, strict=True)]
+    return [_reduced(inc, values, i, r) for i, r in enumerate(op.reductions)]
 
 
 def _elements(

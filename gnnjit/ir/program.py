@@ -275,7 +275,21 @@ def _renumbered(reduction: Reduce | None, keep: list[int]) -> Reduce | None:
     return dataclasses.replace(reduction, score=keep.index(reduction.score))
 
 
-Op = Lax | Reduce | Pool | OfGraph | AtVertex | Store | Degree | Index | Select | Fold | Aggregate
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """Apply `body` to each vertex by itself: there, its values are those of an edge.
+
+    Passes know none: `lower.vertex_networks` makes it of a program that is about to run.
+    """
+
+    body: Program
+    name: str = "network"
+
+
+Op = (
+    Lax | Reduce | Pool | OfGraph | AtVertex | Store | Degree | Index | Select | Fold | Aggregate
+    | Network
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

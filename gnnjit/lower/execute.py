@@ -20,6 +20,7 @@ from gnnjit.ir.program import (
     Index,
     Lax,
     Literal,
+    Network,
     OfGraph,
     Pool,
     Program,
@@ -59,10 +60,11 @@ def execute(program: Program, graph: RunGraph, operands: Sequence[Any], run: Run
         args = [read(a) for a in eqn.inputs]
         out = eqn.outputs[0]
         match eqn.op:
-            case Lax():  # sources and destinations may hold the same array: once is enough
+            case Lax() | Network():  # sources and destinations may hold the same array: once
                 key = (op_key(eqn.op), _operands_key(eqn, args), size_or_shared(graph, eqn.space))
                 if key not in done:
-                    done[key] = _apply(eqn, graph, args)
+                    alone = isinstance(eqn.op, Lax)
+                    done[key] = _apply(eqn, graph, args) if alone else [*run(graph, eqn, args)]
                 outs = done[key]
             case Aggregate() | Pool() | OfGraph() | Select() | Fold():
                 outs = run(graph, eqn, args)

@@ -18,6 +18,7 @@ from gnnjit.ir.program import (
     Degree,
     Equation,
     Fold,
+    Network,
     OfGraph,
     Pool,
     Program,
@@ -32,6 +33,7 @@ from gnnjit.lower.fold import fold
 from gnnjit.lower.lowering import with_fixed
 from gnnjit.lower.select import select
 from gnnjit.lower.sharded import fold as sharded_fold
+from gnnjit.lower.vertex_networks import own_edges, with_networks
 from gnnjit.passes.analysis.no_gradient import stopped_values
 from gnnjit.sharding.sharded_graph import AnyGraph, ShardedGraph
 
@@ -53,6 +55,9 @@ def run_program(
             case Aggregate(body, reductions):
                 fixed = [out in stopped for out in eqn.outputs]
                 return aggregate(graph, body, with_fixed(reductions, fixed), args, limit)
+            case Network(body):
+                elements = own_edges(size(graph, eqn.space))
+                return aggregate(elements, body, (None,) * len(body.outputs), args)
             case Pool(kind):
                 rows = [over_rows(graph, x, a) for x, a in zip(args, eqn.inputs, strict=True)]
                 return [members.pool(graph, kind, rows[0], rows[1:])]
@@ -71,7 +76,8 @@ def run_program(
                 return _folded(graph, eqn, eqn.op, args)
         raise AssertionError(eqn.op)
 
-    return outputs(graph, program, output_spaces, execute(program, graph, operands, run))
+    found = execute(with_networks(program, graph), graph, operands, run)
+    return outputs(graph, program, output_spaces, found)
 
 
 def outputs(
