@@ -35,3 +35,13 @@ def test_turns_end_with_an_error():
     with pytest.raises(KeyError), turns.short():
         raise KeyError
     assert sys.getswitchinterval() == before
+
+
+def test_what_somebody_else_sets_stays():
+    before = sys.getswitchinterval()
+    try:
+        with turns.short():
+            sys.setswitchinterval(before / 4)
+        assert sys.getswitchinterval() == pytest.approx(before / 4)
+    finally:
+        sys.setswitchinterval(before)
