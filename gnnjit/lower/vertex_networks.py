@@ -26,6 +26,7 @@ from gnnjit.ir.large_products import contracted, is_large_product
 from gnnjit.ir.program import Atom, Equation, Lax, Network, Program, Value
 from gnnjit.ir.space import Space
 from gnnjit.lower import choose, cpu
+from gnnjit.lower.cpu.products import MAX_PRODUCT
 from gnnjit.lower.vertex_matmul import LEAST
 from gnnjit.sharding.sharded_graph import AnyGraph
 
@@ -56,6 +57,18 @@ def _has_code(eqn: Equation) -> bool:
     return not cpu.why_no_network(inline_custom_calls(eqn.op.body))
 
 
+def _is_quick(eqn: Equation) -> bool:
+    """Whether an equation is no product, or one of a vector with a shared matrix that a kernel is
+    quicker with than XLA, and whose gradient is."""
+    if eqn.op.name != "dot_general":
+        return True
+    assert isinstance(eqn.op, Lax)
+    ranks = sorted((len(a.shape), a.space is Space.SHARED) for a in eqn.inputs)
+    (summed, _), _ = eqn.op["dimension_numbers"]
+    plain = ranks == [(1, False), (2, True)] and len(summed) == 1
+    return plain and eqn.outputs[0].size * contracted(eqn) <= MAX_PRODUCT
+
+
 class _Finder:
     """Finds the networks of a program.
 
@@ -82,7 +95,8 @@ class _Finder:
         every = self.program.equations
         if sum(map(self._is_product, every)) < 2:
             return self.program
-        found = {self._network(part): part for part in self._parts() if self._has_chain(part)}
+        parts = [p for p in self._parts() if self._has_chain(p) and all(map(_is_quick, p))]
+        found = {self._network(part): part for part in parts}
         found = {n: p for n, p in found.items() if _has_code(n)}
         inside = {e for part in found.values() for e in part}
         equations = sorted([*(e for e in every if e not in inside), *found], key=self._when)

@@ -120,6 +120,21 @@ def test_both_ends_have_theirs():
     assert len(networks(ends, draw(N, F), parameters())) == 2
 
 
+def test_large_matrices_and_several_rows_are_none():
+    """XLA is as quick with these, or a kernel would write out their gradients."""
+    p = {"w2": draw(F, 6000), "w3": draw(6000, F), "w4": draw(F, F)}
+
+    def wide(v: Any, e: Any, p: Any) -> Any:
+        return jnp.tanh(gnnjit.sum(e.src) @ p["w2"]) @ p["w3"]
+
+    def rows(v: Any, e: Any, p: Any) -> Any:
+        return jnp.tanh(gnnjit.sum(e.src) @ p["w4"]) @ p["w4"]
+
+    assert networks(wide, draw(N, F), p) == []
+    assert networks(rows, draw(N, 3, F), p) == []
+    assert len(networks(rows, draw(N, F), p)) == 1
+
+
 def test_what_no_kernel_has_code_for_is_none():
     def sorts(v: Any, e: Any, p: Any) -> Any:
         return jnp.sort(jnp.tanh(gnnjit.sum(e.src) @ p["w2"])) @ p["w3"]
