@@ -277,9 +277,9 @@ def _renumbered(reduction: Reduce | None, keep: list[int]) -> Reduce | None:
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """Apply `body` to each vertex by itself: there, its values are those of an edge.
+    """Apply `body` to each vertex by itself. In `body`, the vertex's values lie on an edge.
 
-    Passes know none: `lower.vertex_networks` makes it of a program that is about to run.
+    No pass meets one: `lower.vertex_networks` makes them when a program is about to run.
     """
 
     body: Program
