@@ -33,15 +33,23 @@ def why_not_here() -> list[str]:
 
 @functools.cache
 def _machine() -> llvm.TargetMachine:
+    return machine_of(llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+
+
+def machine_of(cpu: str, features: str = "") -> llvm.TargetMachine:
+    """What makes code for a processor of this architecture."""
+    if is_x86():
+        features = ",".join(filter(None, [features, *_X86_WITHOUT]))
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_default_triple()
-    return target.create_target_machine(
-        cpu=llvm.get_host_cpu_name(),
-        features=llvm.get_host_cpu_features().flatten(),
-        opt=3,
-        jit=True,
-    )
+    return target.create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
+
+
+_X86_WITHOUT = ("-fast-variable-crosslane-shuffle",)
+"""What LLVM believes of Intel's processors and not of AMD's. Where it does, LLVM 22's search for
+one shuffle in place of several ends the process, with an assertion, in some networks of 4 to 16
+features with AVX-512."""
 
 
 def emit(
