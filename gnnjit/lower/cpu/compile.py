@@ -56,9 +56,9 @@ def emit(
     spec: Spec, entry: str = "entry", kind: Callable[[Spec, ir.Module], Handler] = Handler
 ) -> str:
     """The kernel's LLVM IR; raises `Unsupported` where there is no code for something."""
-    module, layout = _empty_module()
+    module, _ = _empty_module()
     with collection.put_off():
-        kind(spec, module).emit(layout, entry)
+        kind(spec, module).emit(entry)
         return str(module)
 
 

@@ -15,10 +15,12 @@ import numpy as np
 from llvmlite import ir
 
 from gnnjit.ir.space import Space
-from gnnjit.lower.cpu import ffi_abi, support
+from gnnjit.lower.cpu import support
 from gnnjit.lower.cpu.accumulators import Accumulator
+from gnnjit.lower.cpu.calls import NEVER, Fact, table
+from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.feature_blocks import FeatureBlocks
-from gnnjit.lower.cpu.frame import NULL, Frame
+from gnnjit.lower.cpu.frame import NULL
 from gnnjit.lower.cpu.job import Word
 from gnnjit.lower.cpu.matvec import pack
 from gnnjit.lower.cpu.simd import I32, I64, PTR
@@ -32,11 +34,10 @@ LONG_WORK = 1 << 20
 FALSE = ir.Constant(ir.IntType(1), 0)
 
 
-class Handler(Frame, FeatureBlocks):
+class Handler(FeatureBlocks):
     """Adds to the traversal: `finish`, `padding`, `packing` and the entry point."""
 
-    def emit(self, layout: ffi_abi.Abi, entry: str) -> None:
-        self.layout = layout
+    def emit(self, entry: str) -> None:
         if self.spec.tiling:
             self.emit_tile("tile")
         self.emit_task("task")
@@ -139,92 +140,61 @@ class Handler(Frame, FeatureBlocks):
     # -- entry ------------------------------------------------------------------------------
 
     def emit_entry(self, name: str) -> None:
-        frame = self.open_entry(name, self.spec.lanes)
-        self.m.as_it_stands()
-        with self.b.if_then(support.answers(self.m, frame)):
-            self.b.ret(NULL)
-        self._create_job(frame)
-        if self.spec.packed:
-            self.local("packing", self.job)
-        config = self.spec.config
-        several = config.threads > 1
-        helped = self._takes(PARALLEL_WORK) if several else FALSE
-        left = self._takes(LONG_WORK) if several and config.left else FALSE
-        support.run(self.m, self.job, frame, I64(config.threads), helped, left)
-        self.b.ret(NULL)
+        """It tells `support` what a call is about."""
+        function = ir.Function(self.module, ir.FunctionType(PTR, [PTR]), name)
+        b = ir.IRBuilder(function.append_basic_block())
+        facts = table(self.module, self.facts(), self._row_bytes())
+        support.call(Emitter(self.module, b, self.spec.lanes), function.args[0], facts)
+        b.ret(NULL)
 
-    def _create_job(self, frame: ir.Value) -> None:
-        b, spec = self.b, self.spec
-        pointers, (rows, slots, capacity, sources) = self.call_arrays(frame)
-        row_tasks = self._pieces(b.add(rows, slots))
+    def facts(self) -> dict[Fact, int | ir.Constant]:
+        spec, config = self.spec, self.spec.config
+        given = spec.index_arrays if spec.needs_edge or spec.grouped else 2
         blocks = spec.outer_block.count if spec.outer_block else 1
-        tasks = b.mul(row_tasks, I64(blocks))
-        if None in spec.reductions:
-            tasks = b.add(tasks, self._pieces(b.sub(capacity, slots)))
-        head = -(-8 * (Word.POINTERS + spec.arrays + blocks) // 64) * 64
-        copies = sum(-(-m.bytes // 64) * 64 for _, m in spec.packed.values())
-        size = b.add(I64(head + copies), b.mul(row_tasks, I64(self.record)))
-        self.read_job(self.m.allocate(size))
-        self.m.ask_for_large_pages(self.job, size)
-        self._ask_for_large_pages(frame)
-        values = {
-            Word.NEXT: I64(0),
-            Word.DONE: I64(0),
-            Word.REFS: I64(1),
-            Word.ROW_TASKS: row_tasks,
-            Word.SOURCES: sources,
-            Word.TASKS: tasks,
-            Word.ROWS: rows,
-            Word.SLOTS: slots,
-            Word.CAPACITY: capacity,
-            Word.MODE: I64(0),
-            Word.FUTURE: I64(0),
-            Word.TASK: self._function("task"),
-            Word.FINISH: self._function("finish"),
-            Word.PADDING: self._function("padding"),
-            Word.WORK: self._function("work"),
-            Word.PARTIAL: self.m.offset(self.job, head + copies, 1),
-            Word.PACKED: self.m.offset(self.job, head, 1),
+        several = config.threads > 1
+        return {
+            Fact.ROWS: -1,
+            Fact.ELEMENTS: 1,
+            Fact.WIDE: int(spec.index_dtypes.indptr == np.int64),
+            Fact.GIVEN: given,
+            Fact.INDEX_ARRAYS: spec.index_arrays,
+            Fact.ARGUMENTS: given + len(spec.body.inputs) + len(spec.starts),
+            Fact.RESULTS: len(spec.body.outputs),
+            Fact.BLOCKS: blocks,
+            Fact.PADDED: int(None in spec.reductions),
+            Fact.SOURCES: given + spec.copied[0][0] if spec.copied else -1,
+            Fact.HEAD: -(-8 * (Word.POINTERS + spec.arrays + blocks) // 64) * 64,
+            Fact.PACKED: sum(-(-m.bytes // 64) * 64 for _, m in spec.packed.values()),
+            Fact.RECORD: self.record,
+            Fact.PIECE: self.piece,
+            Fact.THREADS: config.threads,
+            Fact.HELPED: self._keys(PARALLEL_WORK) if several else NEVER,
+            Fact.LEFT: self._keys(LONG_WORK) if several and config.left else NEVER,
+            Fact.TASK: self._function("task"),
+            Fact.FINISH: self._function("finish"),
+            Fact.PADDING: self._function("padding"),
+            Fact.WORK: self._function("work"),
+            Fact.PACKING: self._function("packing"),
         }
-        values |= {Word.POINTERS + i: p for i, p in enumerate(pointers)}
-        values |= {Word.POINTERS + spec.arrays + k: I64(0) for k in range(blocks)}
-        for number, value in values.items():
-            b.store(value, self.place(number))
-        self.keys = b.add(rows, slots)
 
-    def _function(self, name: str) -> ir.Value:
+    def _row_bytes(self) -> list[int]:
+        """Of results of rows and of edges; 0 of others."""
+        pairs = zip(self.spec.reductions, self.spec.body.outputs, strict=True)
+        return [
+            0 if op is not None and op.into is Space.SHARED
+            else math.prod(value.shape) * value.dtype.itemsize
+            for op, value in pairs
+        ]  # fmt: skip
+
+    def _function(self, name: str) -> int | ir.Constant:
         """Its address, null where the kernel has none of that name."""
         found = self.module.globals.get(name)
-        return I64(0) if found is None else self.b.ptrtoint(found, I64)
+        return 0 if found is None else found.ptrtoint(I64)
 
-    def _ask_for_large_pages(self, frame: ir.Value) -> None:
-        """For results of rows and of edges."""
-        pairs = zip(self.spec.reductions, self.spec.body.outputs, strict=True)
-        for number, (op, value) in enumerate(pairs):
-            if op is None or op.into is not Space.SHARED:
-                result = self.buffer(frame, ffi_abi.FRAME_RETS, number)
-                row = I64(math.prod(value.shape) * value.dtype.itemsize)
-                self.m.ask_for_large_pages(self.data(result), self.b.mul(self.length(result), row))
+    def _keys(self, work: int) -> int:
+        """The keys that take so many vector operations."""
+        return -(-work // self.vectors_of_key())
 
-    def call_arrays(self, frame: ir.Value) -> tuple[list[ir.Value], tuple[ir.Value, ...]]:
-        """The arrays of a call; its rows, slots, capacity, and sources where those are copied."""
-        spec = self.spec
-        first = spec.index_arrays if spec.needs_edge or spec.grouped else 2
-        count = first + len(spec.body.inputs) + len(spec.starts)
-        arguments = [self.buffer(frame, ffi_abi.FRAME_ARGS, i) for i in range(count)]
-        results = [self.buffer(frame, ffi_abi.FRAME_RETS, i) for i in range(len(spec.body.outputs))]
-        structure = [self.data(a) for a in arguments[:first]]
-        structure += structure[-1:] * (spec.index_arrays - first)
-        pointers = [self.data(a) for a in [*arguments[first:], *results]]
-        rows = self.b.sub(self.length(arguments[0]), I64(1))
-        slots = self.m.index(structure[0], rows, spec.index_dtypes.indptr)
-        sources = self.length(arguments[first + spec.copied[0][0]]) if spec.copied else I64(0)
-        return [*structure, *pointers], (rows, slots, self.length(arguments[1]), sources)
-
-    def _pieces(self, keys: ir.Value) -> ir.Value:
-        return self.b.sdiv(self.b.add(keys, I64(self.piece - 1)), I64(self.piece))
-
-    def _takes(self, work: int) -> ir.Value:
-        """Whether there is more to do than so many vector operations."""
-        blocks = self.spec.outer_block.count if self.spec.outer_block else 1
-        return self.b.icmp_signed(">", self.keys, I64(-(-work // (self.spec.weight * blocks))))
+    def vectors_of_key(self) -> int:
+        """Roughly the vector operations of a row or an edge."""
+        return self.spec.weight * (self.spec.outer_block.count if self.spec.outer_block else 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import threading
 import warnings
@@ -48,9 +49,9 @@ def register_later(name: str, make: Callable[[], bytes]) -> None:
         if name in _names:
             _waiting.append(_thread().submit(_in_short_turns, make))
             return
-        engine, number = _free_entry_point()
-        _register(name, engine.get_function_address(f"entry_{number}"))
-        _waiting.append(_thread().submit(_in_short_turns, _fill, engine, number, name, make))
+        points, number = _free_entry_point()
+        _register(name, points.entries[number])
+        _waiting.append(_thread().submit(_in_short_turns, _fill, points, number, name, make))
 
 
 def finish() -> None:
@@ -63,8 +64,7 @@ def register_self_test() -> str:
     """The name of a kernel that adds the first entry of a float32 vector to each of its entries."""
     with _lock:
         if SELF_TEST not in _names:
-            engine = _entry_points(0)
-            _register(SELF_TEST, engine.get_function_address("self_test"))
+            _register(SELF_TEST, _entry_points(0).self_test)
         return SELF_TEST
 
 
@@ -93,8 +93,18 @@ def _in_short_turns(run: Callable[..., Any], *args: Any) -> None:
 _taken = 0
 
 
-def _free_entry_point() -> tuple[llvm.ExecutionEngine, int]:
-    """An entry point that no name has, by its engine and its number there."""
+@dataclasses.dataclass(frozen=True)
+class EntryPoints:
+    """Addresses: LLVM answers no question while it compiles in another thread."""
+
+    entries: tuple[int, ...]
+    fill: int
+    failing: int
+    self_test: int
+
+
+def _free_entry_point() -> tuple[EntryPoints, int]:
+    """One that no name has, by its number."""
     global _taken
     module, number = divmod(_taken, COUNT)
     _taken += 1
@@ -102,9 +112,11 @@ def _free_entry_point() -> tuple[llvm.ExecutionEngine, int]:
 
 
 @functools.cache
-def _entry_points(module: int) -> llvm.ExecutionEngine:
+def _entry_points(module: int) -> EntryPoints:
     """The entry points from `module * COUNT` on."""
-    return _load(_code_of_entry_points())
+    address = _load(_code_of_entry_points()).get_function_address
+    entries = tuple(address(f"entry_{number}") for number in range(COUNT))
+    return EntryPoints(entries, *map(address, ("fill", "failing", "self_test")))
 
 
 @functools.cache
@@ -119,13 +131,13 @@ def _code_of_entry_points() -> bytes:
     return found.code
 
 
-def _fill(engine: llvm.ExecutionEngine, number: int, name: str, make: Callable[[], bytes]) -> None:
+def _fill(points: EntryPoints, number: int, name: str, make: Callable[[], bytes]) -> None:
     failed: Exception | None = None
     try:
         kernel = _load(make()).get_function_address(ENTRY)
     except Exception as error:
-        kernel, failed = engine.get_function_address("failing"), error
+        kernel, failed = points.failing, error
     signature = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
-    signature(engine.get_function_address("fill"))(number, kernel)
+    signature(points.fill)(number, kernel)
     if failed is not None:  # after it: a warning may be made an error
         warnings.warn(f"LLVM failed to compile the CPU kernel {name}: {failed}", stacklevel=1)

@@ -20,10 +20,11 @@ from llvmlite import ir
 
 from gnnjit.ir.program import Program, Reduce, Value
 from gnnjit.ir.space import Space
-from gnnjit.lower.cpu import ffi_abi
+from gnnjit.lower.cpu.calls import Fact
 from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.ffi_handler import Handler
 from gnnjit.lower.cpu.index_rules import combiner
+from gnnjit.lower.cpu.job import Word
 from gnnjit.lower.cpu.outer_products import Products
 from gnnjit.lower.cpu.simd import I64, PTR, Vec, register_type
 from gnnjit.lower.cpu.spec import INT32, CodeConfig, Spec
@@ -82,32 +83,23 @@ class RowProducts(Handler):
         self.sums, self.dtype = sums, sums.dtype
         self.block = 24 if spec.config.lanes_bytes == 64 else 12
 
-    def call_arrays(self, frame: ir.Value) -> tuple[list[ir.Value], tuple[ir.Value, ...]]:
-        body = self.spec.body
-        operands = [self.buffer(frame, ffi_abi.FRAME_ARGS, i) for i in range(len(body.inputs))]
-        results = [self.buffer(frame, ffi_abi.FRAME_RETS, i) for i in range(len(body.outputs))]
-        arrays = [self.data(x) for x in (*operands, *results)]
-        rows = self.length(results[0])
-        return [arrays[0]] * self.spec.index_arrays + arrays, (I64(0), rows, rows, I64(0))
+    def facts(self) -> dict[Fact, int | ir.Constant]:
+        count = self.sums.count
+        own = {Fact.ROWS: 0, Fact.ELEMENTS: count, Fact.GIVEN: 0, Fact.ARGUMENTS: count}
+        return super().facts() | own
 
-    def vectors_of_row(self) -> int:
-        """Roughly the vector operations of a row, edges left out."""
+    def vectors_of_key(self) -> int:
+        """Edges left out."""
         pairs = [(1 + sum(p.inner for p in r.products), r.columns) for r in self.sums.results]
         pairs += [t.shape for t in self.sums.talls]
         return sum(depth * -(-columns // self.spec.lanes) for depth, columns in pairs)
-
-    def _takes(self, work: int) -> ir.Value:
-        return self.b.icmp_signed(">", self.keys, I64(-(-work // self.vectors_of_row())))
 
     def emit_finish(self) -> None:
         """Adds up the records of the tasks."""
         self.begin("finish")
         for acc in self.of_all:
-            self._combine_all(acc, self._tasks())
+            self._combine_all(acc, self.word(Word.ROW_TASKS))
         self.b.ret_void()
-
-    def _tasks(self) -> ir.Value:
-        return self._pieces(self.slots)
 
     def emit_task(self, name: str) -> None:
         task, _, _ = self.begin(name, I64, I64, PTR)

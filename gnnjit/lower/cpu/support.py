@@ -13,8 +13,9 @@ import numpy as np
 from llvmlite import ir
 
 from gnnjit.lower.cpu import ffi_abi
+from gnnjit.lower.cpu.calls import Calls
 from gnnjit.lower.cpu.control_flow import Emitter
-from gnnjit.lower.cpu.frame import NULL, Frame
+from gnnjit.lower.cpu.frame import NULL
 from gnnjit.lower.cpu.index_rules import combiner, identity
 from gnnjit.lower.cpu.job import Word
 from gnnjit.lower.cpu.row_ranges import RowRanges
@@ -33,7 +34,7 @@ NAMES = tuple(
     PREFIX + name for name in (
         *(f"{what}_of_task_{index.name}" for what in ("rows", "hub") for index in INDICES),
         *(f"combine_{kind}_{dtype.name}" for kind in KINDS for dtype in DTYPES),
-        "answers", "task_done", "run",
+        "task_done", "call",
     )
 )  # fmt: skip
 """Of the functions that kernels call."""
@@ -96,15 +97,10 @@ def reduced(
     return m.value_of(place, start)
 
 
-def answers(m: Emitter, frame: ir.Value) -> ir.Value:
-    """Whether a call only asks about the kernel: that is answered."""
-    return m.call(f"{PREFIX}answers", I1, [frame])
-
-
-def run(m: Emitter, *args: ir.Value) -> None:
-    """`job, frame, threads, helped, left`: do the tasks of a job with XLA's thread pool, where
-    `helped`; leave all of them to it where `left`."""
-    m.call(f"{PREFIX}run", VOID, args)
+def call(m: Emitter, frame: ir.Value, facts: ir.Value) -> None:
+    """Do what XLA calls the kernel of these facts for (`calls.Fact`)."""
+    given = m.b.inttoptr(m.b.ptrtoint(facts, I64), PTR)
+    m.call(f"{PREFIX}call", VOID, [frame, given])
 
 
 def task_done(m: Emitter, job: ir.Value) -> None:
@@ -112,7 +108,7 @@ def task_done(m: Emitter, job: ir.Value) -> None:
     m.call(f"{PREFIX}task_done", VOID, [job])
 
 
-class Support(Frame, RowRanges):
+class Support(Calls, RowRanges):
     """Emits the functions. `save_mode`: helpers take over the caller's x86 rounding and denormal
     modes. lanes: float32 in a vector."""
 
@@ -126,12 +122,12 @@ class Support(Frame, RowRanges):
         for dtype in DTYPES:
             for kind in KINDS:
                 self._emit_combine(kind, dtype)
-        self._emit_answers()
         self._emit_release()
         self._emit_task_done()
         self._emit_work()
         self._emit_helper()
         self._emit_run()
+        self._emit_call()
 
     def _begin(self, name: str, result: ir.Type, *kinds: ir.Type) -> Sequence[ir.Value]:
         function = ir.Function(self.module, ir.FunctionType(result, kinds), PREFIX + name)
@@ -198,11 +194,6 @@ class Support(Frame, RowRanges):
         b.ret_void()
 
     # -- a call -----------------------------------------------------------------------------
-
-    def _emit_answers(self) -> None:
-        (frame,) = self._begin("answers", I1, PTR)
-        self.answer(frame, lambda: self.b.ret(I1(1)))
-        self.b.ret(I1(0))
 
     def _emit_release(self) -> None:
         """Of a thread that looks at the job no longer."""
@@ -271,7 +262,10 @@ class Support(Frame, RowRanges):
         self.b.ret_void()
 
     def _emit_run(self) -> None:
-        """Ask the pool for one helper per further thread or, where the caller leaves the work to
+        """`run(job, frame, threads, helped, left)`: do the tasks of a job; where `helped`, with
+        XLA's thread pool; where `left`, leave all of them to it.
+
+        Ask the pool for one helper per further thread or, where the caller leaves the work to
         the pool, for one per thread: then the helper that does the last task completes the job's
         future, and the caller returns.
 
@@ -308,6 +302,11 @@ class Support(Frame, RowRanges):
             self._of_kernel(Word.FINISH, job)
         self._local("release", job)
         b.ret_void()
+
+    def _emit_call(self) -> None:
+        self._begin("call", VOID, PTR, PTR)
+        function, run = (self.module.get_global(PREFIX + name) for name in ("call", "run"))
+        self.emit_call(function, run)
 
     def _wait(self, tasks: ir.Value) -> None:
         """Until the tasks that helpers have taken are done."""

@@ -17,7 +17,7 @@ from llvmlite import ir
 from gnnjit.ir.build import elementwise
 from gnnjit.ir.program import Builder, Program, Reduce, Value
 from gnnjit.ir.space import Space
-from gnnjit.lower.cpu import ffi_abi
+from gnnjit.lower.cpu.calls import Fact
 from gnnjit.lower.cpu.ffi_handler import Handler
 from gnnjit.lower.cpu.outer_products import Products
 from gnnjit.lower.cpu.simd import I64, PTR
@@ -49,12 +49,8 @@ class TallProduct(Handler):
     A call has `a` and `b` alone: a graph of constants would be one more array for XLA to make.
     """
 
-    def call_arrays(self, frame: ir.Value) -> tuple[list[ir.Value], tuple[ir.Value, ...]]:
-        a, b = (self.buffer(frame, ffi_abi.FRAME_ARGS, i) for i in range(2))
-        out = self.buffer(frame, ffi_abi.FRAME_RETS, 0)
-        nothing = [self.data(a)] * self.spec.index_arrays
-        elements = self.length(a)
-        return [*nothing, *map(self.data, (a, b, out))], (I64(1), elements, elements, I64(0))
+    def facts(self) -> dict[Fact, int | ir.Constant]:
+        return super().facts() | {Fact.ROWS: 1, Fact.ELEMENTS: 0, Fact.GIVEN: 0, Fact.ARGUMENTS: 2}
 
     def emit_task(self, name: str) -> None:
         task, _, _ = self.begin(name, I64, I64, PTR)
