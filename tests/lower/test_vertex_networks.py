@@ -87,6 +87,16 @@ def test_all_that_a_vertex_does_after_its_sum_is_a_network():
     assert {"concatenate", "tanh", "rsqrt", "add"} < set(names)
 
 
+def test_scores_of_a_few_heads_are_no_network():
+    def scored(v: Any, e: Any, p: Any) -> Any:
+        return jnp.tanh((v + gnnjit.sum(e.src)) @ p["w2"]) @ p["w3"][:, :heads]
+
+    heads = 4
+    assert not networks(scored, draw(N, 64), parameters(64))
+    heads = 16
+    assert len(networks(scored, draw(N, 64), parameters(64))) == 1
+
+
 def test_the_interpreter_knows_them():
     over, x, p = graph(), draw(N, F), parameters()
     call = traced_call(updated, over, x, p)
