@@ -49,7 +49,8 @@ def _product(kind: str, size: tuple[int, int, int]) -> Point:
     n, f, g = size
     machine = machine_of(platform_here())
     if kind == "matmul":
-        fn, shapes = functools.partial(rows_p.bind, place=None, precision=None), ((n, f), (f, g))
+        how = {"turned": False, "place": None, "precision": None}
+        fn, shapes = functools.partial(rows_p.bind, **how), ((n, f), (f, g))
         features = product_features(*size, moved=4.0 * n * (f + g), machine=machine)
     else:
         fn, shapes = functools.partial(tall_p.bind, place=None, precision=None), ((n, f), (n, g))

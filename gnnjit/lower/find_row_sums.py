@@ -58,17 +58,40 @@ class Edges:
     divisor: Any = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """Rows, a variable or `Edges`, and a matrix, as in `row_results.RowProduct`."""
+
+    x: Any
+    w: Any
+    turned: bool
+
+    @property
+    def inner(self) -> int:
+        return self.w.aval.shape[1 if self.turned else 0]
+
+    @property
+    def columns(self) -> int:
+        return self.w.aval.shape[0 if self.turned else 1]
+
+
+def product_of(eqn: Any) -> Product:
+    """That of an equation of `rows_p`."""
+    x, w = eqn.invars
+    return Product(x, w, eqn.params["turned"])
+
+
 @dataclasses.dataclass
 class RowSum:
     """What a variable `[N, columns]` is the sum of, by variables.
 
-    products: rows (a variable or `Edges`) and a matrix each.
+    products: of rows and matrices.
     addends: rows each, and what they are divided by, or None.
     talls: the number of an equation, its left factor, and its right one, as in products.
     inside: equations that need not run.
     """
 
-    products: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
+    products: list[Product] = dataclasses.field(default_factory=list)
     addends: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
     biases: list[Any] = dataclasses.field(default_factory=list)
     talls: list[tuple[int, Any, Any]] = dataclasses.field(default_factory=list)
@@ -83,19 +106,19 @@ class RowSum:
         return bool(self.products) and (parts > 2 or (returned and parts + len(self.biases) > 1))
 
     def work(self, rows: int) -> int:
-        return rows * sum(math.prod(w.aval.shape) for _, w in self.products)
+        return rows * sum(math.prod(p.w.aval.shape) for p in self.products)
 
     def operands(self) -> list[Any]:
         """All variables that the kernel reads."""
         return [v for v in self._operands() if v is not None]
 
     def _operands(self) -> Iterator[Any]:
-        for rows in (*(x for x, _ in self.products), *(x for _, _, x in self.talls)):
+        for rows in (*(p.x for p in self.products), *(x for _, _, x in self.talls)):
             if isinstance(rows, Edges):
                 yield from (getattr(rows, f.name) for f in dataclasses.fields(rows))
             else:
                 yield rows
-        yield from (w for _, w in self.products)
+        yield from (p.w for p in self.products)
         yield from (v for pair in self.addends for v in pair)
         yield from (*self.biases, *(left for _, left, _ in self.talls))
 
@@ -168,7 +191,7 @@ class Finder:
         if eqn.primitive.name == "reshape" and eqn.invars[0].aval.shape[:1] == shape[:1]:
             return self._take(total, eqn.invars[0], eqn.invars[0].aval.shape)
         if _is_product(eqn):
-            total.products.append(tuple(eqn.invars))
+            total.products.append(product_of(eqn))
         elif (divided := self._divided(eqn, shape)) is not None:
             total.addends.append(divided)
         else:
@@ -214,21 +237,24 @@ class Finder:
             if found is None or number is None or len(self.readers[found[0].table]) > 1:
                 continue
             edges, aggregate = found
-            product = self.jaxpr.eqns[number]
-            if not _is_product(product):
+            eqn = self.jaxpr.eqns[number]
+            if not _is_product(eqn):
                 continue
-            x, w = product.invars
-            if not _fits(x.aval) or x.aval.shape[1] > w.aval.shape[1] or rows > x.aval.shape[0]:
+            product = product_of(eqn)
+            x = product.x
+            if not _fits(x.aval) or product.inner > product.columns or rows > x.aval.shape[0]:
                 continue
             total.addends.remove(pair)
-            total.products.append((dataclasses.replace(edges, table=x, divisor=divisor), w))
+            summed = dataclasses.replace(edges, table=x, divisor=divisor)
+            total.products.append(dataclasses.replace(product, x=summed))
             total.inside += [aggregate, number]
 
     def _share(self, total: RowSum, root: int) -> None:
         """Rows that only products with them read are summed where they are multiplied; tall
         products with the rows of a sum are taken in the same pass."""
         needed = self._needs(total.operands())
-        for at, (x, w) in enumerate(total.products):
+        for at, product in enumerate(total.products):
+            x = product.x
             if isinstance(x, Edges):
                 continue
             readers = self.readers[x]
@@ -241,7 +267,7 @@ class Finder:
             wide = x.aval.shape[1] >= NARROW and len(own) + len(talls) == len(readers)
             if found is not None and wide:
                 source, aggregate = self._factored(total, found[0]), found[1]
-                total.products[at] = source, w
+                total.products[at] = dataclasses.replace(product, x=source)
                 total.inside.append(aggregate)
             total.talls += [(i, left, source) for i, left in zip(talls, lefts, strict=True)]
 

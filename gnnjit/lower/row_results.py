@@ -28,11 +28,13 @@ Source = int | Neighbours
 
 @dataclasses.dataclass(frozen=True)
 class RowProduct:
-    """`x @ w`: rows of so many numbers, and a matrix `[inner, columns]`."""
+    """`x @ w`: rows of so many numbers, and a matrix `[inner, columns]`; `turned`: that is given as
+    `[columns, inner]`."""
 
     x: Source
     w: int
     inner: int
+    turned: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

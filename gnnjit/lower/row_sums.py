@@ -16,7 +16,7 @@ import numpy as np
 from gnnjit import _compat
 from gnnjit.lower import cpu
 from gnnjit.lower.choose import preferred
-from gnnjit.lower.find_row_sums import Edges, Finder, RowSum
+from gnnjit.lower.find_row_sums import Edges, Finder, RowSum, product_of
 from gnnjit.lower.row_results import Neighbours, RowProduct, RowResult, Source, TallResult
 from gnnjit.lower.vertex_matmul import LEAST
 
@@ -60,8 +60,7 @@ class _Evaluation:
         elif number in found.groups:
             group = found.groups[number]
             self.done.update(group)
-            pairs = {i: tuple(self.jaxpr.eqns[i].invars) for i in group}
-            self._together({i: RowSum(products=[pair]) for i, pair in pairs.items()})
+            self._together({i: RowSum([product_of(self.jaxpr.eqns[i])]) for i in group})
         else:
             outs = _compat.bound(eqn, [self._read(v) for v in eqn.invars])
             self.env.update(zip(eqn.outvars, outs, strict=True))
@@ -89,7 +88,7 @@ class _Evaluation:
 def _factors(total: RowSum) -> list[Any]:
     """What edges divide by. They multiply by its inverse, which is a number where the divisor is
     between 1e-38 and 1e38, as degrees are."""
-    edges = (x for x, _ in total.products if isinstance(x, Edges))
+    edges = (p.x for p in total.products if isinstance(p.x, Edges))
     return [x.factor for x in edges if x.factor is not None]
 
 
@@ -103,8 +102,8 @@ class _Plan:
         return RowResult(
             columns,
             tuple(
-                RowProduct(self.source(x), self.number[w], w.aval.shape[0])
-                for x, w in total.products
+                RowProduct(self.source(p.x), self.number[p.w], p.inner, p.turned)
+                for p in total.products
             ),
             tuple((self.number[y], self.of(d)) for y, d in total.addends),
             tuple(self.number[b] for b in total.biases),

@@ -1,6 +1,6 @@
 """A matrix applied to every element of a space, with a gradient that is quick on a CPU.
 
-    rows_p:  x [N, F], w [F, G]  ->  x @ w
+    rows_p:  x [N, F], w [F, G]  ->  x @ w; `turned`: w is [G, F], and the result x @ w.T
     tall_p:  a [N, F], b [N, G]  ->  a.T @ b, the gradient of w
 
 Each is bilinear and its transposes are the other one or itself, so derivatives of every order stay
@@ -59,9 +59,8 @@ def apply(eqn: Equation, args: Sequence[Any], place: Place = None) -> jax.Array 
     if len(vector.shape) != 1 or len(matrix.shape) not in (1, 2):
         return None
     if len(matrix.shape) == 1:
-        return rows_p.bind(args[1 - at], args[at][:, None], **how)[:, 0]
-    w = args[at] if axis == 0 else args[at].T
-    return rows_p.bind(args[1 - at], w, **how)
+        return rows_p.bind(args[1 - at], args[at][:, None], turned=False, **how)[:, 0]
+    return rows_p.bind(args[1 - at], args[at], turned=axis == 1, **how)
 
 
 def _per_head(eqn: Equation, x: Any, matrix: Any, at: int, how: dict[str, Any]) -> jax.Array | None:
@@ -73,7 +72,7 @@ def _per_head(eqn: Equation, x: Any, matrix: Any, at: int, how: dict[str, Any]) 
     if not plain or matrix.ndim != 3 or x.ndim != 3 or x.shape[1] > MOST_HEADS:
         return None
     w = jnp.transpose(matrix, (head, axis, 3 - head - axis))
-    heads = [rows_p.bind(x[:, h], w[h], **how) for h in range(x.shape[1])]
+    heads = [rows_p.bind(x[:, h], w[h], turned=False, **how) for h in range(x.shape[1])]
     return jnp.stack(heads, axis=1)
 
 
@@ -88,17 +87,17 @@ def _is_plain(eqn: Equation) -> bool:
     return usual and one and real and all(a.dtype == dtype for a in eqn.inputs)
 
 
-def _dot(axis: int, a: Any, b: Any, *, precision: Any) -> jax.Array:
-    return lax.dot_general(a, b, (((axis,), (0,)), ((), ())), precision)
+def _dot(axes: tuple[int, int], a: Any, b: Any, *, precision: Any) -> jax.Array:
+    return lax.dot_general(a, b, ((axes[:1], axes[1:]), ((), ())), precision)
 
 
 def _tall(a: Any, b: Any, *, place: Place, precision: Any, platform: str) -> jax.Array:
     if place is None:
         off = platform != "cpu" or cpu.why_no_product(a.shape[1], b.shape[1], a.dtype)
-        return _dot(0, a, b, precision=precision) if off else cpu.product(a, b)
+        return _dot((0, 0), a, b, precision=precision) if off else cpu.product(a, b)
     mesh, axis, features = place
     if features is not None:  # XLA knows how its own product is cut both ways
-        return _dot(0, a, b, precision=precision)
+        return _dot((0, 0), a, b, precision=precision)
 
     def on_each(a: Any, b: Any) -> jax.Array:
         mine = _tall(a, b, place=None, precision=precision, platform=platform)
@@ -109,17 +108,20 @@ def _tall(a: Any, b: Any, *, place: Place, precision: Any, platform: str) -> jax
     return jax.shard_map(on_each, mesh=mesh, check_vma=False, **specs)(a, b)
 
 
-def _rows(x: Any, w: Any, *, place: Place, precision: Any, platform: str) -> jax.Array:
-    (rows, inner), columns = x.shape, w.shape[1]
+def _rows(
+    x: Any, w: Any, *, turned: bool, place: Place, precision: Any, platform: str
+) -> jax.Array:
+    (rows, inner), columns = x.shape, w.shape[0 if turned else 1]
     large = rows * inner * columns >= LEAST and place is None
     if large and platform == "cpu" and not cpu.why_no_row_sums(x.dtype):
-        return cpu.row_sums([x, w], rows, [RowResult(columns, (RowProduct(0, 1, inner),))])[0]
-    return _dot(1, x, w, precision=precision)
+        product = RowProduct(0, 1, inner, turned)
+        return cpu.row_sums([x, w], rows, [RowResult(columns, (product,))])[0]
+    return _dot((1, int(turned)), x, w, precision=precision)
 
 
 @rows_p.def_abstract_eval
-def _rows_shape(x: Any, w: Any, **how: Any) -> Any:
-    return _compat.result_aval((x, w), (x.shape[0], w.shape[1]), x.dtype)
+def _rows_shape(x: Any, w: Any, *, turned: bool, **how: Any) -> Any:
+    return _compat.result_aval((x, w), (x.shape[0], w.shape[0 if turned else 1]), x.dtype)
 
 
 @tall_p.def_abstract_eval
@@ -129,21 +131,23 @@ def _tall_shape(a: Any, b: Any, **how: Any) -> Any:
 
 ad.defbilinear(
     rows_p,
-    lambda ct, x, w, **how: rows_p.bind(ct, w.T, **how),
-    lambda ct, x, w, **how: tall_p.bind(x, ct, **how),
+    lambda ct, x, w, *, turned, **how: rows_p.bind(ct, w, turned=not turned, **how),
+    lambda ct, x, w, *, turned, **how: tall_p.bind(*((ct, x) if turned else (x, ct)), **how),
 )
 ad.defbilinear(
     tall_p,
-    lambda ct, a, b, **how: rows_p.bind(b, ct.T, **how),
-    lambda ct, a, b, **how: rows_p.bind(a, ct, **how),
+    lambda ct, a, b, **how: rows_p.bind(b, ct, turned=True, **how),
+    lambda ct, a, b, **how: rows_p.bind(a, ct, turned=False, **how),
 )
 
 
 def _register(primitive: Any) -> None:
     def batch(
-        args: Sequence[Any], dims: Sequence[Any], *, place: Place, precision: Any
-    ) -> tuple[Any, int]:
-        dot = functools.partial(_dot, 1 if primitive is rows_p else 0, precision=precision)
+        args: Sequence[Any], dims: Sequence[Any], *, place: Place, precision: Any,
+        turned: bool = False,
+    ) -> tuple[Any, int]:  # fmt: skip
+        axes = (1, int(turned)) if primitive is rows_p else (0, 0)
+        dot = functools.partial(_dot, axes, precision=precision)
         return jax.vmap(dot, in_axes=tuple(dims))(*args), 0
 
     batching.primitive_batchers[primitive] = batch

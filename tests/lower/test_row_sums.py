@@ -22,7 +22,8 @@ unavailable = cpu.why_no_row_sums(np.dtype(np.float32))
 pytestmark = pytest.mark.skipif(bool(unavailable), reason="; ".join(unavailable) or "available")
 
 N, F = 30, 16
-rows = functools.partial(rows_p.bind, place=None, precision=None)
+rows = functools.partial(rows_p.bind, turned=False, place=None, precision=None)
+turned = functools.partial(rows_p.bind, turned=True, place=None, precision=None)
 tall = functools.partial(tall_p.bind, place=None, precision=None)
 x, y, z = jax.random.normal(jax.random.key(0), (3, N, F))
 w, u, t = jax.random.normal(jax.random.key(1), (3, F, F))
@@ -60,6 +61,21 @@ def test_a_sum_is_one_kernel():
         return own + rows(y, u) + z / d[:, None] + x
 
     assert run(f, x, y, w, u) == (1, {})
+
+
+def test_matrices_may_be_turned():
+    def f(x: Any, y: Any, w: Any, u: Any) -> Any:
+        return turned(x, w) + turned(y, u) + rows(y, w) + z
+
+    assert run(f, x, y, w, u) == (1, {})
+
+
+def test_sums_over_edges_may_be_turned():
+    def f(x: Any, w: Any) -> Any:
+        return turned(neighbours(x), w) + neighbours(turned(x, w)) + z
+
+    count, left = run(f, x, w)
+    assert (count, left) == (1, {})
 
 
 def test_other_shapes_are_looked_through():

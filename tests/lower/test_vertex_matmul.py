@@ -14,6 +14,7 @@ from jax.test_util import check_grads
 
 import gnnjit
 from gnnjit.lower import cpu, vertex_matmul
+from gnnjit.lower.cpu import products
 
 SIZES = [(0, 3, 5), (1, 1, 1), (300, 64, 64), (5000, 33, 20), (9001, 7, 130), (2000, 300, 5)]
 SIZES += [(75, 128, 40), (2500, 256, 128), (300, 512, 256)]  # of whose lines some collide
@@ -26,9 +27,15 @@ def draw(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Any:
 
 
 def bound(primitive: str) -> Any:
-    return functools.partial(
-        getattr(vertex_matmul, f"{primitive}_p").bind, place=None, precision=None
-    )
+    if primitive == "tall":
+        return functools.partial(vertex_matmul.tall_p.bind, place=None, precision=None)
+    how = {"turned": primitive == "turned", "place": None, "precision": None}
+    return functools.partial(vertex_matmul.rows_p.bind, **how)
+
+
+def right(primitive: str, n: int, f: int, g: int) -> tuple[int, int]:
+    """The shape of what an array `[n, f]` is multiplied with."""
+    return {"rows": (f, g), "turned": (g, f), "tall": (n, g)}[primitive]
 
 
 @needs_kernels
@@ -56,6 +63,20 @@ def test_many_rows_are_multiplied_by_a_kernel(size, dtype):
         assert ("gnnjit_cpu" in compiled.as_text()) == large
         found = np.asarray(compiled.compile()(x, w))
     np.testing.assert_allclose(found, x @ w, rtol=1e-4, atol=1e-4)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=str)
+@pytest.mark.parametrize("size", [(4096, 32, 32), (5001, 33, 40), (1301, 70, 130)], ids=str)
+def test_a_kernel_of_many_rows_turns_the_matrix(size, dtype):
+    rows, inner, columns = size
+    with jax.enable_x64(dtype == np.float64):
+        x, w = draw(rows, inner, dtype=dtype), draw(columns, inner, seed=1, dtype=dtype)
+        lowered = jax.jit(bound("turned")).lower(x, w)
+        assert "gnnjit_cpu" in lowered.as_text()
+        assert ("transpose" in lowered.as_text()) == (rows < products.MANY)
+        found = np.asarray(lowered.compile()(x, w))
+    np.testing.assert_allclose(found, x @ w.T, rtol=1e-4, atol=1e-4)
 
 
 @needs_kernels
@@ -89,27 +110,27 @@ def test_product_says_why_not(left, right, dtype, reason):
     assert reason in found
 
 
-@pytest.mark.parametrize("primitive", ["rows", "tall"])
+@pytest.mark.parametrize("primitive", ["rows", "turned", "tall"])
 def test_derivatives(primitive):
     """Each is the other's transpose, so that the second order has been everywhere."""
     n, f, g = 6, 3, 4
     p = bound(primitive)
-    args = (draw(n, f), draw(f, g, seed=1) if primitive == "rows" else draw(n, g, seed=1))
+    args = (draw(n, f), draw(*right(primitive, n, f, g), seed=1))
     check_grads(lambda a, b: jnp.sin(p(a, b)), args, order=2, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("dims", [d for d in itertools.product((None, 0, 1, 2), repeat=2) if any(
     x is not None for x in d)], ids=str)  # fmt: skip
-@pytest.mark.parametrize("primitive", ["rows", "tall"])
+@pytest.mark.parametrize("primitive", ["rows", "turned", "tall"])
 def test_batches(primitive, dims):
     p = bound(primitive)
-    shapes = ((6, 3), (3, 4)) if primitive == "rows" else ((6, 3), (6, 4))
+    shapes = ((6, 3), right(primitive, 6, 3, 4))
     args = [
         draw(*s) if d is None else np.moveaxis(draw(2, *s), 0, d)
         for s, d in zip(shapes, dims, strict=True)
     ]
-    plain = jnp.matmul if primitive == "rows" else lambda a, b: a.T @ b
-    got, want = (jax.vmap(f, in_axes=dims)(*args) for f in (p, plain))
+    plain = {"rows": jnp.matmul, "turned": lambda a, b: a @ b.T, "tall": lambda a, b: a.T @ b}
+    got, want = (jax.vmap(f, in_axes=dims)(*args) for f in (p, plain[primitive]))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 

@@ -44,7 +44,7 @@ class Handler(FeatureBlocks):
         self.emit_finish()
         if None in self.spec.reductions:
             self.emit_padding()
-        if self.spec.packed:
+        if self.packed_bytes():
             self.emit_packing()
         if self.spec.outer_block:
             self.emit_copy_block()
@@ -124,6 +124,10 @@ class Handler(FeatureBlocks):
                     m.call("memset", PTR, [m.offset(output, edge, size), I32(0), I64(size)])
         b.ret_void()
 
+    def packed_bytes(self) -> int:
+        """Of shared matrices in another order."""
+        return sum(-(-m.bytes // 64) * 64 for _, m in self.spec.packed.values())
+
     def emit_packing(self) -> None:
         """Copy shared matrices into the order in which loops read them, once a call."""
         self.begin("packing")
@@ -164,7 +168,7 @@ class Handler(FeatureBlocks):
             Fact.PADDED: int(None in spec.reductions),
             Fact.SOURCES: given + spec.copied[0][0] if spec.copied else -1,
             Fact.HEAD: -(-8 * (Word.POINTERS + spec.arrays + blocks) // 64) * 64,
-            Fact.PACKED: sum(-(-m.bytes // 64) * 64 for _, m in spec.packed.values()),
+            Fact.PACKED: self.packed_bytes(),
             Fact.RECORD: self.record,
             Fact.PIECE: self.piece,
             Fact.THREADS: config.threads,

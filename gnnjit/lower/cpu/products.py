@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from gnnjit.lower.cpu.kernel import HAVE_LLVM, default_config, made, unavailable
-from gnnjit.lower.row_results import RowResult, TallResult
+from gnnjit.lower.row_results import RowProduct, RowResult, TallResult
 
 if HAVE_LLVM:
     from gnnjit.lower.cpu import compile as compiler
@@ -21,6 +21,10 @@ if HAVE_LLVM:
 MAX_PRODUCT = 1 << 17
 """Entries of a product of two tall arrays at most: each task has a copy of them. (512 x 256 takes
 0.8 of XLA's time, 512 x 512 as long.)"""
+
+MANY = 1 << 12
+"""Rows from which on a kernel turns matrices itself: with one thread, in less than 2 % of the time
+of the product. XLA takes 6 ms to compile code that does."""
 
 
 def why_no_product(left: int, right: int, dtype: Any) -> list[str]:
@@ -60,10 +64,30 @@ def row_sums(
     """The results, `[num_rows, columns]` each, and after them the tall ones, of one pass over rows.
     Their parts are among the operands, of which the first has the dtype of all results."""
     dtype = np.dtype(operands[0].dtype)
+    if num_rows < MANY:
+        operands, results = _turned(operands, results)
     sums = row_products.RowSums(len(operands), dtype, tuple(results), tuple(talls))
     shapes = [(num_rows, r.columns) for r in results] + [t.shape for t in talls]
     structs = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
     return list(jax.ffi.ffi_call(_rows_target(sums, default_config()), structs)(*operands))
+
+
+def _turned(
+    operands: Sequence[jax.Array], results: Sequence[RowResult]
+) -> tuple[list[jax.Array], list[RowResult]]:
+    """The same with matrices as products read them."""
+    operands, places = list(operands), {}
+    for k in {p.w: None for r in results for p in r.products if p.turned}:
+        places[k] = len(operands)
+        operands.append(operands[k].T)
+
+    def of(product: RowProduct) -> RowProduct:
+        if not product.turned:
+            return product
+        return dataclasses.replace(product, w=places[product.w], turned=False)
+
+    new = [dataclasses.replace(r, products=tuple(map(of, r.products))) for r in results]
+    return operands, new
 
 
 @functools.cache

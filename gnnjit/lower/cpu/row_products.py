@@ -25,6 +25,7 @@ from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.ffi_handler import Handler
 from gnnjit.lower.cpu.index_rules import combiner
 from gnnjit.lower.cpu.job import Word
+from gnnjit.lower.cpu.matvec import SharedMatrix, pack
 from gnnjit.lower.cpu.outer_products import Products
 from gnnjit.lower.cpu.simd import I64, PTR, Vec, register_type
 from gnnjit.lower.cpu.spec import INT32, CodeConfig, Spec
@@ -68,6 +69,12 @@ class RowSums:
         return Spec(body, reductions, Space.DST, INT32, config)
 
     @property
+    def turned(self) -> dict[int, tuple[int, int]]:
+        """The operands that are matrices to be turned, and their shapes."""
+        pairs = ((p, r.columns) for r in self.results for p in r.products)
+        return {p.w: (columns, p.inner) for p, columns in pairs if p.turned}
+
+    @property
     def gathered(self) -> dict[Neighbours, int]:
         """The rows that are sums over edges, and their widths."""
         found = {p.x: p.inner for r in self.results for p in r.products}
@@ -82,6 +89,23 @@ class RowProducts(Handler):
         super().__init__(spec, module)
         self.sums, self.dtype = sums, sums.dtype
         self.block = 24 if spec.config.lanes_bytes == 64 else 12
+        self.turned: dict[int, tuple[int, SharedMatrix]] = {}
+        at = 0
+        for k, shape in sums.turned.items():
+            matrix = SharedMatrix(Value(shape, sums.dtype, Space.SHARED), (1, 0), sums.dtype)
+            self.turned[k] = at, matrix
+            at += -(-matrix.bytes // 64) * 64
+        self._turned_bytes = at
+
+    def packed_bytes(self) -> int:
+        return self._turned_bytes
+
+    def emit_packing(self) -> None:
+        """Turn matrices, once a call."""
+        self.begin("packing")
+        for k, (at, matrix) in self.turned.items():
+            pack(self.m, matrix, self.operand(k), self.m.offset(self.copies, at, 1))
+        self.b.ret_void()
 
     def facts(self) -> dict[Fact, int | ir.Constant]:
         count = self.sums.count
@@ -206,7 +230,10 @@ class RowProducts(Handler):
     ) -> None:  # fmt: skip
         """Add the product of some rows to their sums."""
         m, item = self.m, self.dtype.itemsize
-        strip = m.offset(self.operand(product.w), column, item)
+        matrix = self.operand(product.w)
+        if product.turned:
+            matrix = m.offset(self.copies, self.turned[product.w][0], 1)
+        strip = m.offset(matrix, column, item)
         with m.loop(I64(0), I64(product.inner)) as k:
             right = m.load(m.offset(strip, k, columns * item), self.dtype, np.arange(like.size))
             for row, place in zip(rows, sums, strict=True):

@@ -64,6 +64,18 @@ def edges() -> tuple[int, int, np.ndarray, np.ndarray]:
     return sources, rows, src, dst
 
 
+@pytest.mark.parametrize("rows", [200, 5000])
+def test_matrices_that_are_turned(rows):
+    """By XLA, or by the kernel; one of them is read both ways."""
+    x, y, w, u = draw(np.float32, (rows, F), (rows, G), (G, F), (G, G))
+    both = (RowProduct(0, 2, F, True), RowProduct(1, 3, G), RowProduct(1, 3, G, True))
+    results = [RowResult(G, both), RowResult(F, (RowProduct(1, 2, G),))]
+    got = jax.jit(lambda *xs: cpu.row_sums(xs, rows, results))(x, y, w, u)
+    x, y, w, u = (a.astype(np.float64) for a in (x, y, w, u))
+    close(got[0], (x @ w.T + y @ u + y @ u.T).astype(np.float32))
+    close(got[1], (y @ w).astype(np.float32))
+
+
 @pytest.mark.parametrize("index", ["int32", "int64"])
 @pytest.mark.parametrize("scaled", [False, True])
 def test_rows_that_are_sums_over_edges(scaled, index):
