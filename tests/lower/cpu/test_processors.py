@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 
@@ -60,13 +61,18 @@ def text_of(dimensions: int, widths: list[int], lanes_bytes: int) -> str:
     return found
 
 
-@pytest.mark.parametrize("processor", PROCESSORS)
-def test_networks_of_few_features_compile(processor):
-    texts = [
-        text_of(dimensions, widths, PROCESSORS[processor])
+@functools.cache
+def texts_of(lanes_bytes: int) -> list[str]:
+    return [
+        text_of(dimensions, widths, lanes_bytes)
         for dimensions in (1, 3, 7)
         for widths in ([8, 8, 8], [4, 8, 8], [16, 16], [8, 4])
     ]
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_networks_of_few_features_compile(processor):
+    texts = texts_of(PROCESSORS[processor])
     command = [sys.executable, "-c", COMPILE, processor]
     done = subprocess.run(command, input="\n".join(texts), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
