@@ -31,8 +31,8 @@ from gnnjit.lower.vertex_matmul import LEAST
 from gnnjit.sharding.sharded_graph import AnyGraph
 
 NARROW = 16
-"""Features, read or made, with fewer of which a product is no reason for a network: GAT's scores,
-128 features to one of each of 4 heads, took 1.3 times as long as a network with what they read."""
+"""A product that reads or makes fewer features is no reason for a network. GAT, whose scores are a
+product of 128 features with 4 columns, took 1.3 times as long with networks as without."""
 
 
 def with_networks(program: Program, graph: AnyGraph) -> Program:

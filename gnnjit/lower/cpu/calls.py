@@ -1,4 +1,4 @@
-"""What a kernel says of its calls: a table of numbers, so that one function makes the jobs of all
+"""A kernel's table of facts, and the function that makes a job of a call by it: one for all
 kernels."""
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Fact(enum.IntEnum):
     GIVEN = 3
     """Arguments that are of the structure, the first ones."""
     INDEX_ARRAYS = 4
-    """Those of a job: where fewer are given the last of them, else the first argument, is again."""
+    """Those of a job. For those that are not given stands the last one that is, or where none is,
+    the first argument."""
     ARGUMENTS = 5
     RESULTS = 6
     BLOCKS = 7
@@ -78,9 +79,9 @@ def table(
 class Calls(Frame, JobReader):
     """Emits `call(frame, facts)`, for `support`."""
 
-    def emit_call(self, function: ir.Function, run: ir.Function) -> None:
+    def emit_call(self, frame: ir.Value, facts: ir.Value, run: ir.Function) -> None:
         """What an entry point does: it answers, or makes a job and runs it."""
-        self.frame, self.facts = function.args
+        self.frame, self.facts = frame, facts
         b, m = self.b, self.m
         self.answer(self.frame, b.ret_void)
         rows, slots = self._rows_and_slots()

@@ -47,9 +47,8 @@ def machine_of(cpu: str, features: str = "") -> llvm.TargetMachine:
 
 
 _X86_WITHOUT = ("-fast-variable-crosslane-shuffle",)
-"""What LLVM believes of Intel's processors and not of AMD's. Where it does, LLVM 22's search for
-one shuffle in place of several ends the process, with an assertion, in some networks of 4 to 16
-features with AVX-512."""
+"""A flag that LLVM sets for Intel's processors, not for AMD's. With it and AVX-512, LLVM 22 ends
+the process with an assertion in some networks of 4 to 16 features."""
 
 
 def emit(

@@ -1,10 +1,10 @@
 """The second stage and XLA's entry point of a kernel.
 
-The entry point cuts the work into tasks and runs them with the help of XLA's own thread pool
-(`support`). Helpers that start late find no task left; nobody ever waits for a helper that has not
-started, so a busy pool delays nothing and cannot deadlock: unless the caller may leave long work to
-the pool (`kernel.left_to_pool`). The job is counted by reference because a helper may look at it
-after the call has returned.
+The entry point hands the kernel's facts (`calls.Fact`) to `support`, which cuts the work into tasks
+and runs them with the help of XLA's own thread pool. Helpers that start late find no task left;
+nobody ever waits for a helper that has not started, so a busy pool delays nothing and cannot
+deadlock: unless the caller may leave long work to the pool (`kernel.left_to_pool`). The job is
+counted by reference because a helper may look at it after the call has returned.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.feature_blocks import FeatureBlocks
 from gnnjit.lower.cpu.frame import NULL
 from gnnjit.lower.cpu.job import Word
-from gnnjit.lower.cpu.matvec import pack
+from gnnjit.lower.cpu.matvec import SharedMatrix, pack
 from gnnjit.lower.cpu.simd import I32, I64, PTR
 
 PARALLEL_WORK = 1 << 16
@@ -44,7 +44,7 @@ class Handler(FeatureBlocks):
         self.emit_finish()
         if None in self.spec.reductions:
             self.emit_padding()
-        if self.packed_bytes():
+        if self.packed():
             self.emit_packing()
         if self.spec.outer_block:
             self.emit_copy_block()
@@ -124,16 +124,17 @@ class Handler(FeatureBlocks):
                     m.call("memset", PTR, [m.offset(output, edge, size), I32(0), I64(size)])
         b.ret_void()
 
-    def packed_bytes(self) -> int:
-        """Of shared matrices in another order."""
-        return sum(-(-m.bytes // 64) * 64 for _, m in self.spec.packed.values())
+    def packed(self) -> list[tuple[int, int, SharedMatrix]]:
+        """Matrices that are copied into another order: the operand of each, and where its copy lies
+        (bytes)."""
+        inputs = self.spec.body.inputs
+        return [(inputs.index(m.value), at, m) for at, m in self.spec.packed.values()]
 
     def emit_packing(self) -> None:
         """Copy shared matrices into the order in which loops read them, once a call."""
         self.begin("packing")
-        for at, matrix in self.spec.packed.values():
-            source = self.operand(self.spec.body.inputs.index(matrix.value))
-            pack(self.m, matrix, source, self.m.offset(self.copies, at, 1))
+        for k, at, matrix in self.packed():
+            pack(self.m, matrix, self.operand(k), self.m.offset(self.copies, at, 1))
         self.b.ret_void()
 
     # -- sharing the work -------------------------------------------------------------------
@@ -168,7 +169,7 @@ class Handler(FeatureBlocks):
             Fact.PADDED: int(None in spec.reductions),
             Fact.SOURCES: given + spec.copied[0][0] if spec.copied else -1,
             Fact.HEAD: -(-8 * (Word.POINTERS + spec.arrays + blocks) // 64) * 64,
-            Fact.PACKED: self.packed_bytes(),
+            Fact.PACKED: sum(matrix.room for *_, matrix in self.packed()),
             Fact.RECORD: self.record,
             Fact.PIECE: self.piece,
             Fact.THREADS: config.threads,

@@ -25,16 +25,12 @@ class Frame:
     def begin_entry(self, name: str, lanes: int, *more: ir.Type) -> ir.Value:
         """Start a function of a frame (and `more`); what follows runs at the stage of execution.
         Returns the frame."""
-        frame = self.open_entry(name, lanes, *more)
-        self.answer(frame, lambda: self.b.ret(NULL))
-        return frame
-
-    def open_entry(self, name: str, lanes: int, *more: ir.Type) -> ir.Value:
-        """As `begin_entry`; what follows runs at every stage, and answers for itself."""
         function = ir.Function(self.module, ir.FunctionType(PTR, [PTR, *more]), name)
         self.m = Emitter(self.module, ir.IRBuilder(function.append_basic_block()), lanes)
         self.b = self.m.b
-        return function.args[0]
+        frame = function.args[0]
+        self.answer(frame, lambda: self.b.ret(NULL))
+        return frame
 
     def answer(self, frame: ir.Value, leave: Callable[[], Any]) -> None:
         """Answer a question about the kernel; `leave` where the call does not run it."""

@@ -46,6 +46,11 @@ class SharedMatrix:
     def bytes(self) -> int:
         return self.value.size * self.dtype.itemsize
 
+    @property
+    def room(self) -> int:
+        """Bytes of a copy, in whole cache lines."""
+        return -(-self.bytes // 64) * 64
+
     @functools.cached_property
     def lies_so(self) -> bool:
         """Whether the array is so in memory as it is given."""

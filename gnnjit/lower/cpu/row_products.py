@@ -25,7 +25,7 @@ from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.ffi_handler import Handler
 from gnnjit.lower.cpu.index_rules import combiner
 from gnnjit.lower.cpu.job import Word
-from gnnjit.lower.cpu.matvec import SharedMatrix, pack
+from gnnjit.lower.cpu.matvec import SharedMatrix
 from gnnjit.lower.cpu.outer_products import Products
 from gnnjit.lower.cpu.simd import I64, PTR, Vec, register_type
 from gnnjit.lower.cpu.spec import INT32, CodeConfig, Spec
@@ -94,18 +94,10 @@ class RowProducts(Handler):
         for k, shape in sums.turned.items():
             matrix = SharedMatrix(Value(shape, sums.dtype, Space.SHARED), (1, 0), sums.dtype)
             self.turned[k] = at, matrix
-            at += -(-matrix.bytes // 64) * 64
-        self._turned_bytes = at
+            at += matrix.room
 
-    def packed_bytes(self) -> int:
-        return self._turned_bytes
-
-    def emit_packing(self) -> None:
-        """Turn matrices, once a call."""
-        self.begin("packing")
-        for k, (at, matrix) in self.turned.items():
-            pack(self.m, matrix, self.operand(k), self.m.offset(self.copies, at, 1))
-        self.b.ret_void()
+    def packed(self) -> list[tuple[int, int, SharedMatrix]]:
+        return [(k, at, matrix) for k, (at, matrix) in self.turned.items()]
 
     def facts(self) -> dict[Fact, int | ir.Constant]:
         count = self.sums.count

@@ -260,7 +260,7 @@ class Spec:
             key = (m.matrix.value, m.matrix.axes, m.matrix.dtype)
             if not m.matrix.lies_so and key not in out:
                 out[key] = at, m.matrix
-                at += -(-m.matrix.bytes // 64) * 64
+                at += m.matrix.room
         return out
 
     @functools.cached_property

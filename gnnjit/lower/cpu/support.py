@@ -304,9 +304,8 @@ class Support(Calls, RowRanges):
         b.ret_void()
 
     def _emit_call(self) -> None:
-        self._begin("call", VOID, PTR, PTR)
-        function, run = (self.module.get_global(PREFIX + name) for name in ("call", "run"))
-        self.emit_call(function, run)
+        frame, facts = self._begin("call", VOID, PTR, PTR)
+        self.emit_call(frame, facts, self.module.get_global(PREFIX + "run"))
 
     def _wait(self, tasks: ir.Value) -> None:
         """Until the tasks that helpers have taken are done."""
