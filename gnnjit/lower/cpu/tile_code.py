@@ -180,7 +180,8 @@ class TiledEdges(GrowingSums):
     # -- values -----------------------------------------------------------------------------
 
     def _loops(self) -> VectorLoops:
-        return VectorLoops(self.m, self.env, self._equation)
+        apart = {*self.spec.matvecs, *self.spec.reads}
+        return VectorLoops(self.m, self.env, self._equation, apart)
 
     def _input(self, position: int, value: Value, at: ir.Value) -> Vec | Stored:
         """An input of an element: loaded at once where it is small."""

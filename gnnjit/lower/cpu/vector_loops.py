@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import numpy as np
 from llvmlite import ir
@@ -56,10 +56,17 @@ class VectorLoops:
 
     env: the values that are known; those that are made are added.
     written_out: the code of an equation that no loop takes; it reads `env`.
+    apart: equations with what is shared, which they read where it lies: it is not in `env`.
     """
 
-    def __init__(self, m: Emitter, env: Env, written_out: Callable[[Equation], list[Vec]]):
-        self.m, self.env, self.written_out = m, env, written_out
+    def __init__(
+        self,
+        m: Emitter,
+        env: Env,
+        written_out: Callable[[Equation], list[Vec]],
+        apart: Container[Equation] = (),
+    ):
+        self.m, self.env, self.written_out, self.apart = m, env, written_out, apart
 
     def run(
         self, equations: Sequence[Equation], kept: Iterable[Atom] = (), sinks: Sequence[Sink] = ()
@@ -148,7 +155,7 @@ class VectorLoops:
         if views is not None:
             self.env.update(zip(eqn.outputs, views, strict=True))
             return
-        kinds = (EdgeProduct, EdgeRows, Joined)
+        kinds = () if eqn in self.apart else (EdgeProduct, EdgeRows, Joined)
         looped = next(filter(None, (kind.of(eqn, self.m.lanes) for kind in kinds)), None)
         if looped is not None:
             self.env[eqn.outputs[0]] = looped.emit(self.m, self._operand)

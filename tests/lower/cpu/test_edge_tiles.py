@@ -85,6 +85,21 @@ def test_other_widths(f):
     check(body, reductions(DST), case, [a / 4 for a in data(case, body)], tol=2e-3)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("f", [36, 96])
+def test_products_of_rows_beside_those_of_edges(f, axis):
+    """A matrix that only rows are multiplied with, as it lies or turned."""
+
+    def beside(own, other, edge, first, second, bias):
+        of_row = jax.lax.dot_general(jnp.tanh(own + bias), second, (((0,), (axis,)), ((), ())))
+        message = jax.nn.relu(other + edge @ first)
+        return of_row * message, message + of_row, edge[:5] * of_row[0]
+
+    body, case = trace(beside, *inputs(f=f, g=33)), graph()
+    assert spec_of(body, reductions(DST)[:3]).tiling is not None
+    check(body, reductions(DST)[:3], case, [a / 4 for a in data(case, body)], tol=2e-3)
+
+
 def normalized(own, other, edge, first, second, scale):
     """What a loop over vectors cannot take, between what it can: sums over features, parts of
     vectors, single scalars, masks, values that are spread, and those of other sizes."""
