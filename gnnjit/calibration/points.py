@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +16,19 @@ from gnnjit.cost.model import Work
 from gnnjit.cost.work import product_features, tall_features
 from gnnjit.lower.vertex_matmul import rows_p, tall_p
 
-MATRICES = ((2000, 16, 16), (2000, 256, 64), (20000, 8, 128), (20000, 128, 8), (20000, 128, 128))
-"""Rows, and both widths, of products measured alone."""
+LARGE = ((2000, 16, 16), (2000, 256, 64), (20000, 8, 128), (20000, 128, 8), (20000, 128, 128))
+SMALL = ((32, 16, 16), (30, 64, 64), (200, 20, 192), (1000, 16, 16))
+PRODUCTS = [(size, 1) for size in LARGE] + [(size, times) for size in SMALL for times in (1, 6)]
+"""Rows, and both widths, of products measured without a layer, and how many a program has: of small
+ones several, since all layers are large, and cannot tell what a product costs from what starting a
+program does."""
 
 
 def calibration_points(effort: Effort = USUAL, *, seed: int = 0) -> list[Point]:
     """The points in the order in which they are measured, drawn from `seed`. With less effort they
     are the first ones, where the layers are as large."""
     rng = np.random.default_rng(seed)
-    points = [_product(kind, size) for size in MATRICES for kind in ("matmul", "tall")]
+    points = [_products(kind, *p) for p in PRODUCTS for kind in ("matmul", "tall")]
     for _ in range(effort.layers):
         case = random_case(rng, effort.most_bytes)
         pick = int(rng.integers(1 << 30))
@@ -45,20 +50,26 @@ def _layer(case: Case, pick: int | None) -> Point:
     return Point(str(case), prepared)
 
 
-def _product(kind: str, size: tuple[int, int, int]) -> Point:
+def _products(kind: str, size: tuple[int, int, int], times: int) -> Point:
+    """So many products of a size in one program, which share a factor."""
     n, f, g = size
     machine = machine_of(platform_here())
     if kind == "matmul":
-        how = {"turned": False, "place": None, "precision": None}
-        fn, shapes = functools.partial(rows_p.bind, **how), ((n, f), (f, g))
+        how: dict[str, Any] = {"turned": False, "place": None, "precision": None}
+        fn, shape, others = functools.partial(rows_p.bind, **how), (n, f), (f, g)
         features = product_features(*size, moved=4.0 * n * (f + g), machine=machine)
     else:
-        fn, shapes = functools.partial(tall_p.bind, place=None, precision=None), ((n, f), (n, g))
+        how = {"place": None, "precision": None}
+        fn, shape, others = functools.partial(tall_p.bind, **how), (n, f), (n, g)
         features = tall_features(n, f * g, 1, moved=4.0 * n * (f + g), machine=machine)
-    work = Work.of(kind, **features) + Work.of("call", calls=1)
+    work = Work.of(kind, **features) * times + Work.of("call", calls=1)
+
+    def run(x: jax.Array, every: list[jax.Array]) -> list[jax.Array]:
+        return [fn(x, y) for y in every]
 
     def prepared() -> Prepared:
-        arrays = [jnp.ones(s, jnp.float32) for s in shapes]
-        return Prepared([work], lambda: [jax.jit(fn).lower(*arrays).compile()], arrays)
+        every = [jnp.full(others, k, jnp.float32) for k in range(times)]
+        arrays = jnp.ones(shape, jnp.float32), every
+        return Prepared([work], lambda: [jax.jit(run).lower(*arrays).compile()], arrays)
 
-    return Point(f"{kind} {size}", prepared)
+    return Point(f"{times} {kind} {size}", prepared)

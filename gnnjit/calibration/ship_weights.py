@@ -35,6 +35,7 @@ H200: dict[str, dict[str, float]] = {
         "functions": 1 / 1e11, "products": 1 / 1e12, "outer": 1 / 2e11,
         "lines": 1 / 8e10, "lines_64m": 1 / 6e10, "row_bytes": 1 / 4e12,
     },
+    "tiles": {"flops": 1 / 3e14},
     "chunks": {
         "count": 10 * LAUNCH, "bytes": 1 / 2e12, "scattered": 1 / 1e12, "functions": 1 / 5e11,
     },

@@ -16,6 +16,9 @@ from gnnjit.cost.temporaries import array_bytes, temporaries
 from gnnjit.ir.large_products import MATRIX
 from gnnjit.ir.space import Space
 
+WIDE = 4
+"""Vectors of a tile's product that are summed at a time."""
+
 _KERNELS = ("cpu", "cuda", "gpu")
 """The platforms that have traversal kernels."""
 
@@ -163,9 +166,11 @@ class _Counter:
         )
         scalars = sum(n.width == 1 and n.cost.rule != "view" for n in nodes.computed)
         summed = [n for n, into in outputs if into is Space.SHARED]
-        for n in {*nodes.computed, *summed} - of_tables:
-            if is_large_product(n):
-                self.product(edges, n.inner, n.width, moved=0.0)
+        large = [n for n in nodes.computed if is_large_product(n)]
+        if large:
+            self.add("tiles", functions=edges * functions)
+        for n in {*large, *filter(is_large_product, summed)} - of_tables:
+            self.tiles(n, summed=n in summed)
         for n in of_tables:
             self.row_of_table(n)
         alone = [n for n in nodes.computed if not is_large_product(n)]
@@ -188,16 +193,22 @@ class _Counter:
             **{f"lines_{c}m": edges * lines * _miss(table, c << 20) for c in CACHES},
         )  # fmt: skip
 
+    def tiles(self, node: EdgeNode, *, summed: bool) -> None:
+        """A product of tiles of edges with a matrix, or of their own, `summed` over all edges."""
+        edges, lanes = self.sketch.sizes.edges, self.machine.vector // node.itemsize
+        groups = 0 if summed else math.ceil(node.width / (WIDE * lanes))
+        flops = 2.0 * edges * node.inner * node.width
+        self.add("tiles", flops=flops, passes=edges * node.inner * groups)
+
     def row_of_table(self, node: EdgeNode) -> None:
         """What an edge adds to the row of a table that it picked. Edges are sorted by rows, so that
         outer products are summed as one product for each row."""
-        edges = self.sketch.sizes.edges
-        if not is_large_product(node):
-            vectors = math.ceil(node.bytes / self.machine.vector)
-            self.add("traversal", edges=edges, vectors=edges * vectors)
+        if is_large_product(node):
+            self.tiles(node, summed=True)
             return
-        columns = node.inputs[1].width
-        self.product(edges, max(1, node.width * node.inner // columns), columns, moved=0.0)
+        edges = self.sketch.sizes.edges
+        vectors = math.ceil(node.bytes / self.machine.vector)
+        self.add("traversal", edges=edges, vectors=edges * vectors)
 
     def chunks(self, t: SketchedTraversal, nodes: _Edges) -> None:
         edges = self.sketch.sizes.edges

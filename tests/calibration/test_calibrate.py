@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from gnnjit.calibration.points import calibration_points
+from gnnjit.calibration.points import PRODUCTS, calibration_points
 from gnnjit.cli import calibrate as command
 from gnnjit.cli import main
 from gnnjit.cli.calibrate import readable
@@ -183,7 +183,9 @@ def test_the_grid_runs_and_is_the_same_each_time():
     assert len(names) > len(quick)
     assert [p.name for p in quick] == names[: len(quick)]
     assert names != [p.name for p in calibration_points(seed=2)]
-    for point, again in zip(quick[9:12], points[9:12], strict=True):
+    products = 2 * len(PRODUCTS)
+    some = slice(products - 3, products + 2)
+    for point, again in zip(quick[some], points[some], strict=True):
         one, other = point.prepare(), again.prepare()
         assert one.works
         assert one.works == other.works

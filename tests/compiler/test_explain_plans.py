@@ -307,7 +307,7 @@ def test_what_was_measured_is_learned(stored, clock):
 
 
 def test_a_new_process_uses_what_was_learned(stored):
-    work = Work.of("traversal", edges=1e6)
+    work = Work.of("traversal", vectors=1e6)
     before = default_model("cpu").seconds(work)
     learn_points([(work, 2 * before)] * 50, "cpu")
     kept = stored()

@@ -23,6 +23,8 @@ from gnnjit.planner.programs import weighed
 from .traversals import arrays_of, traced_call
 
 N, E = 6, 20
+WIDE = machine_of("cpu").vector
+"""Columns that a product of a tile takes at a time: four vectors of float32."""
 RNG = np.random.default_rng(0)
 GRAPH = gnnjit.Graph.from_edges(*RNG.integers(0, N, (2, E)), num_nodes=N)
 
@@ -101,8 +103,25 @@ def test_products_on_tiles_of_edges() -> None:
     found = work(network, [(N, 8), (8, 128), (128, 96)])
     assert "chunks" not in found
     assert features(found, "traversal")["products"] == 0
-    on_vertices = 2 * N * 8 * 128  # `v` and `e.src` are one array
-    assert features(found, "matmul")["flops"] == on_vertices + 2 * E * 128 * 96
+    assert features(found, "matmul")["flops"] == 2 * N * 8 * 128  # `v` and `e.src` are one array
+    tiles = features(found, "tiles")
+    assert tiles["flops"] == 2 * E * 128 * 96
+    assert tiles["passes"] == E * 128 * -(-96 // WIDE)
+    assert tiles["functions"] == features(found, "traversal")["functions"] == 0
+
+
+def test_products_that_are_summed_over_the_edges_of_tiles() -> None:
+    layer = gnnjit.layer(lambda v, e, w: gnnjit.sum(jnp.tanh(jnp.tanh(e.src + v) @ w)))
+    found = work(layer, [(N, 128), (128, 96)], trained=True)
+    tiles = features(found, "tiles")
+    # Forward; then for each end of the edges again, and with the cotangent; once summed.
+    assert tiles["flops"] == (1 + 2 * 2 + 1) * 2 * E * 128 * 96
+    assert tiles["passes"] == E * (3 * 128 * -(-96 // WIDE) + 2 * 96 * -(-128 // WIDE))
+    assert tiles["functions"] == features(found, "traversal")["functions"] > 0
+
+
+def test_no_tiles_without_large_products() -> None:
+    assert "tiles" not in work(network, [(N, 8), (8, 4), (4, 3)], trained=True)
 
 
 def test_a_function_that_kernels_lack_goes_in_chunks() -> None:
@@ -159,6 +178,6 @@ def test_an_edge_adds_to_the_row_of_a_table_that_it_picked():
         return picked(graph, *arrays)
 
     few, many = (work(with_graph, [(N, 32), (n, 32, 32)], trained=True) for n in (2, 200))
-    assert features(few, "matmul")["flops"] == 3 * 2 * E * 32 * 32
-    for kind in ("matmul", "traversal"):
+    assert features(few, "tiles")["flops"] == 3 * 2 * E * 32 * 32
+    for kind in ("tiles", "traversal"):
         assert features(few, kind) == features(many, kind)

@@ -151,8 +151,8 @@ def weighed(v, e):
 @pytest.mark.parametrize(
     ("model", "moving", "stores"),
     [
-        (costs(matmul__flops=1), "all", True),
-        (costs(matmul__flops=1), None, False),
+        (costs(tiles__flops=1), "all", True),
+        (costs(tiles__flops=1), None, False),
         (costs(traversal__lines=1), "all", False),
     ],
     ids=["arithmetic", "inference", "memory"],
