@@ -1,7 +1,7 @@
 """Makes the weights that gnnjit ships (`gnnjit/cost/weights.json`).
 
     python gnnjit/calibration/ship_weights.py                  # after a change of cost/kinds.py
-    python gnnjit/calibration/ship_weights.py --layers 360     # "cpu" anew: idle, 15 minutes
+    python gnnjit/calibration/ship_weights.py --layers 360     # "cpu" anew: idle, 15 to 30 minutes
 
 "cpu" is fitted to random layers as by a thorough calibration, with another seed and more passes;
 "gpu" is derived from the rates of one H200 until one has been calibrated.

@@ -11,6 +11,9 @@ from jax.interpreters import partial_eval
 
 import gnnjit
 from gnnjit._compat import subjaxprs
+from gnnjit.cost.current import use
+from gnnjit.cost.kinds import INDEX, NAMES
+from gnnjit.cost.model import CostModel
 from gnnjit.ir.large_products import contracted
 from gnnjit.ir.program import Program
 from gnnjit.lower.application import aggregate_p
@@ -78,7 +81,10 @@ def test_nothing_is_written_for_the_first_derivative_alone():
 
 
 def test_a_budget_keeps_nothing_more():
-    with gnnjit.memory_budget("100 MiB"):
+    """Only what the plan stores, which is nothing where arithmetic costs nothing."""
+    prices = np.zeros(len(NAMES))
+    prices[INDEX["traversal", "lines"]] = 1
+    with gnnjit.memory_budget("100 MiB"), use(CostModel(prices)):
         assert count(jax.grad(loss_of_forces), FILTER) == 5
 
 
