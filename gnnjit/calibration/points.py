@@ -16,12 +16,12 @@ from gnnjit.cost.model import Work
 from gnnjit.cost.work import product_features, tall_features
 from gnnjit.lower.vertex_matmul import rows_p, tall_p
 
-LARGE = ((2000, 16, 16), (2000, 256, 64), (20000, 8, 128), (20000, 128, 8), (20000, 128, 128))
-SMALL = ((32, 16, 16), (30, 64, 64), (200, 20, 192), (1000, 16, 16))
-PRODUCTS = [(size, 1) for size in LARGE] + [(size, times) for size in SMALL for times in (1, 6)]
-"""Rows, and both widths, of products measured without a layer, and how many a program has: of small
-ones several, since all layers are large, and cannot tell what a product costs from what starting a
-program does."""
+_LARGE = ((2000, 16, 16), (2000, 256, 64), (20000, 8, 128), (20000, 128, 8), (20000, 128, 128))
+_SMALL = ((32, 16, 16), (30, 64, 64), (200, 20, 192), (1000, 16, 16))
+PRODUCTS = [(size, 1) for size in _LARGE] + [(size, times) for size in _SMALL for times in (1, 6)]
+"""Products that are measured without a layer: rows and both widths, and how many a program has. All
+layers are large. Small products, one and six in a program, tell what a product costs from what it
+costs to start a program."""
 
 
 def calibration_points(effort: Effort = USUAL, *, seed: int = 0) -> list[Point]:

@@ -31,7 +31,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 """Operation kind -> the names of its features.
 
 call: compiled programs started.
-matmul: products with a shared matrix, of vertices or chunks of edges: multiplications and
+matmul: products of vertices, or of chunks of edges, with a shared matrix: multiplications and
     additions, passes over the left operand and over its rows for groups of columns, bytes read and
     written, those of them that no cache holds.
 heads: products with a matrix for each head, beside the products of few heads: slices read and
@@ -41,9 +41,9 @@ elementwise, reduce, total: loops, sums within elements and over them, bytes rea
     parallel: loops that are divided among threads.
 traversal: fused kernels, edges, output rows, values of one number, vector instructions and
     functions on edges, cache lines read at random, and how many of them miss caches.
-tiles: of traversals that take edges in tiles, beside what is counted as `traversal`:
+tiles: what a traversal does in tiles of edges, beside what counts as `traversal`:
     multiplications and additions of products, passes over the left operand for groups of columns,
-    functions.
+    and functions.
 chunks: passes over chunks of edges, beside their products.
 memory: bytes asked of the system anew.
 """

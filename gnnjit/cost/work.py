@@ -17,7 +17,7 @@ from gnnjit.ir.large_products import MATRIX
 from gnnjit.ir.space import Space
 
 WIDE = 4
-"""Vectors of a tile's product that are summed at a time."""
+"""Vectors of a product's row that CPU kernels sum at a time, in tiles of edges."""
 
 _KERNELS = ("cpu", "cuda", "gpu")
 """The platforms that have traversal kernels."""
@@ -194,7 +194,8 @@ class _Counter:
         )  # fmt: skip
 
     def tiles(self, node: EdgeNode, *, summed: bool) -> None:
-        """A product of tiles of edges with a matrix, or of their own, `summed` over all edges."""
+        """One value of each edge times a matrix; if `summed`, the outer products of two values of
+        each edge, summed over all edges."""
         edges, lanes = self.sketch.sizes.edges, self.machine.vector // node.itemsize
         groups = 0 if summed else math.ceil(node.width / (WIDE * lanes))
         flops = 2.0 * edges * node.inner * node.width

@@ -81,7 +81,7 @@ def test_nothing_is_written_for_the_first_derivative_alone():
 
 
 def test_a_budget_keeps_nothing_more():
-    """Only what the plan stores, which is nothing where arithmetic costs nothing."""
+    """Than the plan does. Here it stores nothing: by its prices, arithmetic costs nothing."""
     prices = np.zeros(len(NAMES))
     prices[INDEX["traversal", "lines"]] = 1
     with gnnjit.memory_budget("100 MiB"), use(CostModel(prices)):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import gnnjit
+from gnnjit.cost import work as work_module
 from gnnjit.cost.kinds import KINDS
 from gnnjit.cost.machine import machine_of
 from gnnjit.cost.model import Work
@@ -118,6 +119,13 @@ def test_products_that_are_summed_over_the_edges_of_tiles() -> None:
     assert tiles["flops"] == (1 + 2 * 2 + 1) * 2 * E * 128 * 96
     assert tiles["passes"] == E * (3 * 128 * -(-96 // WIDE) + 2 * 96 * -(-128 // WIDE))
     assert tiles["functions"] == features(found, "traversal")["functions"] > 0
+
+
+def test_columns_are_grouped_as_in_kernels() -> None:
+    pytest.importorskip("llvmlite", reason="CPU kernels are generated with llvmlite")
+    from gnnjit.lower.cpu import tile_products
+
+    assert work_module.WIDE == tile_products.WIDE
 
 
 def test_no_tiles_without_large_products() -> None:
