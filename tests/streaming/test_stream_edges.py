@@ -48,6 +48,13 @@ def scores(v: Any, e: Any, w: Any) -> Any:
     return jnp.tanh(jnp.concatenate([e.src, e.data]) @ w) * (v @ w[:F])
 
 
+@gnnjit.layer
+def network(v: Any, e: Any, w: Any) -> Any:
+    """The new vertices, and new data of the edges that nobody has to read."""
+    message = jnp.tanh(jnp.concatenate([e.src, e.data]) @ w)
+    return gnnjit.sum(message) + v @ w[:F], message[:G]
+
+
 LAYERS = {"weighted": weighted, "attention": attention}
 
 
@@ -89,6 +96,31 @@ def test_any_graph(num_nodes, num_edges, parts, seed):
     fn, args = with_gradients(weighted), arguments(data, seed)
     got = in_parts(fn, data, *args, parts=min(parts, num_nodes))
     assert_same(got, in_memory(fn, data, *args), atol=1e-4)
+
+
+@gnnjit.layer
+def doubled(v: Any, e: Any) -> Any:
+    return v + gnnjit.sum(e.src), 2 * e.data
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("last", ["unread", "read by what is unread"])
+def test_data_of_the_edges_that_nobody_reads(last, parts):
+    """A network's last block makes them all the same, and its loss is one of the vertices."""
+    data = random_edges(13, 50)
+
+    def loss(graph: Any, x: Any, data: Any, w: Any) -> Any:
+        x, data = network(graph, x, w, edges=data)
+        x, data = network(graph, x[:, :F], w, edges=data)
+        if last == "read by what is unread":
+            x, _ = doubled(graph, x, edges=data)
+        return jnp.sum(jnp.sin(x))
+
+    def step(graph: Any, x: Any, data: Any, w: Any) -> Any:
+        return jax.value_and_grad(lambda *a: loss(graph, *a), (0, 1, 2))(x, data, w)
+
+    args = arguments(data)
+    assert_same(in_parts(step, data, *args, parts=parts), in_memory(step, data, *args), atol=1e-4)
 
 
 def test_other_orders_of_the_vertices_and_a_disk(tmp_path):
