@@ -104,17 +104,17 @@ def doubled(v: Any, e: Any) -> Any:
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("last", ["unread", "read by what is unread"])
-def test_data_of_the_edges_that_nobody_reads(last, parts):
-    """A network's last block makes them all the same, and its loss is one of the vertices."""
+@pytest.mark.parametrize("read", ["vertices", "vertices, behind edges that are not", "edges"])
+def test_results_of_layers_that_nobody_reads(read, parts):
+    """The last block of a network has new vertices and new data of the edges; a loss reads some."""
     data = random_edges(13, 50)
 
     def loss(graph: Any, x: Any, data: Any, w: Any) -> Any:
         x, data = network(graph, x, w, edges=data)
         x, data = network(graph, x[:, :F], w, edges=data)
-        if last == "read by what is unread":
+        if read == "vertices, behind edges that are not":
             x, _ = doubled(graph, x, edges=data)
-        return jnp.sum(jnp.sin(x))
+        return jnp.sum(jnp.sin(data if read == "edges" else x))
 
     def step(graph: Any, x: Any, data: Any, w: Any) -> Any:
         return jax.value_and_grad(lambda *a: loss(graph, *a), (0, 1, 2))(x, data, w)
