@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from gnnjit.ir.program import Aggregate
 
 
 class Rows(enum.Enum):
@@ -74,6 +76,21 @@ class ArrayEquation:
     def name(self) -> str:
         return self.primitive.name
 
+    def select(self, read: Sequence[int]) -> ArrayEquation:
+        """An aggregate with these outputs alone, the scores that they refer to, and the operands
+        that all these read; any other equation as it is."""
+        if self.name != "aggregate":
+            return self
+        whole = Aggregate(self.params["body"], self.params["reductions"])
+        op, outputs, slots = whole.select(read)
+        first = len(self.inputs) - len(whole.body.inputs)  # those before are the graph's
+        return dataclasses.replace(
+            self,
+            params={**self.params, "body": op.body, "reductions": op.reductions},
+            inputs=(*self.inputs[:first], *(self.inputs[first + i] for i in slots)),
+            outputs=tuple(self.outputs[k] for k in outputs),
+        )
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArrayProgram:
@@ -88,11 +105,12 @@ class ArrayProgram:
     outputs: tuple[Operand, ...]
 
     def without_unread(self) -> ArrayProgram:
-        """The program with the equations that an output depends on alone."""
+        """Without the equations, and the outputs of aggregates, that no result depends on."""
         wanted: set[Operand] = set(self.outputs)
         kept: list[ArrayEquation] = []
         for eqn in reversed(self.equations):
-            if not wanted.isdisjoint(eqn.outputs):
-                wanted.update(eqn.inputs)
-                kept.append(eqn)
+            read = [k for k, x in enumerate(eqn.outputs) if x in wanted]
+            if read:
+                kept.append(eqn.select(read))
+                wanted.update(kept[-1].inputs)
         return dataclasses.replace(self, equations=tuple(reversed(kept)))

@@ -104,14 +104,22 @@ def doubled(v: Any, e: Any) -> Any:
 
 
 @pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("looped", [False, True])
 @pytest.mark.parametrize("read", ["vertices", "vertices, behind edges that are not", "edges"])
-def test_results_of_layers_that_nobody_reads(read, parts):
-    """The last block of a network has new vertices and new data of the edges; a loss reads some."""
+def test_results_of_layers_that_nobody_reads(read, looped, parts):
+    """A network ends with new vertices and new data of the edges, and a loss reads one of them."""
     data = random_edges(13, 50)
 
     def loss(graph: Any, x: Any, data: Any, w: Any) -> Any:
-        x, data = network(graph, x, w, edges=data)
-        x, data = network(graph, x[:, :F], w, edges=data)
+        def block(carry: Any, _: Any) -> Any:
+            x, data = carry
+            x, data = network(graph, x, w, edges=data)
+            return (x[:, :F], data), None
+
+        if looped:
+            (x, data), _ = jax.lax.scan(block, (x, data), length=2)
+        else:
+            (x, data), _ = block(block((x, data), None)[0], None)
         if read == "vertices, behind edges that are not":
             x, _ = doubled(graph, x, edges=data)
         return jnp.sum(jnp.sin(data if read == "edges" else x))

@@ -160,16 +160,16 @@ class SweepProgram:
 
 
 def operations(function: ArrayProgram) -> list[GridOperation]:
-    """The equations by what kind of work they are, without those that no result depends on.
+    """The equations by what kind of work they are.
 
     Raises:
         StreamError: one is neither row-wise, nor a reduction, nor an aggregate.
     """
     found: list[GridOperation] = []
-    for eqn, used in _needed(function):
+    for eqn in function.equations:
         rows = {x.rows for x in (*eqn.inputs, *eqn.outputs)} - {None}
         if eqn.name == "aggregate":
-            found.extend(_gathers(eqn, used))
+            found.extend(_gathers(eqn))
         elif not rows:
             found.append(Shared(eqn))
         elif len(rows) > 1:
@@ -184,32 +184,11 @@ def operations(function: ArrayProgram) -> list[GridOperation]:
     return found
 
 
-def _needed(function: ArrayProgram) -> list[tuple[ArrayEquation, list[int]]]:
-    """The equations that a result depends on, and the numbers of their outputs that are read."""
-    live: set[Operand] = {*function.outputs}
-    found: list[tuple[ArrayEquation, list[int]]] = []
-    for eqn in reversed(function.equations):
-        used = [k for k, x in enumerate(eqn.outputs) if x in live]
-        if used:
-            live.update(_read(eqn, used))
-            found.append((eqn, used))
-    return found[::-1]
-
-
-def _read(eqn: ArrayEquation, used: Sequence[int]) -> Sequence[Operand]:
-    """What these outputs are computed from."""
-    if eqn.name != "aggregate":
-        return eqn.inputs
-    return [x for g in _gathers(eqn, used) for x in g.inputs]
-
-
-def _gathers(eqn: ArrayEquation, used: Sequence[int]) -> list[Gather]:
-    """What is used of an aggregate, once for each space that it reduces into. What it leaves on the
-    edges comes with the destinations; sums over all edges too, or with the sources where only these
-    are."""
+def _gathers(eqn: ArrayEquation) -> list[Gather]:
+    """An aggregate, once for each space that it reduces into. What it leaves on the edges comes
+    with the destinations; sums over all edges too, or with the sources where only these are."""
     homes: dict[Space, list[int]] = {}
-    for k in used:
-        r = eqn.params["reductions"][k]
+    for k, r in enumerate(eqn.params["reductions"]):
         homes.setdefault(Space.DST if r is None else r.into, []).append(k)
     rows = homes.keys() - {Space.SHARED}
     of_all: Side = "src" if rows == {Space.SRC} else "dst"
