@@ -97,9 +97,11 @@ class _Counter:
 
     def matmul(self, node: ArrayNode) -> None:
         n, moved = node.place, sum(array_bytes(i) for i in node.inputs) + array_bytes(node)
-        heads = max(node.inputs, key=lambda i: i.place).width // max(1, node.inner)
+        matrix, x = sorted(node.inputs, key=lambda i: i.place)
+        rows = max(1, node.inner * node.width // max(1, matrix.width))  # of an element
+        heads = x.width // max(1, node.inner * rows)
         if heads == 1:
-            self.product(n, node.inner, node.width, moved)
+            self.product(n * rows, node.inner, node.width // rows, moved)
         elif heads <= self.machine.heads:  # a product for each, of slices, put together
             for _ in range(heads):
                 self.product(n, node.inner, node.width // heads, 0.0)
@@ -115,8 +117,11 @@ class _Counter:
     def tall(self, node: ArrayNode) -> None:
         ct, other = node.inputs
         n, moved = max(ct.place, other.place), array_bytes(ct) + array_bytes(other)
-        columns = max(1, ct.width * other.width // max(1, node.width))
-        self.add("tall", **tall_features(n, node.width, columns, moved, self.machine))
+        rows = max(1, node.inner)
+        self.add("tall", **tall_features(n, node.width, rows, moved, self.machine))
+        heads = ct.width * other.width // max(1, node.width * rows * rows)
+        if heads > 1:  # of slices
+            self.add("heads", count=heads, bytes=moved)
 
     def reduce(self, node: ArrayNode) -> None:
         """A sum over vertices, or within each; of products with one number per vertex, or to one,

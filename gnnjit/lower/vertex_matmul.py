@@ -3,17 +3,19 @@
     rows_p:  x [N, F], w [F, G]  ->  x @ w; `turned`: w is [G, F], and the result x @ w.T
     tall_p:  a [N, F], b [N, G]  ->  a.T @ b, the gradient of w
 
-Each is bilinear and its transposes are the other one or itself, so derivatives of every order stay
-among the two. JAX's `dot_general` has the same derivatives, but in it the tall product could not be
-told apart and lowered to a kernel. Where the N elements are sharded over an axis of a mesh, kernels
-run on the elements of each device, and tall products are summed over the axis. `precision` is as in
-`dot_general`.
+An element may have several rows: x [N, 3, F] is as [3 N, F], and a [N, 3, F] with b [N, 3, G] as
+[3 N, F] with [3 N, G]. Each is bilinear and its transposes are the other one or itself, so
+derivatives of every order stay among the two. JAX's `dot_general` has the same derivatives, but in
+it the tall product could not be told apart and lowered to a kernel. Where the N elements are
+sharded over an axis of a mesh, kernels run on the elements of each device, and tall products are
+summed over the axis. `precision` is as in `dot_general`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -45,22 +47,37 @@ Place = tuple[Mesh, str, str | None] | None
 
 
 def apply(eqn: Equation, args: Sequence[Any], place: Place = None) -> jax.Array | None:
-    """The equation over a whole space, if it is a shared matrix times each element's vector."""
+    """The equation over a whole space, if it multiplies each element with a shared array."""
     if not isinstance(eqn.op, Lax) or eqn.op.name != "dot_general":
         return None
     shared = [a.space is Space.SHARED for a in eqn.inputs]
     if shared not in ([False, True], [True, False]) or not _is_plain(eqn):
         return None
     at, how = shared.index(True), {"place": place, "precision": eqn.op["precision"]}
-    vector, matrix = eqn.inputs[1 - at], eqn.inputs[at]
-    axis = eqn.op["dimension_numbers"][0][at][0]
-    if eqn.op["dimension_numbers"][1][0]:
-        return _per_head(eqn, args[1 - at], args[at], at, how)
-    if len(vector.shape) != 1 or len(matrix.shape) not in (1, 2):
-        return None
-    if len(matrix.shape) == 1:
-        return rows_p.bind(args[1 - at], args[at][:, None], turned=False, **how)[:, 0]
-    return rows_p.bind(args[1 - at], args[at], turned=axis == 1, **how)
+    contracted, batched = eqn.op["dimension_numbers"]
+    x, w = args[1 - at], args[at]
+    if batched[0]:
+        return _per_head(eqn, x, w, at, how)
+    axes, inner = [1 + k for k in contracted[1 - at]], list(contracted[at])
+    out = _tensordot(x, w, axes, inner, how)
+    rows = x.ndim - 1 - len(axes)
+    return out if at == 1 else jnp.moveaxis(out, range(1, 1 + rows), range(-rows, 0))
+
+
+def _tensordot(
+    x: Any, w: Any, axes: Sequence[int], inner: Sequence[int], how: dict[str, Any]
+) -> jax.Array:
+    """`jnp.tensordot(x, w, (axes, inner))` where the first axis of `x` is that of the elements."""
+    rows = [k for k in range(x.ndim) if k not in axes]
+    columns = [k for k in range(w.ndim) if k not in inner]
+    turned = bool(columns) and [*columns, *inner] == list(range(w.ndim))
+    x, w = x.transpose(*rows, *axes), w if turned else w.transpose(*inner, *columns)
+    lead, summed = x.shape[: len(rows)], x.shape[len(rows) :]
+    last = w.shape[: len(columns)] if turned else w.shape[len(inner) :]
+    size, width = math.prod(summed), math.prod(last)
+    matrix = w.reshape((width, size) if turned else (size, width))
+    out = rows_p.bind(x.reshape(*lead, size), matrix, turned=turned, **how)
+    return out.reshape(*lead, *last)
 
 
 def _per_head(eqn: Equation, x: Any, matrix: Any, at: int, how: dict[str, Any]) -> jax.Array | None:
@@ -82,22 +99,33 @@ def _is_plain(eqn: Equation) -> bool:
     params, dtype = dict(eqn.op.params), eqn.outputs[0].dtype
     usual = params.get("precision") in (None, FULL) and params.get("out_sharding") is None
     contracted, batched = params["dimension_numbers"]
-    one = len(contracted[0]) == 1 and len(batched[0]) <= 1
+    sums = len(contracted[0]) == 1 if batched[0] else len(contracted[0]) > 0
     real = dtype in (jnp.float32, jnp.float64)
-    return usual and one and real and all(a.dtype == dtype for a in eqn.inputs)
+    alike = all(a.dtype == dtype for a in eqn.inputs)
+    return usual and sums and len(batched[0]) <= 1 and real and alike
 
 
-def _dot(axes: tuple[int, int], a: Any, b: Any, *, precision: Any) -> jax.Array:
-    return lax.dot_general(a, b, ((axes[:1], axes[1:]), ((), ())), precision)
+def _dot_rows(x: Any, w: Any, *, turned: bool, precision: Any) -> jax.Array:
+    return lax.dot_general(x, w, (((x.ndim - 1,), (int(turned),)), ((), ())), precision)
+
+
+def _dot_tall(a: Any, b: Any, *, precision: Any) -> jax.Array:
+    summed = range(a.ndim - 1)
+    return lax.dot_general(a, b, ((summed, summed), ((), ())), precision)
+
+
+def _flat(x: Any) -> Any:
+    """The rows of all elements, `[rows, F]`."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def _tall(a: Any, b: Any, *, place: Place, precision: Any, platform: str) -> jax.Array:
     if place is None:
-        off = platform != "cpu" or cpu.why_no_product(a.shape[1], b.shape[1], a.dtype)
-        return _dot((0, 0), a, b, precision=precision) if off else cpu.product(a, b)
+        off = platform != "cpu" or cpu.why_no_product(a.shape[-1], b.shape[-1], a.dtype)
+        return _dot_tall(a, b, precision=precision) if off else cpu.product(_flat(a), _flat(b))
     mesh, axis, features = place
     if features is not None:  # XLA knows how its own product is cut both ways
-        return _dot((0, 0), a, b, precision=precision)
+        return _dot_tall(a, b, precision=precision)
 
     def on_each(a: Any, b: Any) -> jax.Array:
         mine = _tall(a, b, place=None, precision=precision, platform=platform)
@@ -111,22 +139,23 @@ def _tall(a: Any, b: Any, *, place: Place, precision: Any, platform: str) -> jax
 def _rows(
     x: Any, w: Any, *, turned: bool, place: Place, precision: Any, platform: str
 ) -> jax.Array:
-    (rows, inner), columns = x.shape, w.shape[0 if turned else 1]
-    large = rows * inner * columns >= LEAST and place is None
+    columns = w.shape[0 if turned else 1]
+    large = x.size * columns >= LEAST and place is None
     if large and platform == "cpu" and not cpu.why_no_row_sums(x.dtype):
-        product = RowProduct(0, 1, inner, turned)
-        return cpu.row_sums([x, w], rows, [RowResult(columns, (product,))])[0]
-    return _dot((1, int(turned)), x, w, precision=precision)
+        every = _flat(x)
+        result = RowResult(columns, (RowProduct(0, 1, x.shape[-1], turned),))
+        return cpu.row_sums([every, w], len(every), [result])[0].reshape(*x.shape[:-1], columns)
+    return _dot_rows(x, w, turned=turned, precision=precision)
 
 
 @rows_p.def_abstract_eval
 def _rows_shape(x: Any, w: Any, *, turned: bool, **how: Any) -> Any:
-    return _compat.result_aval((x, w), (x.shape[0], w.shape[0 if turned else 1]), x.dtype)
+    return _compat.result_aval((x, w), (*x.shape[:-1], w.shape[0 if turned else 1]), x.dtype)
 
 
 @tall_p.def_abstract_eval
 def _tall_shape(a: Any, b: Any, **how: Any) -> Any:
-    return _compat.result_aval((a, b), (a.shape[1], b.shape[1]), a.dtype)
+    return _compat.result_aval((a, b), (a.shape[-1], b.shape[-1]), a.dtype)
 
 
 ad.defbilinear(
@@ -141,20 +170,17 @@ ad.defbilinear(
 )
 
 
-def _register(primitive: Any) -> None:
+def _register(primitive: Any, dot: Callable[..., jax.Array]) -> None:
     def batch(
-        args: Sequence[Any], dims: Sequence[Any], *, place: Place, precision: Any,
-        turned: bool = False,
-    ) -> tuple[Any, int]:  # fmt: skip
-        axes = (1, int(turned)) if primitive is rows_p else (0, 0)
-        dot = functools.partial(_dot, axes, precision=precision)
-        return jax.vmap(dot, in_axes=tuple(dims))(*args), 0
+        args: Sequence[Any], dims: Sequence[Any], *, place: Place, **how: Any
+    ) -> tuple[Any, int]:
+        return jax.vmap(functools.partial(dot, **how), in_axes=tuple(dims))(*args), 0
 
     batching.primitive_batchers[primitive] = batch
     runs_alone(primitive)
 
 
-_register(rows_p)
-_register(tall_p)
+_register(rows_p, _dot_rows)
+_register(tall_p, _dot_tall)
 lowers_to(rows_p, _rows, [None, "cpu"], multiple_results=False)
 lowers_to(tall_p, _tall, [None, "cpu"], multiple_results=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -91,6 +92,29 @@ def test_a_product_for_each_head() -> None:
     assert features(found, "matmul")["count"] == 4
     assert features(found, "heads")["count"] == 4
     assert features(found, "heads")["flops"] == 0
+
+
+def test_several_rows_of_a_vertex_are_rows_of_one_product() -> None:
+    found = work(linear, [(N, 3, 24), (24, 40)])
+    assert "heads" not in found
+    assert features(found, "matmul") == {
+        "count": 1, "flops": 2 * 3 * N * 24 * 40, "passes": 3 * N * 24 * 2, "rows": 3 * N * 2,
+        "bytes": 4 * (3 * N * 24 + 24 * 40 + 3 * N * 40), "far": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "rows", "heads"),
+    [(linear, [(N, 24), (24, 40)], 1, 0), (linear, [(N, 3, 24), (24, 40)], 3, 0),
+     (per_head, [(N, 4, 24), (4, 24, 40)], 1, 3 * 4)],
+    ids=["one row", "rows", "heads"],
+)  # fmt: skip
+def test_the_gradient_of_a_matrix(fn: Any, shapes: Any, rows: int, heads: int) -> None:
+    found = work(fn, shapes, trained=True)
+    tall = features(found, "tall")
+    assert tall["flops"] == rows * 2 * N * math.prod(shapes[1])
+    assert tall["entries"] == math.prod(shapes[1])
+    assert (features(found, "heads")["count"] if "heads" in found else 0) == heads
 
 
 def test_many_heads_are_one_product() -> None:

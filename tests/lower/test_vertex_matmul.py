@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from typing import Any
 
 import jax
@@ -77,6 +78,18 @@ def test_a_kernel_of_many_rows_turns_the_matrix(size, dtype):
         assert ("transpose" in lowered.as_text()) == (rows < products.MANY)
         found = np.asarray(lowered.compile()(x, w))
     np.testing.assert_allclose(found, x @ w.T, rtol=1e-4, atol=1e-4)
+
+
+@needs_kernels
+@pytest.mark.parametrize("primitive", ["rows", "turned", "tall"])
+def test_elements_of_several_rows(primitive):
+    a, b = draw(4096, 3, 32), draw(*right(primitive, 4096, 32, 32), seed=1)
+    b = draw(4096, 3, 32, seed=1) if primitive == "tall" else b
+    compiled = jax.jit(bound(primitive)).lower(a, b).compile()
+    assert "gnnjit_cpu" in compiled.as_text()
+    assert not re.search(r" (transpose|copy)\(", compiled.as_text())
+    plain = {"rows": "nkf,fg->nkg", "turned": "nkf,gf->nkg", "tall": "nkf,nkg->fg"}[primitive]
+    np.testing.assert_allclose(compiled(a, b), np.einsum(plain, a, b), rtol=1e-4, atol=2e-3)
 
 
 @needs_kernels
@@ -158,14 +171,50 @@ def test_layers_use_it(fn):
     np.testing.assert_allclose(grad(w), want, rtol=1e-5, atol=1e-5)
 
 
+PRODUCTS = """af,fg->ag fa,gf->ga abf,fg->abg afb,gf->agb f,gfh->hg gfh,fa->gha af,fag->g abf,fb->a
+af,af-> f,f->"""
+"""Of an element's array with a shared one, in the order of `jnp.einsum`."""
+
+
+@pytest.mark.parametrize("shared", [0, 1])
+@pytest.mark.parametrize("product", PRODUCTS.split())
+def test_any_product_with_a_shared_array(product, shared):
+    """Values, and derivatives of both orders; `shared` is the number of that operand."""
+    graph = gnnjit.Graph.from_edges(np.array([0, 1, 2, 2]), np.array([1, 2, 0, 1]), num_nodes=7)
+
+    def one(v, w):
+        return jnp.einsum(product, *((w, v) if shared == 0 else (v, w)))
+
+    @gnnjit.layer
+    def layer(v, e, w):
+        return one(v, w)
+
+    def derivatives(fn):
+        def loss(x, w):
+            return jnp.sum(jnp.sin(fn(x, w)))
+
+        def slope(x, w):
+            return jnp.sum(jnp.sin(jax.grad(loss)(x, w)))
+
+        return lambda x, w: [jax.value_and_grad(f, (0, 1))(x, w) for f in (loss, slope)]
+
+    size = {"a": 3, "b": 2, "f": 4, "g": 5, "h": 2}
+    shapes = [[size[k] for k in part] for part in product.partition("->")[0].split(",")]
+    args = draw(7, *shapes[1 - shared]), draw(*shapes[shared], seed=1)
+    ours = jax.jit(derivatives(lambda x, w: layer(graph, x, w)))
+    theirs = jax.jit(derivatives(jax.vmap(one, (0, None))))
+    assert "tall_matmul" in str(jax.make_jaxpr(ours)(*args))
+    close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
+    jax.tree.map(close, ours(*args), theirs(*args))
+
+
 @pytest.mark.parametrize(
     "fn",
     [
         lambda v, h, w: jnp.dot(h, w, precision="high"),
         lambda v, h, w: h.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16),
-        lambda v, h, w: jnp.outer(h, v) @ w,
     ],
-    ids=["precision", "half", "matrix"],
+    ids=["precision", "half"],
 )
 def test_what_asks_for_more_is_left_to_jax(fn):
     grad, w = gradient(fn)

@@ -107,8 +107,19 @@ def two_layers(graph: Any, x: Any, d: Any, p: Any) -> Out:
     return Out(vertex=_attention(graph, h, p))
 
 
+@gnnjit.layer
+def _vectors(v: Any, e: Any, p: Any) -> Any:
+    return gnnjit.sum(jnp.outer(e.data, e.src)) @ p["w"] + jnp.outer(v, v) @ p["u"]
+
+
+def vectors(graph: Any, x: Any, d: Any, p: Any) -> Out:
+    """A matrix on each of several rows of a vertex."""
+    return Out(vertex=_vectors(graph, x, p, edges=d))
+
+
 FUNCTIONS = {
-    f.__name__: f for f in (gated, graph_net, endpoints, extremes, moments, soft, two_layers)
+    f.__name__: f
+    for f in (gated, graph_net, endpoints, extremes, moments, soft, two_layers, vectors)
 }
 
 MODULES = {

@@ -103,7 +103,7 @@ def _work(eqn: ArrayEquation) -> float:
     """The cost of one row, in bytes that would come from a store meanwhile."""
     out = sum(math.prod(x.shape) for x in eqn.outputs)
     if eqn.name == "rows_matmul":
-        return 2 * math.prod(eqn.inputs[0].shape) * out / FLOPS_PER_BYTE
+        return 2 * math.prod(eqn.inputs[0].shape) * eqn.outputs[0].shape[-1] / FLOPS_PER_BYTE
     if eqn.name == "dot_general":
         inner = max(math.prod(x.shape) for x in eqn.inputs) ** 0.5
         return 2 * out * inner / FLOPS_PER_BYTE

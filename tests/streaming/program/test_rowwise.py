@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+import gnnjit
 from gnnjit.errors import StreamError
 from gnnjit.streaming.grid.streamed_graph import StreamedGraph
 from gnnjit.streaming.stream import stream
@@ -33,6 +34,13 @@ Y = PerVertex(RNG.integers(0, F, N).astype(np.int32))
 W = RNG.normal(size=(F, F)).astype(np.float32)
 
 Function = Callable[..., Any]
+
+
+@gnnjit.layer
+def _turned(v: Any, e: Any, w: Any) -> Any:
+    """A matrix on each of two rows of a vertex."""
+    return v @ w
+
 
 CASES: dict[str, Function] = {
     "layernorm": lambda g, x, y, w: (
@@ -128,6 +136,10 @@ CASES: dict[str, Function] = {
     "const": lambda g, x, y, w: (jnp.float32(3), w, x, y, 2.0),
     "stackaxis0": lambda g, x, y, w: jnp.stack([x, x * 2]).max(0),
     "matmul3": lambda g, x, y, w: x[:, None, :] @ w,
+    "vectors": lambda g, x, y, w: _turned(g, jnp.stack([x, jnp.tanh(x)], 1), w),
+    "vectors_gradient": lambda g, x, y, w: jax.grad(
+        lambda x, w: (_turned(g, jnp.stack([x, jnp.tanh(x)], 1), w) ** 2).sum(), (0, 1)
+    )(x, w),
     "polyval": lambda g, x, y, w: jnp.polyval(jnp.array([1.0, 2.0, 3.0]), x),
     "median": lambda g, x, y, w: jnp.median(x, axis=1),
     "quantile": lambda g, x, y, w: jnp.quantile(x, 0.3, axis=1),
