@@ -165,6 +165,11 @@ def own_matrix(v, e, w):
 
 
 @gnnjit.layer
+def turned_vectors(v, e, w):
+    return gnnjit.sum(jnp.einsum("fk,fg->gk", e.src - v, w))
+
+
+@gnnjit.layer
 def scaled_pairs(v, e):
     pairs = jnp.tensordot(e.data, e.src["x"], 0)
     return gnnjit.sum(e.src["factor"] * pairs)
@@ -194,6 +199,7 @@ CASES = {
     "drop-dead": Case(unused, (4,), None, ((4, 8),)),
     "fold-transposes": Case(scaled_vectors, (3, 8), (8,)),
     "place-in-smallest-space": Case(attention, (4,), None, ((4, 8), (2, 8))),
+    "long-axes-last": Case(turned_vectors, (16, 3), None, ((16, 16),)),
     "fold-constants": Case(negated, (4,)),
     "share-subexpressions": Case(same, (4,), None, ((4, 8),)),
     "split-concat-matmul": Case(message, (4,), (2,), ((10, 8),)),

@@ -21,6 +21,7 @@ from gnnjit.passes.fold_constants import FoldConstants
 from gnnjit.passes.fold_transposes import FoldTransposes
 from gnnjit.passes.fuse_scatter_apply_gather import FuseScatterApplyGather
 from gnnjit.passes.group_sums_by_space import GroupSumsBySpace
+from gnnjit.passes.long_axes_last import LongAxesLast
 from gnnjit.passes.online_softmax import OnlineSoftmax
 from gnnjit.passes.place_in_graphs import PlaceInGraphs
 from gnnjit.passes.place_in_smallest_space import PlaceInSmallestSpace
@@ -141,6 +142,7 @@ SIMPLIFY: tuple[Row, ...] = (
     Row(DropDead),
     Row(FoldTransposes),
     Row(PlaceInSmallestSpace),
+    Row(LongAxesLast),
     Row(FoldConstants),
     Row(ShareSubexpressions),
     Row(SplitConcatMatmul, lambda o: SplitConcatMatmul(None, o.on_edges)),

@@ -24,6 +24,7 @@ NAMES = [
     "forces-directed",
     "painn",
     "mace",
+    "gvp",
     "nnconv",
     "edgeconv",
 ]

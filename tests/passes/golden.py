@@ -48,13 +48,14 @@ def refuses(step: Pass, text: str) -> None:
 
 
 def same(
-    old: Program, new: Program, rtol: float = 1e-5, on: Sequence[str] = tuple(INCIDENCES)
-) -> None:
+    old: Program, new: Program, rtol: float = 1e-5, on: Sequence[str] = tuple(INCIDENCES),
+    atol: float = 1e-5,
+) -> None:  # fmt: skip
     """Equal numbers on graphs with isolated vertices, duplicates, padding, and without edges."""
     for incidence in (INCIDENCES[name] for name in on):
         args = operands(old, incidence)
         for a, b in zip(outputs(old, incidence, args), outputs(new, incidence, args), strict=True):
-            np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-5)
+            np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
 
 
 def outputs(prog: Program, incidence: Incidence, args: Any) -> list[Any]:
