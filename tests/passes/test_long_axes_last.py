@@ -181,9 +181,8 @@ def vectors(draw: st.DrawFn, depth: int = 3) -> Any:
     one = draw(vectors(depth=depth - 1))
     name = draw(st.sampled_from([*UNARY, *BINARY]))
     if name in UNARY:
-        reduced = name in ("sum", "max", "mean", "weights")
-        own = lambda v: v["x"] * v["y"] if reduced else 0  # reductions are of edges
-        return lambda v, p: jnp.tanh(UNARY[name](one(v, p) + own(v), p))
+        reduced = float(name in ("sum", "max", "mean", "weights"))  # values of edges
+        return lambda v, p: jnp.tanh(UNARY[name](one(v, p) + reduced * v["x"] * v["y"], p))
     two = draw(vectors(depth=depth - 1))
     return lambda v, p: jnp.tanh(BINARY[name](one(v, p), two(v, p)))
 
