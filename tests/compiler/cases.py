@@ -196,6 +196,15 @@ def edge_mlp(g, v, e, p):
 
 
 @case()
+def vectors(g, v, e, p):
+    """Many features with few components each, which are the last axis."""
+    long = jnp.tile(p["w"], (1, 4))
+    pair = jnp.outer(e.src @ long, e.dst) - jnp.outer(e.dst @ long, v)
+    mixed = jnp.einsum("fk,fg->gk", pair, jnp.tile(p["k"], (4, 4)))
+    return g.sum(mixed * jax.nn.sigmoid(jnp.sum(mixed * mixed, axis=1, keepdims=True)))
+
+
+@case()
 def pna(g, v, e, p):
     m = e.src @ p["w"] + v @ p["u"]
     return jnp.concatenate([g.mean(m), g.max(m), g.min(m), g.std(m)]) * jnp.log(g.degree() + 1.0)

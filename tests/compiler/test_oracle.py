@@ -68,7 +68,7 @@ def test_layers(name):
 
 
 @pytest.mark.parametrize("graph", ["bipartite", "padding"])
-@pytest.mark.parametrize("name", ["trees", "graph_net", "edge_mlp"])
+@pytest.mark.parametrize("name", ["trees", "graph_net", "edge_mlp", "vectors"])
 def test_other_vertex_sets_and_padding(name, graph):
     compare(CASES[name], GRAPHS[graph])
 

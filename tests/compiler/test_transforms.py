@@ -76,7 +76,12 @@ DERIVED = [hessian, reverse_over_reverse, forward, third, over_features, over_pa
 
 @pytest.mark.parametrize(
     ("name", "derive"),
-    [*(("gat_concat", d) for d in DERIVED), ("extremes", hessian), ("moments", forward)],
+    [
+        *(("gat_concat", d) for d in DERIVED),
+        ("extremes", hessian),
+        ("moments", forward),
+        ("vectors", reverse_over_reverse),
+    ],
     ids=lambda x: getattr(x, "__name__", x),
 )
 def test_derived(name, derive):

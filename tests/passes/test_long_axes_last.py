@@ -187,7 +187,7 @@ def vectors(draw: st.DrawFn, depth: int = 3) -> Any:
     return lambda v, p: jnp.tanh(BINARY[name](one(v, p), two(v, p)))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(vectors())
 def test_any_layer_keeps_its_meaning(fn: Any) -> None:
     def f(x: Any, y: Any, d: Any, w: Any, m: Any, t: Any, c: Any) -> Any:
