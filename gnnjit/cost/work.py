@@ -98,7 +98,7 @@ class _Counter:
     def matmul(self, node: ArrayNode) -> None:
         n, moved = node.place, sum(array_bytes(i) for i in node.inputs) + array_bytes(node)
         matrix, x = sorted(node.inputs, key=lambda i: i.place)
-        rows = max(1, node.inner * node.width // max(1, matrix.width))  # of an element
+        rows = max(1, node.inner * node.width // max(1, matrix.width))  # of each element
         heads = x.width // max(1, node.inner * rows)
         if heads == 1:
             self.product(n * rows, node.inner, node.width // rows, moved)
@@ -117,10 +117,10 @@ class _Counter:
     def tall(self, node: ArrayNode) -> None:
         ct, other = node.inputs
         n, moved = max(ct.place, other.place), array_bytes(ct) + array_bytes(other)
-        rows = max(1, node.inner)
+        rows = max(1, node.inner)  # of each element, of which every entry is a sum
         self.add("tall", **tall_features(n, node.width, rows, moved, self.machine))
         heads = ct.width * other.width // max(1, node.width * rows * rows)
-        if heads > 1:  # of slices
+        if heads > 1:  # a product of slices for each
             self.add("heads", count=heads, bytes=moved)
 
     def reduce(self, node: ArrayNode) -> None:

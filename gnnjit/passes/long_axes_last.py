@@ -1,15 +1,16 @@
 """`long-axes-last`: where edges have a few components of many features, features come last.
 
-before:  a: f32[edge, 64, 3] = x[u] - y[v]       after:  s: f32[src, 3, 64] = transpose(x)
-         h: f32[edge, 64, 3] = a^T w, turned             t: f32[dst, 3, 64] = transpose(y)
-         y: f32[dst, 64, 3] = sum of h                   a: f32[edge, 3, 64] = s[u] - t[v]
-                                                         h: f32[edge, 3, 64] = a @ w
-                                                         z: f32[dst, 3, 64] = sum of h
-                                                         y: f32[dst, 64, 3] = transpose(z)
+before:  a: f32[edge, 64, 3] = x[u] - y[v]        after:  s: f32[src, 3, 64] = transpose(x)
+         h: f32[edge, 64, 3] =                            t: f32[dst, 3, 64] = transpose(y)
+            dot_general(w, a) over axis 0                 a: f32[edge, 3, 64] = s[u] - t[v]
+         z: f32[dst, 64, 3] = sum of h                    h: f32[edge, 3, 64] = a @ w
+                                                          r: f32[dst, 3, 64] = sum of h
+                                                          z: f32[dst, 64, 3] = transpose(r)
 
-Equivariant networks keep the components of a vector last (e3nn). Kernels fill vectors with the last
-axis, of which three lanes of sixteen would be in use, and multiply rows with matrices. A whole
-layer is turned around, so that transposes are left at its ends alone, most of them on vertices.
+Equivariant networks (e3nn) keep the three components of each vector last. Kernels take the entries
+of the last axis side by side, in lanes of which three would do all the work, and multiply rows with
+matrices. Every value of the layer is turned around, so that transposes are left where values enter
+and leave it, mostly on vertices.
 
 Legal: the same numbers are added and multiplied. Leaves alone layers whose edges compute no such
 value; operations that it does not know read and write values as the user wrote them.
@@ -54,7 +55,7 @@ class LongAxesLast:
         if not any(v.space is Space.EDGE and v.shape and v.shape[-1] > 1 and _is_turned(v)
                    for v in made):  # fmt: skip
             return program
-        return _Turned(program).run()
+        return _Rewriter(program).run()
 
 
 def order_of(shape: tuple[int, ...]) -> Axes:
@@ -94,7 +95,7 @@ def _of_entries(jaxpr: Any) -> bool:
     )
 
 
-class _Turned:
+class _Rewriter:
     """A program as it is rewritten: values as the user wrote them in `builder.env`, and in the
     order of `order_of` in `turned`, each made when it is first asked for. `copied` are results of
     equations that are as the user wrote them."""
@@ -257,14 +258,20 @@ class _Turned:
             free = [k for k in order if k not in (*axes, *steps)]
             labels = [at + sorted(free).index(k) for k in free]
             at += len(free)
-            turned = [tuple(map(order.index, some)) for some in (axes, steps)]
-            sides.append((given, turned, labels))
-        steps = list(range(len(batch[0])))
-        if _results(steps, sides[::-1]) == order_of(out.shape) != _results(steps, sides):
+            bound = [tuple(map(order.index, some)) for some in (axes, steps)]
+            sides.append((given, bound, labels))
+        steps, wanted = list(range(len(batch[0]))), order_of(out.shape)
+        if _results(steps, sides) != wanted == _results(steps, sides[::-1]) and _is_even(op):
             sides = sides[::-1]
         numbers = tuple(tuple(side[1][k] for side in sides) for k in range(2))
         turned = build.with_params(op, dimension_numbers=numbers)
         return self._emit(eqn, turned, [side[0] for side in sides], _results(steps, sides))
+
+
+def _is_even(op: Lax) -> bool:
+    """Whether a product treats both of its factors alike."""
+    precision = op["precision"]
+    return not isinstance(precision, tuple) or len(set(precision)) == 1
 
 
 def _results(steps: list[int], sides: Sequence[tuple[Atom, list[Axes], list[int]]]) -> Axes:
@@ -272,16 +279,16 @@ def _results(steps: list[int], sides: Sequence[tuple[Atom, list[Axes], list[int]
     return (*steps, *(label for side in sides for label in side[2]))
 
 
-_RULES: dict[str, Callable[[_Turned, Equation, Lax], bool]] = {
-    "broadcast_in_dim": _Turned._broadcast,
-    "concatenate": _Turned._concatenate,
-    "custom_jvp_call": _Turned._call,
-    "dot_general": _Turned._product,
-    "reduce_max": _Turned._reduce,
-    "reduce_min": _Turned._reduce,
-    "reduce_sum": _Turned._reduce,
-    "reshape": _Turned._reshape,
-    "slice": _Turned._slice,
-    "squeeze": _Turned._reshape,
-    "transpose": _Turned._transpose,
+_RULES: dict[str, Callable[[_Rewriter, Equation, Lax], bool]] = {
+    "broadcast_in_dim": _Rewriter._broadcast,
+    "concatenate": _Rewriter._concatenate,
+    "custom_jvp_call": _Rewriter._call,
+    "dot_general": _Rewriter._product,
+    "reduce_max": _Rewriter._reduce,
+    "reduce_min": _Rewriter._reduce,
+    "reduce_sum": _Rewriter._reduce,
+    "reshape": _Rewriter._reshape,
+    "slice": _Rewriter._slice,
+    "squeeze": _Rewriter._reshape,
+    "transpose": _Rewriter._transpose,
 }

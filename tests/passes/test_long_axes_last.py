@@ -164,7 +164,7 @@ UNARY: dict[str, Any] = {
 BINARY: dict[str, Any] = {
     "add": jnp.add,
     "mul": jnp.multiply,
-    "where": lambda a, b: jnp.where(a > 0, a, b),
+    "where": lambda a, b: jnp.where(a > b, a, b),  # continuous: sums are in another order
     "dots": lambda a, b: a * jnp.einsum("fk,fk->f", a, b)[:, None],
     "matrix": lambda a, b: a @ jnp.einsum("fk,fl->kl", a, b),
     "steps": lambda a, b: jnp.einsum("fk,fl->fkl", a, b).sum(1),
@@ -172,34 +172,56 @@ BINARY: dict[str, Any] = {
 }
 
 
-@st.composite
-def vectors(draw: st.DrawFn, depth: int = 3) -> Any:
-    """A random layer function of `[16, 3]` values."""
-    if depth == 0:
-        leaf = draw(st.sampled_from("xyd"))
-        return lambda v, p: v["d"][:, None] * v["y"] if leaf == "d" else v[leaf]
-    one = draw(vectors(depth=depth - 1))
-    name = draw(st.sampled_from([*UNARY, *BINARY]))
-    if name in UNARY:
-        reduced = float(name in ("sum", "max", "mean", "weights"))  # values of edges
-        return lambda v, p: jnp.tanh(UNARY[name](one(v, p) + reduced * v["x"] * v["y"], p))
-    two = draw(vectors(depth=depth - 1))
-    return lambda v, p: jnp.tanh(BINARY[name](one(v, p), two(v, p)))
+EXPRESSIONS = st.recursive(
+    st.sampled_from("xyd"),
+    lambda inner: (
+        st.tuples(st.sampled_from([*UNARY]), inner)
+        | st.tuples(st.sampled_from([*BINARY]), inner, inner)
+    ),
+    max_leaves=6,
+)
+"""Names of operations on `[16, 3]` values, and what they read."""
+
+
+def evaluate(expression: Any, v: Any, p: Any) -> Any:
+    if isinstance(expression, str):
+        return v["d"][:, None] * v["y"] if expression == "d" else v[expression]
+    name, *inner = expression
+    one, *two = (evaluate(e, v, p) for e in inner)
+    if name in ("sum", "max", "mean", "weights"):
+        one = one + v["x"] * v["y"]  # a value of the edge
+    return jnp.tanh(BINARY[name](one, *two) if two else UNARY[name](one, p))
 
 
 @settings(max_examples=30)
-@given(vectors())
-def test_any_layer_keeps_its_meaning(fn: Any) -> None:
+@given(EXPRESSIONS)
+def test_any_layer_keeps_its_meaning(expression: Any) -> None:
     def f(x: Any, y: Any, d: Any, w: Any, m: Any, t: Any, c: Any) -> Any:
         v, p = {"x": x, "y": y, "d": d}, {"w": w / F, "m": m, "t": t / F, "c": c}
-        out = fn(v, p) * x
+        out = evaluate(expression, v, p) * x
         return out + y, gnnjit.sum(out)
 
     old = trace(f, INPUTS, edge_values=True)
     new = step(old)
     verify(new)
     assert any(e.op.name == "transpose" for e in new.equations if isinstance(e.op, Lax))
-    same(old, new, rtol=1e-4, atol=1e-4)
+    same(old, new, rtol=1e-4)
+
+
+def test_factors_of_unlike_precision_stay_in_their_order() -> None:
+    def f(x: Any, y: Any, w: Any) -> Any:
+        return gnnjit.sum(jnp.einsum("fk,fg->gk", x * y, w, precision=("highest", "default")))
+
+    def factors(program: Any) -> Any:
+        (eqn,) = (e for e in program.equations if e.op.name == "dot_general")
+        return {a.space: p for a, p in zip(eqn.inputs, eqn.op["precision"], strict=True)}
+
+    inputs = [*INPUTS[:2], value("w", Space.SHARED, F, F)]
+    old = trace(f, inputs, edge_values=True)
+    new = step(old)
+    assert factors(new) == factors(old)
+    assert len(set(factors(old).values())) == 2
+    same(old, new)
 
 
 def test_a_square_with_an_axis_of_one_entry() -> None:
