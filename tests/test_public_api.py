@@ -84,7 +84,8 @@ def test_names_of_sample() -> None:
         "Batch", "BatchSource", "ClusterSampler", "EdgeSampler", "Event", "FrontierSampler",
         "GraphSampler", "HopSampler", "InducedSampler", "LinkSample", "LinkSampler", "Loader",
         "NegativeSampler", "Negatives", "NeighborSampler", "Normalized", "Padding", "Report",
-        "Sample", "Sampler", "Shapes", "Stored", "TypedNeighborSampler", "TypedSample",
+        "Sample", "Sampler", "Shapes", "Stored", "TypedLinkSample",
+        "TypedLinkSampler", "TypedNeighborSampler", "TypedSample",
         "VertexSampler", "WalkSampler", "Workers",
         "iter_dataset", "plan_graph_shapes", "plan_shapes", "plot_timeline",
     ]  # fmt: skip

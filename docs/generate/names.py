@@ -83,6 +83,7 @@ SECTIONS = (
         "Samplers, what they draw, and the loader that makes padded batches of it.",
         "gnnjit.sample",
         "Loader Batch Report NeighborSampler TypedNeighborSampler TypedSample "
+        "TypedLinkSampler TypedLinkSample "
         "FrontierSampler WalkSampler VertexSampler EdgeSampler "
         "Normalized ClusterSampler HopSampler GraphSampler LinkSampler LinkSample NegativeSampler "
         "Negatives Sampler InducedSampler Sample Workers "

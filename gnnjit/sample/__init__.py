@@ -23,6 +23,7 @@ from gnnjit.sample.sample import Sample, Sampler
 from gnnjit.sample.subgraph import EdgeSampler, VertexSampler, WalkSampler
 from gnnjit.sample.timeline import Event, plot_timeline
 from gnnjit.sample.typed import TypedNeighborSampler, TypedSample
+from gnnjit.sample.typed_links import TypedLinkSample, TypedLinkSampler
 from gnnjit.sample.workers import Workers
 
 __all__ = [
@@ -48,6 +49,8 @@ __all__ = [
     "Sampler",
     "Shapes",
     "Stored",
+    "TypedLinkSample",
+    "TypedLinkSampler",
     "TypedNeighborSampler",
     "TypedSample",
     "VertexSampler",

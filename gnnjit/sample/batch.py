@@ -28,7 +28,7 @@ class Batch:
 
     Of a typed graph, `graphs` holds one `TypedGraph` for all layers; `x`, `vertices`, `num_real`
     and `tree` are dictionaries from types, `edges` is one from relations, and seeds are rows of
-    their type.
+    their type: of links, those at which the relation starts and ends.
 
     Attributes:
         graphs: the graph of each layer, in the order in which layers are applied; of a subgraph
@@ -49,8 +49,9 @@ class Batch:
         edge_weight: `float32[e]`, of each edge in a mean; 0 on padding. None where all are alike.
         label: `float32[R]`, 1 of a link and 0 of a negative; None but for links. Negatives that are
             edges after all do not count in `mask`, and `y` is that of the link.
-        tree: `int32[n]`, the seed whose tree, or the graph, that a vertex is in; on padding R. None
-            where seeds share vertices.
+        tree: `int32[n]`, the seed whose tree, or the graph, that a vertex is in; of links, the end:
+            all sources first, then all destinations, then those of the negatives. On padding their
+            number. None where seeds share vertices.
         number: `int32[3]`, epoch, number in the epoch, and part (0 unless a batch was split).
         shape: number of the shape that it is padded to (static); None without padding.
     """

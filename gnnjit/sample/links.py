@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numba import njit
@@ -28,8 +28,9 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class LinkSample(Sample):
-    """A sample around P pairs of vertices: B links, then k negatives of the first, the second, ...
+class Pairs:
+    """What a sample holds of P pairs of vertices: B links, then k negatives of the first, the
+    second, ...
 
     Attributes:
         link: `int[P]`, the link that each pair is, or is a negative of.
@@ -43,6 +44,110 @@ class LinkSample(Sample):
     link_dst: HostArray
     label: HostArray
     false: HostArray
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class LinkSample(Pairs, Sample):
+    """A sample around P pairs of vertices: B links, then k negatives of the first, the second, ...
+
+    Attributes:
+        link: `int[P]`, the link that each pair is, or is a negative of.
+        link_src, link_dst: `int32[P]`, the vertices of the sample that a pair is of.
+        label: `float32[P]`, 1 of a link and 0 of a negative.
+        false: `bool[P]`, which negatives are edges after all (`Negatives.false`).
+    """
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Links:
+    """The links that a sampler knows, and how their negatives are drawn.
+
+    Attributes:
+        src, dst: `int64[L]`.
+        times: `[L]`, or None for a sampler without.
+        negatives: draws what are no links, or None.
+    """
+
+    src: HostArray
+    dst: HostArray
+    times: HostArray | None
+    negatives: NegativeSampler | None
+
+    @classmethod
+    def of(
+        cls, where: str, ends: tuple[Any, Any], counts: tuple[int, int], *,
+        negatives: NegativeSampler | None, times: Any, by_time: bool,
+    ) -> Links:  # fmt: skip
+        """Of links between `counts` sources and destinations, with times where (`by_time`) the
+        sampler has them. Raises SampleError where something does not fit."""
+        src, dst = checked_links(where, *ends, counts)
+        if negatives is not None and (negatives.num_src, negatives.num_dst) != counts:
+            raise SampleError(
+                f"{where}: negatives are of a graph of {negatives.num_src} sources and "
+                f"{negatives.num_dst} destinations, expected {counts[0]} and {counts[1]}: make the "
+                f"NegativeSampler of the graph that the links are of"
+            )
+        whens = None if times is None else read_on_host(f"{where}: times", times)
+        if by_time != (whens is not None):
+            missing = "is missing" if by_time else "was given"
+            raise SampleError(
+                f"{where}: times {missing}, expected the time of each link where, and only where, "
+                f"the sampler has times"
+            )
+        if whens is not None and whens.shape != src.shape:
+            raise SampleError(
+                f"{where}: times has shape {whens.shape}, expected {src.shape}: one time per link"
+            )
+        return cls(src, dst, whens, negatives)
+
+    def drawn(self, links: HostArray, seed: int, workers: Workers) -> DrawnLinks:
+        """Some links, and their negatives."""
+        src, dst = self.src[links], self.dst[links]
+        others, false = np.empty((len(src), 0), dst.dtype), np.empty((len(src), 0), np.bool_)
+        if self.negatives is not None:
+            found = self.negatives.sample(src, dst, seed, workers=workers)
+            others, false = found.dst, found.false
+        times = None
+        if self.times is not None:
+            own = self.times[links]
+            times = np.concatenate([own, own, np.repeat(own, others.shape[1])])
+        return DrawnLinks(links, src, dst, others, false, times)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DrawnLinks:
+    """The links of a batch and their negatives, in numbers of the graph.
+
+    Attributes:
+        links: `int[B]`, the numbers of the links.
+        src, dst: `int[B]`.
+        others: `int[B, k]`, the destinations of the negatives.
+        false: `bool[B, k]`.
+        times: of all sources, all destinations, and those of the negatives, or None.
+    """
+
+    links: HostArray
+    src: HostArray
+    dst: HostArray
+    others: HostArray
+    false: HostArray
+    times: HostArray | None
+
+    @property
+    def destinations(self) -> HostArray:
+        """`int[B + B k]`: those of links, then those of negatives."""
+        return np.concatenate([self.dst, self.others.ravel()])
+
+    def pairs(self, sources: HostArray, destinations: HostArray) -> dict[str, Any]:
+        """The attributes of `Pairs`, from the numbers in the sample of all ends."""
+        count = self.others.shape[1]
+        return {
+            "link": np.concatenate([self.links, np.repeat(self.links, count)]),
+            "link_src": np.concatenate([sources, np.repeat(sources, count)]),
+            "link_dst": destinations,
+            "label": np.repeat(np.array([1, 0], np.float32), [len(self.src), self.others.size]),
+            "false": np.concatenate([np.zeros(len(self.src), np.bool_), self.false.ravel()]),
+        }
 
 
 class LinkSampler:
@@ -79,30 +184,16 @@ class LinkSampler:
         where = "LinkSampler"
         if not isinstance(sampler, NeighborSampler | HopSampler):
             raise SampleError(
-                f"{where}: sampler is {shown(sampler)}, expected one whose seeds are vertices: a "
-                f"NeighborSampler or HopSampler"
+                f"{where}: sampler is a {type(sampler).__name__}, expected one whose seeds are "
+                f"vertices: a NeighborSampler or HopSampler"
             )
-        if exclude not in get_args(Excluded):
-            raise SampleError(
-                f"{where}: exclude is {shown(exclude)}, expected one of "
-                f"{', '.join(get_args(Excluded))}"
-            )
-        self.sampler = sampler
-        self.src, self.dst = checked_links(where, sampler.adjacency, src, dst)
-        self.negatives, self.exclude = negatives, exclude
-        self.times = None if times is None else read_on_host(f"{where}: times", times)
-        by_time = isinstance(sampler, NeighborSampler) and sampler.temporal
-        if by_time != (self.times is not None):
-            missing = "is missing" if by_time else "was given"
-            raise SampleError(
-                f"{where}: times {missing}, expected the time of each link where, and only where, "
-                f"the sampler has times"
-            )
-        if self.times is not None and self.times.shape != self.src.shape:
-            raise SampleError(
-                f"{where}: times has shape {self.times.shape}, expected {self.src.shape}: one time "
-                f"per link"
-            )
+        self.exclude = checked_excluded(where, exclude)
+        self.sampler, self.negatives = sampler, negatives
+        n = sampler.adjacency.num_nodes
+        self._links = Links.of(
+            where, (src, dst), (n, n), negatives=negatives, times=times,
+            by_time=isinstance(sampler, NeighborSampler) and sampler.temporal,
+        )  # fmt: skip
 
     @property
     def adjacency(self) -> Adjacency:
@@ -112,12 +203,22 @@ class LinkSampler:
     @property
     def num_seeds(self) -> int:
         """Seeds are links: their number."""
-        return len(self.src)
+        return len(self._links.src)
 
     @property
     def num_layers(self) -> int | None:
         """That of the sampler."""
         return self.sampler.num_layers
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether each end has a tree of its own."""
+        return getattr(self.sampler, "disjoint", False)
+
+    @property
+    def replace(self) -> bool:
+        """Whether an edge may be drawn twice."""
+        return getattr(self.sampler, "replace", False)
 
     def sample(self, seeds: ArrayLike, seed: int = 0, *, workers: Workers = ALONE) -> LinkSample:
         """The sample around some links.
@@ -133,38 +234,33 @@ class LinkSampler:
         where = "LinkSampler.sample"
         key = key_of(where, seed, 1)
         links = numbers_of(where, "seeds", seeds, self.num_seeds, "link")
-        src, dst = self.src[links], self.dst[links]
-        others, false = np.empty((len(src), 0), dst.dtype), np.empty((len(src), 0), np.bool_)
-        if self.negatives is not None:
-            drawn = self.negatives.sample(src, dst, int(key), workers=workers)
-            others, false = drawn.dst, drawn.false
-        count, ends = others.shape[1], np.concatenate([src, dst, others.ravel()])
-        times = {}
-        if self.times is not None:
-            own = self.times[links]
-            times["times"] = np.concatenate([own, own, np.repeat(own, count)])
+        drawn = self._links.drawn(links, int(key), workers)
+        ends = np.concatenate([drawn.src, drawn.destinations])
+        times: dict[str, Any] = {} if drawn.times is None else {"times": drawn.times}
         sample = self.sampler.sample(ends, seed, workers=workers, **times)
-        sample = self._without_links(sample, src, dst, workers)
+        if self.exclude != "nothing":
+            src, dst = gone(drawn.src, drawn.dst, self.exclude == "both")
+            sample = without_edges(sample, src, dst, self.sampler.num_seeds, workers)
         assert sample.seeds is not None
-        first, rest = sample.seeds[: len(src)], sample.seeds[len(src) :]
+        count = len(drawn.src)
         fields = {f.name: getattr(sample, f.name) for f in dataclasses.fields(Sample)}
-        return LinkSample(
-            **fields,
-            link=np.concatenate([links, np.repeat(links, count)]),
-            link_src=np.concatenate([first, np.repeat(first, count)]),
-            link_dst=rest,
-            label=np.repeat(np.array([1, 0], np.float32), [len(src), others.size]),
-            false=np.concatenate([np.zeros(len(src), np.bool_), false.ravel()]),
-        )
+        return LinkSample(**fields, **drawn.pairs(sample.seeds[:count], sample.seeds[count:]))
 
-    def _without_links(
-        self, sample: Sample, src: HostArray, dst: HostArray, workers: Workers
-    ) -> Sample:
-        if self.exclude == "nothing":
-            return sample
-        if self.exclude == "both":
-            src, dst = np.concatenate([src, dst]), np.concatenate([dst, src])
-        return without_edges(sample, src, dst, self.sampler.num_seeds, workers)
+
+def checked_excluded(where: str, exclude: Any) -> Excluded:
+    """Raises SampleError unless it is one of the words."""
+    if exclude not in get_args(Excluded):
+        raise SampleError(
+            f"{where}: exclude is {shown(exclude)}, expected one of {', '.join(get_args(Excluded))}"
+        )
+    return exclude
+
+
+def gone(src: HostArray, dst: HostArray, both: bool) -> tuple[HostArray, HostArray]:
+    """The ends of edges of one vertex set that are links, or links the other way round."""
+    if not both:
+        return src, dst
+    return np.concatenate([src, dst]), np.concatenate([dst, src])
 
 
 def without_edges(
@@ -172,19 +268,10 @@ def without_edges(
 ) -> Sample:
     """A sample without its edges `src[i] -> dst[i]` (`int[n]`, vertices of the graph, which has
     `num_nodes`), parallel ones included. Its vertices stay."""
-    if not len(src):
-        return sample
-    pairs = np.full(1 << max(4, (2 * len(src) - 1).bit_length()), -1, np.int64)
-    _insert(pairs, src, dst, num_nodes)
-    rows = len(sample.indptr) - 1
-    kept, counts = np.empty(len(sample.neighbor), np.bool_), np.empty(rows, np.int64)
-    workers.run(
-        lambda b, e: _mark(
-            pairs, num_nodes, sample.indptr, sample.neighbor, sample.vertices, b, e, kept, counts
-        ),
-        rows,
-    )
-    indptr = offsets_of(counts).astype(np.int32)
+    kept, indptr = kept_edges(
+        sample.indptr, sample.neighbor, (sample.vertices, sample.vertices), (src, dst), num_nodes,
+        workers,
+    )  # fmt: skip
     edge_counts = (int(indptr[-1]),)
     if not sample.is_subgraph:
         edge_counts = tuple(int(indptr[n]) for n in sample.vertex_counts[:-1])
@@ -199,6 +286,34 @@ def without_edges(
     )
 
 
+def kept_edges(
+    indptr: HostArray,
+    neighbor: HostArray,
+    vertices: tuple[HostArray, HostArray],
+    links: tuple[HostArray, HostArray],
+    num_src: int,
+    workers: Workers,
+) -> tuple[HostArray, HostArray]:
+    """(`bool[e]`: which edges are none of the links, `int32[rows + 1]`: the first kept edge of each
+    row).
+
+    Args:
+        indptr, neighbor: the edges of a sample.
+        vertices: the numbers in the graph of its sources, and of its destinations.
+        links: `int[n]`, sources and destinations in the graph.
+        num_src: sources of the graph.
+    """
+    src, dst = links
+    pairs = np.full(1 << max(4, (2 * len(src) - 1).bit_length()), -1, np.int64)
+    _insert(pairs, src, dst, num_src)
+    rows = len(indptr) - 1
+    kept, counts = np.empty(len(neighbor), np.bool_), np.empty(rows, np.int64)
+    workers.run(
+        lambda b, e: _mark(pairs, num_src, indptr, neighbor, *vertices, b, e, kept, counts), rows
+    )
+    return kept, offsets_of(counts).astype(np.int32)
+
+
 @njit(nogil=True, cache=True, inline="always")
 def _place(pairs, pair, shift):  # type: ignore[no-untyped-def]
     """Where a pair is in the table, or where it goes."""
@@ -209,20 +324,22 @@ def _place(pairs, pair, shift):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _insert(pairs, src, dst, num_nodes):  # type: ignore[no-untyped-def]
+def _insert(pairs, src, dst, num_src):  # type: ignore[no-untyped-def]
     shift = shift_of(len(pairs))
     for i in range(len(src)):
-        pair = np.int64(dst[i]) * num_nodes + src[i]
+        pair = np.int64(dst[i]) * num_src + src[i]
         pairs[_place(pairs, pair, shift)] = pair
 
 
 @njit(nogil=True, cache=True)
-def _mark(pairs, num_nodes, indptr, neighbor, vertices, begin, end, kept, counts):  # type: ignore[no-untyped-def]
+def _mark(  # type: ignore[no-untyped-def]
+    pairs, num_src, indptr, neighbor, sources, vertices, begin, end, kept, counts
+):
     shift = shift_of(len(pairs))
     for v in range(begin, end):
-        row, held = np.int64(vertices[v]) * num_nodes, 0
+        row, held = np.int64(vertices[v]) * num_src, 0
         for i in range(indptr[v], indptr[v + 1]):
-            pair = row + vertices[neighbor[i]]
+            pair = row + sources[neighbor[i]]
             kept[i] = pairs[_place(pairs, pair, shift)] != pair
             held += kept[i]
         counts[v] = held

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,14 +18,15 @@ from gnnjit.sample.adjacency import numbers_of
 from gnnjit.sample.batch import Batch
 from gnnjit.sample.features import Features
 from gnnjit.sample.hot import Hot, by_degree
+from gnnjit.sample.links import LinkSampler
 from gnnjit.sample.making import Made, Maker, Source
 from gnnjit.sample.order import Order, plan
 from gnnjit.sample.padding import Padding, Shapes
 from gnnjit.sample.pipeline import Tasks, in_order
 from gnnjit.sample.random import key_of
 from gnnjit.sample.timeline import Event, Log
-from gnnjit.sample.typed import TypedNeighborSampler
-from gnnjit.sample.typed_making import TypedMaker, TypedSource, typed_source
+from gnnjit.sample.typed_links import TypedLinkSampler
+from gnnjit.sample.typed_making import TypedMaker, TypedSampler, TypedSource, typed_source
 from gnnjit.shapes import ArrayLike, HostArray, PyTree
 
 SAMPLES = 128
@@ -66,8 +68,8 @@ class Loader:
 
     Args:
         sampler: has `num_seeds`, `adjacency` and `sample(seeds, seed)`, as `NeighborSampler`; its
-            seeds may be vertices, links, clusters or graphs. With a `TypedNeighborSampler`, `x` is
-            a dictionary from types and `edges` one from relations, and `y` is of the seeds' type.
+            seeds may be vertices, links, clusters or graphs. With a sampler of typed graphs, `x` is
+            a dictionary from types and `edges` one from relations, and `y` is of the seeds.
         x: pytree of `[N, ...]`, features: arrays of NumPy (also mapped files), of JAX, or `Stored`.
         y: pytree of `[num_seeds, ...]`, labels of the seeds; of `[N, ...]` where samples have none.
         seeds: `int[S]` or a mask `bool[num_seeds]`, those of an epoch; all if left out.
@@ -326,13 +328,12 @@ def _source(
     times: Any, hot_rows: Any, **options: Any,
 ) -> Source:  # fmt: skip
     """What batches are made of, checked: `trees` are features, labels and data of edges."""
-    if isinstance(sampler, TypedNeighborSampler):
-        _refuse_typed(where, labelled=labelled, hot_rows=hot_rows)
-        times = None if times is None else _one_each(where, "times", times, sampler.num_seeds)
+    times = _times(where, sampler, times)
+    if isinstance(sampler, TypedSampler):
+        _refuse_typed(where, type(sampler).__name__, labelled=labelled, hot_rows=hot_rows)
         return typed_source(where, sampler, trees, times, **options)
     x, y, edges = trees
     num_nodes, num_edges = sampler.adjacency.num_nodes, sampler.adjacency.num_edges
-    times = None if times is None else _one_each(where, "times", times, sampler.num_seeds)
     by_vertex = _labels_are_of_vertices(sampler, order, times)
     if labelled is not None and not by_vertex:
         raise SampleError(
@@ -359,15 +360,27 @@ def _maker(source: Source, shapes: Shapes | None, log: Log, on_host: bool = Fals
     return kind(source, shapes, log, on_host)
 
 
-def _refuse_typed(where: str, labelled: Any, hot_rows: Any) -> None:
+def _times(where: str, sampler: Any, times: Any) -> HostArray | None:
+    """The time of each seed. Raises SampleError unless they fit, and the sampler takes any."""
+    if times is None:
+        return None
+    if "times" not in inspect.signature(sampler.sample).parameters:
+        name = type(sampler).__name__
+        of_links = isinstance(sampler, LinkSampler | TypedLinkSampler)
+        hint = f"the times of links go to {name}" if of_links else "leave them out"
+        raise SampleError(f"{where}: got times with a {name}, which takes none of seeds: {hint}")
+    return _one_each(where, "times", times, sampler.num_seeds)
+
+
+def _refuse_typed(where: str, sampler: str, labelled: Any, hot_rows: Any) -> None:
     if labelled is not None:
         raise SampleError(
-            f"{where}: got labelled with a TypedNeighborSampler, expected seeds: their labels are "
+            f"{where}: got labelled with a {sampler}, expected seeds: their labels are "
             f"those that count"
         )
     if np.ndim(hot_rows) or hot_rows:
         raise SampleError(
-            f"{where}: got hot_rows with a TypedNeighborSampler, expected none: rows are kept on "
+            f"{where}: got hot_rows with a {sampler}, expected none: rows are kept on "
             f"the device for graphs of one type alone; leave hot_rows out"
         )
 

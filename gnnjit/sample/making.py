@@ -21,7 +21,7 @@ from gnnjit.sample.adjacency import read_only
 from gnnjit.sample.batch import Batch
 from gnnjit.sample.features import Features
 from gnnjit.sample.hot import Hot
-from gnnjit.sample.links import LinkSample
+from gnnjit.sample.links import Pairs
 from gnnjit.sample.padding import Shapes, default_cost, rounded_up
 from gnnjit.sample.pipeline import Tasks
 from gnnjit.sample.random import key_of
@@ -288,19 +288,26 @@ class Maker:
         self, sample: Sample, seeds: HostArray, vertex_room: int, padded: bool
     ) -> dict[str, Any]:
         """What a batch holds of its seeds: vertices, links and their negatives, or graphs."""
-        source = self._source
-        room = source.room if padded else len(seeds)
-        rows, label_rows, label, counts = sample.seeds, seeds, None, np.ones(len(seeds), np.bool_)
-        if isinstance(sample, LinkSample):
+        room = self._source.room if padded else len(seeds)
+        return {
+            **self._labels(sample, seeds, room),
+            "tree": padded_rows(sample.tree, vertex_room, trees_of(sample, seeds, room)),
+        }
+
+    def _labels(self, sample: Any, seeds: HostArray, room: int) -> dict[str, Any]:
+        """A row for each of `room` seeds, or, of links, for each of their pairs."""
+        rows, label_rows, label, counts = None, seeds, None, np.ones(len(seeds), np.bool_)
+        if isinstance(sample, Pairs):
             room *= len(sample.label) // len(seeds)
             rows = np.stack([sample.link_src, sample.link_dst], axis=1)
             label_rows, label, counts = sample.link, padded_rows(sample.label, room), ~sample.false
+        elif sample.seeds is not None:
+            rows = sample.seeds
         return {
-            "y": looked_up(source.y, label_rows, room),
+            "y": looked_up(self._source.y, label_rows, room),
             "mask": padded_rows(counts, room),
             "seeds": None if rows is None else padded_rows(rows.astype(np.int32), room),
             "label": label,
-            "tree": padded_rows(sample.tree, vertex_room, room),
         }
 
     def _here(self, work: Any) -> Any:
@@ -391,6 +398,13 @@ def looked_up(features: Features | None, index: Any, room: int) -> PyTree:
         if array is not None:
             array[len(index) :] = 0
     return features.joined(out, padded_rows(index, room, features.rows), lambda array: array)
+
+
+def trees_of(sample: Any, seeds: HostArray, room: int) -> int:
+    """How many trees a sample of `room` seeds has: one for each end of a link and each negative."""
+    if not isinstance(sample, Pairs):
+        return room
+    return room * (1 + len(sample.label) // len(seeds))
 
 
 def padded_rows(array: HostArray | None, room: int, fill: int = 0) -> Any:

@@ -11,7 +11,7 @@ from numba import njit
 from gnnjit.errors import SampleError
 from gnnjit.graph import Graph
 from gnnjit.graph.validate import shown
-from gnnjit.sample.adjacency import Adjacency, read_only
+from gnnjit.sample.adjacency import Adjacency, numbers_of, read_only
 from gnnjit.sample.alias import AliasTable, pick
 from gnnjit.sample.frontier import at_least_one
 from gnnjit.sample.random import below, key_of, stream
@@ -42,11 +42,12 @@ class Negatives:
 class NegativeSampler:
     """Destinations that the source of a link has no edge to.
 
-    A destination that the source has an edge to, at whatever time, or that is the source, is drawn
-    again, up to `tries` draws in all; what is left then is marked.
+    A destination that the source has an edge to, at whatever time, or that is the source itself, is
+    drawn again, up to `tries` draws in all; what is left then is marked.
 
     Args:
-        graph: a concrete graph of one vertex set, whose edges are no negatives.
+        graph: a concrete graph, whose edges are no negatives: of one vertex set, or one between
+            sources and destinations, such as a relation of a `TypedGraph`.
         count: k, negatives of each link.
         by: "uniform": all destinations with the same chance; "degree": in proportion to their
             in-edges to the `power` (Mikolov et al., "Distributed Representations of Words and
@@ -54,7 +55,7 @@ class NegativeSampler:
             destinations of the batch's links, each link with the same chance, so that vertices
             are drawn as often as links lead to them.
         power: of "degree".
-        destinations: `int[C]` or a mask `bool[N]`, what is drawn from; all if left out.
+        destinations: `int[C]` or a mask `bool[num_dst]`, what is drawn from; all if left out.
         tries: draws of each.
 
     Raises:
@@ -72,7 +73,8 @@ class NegativeSampler:
         tries: int = 10,
     ) -> None:
         where = "NegativeSampler"
-        self.adjacency = Adjacency.of(where, graph)
+        self.adjacency = Adjacency.of(where, graph, two_sets=True)
+        self.num_src, self._one_set = graph.num_src, not graph.bipartite
         self.count = at_least_one(where, "count", count)
         self.tries = at_least_one(where, "tries", tries)
         if by not in get_args(Drawing):
@@ -105,7 +107,8 @@ class NegativeSampler:
             SampleError: a vertex is out of range, or there are not as many of both.
         """
         where = "NegativeSampler.sample"
-        src, dst = checked_links(where, self.adjacency, src, dst)
+        src, dst = checked_links(where, src, dst, (self.num_src, self.num_dst))
+        src, dst = (ends.astype(self.adjacency.indptr.dtype) for ends in (src, dst))
         candidates = read_only(dst) if self.by == "batch" else self._candidates
         shape = (len(src), self.count)
         drawn, false = np.empty(shape, self.adjacency.indptr.dtype), np.empty(shape, np.bool_)
@@ -114,11 +117,16 @@ class NegativeSampler:
         workers.run(
             lambda b, e: _draw(
                 self.adjacency.indptr, self._sorted, src, candidates, table.share, table.alias,
-                self.tries, key, b, e, drawn, false,
+                self._one_set, self.tries, key, b, e, drawn, false,
             ),
             len(src),
         )  # fmt: skip
         return Negatives(drawn, false)
+
+    @property
+    def num_dst(self) -> int:
+        """Destinations of the graph."""
+        return self.adjacency.num_nodes
 
     def _destinations(self, where: str, destinations: Any) -> HostArray:
         if destinations is not None and self.by == "batch":
@@ -140,11 +148,13 @@ class NegativeSampler:
 
 
 def checked_links(
-    where: str, adjacency: Adjacency, src: Any, dst: Any
+    where: str, src: Any, dst: Any, counts: tuple[int, int]
 ) -> tuple[HostArray, HostArray]:
-    """Both ends of links, `int[B]`. Raises SampleError where one is out of range, or there are not
-    as many of both."""
-    src, dst = adjacency.checked(where, "src", src), adjacency.checked(where, "dst", dst)
+    """Both ends of links, `int[B]`, of so many sources and destinations. Raises SampleError where
+    one is out of range, or there are not as many of both."""
+    hint = ": number vertices as the graph does"
+    src = numbers_of(where, "src", src, counts[0], "vertex", hint)
+    dst = numbers_of(where, "dst", dst, counts[1], "vertex", hint)
     if len(src) != len(dst):
         raise SampleError(
             f"{where}: src has {len(src)} entries and dst has {len(dst)}, expected one of each per "
@@ -184,7 +194,7 @@ def _is_edge(indptr, neighbor, u, v):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _draw(  # type: ignore[no-untyped-def]
-    indptr, neighbor, src, candidates, share, alias, tries, key, begin, end, drawn, false
+    indptr, neighbor, src, candidates, share, alias, one_set, tries, key, begin, end, drawn, false
 ):
     for i in range(begin, end):
         own, u, position = stream(key, i), src[i], np.int64(0)
@@ -197,6 +207,6 @@ def _draw(  # type: ignore[no-untyped-def]
                     v = candidates[below(own, position, len(candidates))]
                 position += 1
                 held += 1
-                bad = v == u or _is_edge(indptr, neighbor, u, v)
+                bad = (one_set and v == u) or _is_edge(indptr, neighbor, u, v)
                 drawn[i, j] = v
             false[i, j] = bad

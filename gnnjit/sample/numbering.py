@@ -59,15 +59,14 @@ class Numbering:
         _mark(self.found, words)
         return words
 
-    def add_seeds(self, seeds: HostArray) -> HostArray:
+    def add_seeds(self, seeds: HostArray, first_tree: int = 0) -> HostArray:
         """`int32[n]`, the number of each seed. Two that are equal get one number, unless each has a
-        tree of its own."""
-        offsets = np.arange(len(seeds) + 1)
-        if self.tree is None:
-            return self.add(seeds, offsets, 0)
-        self._reserve(len(seeds))
-        self.tree[: len(seeds)] = np.arange(len(seeds))
-        return self.add(seeds, offsets, 0)
+        tree of its own, `first_tree` and those after it."""
+        offsets, first = np.arange(len(seeds) + 1), self.count
+        if self.tree is not None:
+            self._reserve(len(seeds))
+            self.tree[first : first + len(seeds)] = np.arange(first_tree, first_tree + len(seeds))
+        return self.add(seeds, offsets, first)
 
     def add(
         self,

@@ -48,16 +48,14 @@ class Drawn:
     edge_of_slot: HostArray
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class TypedSample:
-    """A part of a typed graph, in NumPy: the neighbourhood of some seeds.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class TypedNeighborhood:
+    """A part of a typed graph, in NumPy: what `TypedSample` and `TypedLinkSample` have in common.
 
     Attributes:
         vertices: for each type `int[n]`, the number in the graph of each vertex of the sample.
         vertex_counts: for each type, vertices up to and with hop 0, ..., L.
         drawn: the edges of each relation.
-        seed_type: the type of the seeds.
-        seeds: `int32[B]`, the vertex of that type in the sample that each seed is.
         tree: for each type `int32[n]`, the seed whose tree a vertex is in, where each seed has its
             own, or None.
     """
@@ -65,8 +63,6 @@ class TypedSample:
     vertices: dict[str, HostArray]
     vertex_counts: dict[str, tuple[int, ...]]
     drawn: dict[Relation, Drawn]
-    seed_type: str
-    seeds: HostArray
     tree: dict[str, HostArray] | None = None
 
     @functools.cached_property
@@ -98,8 +94,8 @@ class TypedSample:
             s > t for s, t in zip(self.sizes, room, strict=True)
         ):
             raise SampleError(
-                f"TypedSample.graph: shape is {room}, expected at least {self.sizes}: nothing is "
-                f"cut off, so pass a larger one"
+                f"{type(self).__name__}.graph: shape is {room}, expected at least {self.sizes}: "
+                f"nothing is cut off, so pass a larger one"
             )
         nodes, edges = self.by_name(room)
         graphs = []
@@ -120,6 +116,24 @@ class TypedSample:
         )
 
 
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class TypedSample(TypedNeighborhood):
+    """A part of a typed graph, in NumPy: the neighbourhood of some seeds.
+
+    Attributes:
+        vertices: for each type `int[n]`, the number in the graph of each vertex of the sample.
+        vertex_counts: for each type, vertices up to and with hop 0, ..., L.
+        drawn: the edges of each relation.
+        tree: for each type `int32[n]`, the seed whose tree a vertex is in, where each seed has its
+            own, or None.
+        seed_type: the type of the seeds.
+        seeds: `int32[B]`, the vertex of that type in the sample that each seed is.
+    """
+
+    seed_type: str
+    seeds: HostArray
+
+
 class TypedNeighborSampler:
     """For each relation, at most `fanouts[relation][h]` in-neighbours of each vertex that is `h`
     hops from the seeds, which are vertices of one type.
@@ -132,7 +146,7 @@ class TypedNeighborSampler:
         fanouts: for each hop, from the seeds on, how many neighbours; -1 for all. One list for all
             relations, or a dictionary with one for each, by key or name, in which 0 stands for
             none.
-        seed_type: the type of the seeds.
+        seed_type: the type of the seeds; without, it samples for a `TypedLinkSampler` alone.
         weights: for some relations `float[E]`, the chance of an edge beside the others of its
             vertex, as of `NeighborSampler`.
         replace: whether an edge may be drawn twice.
@@ -155,7 +169,7 @@ class TypedNeighborSampler:
         graph: TypedGraph,
         fanouts: Fanouts,
         *,
-        seed_type: str,
+        seed_type: str | None = None,
         weights: Mapping[Any, ArrayLike] | None = None,
         replace: bool = False,
         edge_times: Mapping[Any, ArrayLike] | None = None,
@@ -164,7 +178,8 @@ class TypedNeighborSampler:
     ) -> None:
         where = "TypedNeighborSampler"
         _check_graph(where, graph)
-        known_type(seed_type, graph.types)
+        if seed_type is not None:
+            known_type(seed_type, graph.types)
         self.seed_type, self.replace = seed_type, bool(replace)
         self.fanouts = _by_relation(where, graph, fanouts)
         given = {
@@ -183,8 +198,8 @@ class TypedNeighborSampler:
             )
             for key, part in graph.items()
         }
-        self._time_dtype = _one_dtype(where, self._neighbors)
-        self.temporal = self._time_dtype is not None
+        self.time_dtype = _one_dtype(where, self._neighbors)
+        self.temporal = self.time_dtype is not None
         self.disjoint = checked_disjoint(where, disjoint, self.temporal)
         self.num_nodes, self.num_edges = graph.num_nodes, dict(graph.num_edges)
         dtypes = [n.adjacency.indptr.dtype for n in self._neighbors.values()]
@@ -193,7 +208,7 @@ class TypedNeighborSampler:
     @property
     def num_seeds(self) -> int:
         """Seeds are vertices of `seed_type`: their number in the graph."""
-        return self.num_nodes[self.seed_type]
+        return self.num_nodes[self._type_of_seeds()]
 
     def sample(
         self,
@@ -217,22 +232,51 @@ class TypedNeighborSampler:
         where = "TypedNeighborSampler.sample"
         hint = f": number vertices of type {self.seed_type!r} as the graph does"
         chosen = numbers_of(where, "seeds", seeds, self.num_seeds, "vertex", hint)
-        chosen = chosen.astype(self._dtype)
-        whens = seed_times(where, "TypedNeighborSampler", chosen, times, self._time_dtype)
-        walk = _Walk(self, seed=seed, times=whens, workers=workers)
-        seed_numbers = walk.numbering[self.seed_type].add_seeds(chosen)
+        whens = seed_times(where, "TypedNeighborSampler", chosen, times, self.time_dtype)
+        ends = [(self._type_of_seeds(), chosen)]
+        found, (numbers,) = self.around(ends, whens, seed, workers)
+        return TypedSample(**found, seed_type=ends[0][0], seeds=numbers)
+
+    def around(
+        self,
+        ends: Sequence[tuple[str, HostArray]],
+        times: HostArray | None,
+        seed: int,
+        workers: Workers,
+    ) -> tuple[dict[str, Any], list[HostArray]]:
+        """(the attributes of a `TypedNeighborhood`, `int32[n]` for each of `ends`: its vertices in
+        the sample) of the neighbourhood of vertices of one or more types.
+
+        Args:
+            ends: types and `int[n]`, vertices. Where each has a tree of its own, trees are numbered
+                in this order.
+            times: one for each, in this order, or None.
+            seed: of the batch.
+            workers: threads that share the work.
+        """
+        walk = _Walk(self, seed=seed, times=times, workers=workers)
+        numbering, numbers, tree = walk.numbering, [], 0
+        for t, chosen in ends:
+            numbers.append(numbering[t].add_seeds(chosen.astype(self._dtype), tree))
+            tree += len(chosen)
         for hop in range(len(next(iter(self.fanouts.values()), ()))):
             walk.step(hop)
-        numbering = walk.numbering
         trees = {t: n.tree[: n.count] for t, n in numbering.items() if n.tree is not None}
-        return TypedSample(
-            vertices={t: n.found for t, n in numbering.items()},
-            vertex_counts={t: (*walk.counts[t], n.count) for t, n in numbering.items()},
-            drawn={key: walk.drawn(key) for key in self._neighbors},
-            seed_type=self.seed_type,
-            seeds=seed_numbers,
-            tree=trees if self.disjoint else None,
-        )
+        found = {
+            "vertices": {t: n.found for t, n in numbering.items()},
+            "vertex_counts": {t: (*walk.counts[t], n.count) for t, n in numbering.items()},
+            "drawn": {key: walk.drawn(key) for key in self._neighbors},
+            "tree": trees if self.disjoint else None,
+        }
+        return found, numbers
+
+    def _type_of_seeds(self) -> str:
+        if self.seed_type is None:
+            raise SampleError(
+                "TypedNeighborSampler: seed_type is missing, expected the type of the seeds: pass "
+                "it, or the sampler to a TypedLinkSampler"
+            )
+        return self.seed_type
 
 
 class _Walk:

@@ -13,12 +13,24 @@ from gnnjit.graph.schema import Relation, data_for_relations, known_type, shown_
 from gnnjit.graph.validate import shown
 from gnnjit.sample.batch import Batch
 from gnnjit.sample.features import Features
-from gnnjit.sample.making import Draw, Made, Maker, Source, looked_up, once_each, padded_rows
+from gnnjit.sample.making import (
+    Draw,
+    Made,
+    Maker,
+    Source,
+    looked_up,
+    once_each,
+    padded_rows,
+    trees_of,
+)
 from gnnjit.sample.padding import EDGE_COST, VERTEX_COST, rounded_up
 from gnnjit.sample.pipeline import Tasks
 from gnnjit.sample.sample import Sizes
 from gnnjit.sample.typed import TypedNeighborSampler
+from gnnjit.sample.typed_links import TypedLinkSampler
 from gnnjit.shapes import HostArray, PyTree
+
+TypedSampler = TypedNeighborSampler | TypedLinkSampler
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,7 +56,7 @@ class TypedSource(Source):
 
 
 def typed_source(
-    where: str, sampler: TypedNeighborSampler, trees: tuple[PyTree, PyTree, PyTree],
+    where: str, sampler: TypedSampler, trees: tuple[PyTree, PyTree, PyTree],
     times: HostArray | None, **options: Any,
 ) -> TypedSource:  # fmt: skip
     """Of features by type, labels of the seeds, and data of edges by relation. Raises SampleError
@@ -137,7 +149,7 @@ class TypedMaker(Maker):
             number=np.array(place, np.int32),  # type: ignore[arg-type]
             shape=draw.shape,
             **done["others"],
-            **dict.fromkeys(("weight", "edge_weight", "label")),
+            **dict.fromkeys(("weight", "edge_weight")),
         )
         batch = self._moved(batch, place, log=False)
         return Made(batch, draw.sizes, draw.room, sum(map(len, sample.vertices.values())))
@@ -148,11 +160,9 @@ class TypedMaker(Maker):
         """What a batch holds beside graphs and features."""
         source, sample = self._source, draw.sample
         room = len(seeds) if draw.shape is None else source.room
-        tree = sample.tree
+        tree, trees = sample.tree, trees_of(sample, seeds, room)
         return {
-            "y": looked_up(source.y, seeds, room),
-            "mask": padded_rows(np.ones(len(seeds), np.bool_), room),
-            "seeds": padded_rows(sample.seeds, room),
+            **self._labels(sample, seeds, room),
             "vertices": {
                 t: padded_rows(found, nodes[t], source.sampler.num_nodes[t])
                 for t, found in sample.vertices.items()
@@ -162,7 +172,7 @@ class TypedMaker(Maker):
             },
             "tree": None
             if tree is None
-            else {t: padded_rows(found, nodes[t], room) for t, found in tree.items()},
+            else {t: padded_rows(found, nodes[t], trees) for t, found in tree.items()},
         }
 
 
