@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cholesky, solve_triangular
 
 from gnnjit.cost.kinds import NAMES
 from gnnjit.cost.model import CostModel, Work
@@ -147,7 +146,9 @@ def _weighted(points: Sequence[tuple[Work, float]], weights: Array, prior: CostM
 def least_squares(gram: Array, moment: Array, prior: Array) -> Array:
     """The weights >= 0 of the least error that the moments tell of; those of `prior` where no point
     had a feature."""
-    from scipy.optimize import nnls  # a third of a second, for those who calibrate
+    # A third of a second, for those who calibrate.
+    from scipy.linalg import cholesky, solve_triangular
+    from scipy.optimize import nnls
 
     weights = prior.copy()
     scale = np.sqrt(np.diag(gram))

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from gnnjit.config import cores
 from gnnjit.graph import hosting
@@ -28,6 +27,9 @@ except (ImportError, OSError):  # no LLVM
 
 LEAST = 1 << 19
 """Edges from which on the code is used: it takes 12 ms to compile, once in a process."""
+
+FEW = 1 << 15
+"""Edges below which NumPy sorts: to import SciPy's matrices takes a tenth of a second."""
 
 BIN_BITS = 9
 """The base-2 logarithm of the number of bins: each has a cache line that is being written."""
@@ -43,6 +45,14 @@ def counting_sort(key: HostArray, payload: HostArray, num_keys: int) -> Sorted:
     On one core, with 4 bytes an edge beside the result, where `counting_sorts` takes 12 or more.
     SciPy's conversion from CSC to CSR is exactly this sort: take one column per edge.
     """
+    if len(key) < FEW:
+        dtype = np.int32 if np.can_cast(key.dtype, np.int32) else np.int64  # as SciPy has them
+        order, indptr = np.argsort(key, kind="stable"), np.zeros(num_keys + 1, dtype)
+        np.cumsum(np.bincount(key, minlength=num_keys), out=indptr[1:])
+        return indptr, payload[order], order.astype(dtype)
+
+    import scipy.sparse
+
     columns = np.arange(len(key) + 1, dtype=key.dtype)
     matrix = scipy.sparse.csc_array((payload, key, columns), shape=(num_keys, len(key)))
     rows = matrix.tocsr()

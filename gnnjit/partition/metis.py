@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse
 
 from gnnjit.errors import GraphError
 from gnnjit.shapes import HostArray
+
+if TYPE_CHECKING:  # a tenth of a second, for those who part graphs
+    import scipy.sparse
 
 WEIGHT = 1 << 30
 """What the whole numbers that METIS takes for costs sum up to, about: they fit 32 bits."""
@@ -26,6 +28,8 @@ def pymetis() -> Any:
 def symmetric_pattern(src: HostArray, dst: HostArray, num_nodes: int) -> scipy.sparse.csr_array:
     """Which vertices are neighbours, `bool[N, N]`: both directions, each once, sorted within a
     row, without self loops (METIS allows none)."""
+    import scipy.sparse
+
     proper = src != dst
     src, dst = src[proper], dst[proper]
     # Bool, whose sum is "or": a count of duplicates could overflow to 0 and drop the entry.

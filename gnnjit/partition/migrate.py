@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse
-from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from gnnjit.errors import GraphError
 from gnnjit.partition import validate as checks
 from gnnjit.partition.partition import Partition, balanced, cut_edges, imbalance
 from gnnjit.shapes import ArrayLike, HostArray
+
+if TYPE_CHECKING:  # a tenth of a second, for those who part graphs
+    import scipy.sparse
 
 METHOD = "rebalanced"
 RESTARTS = 16
@@ -134,6 +136,8 @@ class _OverloadedShard:
     def of(
         cls, src: HostArray, dst: HostArray, partition: Partition, p: int, shard: HostArray
     ) -> _OverloadedShard:
+        import scipy.sparse.csgraph
+
         vertex = partition.order[partition.bounds[p] : partition.bounds[p + 1]]
         within = np.flatnonzero((shard[src] == p) & (shard[dst] == p))
         at = np.empty(partition.num_nodes, np.int64)
@@ -143,7 +147,8 @@ class _OverloadedShard:
         ones = np.ones(2 * len(a), bool)
         ends = (np.concatenate([a, b]), np.concatenate([b, a]))
         neighbors = scipy.sparse.csr_array((ones, ends), shape=(len(vertex),) * 2)
-        return cls(vertex, neighbors, connected_components(neighbors, directed=False)[1])
+        parts = scipy.sparse.csgraph.connected_components(neighbors, directed=False)[1]
+        return cls(vertex, neighbors, parts)
 
 
 def _candidates(
@@ -161,6 +166,8 @@ def _candidates(
 def _search(giver: _OverloadedShard, rng: np.random.Generator) -> HostArray:
     """All vertices of a shard: breadth first from one at random, then from one that it did not
     reach, and so on."""
+    from scipy.sparse.csgraph import breadth_first_order
+
     size = len(giver.vertex)
     reached = np.zeros(size, bool)
     found = []

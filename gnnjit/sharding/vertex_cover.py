@@ -14,8 +14,6 @@ import functools
 from typing import Any
 
 import numpy as np
-import scipy.sparse
-from scipy.sparse.csgraph import breadth_first_order, maximum_bipartite_matching
 
 from gnnjit.shapes import HostArray
 from gnnjit.sharding.exchange import Cover
@@ -31,19 +29,24 @@ def rows_that_travel(row: HostArray, total: HostArray) -> HostArray:
     """
     if not len(row):
         return np.zeros(0, bool)
+
+    import scipy.sparse.csgraph  # a tenth of a second, for those who have shards
+
     rows, left = np.unique(row, return_inverse=True)
     sums, right = np.unique(total, return_inverse=True)
     n, m = len(rows), len(sums)
     edges = scipy.sparse.csr_array((np.ones(len(left), np.int8), (left, right)), shape=(n, m))
-    partner = maximum_bipartite_matching(edges, perm_type="column")
+    partner = scipy.sparse.csgraph.maximum_bipartite_matching(edges, perm_type="column")
     reached = _reached(edges, partner)
     covered = np.ones(n, bool)
     covered[reached[reached < n]] = False
     return covered[left]
 
 
-def _reached(edges: scipy.sparse.csr_array, partner: HostArray) -> HostArray:
+def _reached(edges: Any, partner: HostArray) -> HostArray:
     """The rows `i` and sums `n + j` that alternating paths reach from rows without a partner."""
+    import scipy.sparse.csgraph
+
     n, m = edges.shape
     coo = edges.tocoo()
     matched = np.flatnonzero(partner >= 0)
@@ -54,7 +57,7 @@ def _reached(edges: scipy.sparse.csr_array, partner: HostArray) -> HostArray:
     paths = scipy.sparse.csr_array(
         (np.ones(len(tail), np.int8), (tail, head)), shape=(start + 1, start + 1)
     )
-    return breadth_first_order(paths, start, return_predecessors=False)
+    return scipy.sparse.csgraph.breadth_first_order(paths, start, return_predecessors=False)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -48,6 +48,24 @@ def check_sort(key: HostArray, payload: HostArray, num_keys: int, threads: int) 
     assert [a.dtype for a in (indptr, by_slot, edge)] == [a.dtype for a in small]
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32])
+@pytest.mark.parametrize("kind", KEYS)
+def test_few_edges_are_sorted_as_many_are(
+    kind: str, dtype: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for size in (0, 1, 999):
+        rng = np.random.default_rng(size)
+        key = KEYS[kind](rng, 70, size).astype(dtype)
+        payload = rng.integers(0, 1 << 30, size, np.int32)
+        few = host_sort.counting_sort(key, payload, 70)
+        with monkeypatch.context() as patch:
+            patch.setattr(host_sort, "FEW", 0)
+            many = host_sort.counting_sort(key, payload, 70)
+        for a, b in zip(few, many, strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 @pytest.mark.parametrize("num_keys", [1, 2, 511, 512, 513, 5000, 300_000])
 @pytest.mark.parametrize("kind", KEYS)

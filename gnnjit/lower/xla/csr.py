@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jax.experimental import sparse
 
 from gnnjit.ir.program import Atom, Lax, Program, Value
 from gnnjit.ir.space import Space
@@ -70,6 +69,8 @@ def _match(body: Program, atom: Atom, rows: Space) -> _Linear | None:
 
 
 def run(request: LoweringRequest, operands: Sequence[Any]) -> list[Any]:
+    from jax.experimental import sparse  # for those who run this lowering
+
     body, rows, graph, structure = request.body, request.rows, request.graph, request.structure
     shape = (size(graph, rows), size(graph, rows.flipped))
     slots = jnp.arange(graph.num_edges, dtype=structure.indptr.dtype)

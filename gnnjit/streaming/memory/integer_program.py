@@ -10,9 +10,9 @@ has too many states.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from gnnjit.streaming.memory.problem import MemoryProblem, bits
 
@@ -63,7 +63,7 @@ def _stays(problem: MemoryProblem) -> list[_Stay]:
 def _solve(problem: MemoryProblem, stays: list[_Stay]) -> tuple[np.ndarray, bool] | None:
     """Which of them stay. Unknowns: one for each, then one for each tensor that may have to be
     stored, 1 where it is not."""
-    from scipy import optimize  # a third of a second, for plans with a budget
+    from scipy import optimize, sparse  # a third of a second, for plans with a budget
 
     made = 0
     for outs in problem.outs:
@@ -95,8 +95,10 @@ def _solve(problem: MemoryProblem, stays: list[_Stay]) -> tuple[np.ndarray, bool
 
 def _idle_bytes(
     problem: MemoryProblem, stays: list[_Stay], sizes: np.ndarray, unknowns: int
-) -> sparse.csr_array:
+) -> Any:
     """`[operations, unknowns]`: the bytes that a tensor takes from an operation if it stays."""
+    from scipy import sparse
+
     lengths = [s.until - s.since - 1 for s in stays]
     rows = np.concatenate([np.arange(s.since + 1, s.until) for s in stays])
     columns = np.repeat(np.arange(len(stays)), lengths)
