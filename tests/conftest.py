@@ -55,9 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def share_contexts_of_mlir() -> None:
     """JAX makes a context of MLIR whenever it lowers a function, and each reads all operations that
-    there are: a fifth of the time of tests in this process. Here a thread makes one for 200 functions;
-    more would keep too many of their types and constants. A function that is lowered while another
-    is has one of its own, or it would become a part of the other."""
+    there are: a fifth of the time of tests in this process. Here a thread makes one for 200
+    functions; more would keep too many of their types and constants. What is lowered while another
+    function is has one of its own, or it would become a part of the other."""
     make = getattr(mlir, "make_ir_context", None)
     if make is None:  # another JAX: slower, and the same
         return
