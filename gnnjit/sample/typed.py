@@ -234,41 +234,8 @@ class TypedNeighborSampler:
         chosen = numbers_of(where, "seeds", seeds, self.num_seeds, "vertex", hint)
         whens = seed_times(where, "TypedNeighborSampler", chosen, times, self.time_dtype)
         ends = [(self._type_of_seeds(), chosen)]
-        found, (numbers,) = self.around(ends, whens, seed, workers)
+        found, (numbers,) = neighborhood(self, ends, whens, seed, workers)
         return TypedSample(**found, seed_type=ends[0][0], seeds=numbers)
-
-    def around(
-        self,
-        ends: Sequence[tuple[str, HostArray]],
-        times: HostArray | None,
-        seed: int,
-        workers: Workers,
-    ) -> tuple[dict[str, Any], list[HostArray]]:
-        """(the attributes of a `TypedNeighborhood`, `int32[n]` for each of `ends`: its vertices in
-        the sample) of the neighbourhood of vertices of one or more types.
-
-        Args:
-            ends: types and `int[n]`, vertices. Where each has a tree of its own, trees are numbered
-                in this order.
-            times: one for each, in this order, or None.
-            seed: of the batch.
-            workers: threads that share the work.
-        """
-        walk = _Walk(self, seed=seed, times=times, workers=workers)
-        numbering, numbers, tree = walk.numbering, [], 0
-        for t, chosen in ends:
-            numbers.append(numbering[t].add_seeds(chosen.astype(self._dtype), tree))
-            tree += len(chosen)
-        for hop in range(len(next(iter(self.fanouts.values()), ()))):
-            walk.step(hop)
-        trees = {t: n.tree[: n.count] for t, n in numbering.items() if n.tree is not None}
-        found = {
-            "vertices": {t: n.found for t, n in numbering.items()},
-            "vertex_counts": {t: (*walk.counts[t], n.count) for t, n in numbering.items()},
-            "drawn": {key: walk.drawn(key) for key in self._neighbors},
-            "tree": trees if self.disjoint else None,
-        }
-        return found, numbers
 
     def _type_of_seeds(self) -> str:
         if self.seed_type is None:
@@ -277,6 +244,40 @@ class TypedNeighborSampler:
                 "it, or the sampler to a TypedLinkSampler"
             )
         return self.seed_type
+
+
+def neighborhood(
+    sampler: TypedNeighborSampler,
+    ends: Sequence[tuple[str, HostArray]],
+    times: HostArray | None,
+    seed: int,
+    workers: Workers,
+) -> tuple[dict[str, Any], list[HostArray]]:
+    """(the attributes of a `TypedNeighborhood`, `int32[n]` for each of `ends`: its vertices in the
+    sample) around vertices of one or more types.
+
+    Args:
+        ends: types and `int[n]`, vertices. Where each has a tree of its own, trees are numbered in
+            this order.
+        times: one for each, in this order, or None.
+        seed: of the batch.
+        workers: threads that share the work.
+    """
+    walk = _Walk(sampler, seed=seed, times=times, workers=workers)
+    numbering, numbers, tree = walk.numbering, [], 0
+    for t, chosen in ends:
+        numbers.append(numbering[t].add_seeds(chosen.astype(sampler._dtype), tree))
+        tree += len(chosen)
+    for hop in range(len(next(iter(sampler.fanouts.values()), ()))):
+        walk.step(hop)
+    trees = {t: n.tree[: n.count] for t, n in numbering.items() if n.tree is not None}
+    found = {
+        "vertices": {t: n.found for t, n in numbering.items()},
+        "vertex_counts": {t: (*walk.counts[t], n.count) for t, n in numbering.items()},
+        "drawn": {key: walk.drawn(key) for key in sampler.num_edges},
+        "tree": trees if sampler.disjoint else None,
+    }
+    return found, numbers
 
 
 class _Walk:

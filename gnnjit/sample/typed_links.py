@@ -14,7 +14,7 @@ from gnnjit.sample.drawing import seed_times
 from gnnjit.sample.links import Excluded, Links, Pairs, checked_excluded, gone, kept_edges
 from gnnjit.sample.negative import NegativeSampler
 from gnnjit.sample.random import key_of
-from gnnjit.sample.typed import Drawn, TypedNeighborhood, TypedNeighborSampler
+from gnnjit.sample.typed import Drawn, TypedNeighborhood, TypedNeighborSampler, neighborhood
 from gnnjit.sample.workers import ALONE, Workers
 from gnnjit.shapes import ArrayLike, HostArray
 
@@ -134,7 +134,7 @@ class TypedLinkSampler:
             where, "TypedNeighborSampler", np.concatenate([chosen for _, chosen in ends]),
             drawn.times, self.sampler.time_dtype,
         )  # fmt: skip
-        found, numbers = self.sampler.around(ends, times, seed, workers)
+        found, numbers = neighborhood(self.sampler, ends, times, seed, workers)
         for relation, src, dst in self._excluded(drawn.src, drawn.dst):
             found["drawn"][relation] = self._without(found, relation, (src, dst), workers)
         return TypedLinkSample(**found, relation=self.relation, **drawn.pairs(*numbers))
