@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from scipy import stats
 
@@ -102,6 +103,21 @@ def edges_of(sample: Sample) -> Iterator[tuple[int, int, int]]:
     rows = np.repeat(np.arange(len(sample.indptr) - 1), np.diff(sample.indptr))
     for row, neighbor, edge in zip(rows, sample.neighbor, sample.edge, strict=True):
         yield int(sample.vertices[neighbor]), int(sample.vertices[row]), int(edge)
+
+
+def typed_edges_of(sample: Any, key: Any) -> list[tuple[int, int, int]]:
+    """(source, destination, number) of each edge of a relation, in numbers of the graph."""
+    drawn = sample.drawn[key]
+    rows = np.repeat(np.arange(len(drawn.indptr) - 1), np.diff(drawn.indptr))
+    source, target = sample.vertices[key[0]], sample.vertices[key[2]]
+    edges = zip(source[drawn.neighbor], target[rows], sample.edge[key], strict=True)
+    return [(int(u), int(v), int(e)) for u, v, e in edges]
+
+
+def same_leaves(first: Any, second: Any) -> bool:
+    """Whether two pytrees have equal arrays."""
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return all(np.array_equal(a, b) for a, b in pairs)
 
 
 def check_sample(graph: Graph, sample: Sample) -> None:

@@ -17,7 +17,7 @@ from flax import nnx
 from gnnjit import TypedGraph, nn
 from gnnjit.errors import GraphError, SampleError
 from gnnjit.sample import Loader, NeighborSampler, TypedNeighborSampler, TypedSample, Workers
-from sample.exact import check_chances, check_same, random_graph
+from sample.exact import check_chances, check_same, random_graph, same_leaves, typed_edges_of
 
 DRAWS = 3000
 SIZES = {"author": 12, "paper": 20, "venue": 4, "alone": 3}
@@ -41,15 +41,6 @@ GRAPH = TypedGraph.from_edges(EDGES, SIZES)
 SCHEMA: Any = {"types": GRAPH.types, "relations": GRAPH.relations}
 
 
-def pairs(sample: TypedSample, key: Any) -> list[tuple[int, int, int]]:
-    """(source, destination, number) of each edge, in numbers of the graph."""
-    drawn = sample.drawn[key]
-    rows = np.repeat(np.arange(len(drawn.indptr) - 1), np.diff(drawn.indptr))
-    source, target = sample.vertices[key[0]], sample.vertices[key[2]]
-    edges = zip(source[drawn.neighbor], target[rows], sample.edge[key], strict=True)
-    return [(int(u), int(v), int(e)) for u, v, e in edges]
-
-
 @pytest.mark.parametrize("disjoint", [False, True])
 def test_what_is_drawn(disjoint: bool) -> None:
     fanouts = {"writes": (3, 1), "cites": (2, -1), "prints": (0, 4), "by": (5, 5)}
@@ -64,7 +55,7 @@ def test_what_is_drawn(disjoint: bool) -> None:
         assert sample.vertex_counts[t][-1] == len(found)
     for key in GRAPH.relations:
         src, dst = EDGES[key]
-        assert all((src[e], dst[e]) == (u, v) for u, v, e in pairs(sample, key))
+        assert all((src[e], dst[e]) == (u, v) for u, v, e in typed_edges_of(sample, key))
         degree = np.bincount(dst, minlength=SIZES[key[2]])
         count, counts = np.diff(sample.drawn[key].indptr), sample.vertex_counts[key[2]]
         assert len(count) == counts[1]  # what the last hop finds draws nothing
@@ -210,11 +201,6 @@ def loader(**options: Any) -> Loader:
     return Loader(SAMPLER, X, Y, **arguments)
 
 
-def same(first: Any, second: Any) -> bool:
-    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
-    return all(np.array_equal(a, b) for a, b in pairs)
-
-
 @pytest.mark.parametrize("shapes", [2, None])
 def test_rows_belong_to_their_vertices_and_edges(shapes: Any) -> None:
     seen = []
@@ -248,9 +234,9 @@ def test_threads_and_resuming_do_not_change_the_stream() -> None:
     stream = iter(many)
     first = next(stream)
     state = json.loads(json.dumps(many.state()))
-    assert same([first, *stream], alone)
-    assert same(list(loader(state=state)), alone[1:])
-    assert same(loader().on_host(0, 2), alone[2])
+    assert same_leaves([first, *stream], alone)
+    assert same_leaves(list(loader(state=state)), alone[1:])
+    assert same_leaves(loader().on_host(0, 2), alone[2])
     assert len({str(jax.tree.structure(batch)) for batch in alone}) <= 2
 
 

@@ -26,7 +26,7 @@ from gnnjit.sample import (
     TypedNeighborSampler,
     Workers,
 )
-from sample.exact import check_chances, random_graph
+from sample.exact import check_chances, random_graph, same_leaves, typed_edges_of
 
 RNG = np.random.default_rng(0)
 SIZES = {"user": 15, "item": 11, "shop": 4}
@@ -44,15 +44,6 @@ COUNTS = {RATES: 40, SELLS: 12, LIKES: 30}
 EDGES = {key: drawn_edges(key, count) for key, count in COUNTS.items()}
 GRAPH = TypedGraph.from_edges(EDGES, SIZES).with_reverse(["rates"])
 ALL = TypedNeighborSampler(GRAPH, (-1, -1))
-
-
-def edges_of(sample: TypedLinkSample, key: Any) -> list[tuple[int, int, int]]:
-    """(source, destination, number) of each edge, in numbers of the graph."""
-    drawn = sample.drawn[key]
-    rows = np.repeat(np.arange(len(drawn.indptr) - 1), np.diff(drawn.indptr))
-    source, target = sample.vertices[key[0]], sample.vertices[key[2]]
-    found = zip(source[drawn.neighbor], target[rows], sample.edge[key], strict=True)
-    return [(int(u), int(v), int(e)) for u, v, e in found]
 
 
 def ends_of(sample: TypedLinkSample) -> np.ndarray:
@@ -112,7 +103,7 @@ def test_pairs_are_the_links_and_their_negatives(disjoint: bool) -> None:
     assert sample.false.tolist() == [False] * 4 + wrong[4:]
     for key in GRAPH.relations:
         want = EDGES[RATES][::-1] if key == BACK else EDGES[key]
-        assert all((want[0][e], want[1][e]) == (u, v) for u, v, e in edges_of(sample, key))
+        assert all((want[0][e], want[1][e]) == (u, v) for u, v, e in typed_edges_of(sample, key))
     if not disjoint:
         assert sample.tree is None
         assert all(len(set(found)) == len(found) for found in sample.vertices.values())
@@ -147,7 +138,7 @@ def test_links_that_are_predicted_carry_no_messages(key: Any, exclude: Any) -> N
         if key == RATES:
             gone[BACK] = back
     for other in GRAPH.relations:
-        assert set(edges_of(sample, other)) == plain_edges(sample, other, gone[other])
+        assert set(typed_edges_of(sample, other)) == plain_edges(sample, other, gone[other])
 
 
 def test_the_relation_back_by_any_name() -> None:
@@ -161,8 +152,8 @@ def test_the_relation_back_by_any_name() -> None:
     # The links of a relation that `with_reverse` made have that which it was made of.
     items, users = EDGES[RATES][::-1]
     sample = TypedLinkSampler(ALL, BACK, items, users).sample(range(40))
-    assert not edges_of(sample, RATES)
-    assert not edges_of(sample, BACK)
+    assert not typed_edges_of(sample, RATES)
+    assert not typed_edges_of(sample, BACK)
 
 
 @given(st.lists(st.integers(0, 9), min_size=10, max_size=10), st.integers(0, 99))
@@ -288,17 +279,13 @@ def test_batches_hold_pairs_and_their_rows(shapes: Any) -> None:
 
 
 def test_threads_and_resuming_do_not_change_the_stream() -> None:
-    def same(first: Any, second: Any) -> bool:
-        both = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
-        return all(np.array_equal(a, b) for a, b in both)
-
     alone = list(loader(threads=0))
     many = loader(threads=2)
     stream = iter(many)
     first = next(stream)
     state = json.loads(json.dumps(many.state()))
-    assert same([first, *stream], alone)
-    assert same(list(loader(state=state)), alone[1:])
+    assert same_leaves([first, *stream], alone)
+    assert same_leaves(list(loader(state=state)), alone[1:])
     assert len({str(jax.tree.structure(batch)) for batch in alone}) <= 2
 
 
