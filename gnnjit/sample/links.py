@@ -167,8 +167,8 @@ class LinkSampler:
             a vertex may have fewer neighbours than its fan-out.
 
     Raises:
-        SampleError: a link's end is out of range, times are missing or do not fit, or the sampler
-            has other seeds.
+        SampleError: a link's end is out of range, times are missing or do not fit, negatives are of
+            another graph, or the sampler has other seeds.
     """
 
     def __init__(
