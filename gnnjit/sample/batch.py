@@ -50,8 +50,8 @@ class Batch:
         label: `float32[R]`, 1 of a link and 0 of a negative; None but for links. Negatives that are
             edges after all do not count in `mask`, and `y` is that of the link.
         tree: `int32[n]`, the seed whose tree, or the graph, that a vertex is in; of links, the end:
-            all sources first, then all destinations, then those of the negatives. On padding their
-            number. None where seeds share vertices.
+            all sources first, then all destinations, then those of the negatives. On padding the
+            number of trees. None where seeds share vertices.
         number: `int32[3]`, epoch, number in the epoch, and part (0 unless a batch was split).
         shape: number of the shape that it is padded to (static); None without padding.
     """

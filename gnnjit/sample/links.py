@@ -154,7 +154,8 @@ class LinkSampler:
     """Samples around links. Seeds are links.
 
     The ends of a batch's links and negatives are the seeds of `sampler`. Where it samples by time,
-    or `disjoint`, each end has a tree of its own, negatives share that of their link's source.
+    or `disjoint`, each end has a tree of its own; a negative has one for its destination, and
+    shares that of its link's source.
 
     Args:
         sampler: one whose seeds are vertices.
@@ -188,7 +189,7 @@ class LinkSampler:
                 f"vertices: a NeighborSampler or HopSampler"
             )
         self.exclude = checked_excluded(where, exclude)
-        self.sampler, self.negatives = sampler, negatives
+        self.sampler = sampler
         n = sampler.adjacency.num_nodes
         self._links = Links.of(
             where, (src, dst), (n, n), negatives=negatives, times=times,
@@ -257,7 +258,8 @@ def checked_excluded(where: str, exclude: Any) -> Excluded:
 
 
 def gone(src: HostArray, dst: HostArray, both: bool) -> tuple[HostArray, HostArray]:
-    """The ends of edges of one vertex set that are links, or links the other way round."""
+    """The ends of edges that are to be taken out: of the links, and with `both` of the links the
+    other way round, which are edges of one vertex set."""
     if not both:
         return src, dst
     return np.concatenate([src, dst]), np.concatenate([dst, src])

@@ -361,14 +361,15 @@ def _maker(source: Source, shapes: Shapes | None, log: Log, on_host: bool = Fals
 
 
 def _times(where: str, sampler: Any, times: Any) -> HostArray | None:
-    """The time of each seed. Raises SampleError unless they fit, and the sampler takes any."""
+    """The time of each seed. Raises SampleError unless they fit, and the sampler takes times."""
     if times is None:
         return None
-    if "times" not in inspect.signature(sampler.sample).parameters:
+    known = inspect.signature(sampler.sample).parameters.values()
+    if not any(p.name == "times" or p.kind is p.VAR_KEYWORD for p in known):
         name = type(sampler).__name__
         of_links = isinstance(sampler, LinkSampler | TypedLinkSampler)
-        hint = f"the times of links go to {name}" if of_links else "leave them out"
-        raise SampleError(f"{where}: got times with a {name}, which takes none of seeds: {hint}")
+        hint = f"pass the times of links to {name}" if of_links else "leave times out"
+        raise SampleError(f"{where}: got times with a {name}, expected none: {hint}")
     return _one_each(where, "times", times, sampler.num_seeds)
 
 

@@ -74,7 +74,8 @@ class NegativeSampler:
     ) -> None:
         where = "NegativeSampler"
         self.adjacency = Adjacency.of(where, graph, two_sets=True)
-        self.num_src, self._one_set = graph.num_src, not graph.bipartite
+        self.num_src, self.num_dst = graph.num_src, graph.num_dst
+        self._one_set = not graph.bipartite
         self.count = at_least_one(where, "count", count)
         self.tries = at_least_one(where, "tries", tries)
         if by not in get_args(Drawing):
@@ -122,11 +123,6 @@ class NegativeSampler:
             len(src),
         )  # fmt: skip
         return Negatives(drawn, false)
-
-    @property
-    def num_dst(self) -> int:
-        """Destinations of the graph."""
-        return self.adjacency.num_nodes
 
     def _destinations(self, where: str, destinations: Any) -> HostArray:
         if destinations is not None and self.by == "batch":

@@ -146,7 +146,7 @@ class TypedNeighborSampler:
         fanouts: for each hop, from the seeds on, how many neighbours; -1 for all. One list for all
             relations, or a dictionary with one for each, by key or name, in which 0 stands for
             none.
-        seed_type: the type of the seeds; without, it samples for a `TypedLinkSampler` alone.
+        seed_type: the type of the seeds; may be left out for a `TypedLinkSampler`.
         weights: for some relations `float[E]`, the chance of an edge beside the others of its
             vertex, as of `NeighborSampler`.
         replace: whether an edge may be drawn twice.

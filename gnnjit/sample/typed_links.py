@@ -47,8 +47,8 @@ class TypedLinkSampler:
     """Samples around links of one relation of a typed graph. Seeds are links.
 
     The ends of a batch's links and negatives are the seeds of `sampler`, whatever its `seed_type`.
-    Where it samples by time, or `disjoint`, each end has a tree of its own, and negatives share
-    that of their link's source.
+    Where it samples by time, or `disjoint`, each end has a tree of its own; a negative has one for
+    its destination, and shares that of its link's source.
 
     Args:
         sampler: draws the neighbours.
@@ -67,8 +67,8 @@ class TypedLinkSampler:
 
     Raises:
         SampleError: a link's end is out of range, times are missing or do not fit, negatives are of
-            another graph, or the relation has two types and which other holds it the other way
-            round cannot be told.
+            another graph, or `reverse` has other ends, or is needed and left out: with "both", for
+            a relation between two types, where others lead back and none has that name.
         GraphError: there is no such relation.
     """
 
@@ -93,7 +93,7 @@ class TypedLinkSampler:
                 f"links of a gnnjit.Graph are sampled by LinkSampler"
             )
         relations = tuple(sampler.num_edges)
-        self.sampler, self.negatives = sampler, negatives
+        self.sampler = sampler
         self.relation = resolve(relation, relations, "relation")
         self.exclude = checked_excluded(where, exclude)
         self._reverse = _reverse(where, self.relation, relations, reverse, exclude)

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gnnjit.shapes import HostArray
 from gnnjit.sharding.exchange import Cover
 from gnnjit.sharding.send_blocks import HaloLayout, alone, padded, structure, traffic
+
+if TYPE_CHECKING:  # a tenth of a second, for those who have shards
+    import scipy.sparse
 
 
 def rows_that_travel(row: HostArray, total: HostArray) -> HostArray:
@@ -30,7 +33,7 @@ def rows_that_travel(row: HostArray, total: HostArray) -> HostArray:
     if not len(row):
         return np.zeros(0, bool)
 
-    import scipy.sparse.csgraph  # a tenth of a second, for those who have shards
+    import scipy.sparse.csgraph
 
     rows, left = np.unique(row, return_inverse=True)
     sums, right = np.unique(total, return_inverse=True)
@@ -43,7 +46,7 @@ def rows_that_travel(row: HostArray, total: HostArray) -> HostArray:
     return covered[left]
 
 
-def _reached(edges: Any, partner: HostArray) -> HostArray:
+def _reached(edges: scipy.sparse.csr_array, partner: HostArray) -> HostArray:
     """The rows `i` and sums `n + j` that alternating paths reach from rows without a partner."""
     import scipy.sparse.csgraph
 

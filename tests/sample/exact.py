@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from scipy import stats
 
 from gnnjit.graph import Graph
-from gnnjit.sample import Sample
+from gnnjit.sample import Loader, Sample
 
 Chances = Mapping[Any, float]
 
@@ -118,6 +119,20 @@ def same_leaves(first: Any, second: Any) -> bool:
     """Whether two pytrees have equal arrays."""
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     return all(np.array_equal(a, b) for a, b in pairs)
+
+
+def check_stream(loader: Callable[..., Loader]) -> None:
+    """That threads and resuming do not change the batches of what `loader(**options)` makes, and
+    that one made alone is the same."""
+    alone = list(loader(threads=0))
+    many = loader(threads=2)
+    stream = iter(many)
+    first = next(stream)
+    state = json.loads(json.dumps(many.state()))
+    assert same_leaves([first, *stream], alone)
+    assert same_leaves(list(loader(state=state)), alone[1:])
+    assert same_leaves(loader().on_host(0, 2), alone[2])
+    assert len({str(jax.tree.structure(batch)) for batch in alone}) <= 2
 
 
 def check_sample(graph: Graph, sample: Sample) -> None:

@@ -120,6 +120,15 @@ def test_pairs_are_the_links_and_the_negatives() -> None:
     check_sample(KITE, sample)
 
 
+def test_negatives_are_of_the_same_graph() -> None:
+    with pytest.raises(SampleError) as raised:
+        LinkSampler(HopSampler(KITE), *LINKS, negatives=NegativeSampler(DIRECTED))
+    assert str(raised.value) == (
+        "LinkSampler: negatives are of a graph of 6 sources and 6 destinations, expected 5 and 5: "
+        "make the NegativeSampler of the graph that the links are of"
+    )
+
+
 def test_without_negatives_there_are_the_links_alone() -> None:
     sample = LinkSampler(HopSampler(KITE, hops=0), *LINKS).sample([0, 1])
     assert sample.label.tolist() == [1, 1]

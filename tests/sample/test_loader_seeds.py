@@ -95,3 +95,25 @@ def test_loaders_that_share_an_order(graph: Graph) -> None:
         make(3, 3)
     with pytest.raises(SampleError, match="share is 3, expected two numbers"):
         Loader(sampler, share=3)  # type: ignore[arg-type]
+
+
+class Wrapped(NeighborSampler):
+    """A user's sampler, which passes on what it gets."""
+
+    def sample(self, seeds, seed=0, **options):
+        return super().sample(seeds, seed, **options)
+
+
+def test_times_go_to_samplers_that_take_them(graph: Graph) -> None:
+    links = LinkSampler(NeighborSampler(graph, (2,)), graph.src, graph.dst)
+    clusters = ClusterSampler(graph, np.arange(N) % 5)
+    for sampler, message in (
+        (links, "LinkSampler, expected none: pass the times of links to LinkSampler"),
+        (clusters, "ClusterSampler, expected none: leave times out"),
+    ):
+        with pytest.raises(SampleError) as raised:
+            Loader(sampler, times=np.zeros(sampler.num_seeds))
+        assert str(raised.value) == f"Loader: got times with a {message}"
+    by_time = Wrapped(graph, (2,), edge_times=np.arange(E))
+    batches = list(Loader(by_time, times=np.full(N, -1), batch_size=N, shapes=None))
+    assert [batch.graphs[0].num_edges for batch in batches] == [0]

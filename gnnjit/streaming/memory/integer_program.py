@@ -10,11 +10,14 @@ has too many states.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gnnjit.streaming.memory.problem import MemoryProblem, bits
+
+if TYPE_CHECKING:  # a third of a second with its solvers, for plans with a budget
+    from scipy import sparse
 
 MAX_NODES = 1
 """Nodes of the solver's tree: what the first one leaves open is not worth the time."""
@@ -63,7 +66,7 @@ def _stays(problem: MemoryProblem) -> list[_Stay]:
 def _solve(problem: MemoryProblem, stays: list[_Stay]) -> tuple[np.ndarray, bool] | None:
     """Which of them stay. Unknowns: one for each, then one for each tensor that may have to be
     stored, 1 where it is not."""
-    from scipy import optimize, sparse  # a third of a second, for plans with a budget
+    from scipy import optimize, sparse
 
     made = 0
     for outs in problem.outs:
@@ -95,7 +98,7 @@ def _solve(problem: MemoryProblem, stays: list[_Stay]) -> tuple[np.ndarray, bool
 
 def _idle_bytes(
     problem: MemoryProblem, stays: list[_Stay], sizes: np.ndarray, unknowns: int
-) -> Any:
+) -> sparse.csr_array:
     """`[operations, unknowns]`: the bytes that a tensor takes from an operation if it stays."""
     from scipy import sparse
 
