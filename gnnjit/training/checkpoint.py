@@ -36,18 +36,17 @@ _IDENTITY = "identity.json"
 _STREAMED = "streamed.json"
 _MISSING = "nothing"
 _DIGEST = "sha256"
+# What asyncio's messages about futures and tasks of Orbax and of TensorStore name.
+_STORAGE = re.compile("OCDBT|orbax|tensorstore", re.IGNORECASE)
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """A context in which Orbax prints nothing: no log, and no exceptions of its threads and of
-    TensorStore's callbacks; it raises those in the thread that asked as well. Callbacks of what
-    failed may come later, and say nothing then either."""
-    logger, unraisable, threads = (
-        logging.getLogger("absl"),
-        sys.unraisablehook,
-        threading.excepthook,
-    )
+    """A context in which Orbax prints nothing: no log, and no exceptions of its threads, of its
+    futures and of TensorStore's callbacks; it raises those in the thread that asked as well.
+    Callbacks and futures of what failed may come later, and say nothing then either."""
+    logger, futures = logging.getLogger("absl"), logging.getLogger("asyncio")
+    unraisable, threads = sys.unraisablehook, threading.excepthook
     level = logger.level
 
     def unraised(found: Any) -> None:
@@ -58,7 +57,11 @@ def quiet() -> Iterator[None]:
         if not (found.thread and type(found.thread).__module__.startswith("orbax.")):
             threads(found)
 
+    def of_others(record: logging.LogRecord) -> bool:
+        return not _STORAGE.search(record.getMessage())
+
     logger.setLevel(logging.CRITICAL + 1)
+    futures.addFilter(of_others)
     sys.unraisablehook, threading.excepthook = unraised, in_thread
     failed = True
     try:
@@ -67,8 +70,10 @@ def quiet() -> Iterator[None]:
     finally:
         logger.setLevel(level)
         threading.excepthook = threads
-        if sys.unraisablehook is unraised and not failed:  # else one within this context stays
-            sys.unraisablehook = unraisable
+        if not failed:
+            futures.removeFilter(of_others)
+            if sys.unraisablehook is unraised:  # else one within this context stays
+                sys.unraisablehook = unraisable
 
 
 class Checkpoints:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gc
 import json
+import logging
 import random
 import re
 import shutil
@@ -346,13 +349,33 @@ def test_callbacks_that_come_after_a_failure_say_nothing(monkeypatch):
     assert heard == ["other"]
 
 
+def _forget(loop, text):
+    """Lets go of a future that nobody asked for its exception, as asyncio logs."""
+    loop.create_future().set_exception(ValueError(text))
+    gc.collect()
+
+
+def test_futures_of_what_failed_say_nothing(monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("asyncio"), "filters", [])
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    disk = 'OUT_OF_RANGE: Error writing "0.bias/0" in OCDBT database at local file "/tmp/0"'
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        with contextlib.suppress(OSError), quiet():
+            _forget(loop, disk)
+            raise OSError
+        _forget(loop, disk)
+        _forget(loop, "of the user")
+    assert [str(record.exc_info[1]) for record in caplog.records] == ["of the user"]
+
+
 def test_nothing_is_kept_from_the_user_after_a_success(monkeypatch):
     heard = []
     monkeypatch.setattr(sys, "unraisablehook", heard.append)
-    before = sys.unraisablehook
+    before, filters = sys.unraisablehook, list(logging.getLogger("asyncio").filters)
     with quiet(), quiet():
         pass
     assert sys.unraisablehook is before
+    assert logging.getLogger("asyncio").filters == filters
 
 
 def test_a_file_in_the_way(go, tmp_path):
