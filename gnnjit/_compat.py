@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import traceback
@@ -15,6 +16,8 @@ from jax._src import config as _config  # how arrays vary over a mesh is nowhere
 from jax._src import core as _core
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import partial_eval as _pe
+from jax._src.interpreters.ad import CustomVJPException
+from jax._src.sharding_impls import UNSPECIFIED
 from jax.core import Tracer
 from jax.experimental import jet
 from jax.extend import core as extend
@@ -26,6 +29,7 @@ from jax.interpreters import partial_eval as pe
 __all__ = [
     "JAX_VERSION",
     "ClosedJaxpr",
+    "CustomVJPException",
     "Jaxpr",
     "JaxprLiteral",
     "Kept",
@@ -34,6 +38,7 @@ __all__ = [
     "abstract_outputs",
     "ad",
     "alike",
+    "as_function",
     "as_one_operation",
     "batching",
     "bound",
@@ -64,8 +69,10 @@ __all__ = [
     "subjaxprs",
     "user_line",
     "value_of",
+    "variable",
     "varying_axes",
     "varying_like",
+    "with_inputs",
     "without_constants",
     "without_mesh",
     "zero_tangent",
@@ -266,10 +273,43 @@ def bound(eqn: Any, args: Sequence[Any]) -> list[Any]:
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
+def as_function(closed: ClosedJaxpr) -> Callable[..., list[Any]]:
+    """The function that a jaxpr stands for."""
+    return extend.jaxpr_as_fun(closed)
+
+
 def without_constants(closed: Any) -> tuple[ClosedJaxpr, list[Any]]:
     """The jaxpr whose first inputs are its constants, and these."""
     jaxpr, consts = open_jaxpr(closed)
     return ClosedJaxpr(_pe.convert_constvars_jaxpr(jaxpr), ()), consts
+
+
+def variable(aval: Any) -> Any:
+    """A new variable of a jaxpr."""
+    return extend.Var(aval)
+
+
+def with_inputs(eqn: Any, key: str, closed: ClosedJaxpr, variables: Sequence[Any]) -> Any:
+    """The equation of a call whose function, the parameter `key`, takes these inputs first."""
+    params = {**eqn.params, key: closed}
+    for name, each in _OF_INPUTS.items():
+        if name in params:
+            params[name] = (each,) * len(variables) + tuple(params[name])
+    if "num_consts" in params:  # of a function whose own derivative takes none of them
+        params["num_consts"] += len(variables)
+    if "out_trees" in params:
+        params["out_trees"] = functools.partial(_moved, params["out_trees"], len(variables))
+    return eqn.replace(invars=[*variables, *eqn.invars], params=params)
+
+
+def _moved(out_trees: Callable[[], Any], by: int) -> Any:
+    """What a function with its own transpose gives, where inputs that it only hands on moved."""
+    outs, kept, handed_on = out_trees()
+    return outs, kept, [i if i is None else i + by for i in handed_on]
+
+
+_OF_INPUTS = {"in_shardings": UNSPECIFIED, "in_layouts": None, "donated_invars": False}
+"""What `jit` says of each input, and says of one that nobody spoke of."""
 
 
 def derivative_parts(

@@ -38,6 +38,12 @@ if jax.__version_info__ < (0, 11):
     ])  # fmt: skip
 
 
+@pytest.fixture
+def loops_stay(monkeypatch):
+    """Short loops and conditions stay loops and conditions in layers, as long ones do."""
+    monkeypatch.setattr("gnnjit.frontend.straightened.MOST", 0)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """What one test has compiled is not compiled again for another (8 % of all tests' time).
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,10 +13,12 @@ from gnnjit import _compat
 from gnnjit.errors import LayerError
 from gnnjit.frontend import in_turn, suspicions
 from gnnjit.frontend.folding import fold_p
-from gnnjit.frontend.interned import CUSTOM, interned
+from gnnjit.frontend.interned import interned
+from gnnjit.frontend.lifted import CUSTOM, lifted
 from gnnjit.frontend.pooled import pool
 from gnnjit.frontend.ranks import select_p
 from gnnjit.frontend.readout import pool_p
+from gnnjit.frontend.straightened import straightened
 from gnnjit.frontend.vocabulary import at_vertex_p, degree_p, index_p, reduce_p
 from gnnjit.frontend.walker import Walker
 from gnnjit.ir.program import (
@@ -55,11 +57,13 @@ _OF_EDGES = (reduce_p, select_p)
 class Captured:
     """A traced function: `program`'s last inputs are `constants`, arrays it closed over.
 
+    own: the inputs for those that the function itself closed over; others, what it calls did.
     unread: the inputs that no output depends on, as the function was written.
     """
 
     program: Program
     constants: tuple[Any, ...]
+    own: tuple[Value, ...] = ()
     unread: frozenset[Value] = frozenset()
 
 
@@ -92,20 +96,44 @@ def from_jaxpr(
     effects: bool = False,
 ) -> Captured:
     """The program of a jaxpr whose inputs are `inputs`; constants become shared inputs."""
-    jaxpr, consts = _compat.open_jaxpr(closed)
-    if not all(hasattr(v.aval, "shape") for v in jaxpr.constvars):  # Variables of Flax, as hijax
+    opened = opened_up(closed, inputs)
+    every = (*inputs, *opened.closed_over)
+    walker = LayerWalker(Builder(every), edge_values, effects)
+    outputs = walker.run([opened.jaxpr], [], list(every))
+    program = Program(every, tuple(walker.builder.equations), tuple(outputs), name)
+    live = _live(opened.jaxpr)
+    read_by = zip(every, opened.jaxpr.invars, strict=True)
+    unread = frozenset(v for v, x in read_by if x not in live).intersection(inputs)
+    program = on_the_edges(program) if edge_values else program
+    return Captured(program, opened.arrays, opened.own, unread)
+
+
+class OpenedUp(NamedTuple):
+    """A jaxpr without constants; the inputs of a program for those that it had, the arrays they
+    are, and the inputs among them that the function itself closed over, not what it calls."""
+
+    jaxpr: Any
+    closed_over: tuple[Value, ...]
+    arrays: tuple[Any, ...]
+    own: tuple[Value, ...]
+
+
+def opened_up(closed: Any, inputs: Sequence[Value]) -> OpenedUp:
+    """What becomes a program with these inputs and those for constants.
+
+    Raises:
+        LayerError: if a constant is no array.
+    """
+    jaxpr, arrays = lifted(closed)
+    variables = jaxpr.invars[len(inputs) :]
+    if not all(hasattr(v.aval, "shape") for v in variables):  # Variables of Flax, as hijax
         raise LayerError(MUTABLE)
-    names = [f"c{i}" for i in range(len(consts))]
-    lifted = [
-        Value(tuple(v.aval.shape), v.aval.dtype, Space.SHARED, n)
-        for v, n in zip(jaxpr.constvars, names, strict=True)
-    ]
-    walker = LayerWalker(Builder([*inputs, *lifted]), edge_values, effects)
-    outputs = walker.run([jaxpr], lifted, list(inputs))
-    program = Program((*inputs, *lifted), tuple(walker.builder.equations), tuple(outputs), name)
-    live = _live(jaxpr)
-    unread = frozenset(v for v, x in zip(inputs, jaxpr.invars, strict=True) if x not in live)
-    return Captured(on_the_edges(program) if edge_values else program, tuple(consts), unread)
+    closed_over = tuple(
+        Value(tuple(v.aval.shape), v.aval.dtype, Space.SHARED, f"c{i}")
+        for i, v in enumerate(variables)
+    )
+    own = len(_compat.open_jaxpr(closed)[1])
+    return OpenedUp(jaxpr, closed_over, tuple(arrays), closed_over[:own])
 
 
 def _live(jaxpr: Any) -> set[Any]:
@@ -157,13 +185,9 @@ class LayerWalker(Walker[Atom]):
         self.inputs = {v for v in builder.env if v.space is Space.SRC}
 
     def constant(self, variables: Sequence[Any], value: Any) -> Atom:
-        if not np.shape(value):
-            dtype = np.dtype(variables[0].aval.dtype)
-            return Literal(np.asarray(value, dtype)[()], dtype)
-        raise LayerError(
-            f"an array constant of shape {np.shape(value)} sits inside a nested jax.jit; pass it "
-            "to the layer as a parameter"
-        )
+        assert not np.shape(value), "arrays are lifted"
+        dtype = np.dtype(variables[0].aval.dtype)
+        return Literal(np.asarray(value, dtype)[()], dtype)
 
     def line(self, eqn: Any) -> Location | None:
         found = _compat.user_line(eqn.source_info)
@@ -183,20 +207,22 @@ class LayerWalker(Walker[Atom]):
         ins = self.out_of_graphs(ins, eqn.primitive in _OF_EDGES)
         if eqn.primitive is select_p:
             return in_turn.select(self.builder, eqn.params, ins, self.where)
+        if (plain := straightened(eqn, ins)) is not None:
+            return self.call([plain], ins)
         op, space = self.operation(eqn, ins)
         if op.name == "index":
             ins = []
         outs = [Value(tuple(v.aval.shape), v.aval.dtype, space) for v in eqn.outvars]
         return self.builder.emit(op, ins, outs, self.where)
 
-    def step_of(self, eqn: Any) -> Callable[[Sequence[Value], Sequence[Value]], Program]:
-        """The program of a fold's step, of its inputs and of what it closed over."""
+    def step_of(self, eqn: Any) -> Callable[[Sequence[Value]], Program]:
+        """The program of a fold's step, of its inputs."""
 
-        def body(inputs: Sequence[Value], closed: Sequence[Value]) -> Program:
-            walker = LayerWalker(Builder([*inputs, *closed]), edge_values=False)
+        def body(inputs: Sequence[Value]) -> Program:
+            walker = LayerWalker(Builder(inputs), edge_values=False)
             walker.outermost, walker.where = self.outermost, self.where
-            outs = walker.run([eqn.params["step"]], list(closed), list(inputs))
-            return Program((*inputs, *closed), tuple(walker.builder.equations), tuple(outs), "body")
+            outs = walker.run([eqn.params["step"]], [], list(inputs))
+            return Program(tuple(inputs), tuple(walker.builder.equations), tuple(outs), "body")
 
         return body
 

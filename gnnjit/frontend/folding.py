@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from gnnjit import _compat
 from gnnjit.errors import LayerError
+from gnnjit.frontend.lifted import lifted
 from gnnjit.frontend.vocabulary import Over, edges_over
 
 __all__ = ["fold"]
@@ -89,7 +90,7 @@ def fold(
     avals = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (*states, *values)]
     traced, shape = jax.make_jaxpr(flat, return_shape=True)(*avals)
     _check(shape, tree, states)
-    jaxpr, consts = _compat.open_jaxpr(traced)
+    jaxpr, consts = lifted(traced)
     given = [] if order is None else [_checked_order(order)]
     out = fold_p.bind(
         *given, *states, *values, *consts,

@@ -48,10 +48,10 @@ def fold(
     builder: Builder,
     params: Mapping[str, Any],
     ins: Sequence[Atom],
-    body_of: Callable[[Sequence[Value], Sequence[Value]], Program],
+    body_of: Callable[[Sequence[Value]], Program],
     where: Location | None,
 ) -> list[Atom]:
-    """Append a fold. `body_of` gives its step, of inputs and of what it closed over."""
+    """Append a fold. `body_of` gives its step, of such inputs."""
     states, ordered, space = params["states"], params["ordered"], into(params["over"])
     at = f"{where}: " if where else ""
     order = [_written(builder, a, where) for a in ins[:ordered]]
@@ -63,12 +63,9 @@ def fold(
                 + ("values of this vertex, from v, or shared ones" if space is Space.DST
                    else 'shared values, for over="out"')
             )  # fmt: skip
-    jaxpr = params["step"]
-    closed = len(jaxpr.constvars)
     state = [Value(tuple(a.shape), a.dtype, space) for a in start]
-    fresh = [Value(tuple(a.shape), a.dtype, a.space) for a in read]
-    values, consts = fresh[: len(fresh) - closed], fresh[len(fresh) - closed :]
-    body = body_of([*state, *values], consts)
+    values = [Value(tuple(a.shape), a.dtype, a.space) for a in read]
+    body = body_of([*state, *values])
     other = next((e for e in body.equations if not isinstance(e.op, Lax)), None)
     if other is not None:
         raise LayerError(

@@ -7,6 +7,7 @@ in each trace. A layer that uses them would never be the same program twice, and
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -16,10 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnnjit import _compat
+from gnnjit.frontend.lifted import CUSTOM, lifted
 from gnnjit.ir.evaluate import bind
 from gnnjit.ir.program import Atom, Lax
-
-CUSTOM = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
 
 MOST = 4096
 """Operations that are remembered."""
@@ -30,11 +30,10 @@ _seen: dict[Hashable, Lax] = {}
 def interned(op: Lax, eqn: Any, ins: Sequence[Atom]) -> Lax:
     """The first operation seen with the same value and the same derivative; `op` itself where the
     text of its jaxprs does not tell."""
-    key = None
-    if op.name in CUSTOM:
-        key = _of_custom(op, [_compat.like(a) for a in ins], eqn.outvars)
-    elif any(True for _ in _compat.subjaxprs(eqn)):
-        key = _of_jaxprs(op, eqn, [_compat.like(a) for a in ins])
+    if not any(True for _ in _compat.subjaxprs(eqn)) or _compat.holds_arrays(eqn):
+        return op
+    avals = [_compat.like(a) for a in ins]
+    key = (_of_custom if op.name in CUSTOM else _of_jaxprs)(op, eqn, avals)
     if key is None:
         return op
     if len(_seen) >= MOST and key not in _seen:
@@ -42,26 +41,30 @@ def interned(op: Lax, eqn: Any, ins: Sequence[Atom]) -> Lax:
     return _seen.setdefault(key, op)
 
 
-def _of_custom(op: Lax, avals: Sequence[Any], outs: Sequence[Any]) -> Hashable:
-    if not all(jnp.issubdtype(a.dtype, jnp.inexact) for a in [*avals, *(v.aval for v in outs)]):
+def _of_custom(op: Lax, eqn: Any, avals: Sequence[Any]) -> Hashable:
+    closed_over = op["num_consts"]  # which the derivative leaves out
+    differentiated = [*avals[closed_over:], *(v.aval for v in eqn.outvars)]
+    if not all(jnp.issubdtype(a.dtype, jnp.inexact) for a in differentiated):
         return None
 
     def with_derivative(*xs: Any) -> Any:
+        held = xs[:closed_over]
         if op.name == "custom_jvp_call":
-            return jax.jvp(lambda *ys: bind(op, ys), xs, xs)
-        values, transpose = jax.vjp(lambda *ys: bind(op, ys), *xs)
+            return jax.jvp(lambda *ys: bind(op, (*held, *ys)), xs[closed_over:], xs[closed_over:])
+        values, transpose = jax.vjp(lambda *ys: bind(op, (*held, *ys)), *xs[closed_over:])
         return values, transpose(values)
 
-    value, derivative = str(op["call_jaxpr"]), _text(with_derivative, avals)
-    texts = (op.name, value, derivative)
+    try:
+        value, derivative = str(op["call_jaxpr"]), _text(with_derivative, avals)
+    except _compat.CustomVJPException:  # JAX has traced it anew, and some input is no constant now
+        return None
+    texts = (op.name, closed_over, value, derivative)
     return None if derivative is None or _ADDRESS.search(value + derivative) else texts
 
 
 def _of_jaxprs(op: Lax, eqn: Any, avals: Sequence[Any]) -> Hashable:
     """A loop or a condition. Its text tells everything but the derivatives of functions that have
     one of their own."""
-    if _compat.holds_arrays(eqn):
-        return None
     value = _ADDRESS.sub("", f"{op.name} {op.params}")
     own = CUSTOM.keys() & set(_compat.primitive_names(eqn))
     if not own:
@@ -85,6 +88,10 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def _text(fn: Any, avals: Sequence[Any]) -> str | None:
-    """The text of a function's jaxpr; None where it does not show everything."""
-    closed = jax.make_jaxpr(fn)(*avals)
-    return None if _compat.open_jaxpr(closed)[1] else str(closed)
+    """The text of a function's jaxpr, with what it closes over; None where that does not show
+    everything."""
+    jaxpr, arrays = lifted(jax.make_jaxpr(fn)(*avals))
+    if any(map(_compat.is_tracer, arrays)) or any(map(_compat.holds_arrays, jaxpr.eqns)):
+        return None
+    contents = [hashlib.sha256(np.asarray(x).tobytes()).hexdigest() for x in arrays]
+    return f"{jaxpr} {contents}"

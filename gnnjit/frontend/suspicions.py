@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from gnnjit.errors import GnnjitWarning
@@ -45,12 +46,11 @@ def reduced_vertex_value(said: str, value: Any, of_sum: bool) -> str:
     )
 
 
-def look_through(program: Program, captured: int, graph: Any) -> None:
-    """Warn of what a traced layer does; its last inputs, `captured` of them, were closed over."""
+def look_through(program: Program, captured: Sequence[Value], graph: Any) -> None:
+    """Warn of what a traced layer does; these of its inputs it closed over itself."""
     _warn_of_own_features(program)
-    first = len(program.inputs) - captured
     rows = {graph.num_dst: "vertices", graph.num_edges: "edges"}
-    vectors = {v for v in program.inputs[first:] if len(v.shape) == 1 and v.shape[0] in rows}
+    vectors = {v for v in captured if len(v.shape) == 1 and v.shape[0] in rows}
     for eqn in program.equations if vectors else ():
         found = vectors.intersection(eqn.inputs)
         if found and _is_per_feature(eqn):

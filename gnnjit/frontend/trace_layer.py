@@ -194,7 +194,7 @@ def trace(
         _refuse_unread(captured, space, f"{where}: {name}")
     _refuse_two_vertex_sets(captured.program, graph, f"{where}: {name}")
     if not getattr(fn, "args", ()):  # a module's parameters are captured too
-        suspicions.look_through(captured.program, len(captured.constants), graph)
+        suspicions.look_through(captured.program, captured.own, graph)
     return TracedLayer(captured.program, (*operands, *captured.constants), out_trees[-1])
 
 
@@ -277,19 +277,16 @@ def call_once(
 def refuse_batched_constants(captured: Any, graph: Any, what: str) -> None:
     """Error where an array of the whole graph was captured and mixed with one element's values."""
     program = captured.program
-    n = len(captured.constants)
     counts = {graph.num_src: "vertices", graph.num_dst: "vertices", graph.num_edges: "edges"}
     suspects = {
-        v
-        for v in program.inputs[len(program.inputs) - n :]
-        if len(v.shape) > 1 and v.shape[0] in counts and v.shape[0] > 1
+        v for v in captured.own if len(v.shape) > 1 and v.shape[0] in counts and v.shape[0] > 1
     }
     made = {o: e for e in program.equations for o in e.outputs}
     for eqn in program.equations:
         found = suspects.intersection(eqn.inputs)
         others = [a for a in eqn.inputs if a.space is not Space.SHARED and _is_spread(a, made)]
         out = eqn.outputs[0]
-        if not found or not others or eqn.op.name == "dot_general":
+        if not found or not others or eqn.op.name in ("dot_general", "fold"):
             continue
         array = found.pop()
         if out.shape[:1] == array.shape[:1]:

@@ -22,11 +22,12 @@ from jax import lax
 from gnnjit import _compat
 from gnnjit.errors import LayerError
 from gnnjit.frontend import formulas
-from gnnjit.frontend.capture import MUTABLE, LayerWalker, refuse
+from gnnjit.frontend.capture import LayerWalker, opened_up, refuse
 from gnnjit.frontend.folding import fold_p
 from gnnjit.frontend.interned import interned
 from gnnjit.frontend.ranks import select_p
 from gnnjit.frontend.readout import pool_p
+from gnnjit.frontend.straightened import straightened
 from gnnjit.frontend.typed_words import union_p
 from gnnjit.frontend.vocabulary import Edges, count_p, degree_p, index_p, reduce_p, softmax_p
 from gnnjit.graph.schema import shown_key
@@ -71,7 +72,8 @@ class Union:
 class TypedProgram:
     """A layer, traced for one vertex type.
 
-    program: its source and edge spaces name relations. Its last inputs are `constants`.
+    program: its source and edge spaces name relations. Its last inputs are `constants`;
+        `own` are those of them that the function itself closed over.
     owner: the relation that each reduction and degree runs over.
     outputs: what was returned; the program's outputs are the atoms in it.
     """
@@ -80,6 +82,7 @@ class TypedProgram:
     owner: Mapping[Value, str]
     outputs: tuple[Atom | Union, ...]
     constants: tuple[Any, ...]
+    own: tuple[Value, ...]
     unread: frozenset[Value]
 
 
@@ -91,20 +94,16 @@ def capture_typed(
     it is traced: the name in spaces and the key of each."""
     with _compat.without_mesh():
         closed = jax.make_jaxpr(fn)(*[_compat.like(v) for v in inputs])
-        jaxpr, consts = _compat.open_jaxpr(closed)
-        if not all(hasattr(v.aval, "shape") for v in jaxpr.constvars):
-            raise LayerError(MUTABLE)
-        lifted = [
-            Value(tuple(v.aval.shape), v.aval.dtype, Space.SHARED, f"c{i}")
-            for i, v in enumerate(jaxpr.constvars)
-        ]
-        walker = TypedWalker(Builder([*inputs, *lifted]), relations(), dst_type)
-        outs = [walker.returned(x) for x in walker.run([jaxpr], lifted, list(inputs))]
+        opened = opened_up(closed, inputs)
+        every = (*inputs, *opened.closed_over)
+        walker = TypedWalker(Builder(every), relations(), dst_type)
+        outs = [walker.returned(x) for x in walker.run([opened.jaxpr], [], list(every))]
     atoms = tuple(a for x in outs for a in (x.parts if isinstance(x, Union) else (x,)))
-    program = Program((*inputs, *lifted), tuple(walker.builder.equations), atoms, name)
+    program = Program(every, tuple(walker.builder.equations), atoms, name)
     read = {a for eqn in program.equations for a in eqn.inputs} | set(atoms)
     unread = frozenset(v for v in inputs if v not in read)
-    return TypedProgram(program, walker.owner, tuple(outs), tuple(consts), unread)
+    results = tuple(outs)
+    return TypedProgram(program, walker.owner, results, opened.arrays, opened.own, unread)
 
 
 KNOWN = (
@@ -201,6 +200,8 @@ class TypedWalker(LayerWalker):
         space = Space(kind, names.pop()) if names else plain
         if eqn.primitive is index_p:
             return [self.index(space)]
+        if (plain := straightened(eqn, ins)) is not None:
+            return self.call([plain], ins)
         op = interned(Lax(eqn.primitive, tuple(sorted(eqn.params.items()))), eqn, ins)
         outs = [Value(tuple(v.aval.shape), v.aval.dtype, space) for v in eqn.outvars]
         return self.builder.emit(op, ins, outs, self.where)

@@ -83,7 +83,7 @@ READERS: dict[str, Callable[..., Any]] = {
     "one leaf of two": lambda v, e: gnnjit.sum(e.data["w"] * e.src),
     "returned": lambda v, e: (gnnjit.sum(e.src), e.data["w"]),
     "its shape's draw": lambda v, e: gnnjit.random_uniform(jax.random.key(0), like=e.data["w"]),
-    "in a loop": lambda v, e: jax.lax.fori_loop(0, 2, lambda i, x: x * e.data["w"], e.src),
+    "in a loop": lambda v, e: jax.lax.fori_loop(0, 200, lambda i, x: x * e.data["w"], e.src),
 }
 
 

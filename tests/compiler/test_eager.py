@@ -19,6 +19,8 @@ from gnnjit.frontend import interned
 from gnnjit.lower import primitives
 from gnnjit.lower.vertex_matmul import rows_p
 
+pytestmark = pytest.mark.usefixtures("loops_stay")
+
 RNG = np.random.default_rng(3)
 GRAPH = gnnjit.Graph.from_edges(*RNG.integers(0, 20, (2, 70)), 20)
 X, W = (jnp.asarray(RNG.normal(size=s), jnp.float32) for s in ((20, 5), (5, 5)))

@@ -16,6 +16,8 @@ from jax.scipy.sparse.linalg import bicgstab, gmres
 import gnnjit
 from gnnjit.errors import LayerError
 
+pytestmark = pytest.mark.usefixtures("loops_stay")
+
 RANDOM = np.random.default_rng(7)
 G = gnnjit.Graph.from_edges(*RANDOM.integers(0, 5, size=(2, 12)), num_nodes=5)
 

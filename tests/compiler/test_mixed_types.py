@@ -12,6 +12,8 @@ from jax import lax
 
 import gnnjit
 
+pytestmark = pytest.mark.usefixtures("loops_stay")
+
 SRC, DST = np.array([0, 1, 2, 0, 3, 4, 2]), np.array([1, 2, 0, 2, 1, 1, 3])
 G = gnnjit.Graph.from_edges(SRC, DST, num_nodes=6)
 X = jnp.asarray(np.random.default_rng(3).normal(size=(6, 4)), jnp.float32)

@@ -21,6 +21,8 @@ from gnnjit.graph.degree_buckets import build_buckets
 from gnnjit.lower import choose
 from gnnjit.lower.xla import segment
 
+pytestmark = pytest.mark.usefixtures("loops_stay")
+
 RANDOM = np.random.default_rng(31)
 W = jnp.asarray(RANDOM.normal(size=(3, 3)), jnp.float32)
 XS = jnp.asarray(RANDOM.normal(size=(2, 7, 3)), jnp.float32)

@@ -136,7 +136,7 @@ def test_deciding_values_are_float32():
         (lambda x: x * x, jnp.float32),
         (lambda x: x, jnp.bfloat16),
         (lambda x: jnp.nextafter(x, x + 1), jnp.bfloat16),
-        (lambda x: jax.lax.fori_loop(0, 2, lambda _, y: y * y, x), jnp.bfloat16),
+        (lambda x: jax.lax.fori_loop(0, 200, lambda _, y: y * y, x), jnp.bfloat16),
     ],
     ids=["float32", "only read", "of the type", "a loop"],
 )
