@@ -24,7 +24,18 @@ from typing import Any
 from common import measure, workloads
 
 LAYERS = ("gcn", "sage", "gin", "gat", "gatv2", "gatedgcn", "resgated", "pna", "transformer")
-NETWORKS = ("gns", "graphcast", "egnn", "forces", "painn", "mace", "gvp", "nnconv", "edgeconv")
+NETWORKS = (
+    "gns",
+    "graphcast",
+    "egnn",
+    "forces",
+    "painn",
+    "mace",
+    "gvp",
+    "nequip",
+    "nnconv",
+    "edgeconv",
+)
 FORMS = ("plain", "first", "second")
 """Plain JAX; gnnjit where no process has kept machine code; gnnjit after one that has."""
 

@@ -112,6 +112,8 @@ def _missing(task: Task) -> str | None:
     """Why a form cannot run here."""
     if task.form == "pyg" and importlib.util.find_spec("torch_geometric") is None:
         return "torch_geometric is not installed"
+    if task.network == "nequip" and importlib.util.find_spec("e3nn_jax") is None:
+        return "e3nn-jax is not installed"
     return None
 
 

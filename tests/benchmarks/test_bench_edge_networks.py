@@ -25,6 +25,7 @@ NAMES = [
     "painn",
     "mace",
     "gvp",
+    "nequip",
     "nnconv",
     "edgeconv",
 ]
