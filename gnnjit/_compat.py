@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax import core
 from jax._src import config as _config  # how arrays vary over a mesh is nowhere public
 from jax._src import core as _core
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.interpreters.ad import CustomVJPException
-from jax._src.sharding_impls import UNSPECIFIED
+from jax._src.literals import TypedNdArray
+from jax._src.named_sharding import UNSPECIFIED
 from jax.core import Tracer
 from jax.experimental import jet
 from jax.extend import core as extend
@@ -52,6 +54,7 @@ __all__ = [
     "holds_arrays",
     "is_exported",
     "is_jaxpr",
+    "is_numpy",
     "is_tracer",
     "is_users",
     "jit_is_disabled",
@@ -357,6 +360,11 @@ def zero_tangent(aval: Any) -> Any:
     """The symbolic zero tangent of a value."""
     known = isinstance(aval, core.ShapedArray)
     return ad.Zero((aval if known else shaped_array(aval.shape, aval.dtype)).to_tangent_aval())
+
+
+def is_numpy(x: Any) -> bool:
+    """Whether it is an array of NumPy, also as JAX holds one that a function closed over."""
+    return isinstance(x, (np.ndarray, TypedNdArray))
 
 
 def value_of(x: Any) -> Any:

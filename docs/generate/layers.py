@@ -160,6 +160,12 @@ def gate(v, e, w):
 
 
 @gnnjit.layer
+def tensor_product(v, e):
+    turn = jnp.tensordot(e.data, jnp.tanh(e.data), 0)
+    return gnnjit.sum(jnp.tensordot(turn[:, None], e.src, ((0,), (0,))))
+
+
+@gnnjit.layer
 def own_matrix(v, e, w):
     return gnnjit.sum(e.src @ (e.data @ w).reshape(4, 2))
 
@@ -224,6 +230,7 @@ CASES = {
     "sink-derived-values": Case(bent, (4,), (4,)),
     "slopes-of-softplus": Case(slope, (4,)),
     "single-columns": Case(gate, (4,), None, ((4, 1),)),
+    "edge-products-as-matrices": Case(tensor_product, (3, 32), (3,)),
     "sink-zeros": Case(by_type, (4,), "int32"),
     "store-shared-products": Case(
         edge_network, (32,), None, ((32, 32),), gradient=EDGE_NETWORK_GRADIENT

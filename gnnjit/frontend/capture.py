@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +14,7 @@ from gnnjit.errors import LayerError
 from gnnjit.frontend import in_turn, suspicions
 from gnnjit.frontend.folding import fold_p
 from gnnjit.frontend.interned import interned
+from gnnjit.frontend.known import Known
 from gnnjit.frontend.lifted import CUSTOM, lifted
 from gnnjit.frontend.pooled import pool
 from gnnjit.frontend.ranks import select_p
@@ -98,7 +99,8 @@ def from_jaxpr(
     """The program of a jaxpr whose inputs are `inputs`; constants become shared inputs."""
     opened = opened_up(closed, inputs)
     every = (*inputs, *opened.closed_over)
-    walker = LayerWalker(Builder(every), edge_values, effects)
+    known = zip(opened.closed_over, opened.arrays, strict=True)
+    walker = LayerWalker(Builder(every), edge_values, effects, known)
     outputs = walker.run([opened.jaxpr], [], list(every))
     program = Program(every, tuple(walker.builder.equations), tuple(outputs), name)
     live = _live(opened.jaxpr)
@@ -176,10 +178,17 @@ def on_the_edges(program: Program) -> Program:
 class LayerWalker(Walker[Atom]):
     """Appends the equations of a jaxpr to a program."""
 
-    def __init__(self, builder: Builder, edge_values: bool, effects: bool = False):
+    def __init__(
+        self,
+        builder: Builder,
+        edge_values: bool,
+        effects: bool = False,
+        known: Iterable[tuple[Value, Any]] = (),
+    ):
         self.builder = builder
         self.edge_values = edge_values
         self.effects = effects
+        self.known = Known(known)
         self.warned: set[Any] = set()
         self.read: dict[tuple[Atom, Space], Atom] = {}
         self.inputs = {v for v in builder.env if v.space is Space.SRC}
@@ -213,6 +222,15 @@ class LayerWalker(Walker[Atom]):
         if op.name == "index":
             ins = []
         outs = [Value(tuple(v.aval.shape), v.aval.dtype, space) for v in eqn.outvars]
+        return self.append(op, ins, outs)
+
+    def append(self, op: Op, ins: Sequence[Atom], outs: list[Value]) -> Sequence[Atom]:
+        """Append an operation, or a simpler one with the same result."""
+        if len(outs) == 1 and self.known.arrays:
+            found = self.known.scaled(self.builder, op, ins, outs[0], self.where)
+            if found is not None:
+                return [found]
+            self.known.learn(op, ins, outs[0])
         return self.builder.emit(op, ins, outs, self.where)
 
     def step_of(self, eqn: Any) -> Callable[[Sequence[Value]], Program]:

@@ -204,7 +204,7 @@ class TypedWalker(LayerWalker):
             return self.call([plain], ins)
         op = interned(Lax(eqn.primitive, tuple(sorted(eqn.params.items()))), eqn, ins)
         outs = [Value(tuple(v.aval.shape), v.aval.dtype, space) for v in eqn.outvars]
-        return self.builder.emit(op, ins, outs, self.where)
+        return self.append(op, ins, outs)
 
     def index(self, space: Space) -> Value:
         """The number of an element, others in each relation and type: one key draws other numbers

@@ -124,6 +124,12 @@ def convert_op(dtype: Any) -> Lax:
     return with_params(traced_op(_to_number, (_COUNT,)), new_dtype=np.dtype(dtype))
 
 
+def sum_op(axes: tuple[int, ...]) -> Lax:
+    """The sum over some axes, of floating-point numbers."""
+    op = traced_op(_total, (((1,), _NUMBER[1]),))
+    return with_params(op, axes=axes)
+
+
 def dot_op(dtype: Any) -> Lax:
     """A vector times a matrix of the same dtype."""
     return traced_op(_dot, (((1,), dtype), ((1, 1), dtype)))
@@ -139,6 +145,10 @@ def _to_number(x: Any) -> Any:
 
 def _dot(x: Any, w: Any) -> Any:
     return jax.lax.dot_general(x, w, (((0,), (0,)), ((), ())))
+
+
+def _total(x: Any) -> Any:
+    return jax.lax.reduce(x, x.dtype.type(0), jax.lax.add, (0,))
 
 
 def _as_vector(x: Any) -> Any:

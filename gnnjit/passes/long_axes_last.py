@@ -19,8 +19,11 @@ value; operations that it does not know read and write values as the user wrote 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from jax import lax
 
 from gnnjit.ir import build
 from gnnjit.ir.elementwise import ELEMENTWISE
@@ -41,6 +44,9 @@ from gnnjit.ir.program import (
 from gnnjit.ir.space import Space
 
 Axes = tuple[int, ...]
+
+_OF_ENTRIES = ("sum", "max", "min")
+"""Reductions of each entry by itself."""
 
 FEW, MANY = 16, 16
 """Components at most, and features at least; there are twice as many features as components."""
@@ -102,6 +108,7 @@ class _Rewriter:
 
     def __init__(self, program: Program) -> None:
         self.program, self.builder = program, Builder(program.inputs)
+        self.made = {v: e for e in program.equations for v in e.outputs}
         self.turned: dict[Value, Atom] = {}
         self.copied: set[Value] = set()
 
@@ -118,6 +125,9 @@ class _Rewriter:
     def _rewrite(self, eqn: Equation) -> bool:
         """Append what gives the equation's results; False if it is to read values as written."""
         op = eqn.op
+        if isinstance(op, Reduce) and op.kind in _OF_ENTRIES and self._is_joined(eqn.inputs[0]):
+            self.builder.env[eqn.outputs[0]] = self._reduced(eqn.inputs[0], eqn)
+            return True
         if eqn.space is Space.SHARED or not any(map(_is_turned, (*eqn.inputs, *eqn.outputs))):
             return False
         if isinstance(op, (Reduce, Store, AtVertex, OfGraph)):
@@ -175,6 +185,36 @@ class _Rewriter:
         found = self._reordered(found, tuple(axes.index(k) for k in wanted))
         (self.turned if _is_turned(out) else self.builder.env)[out] = found
         return True
+
+    # ------------------------------------------------------------------------------ reductions
+
+    def _is_joined(self, atom: Atom) -> bool:
+        """Whether an edge's value has features and components of others as one axis."""
+        eqn = self.made.get(atom)  # type: ignore[arg-type]
+        if eqn is None or eqn.space is not Space.EDGE:
+            return False
+        if eqn.op.name == "concatenate":
+            shared = any(a.space is Space.SHARED for a in eqn.inputs)
+            return not shared and any(map(self._is_joined, eqn.inputs))
+        return eqn.op.name == "reshape" and _is_turned(eqn.inputs[0]) and not _is_turned(atom)
+
+    def _reduced(self, atom: Atom, eqn: Equation) -> Atom:
+        """What an equation's reduction makes of a value: joined behind it, where it is joined."""
+        (out,) = eqn.outputs
+        if not self._is_joined(atom):
+            reduced = Value(tuple(atom.shape), out.dtype, out.space)
+            return self.builder.emit(eqn.op, [self._written(atom)], [reduced], eqn.location)[0]
+        maker = self.made[atom]  # type: ignore[index]
+        if maker.op.name == "concatenate":
+            parts = [self._reduced(a, eqn) for a in maker.inputs]
+            joined = Value(tuple(atom.shape), out.dtype, out.space)
+            return self.builder.emit(maker.op, parts, [joined], maker.location)[0]
+        (x,) = maker.inputs
+        order = order_of(x.shape)
+        turned = Value(_in_order(x.shape, order), out.dtype, out.space)
+        found = self.builder.emit(eqn.op, [self._laid(x)], [turned], eqn.location)[0]
+        back = self._reordered(found, tuple(map(order.index, range(len(order)))))
+        return build.reshape(self.builder, back, tuple(atom.shape), maker.location)
 
     # ------------------------------------------------------------------------------ operations
 
@@ -249,6 +289,8 @@ class _Rewriter:
         """With its factors in that order of two in which the result needs no transpose, if one.
         Matrices of edges stay as they were made: a product reads them either way."""
         (out,) = eqn.outputs
+        if self._multiplies(eqn, op):
+            return self._multiply(eqn, op)
         summed, batch = op["dimension_numbers"]
         at, sides = len(batch[0]), []
         for a, axes, steps in zip(eqn.inputs, summed, batch, strict=True):
@@ -266,6 +308,47 @@ class _Rewriter:
         numbers = tuple(tuple(side[1][k] for side in sides) for k in range(2))
         turned = build.with_params(op, dimension_numbers=numbers)
         return self._emit(eqn, turned, [side[0] for side in sides], _results(steps, sides))
+
+    def _multiplies(self, eqn: Equation, op: Lax) -> bool:
+        """Whether a product of edges goes through the features of both factors side by side, and
+        sums few numbers of each."""
+        (out,), (x, y) = eqn.outputs, eqn.inputs
+        (summed, _), (steps, _) = op["dimension_numbers"]
+        few = eqn.space is Space.EDGE and math.prod(x.shape[k] for k in summed) <= FEW
+        long = max((x.shape[k] for k in steps), default=0)
+        alike = x.dtype == y.dtype == out.dtype and str(out.dtype) in ("float32", "float64")
+        return few and alike and long >= MANY and long == max(out.shape)
+
+    def _multiply(self, eqn: Equation, op: Lax) -> bool:
+        """As a product of entries, and a sum over some axes."""
+        (out,) = eqn.outputs
+        summed, batch = op["dimension_numbers"]
+        order, at, sides = order_of(out.shape), len(batch[0]), []
+        places = [*(-1 - k for k in range(len(summed[0]))), *order]  # the axes of all products
+        for a, axes, steps in zip(eqn.inputs, summed, batch, strict=True):
+            names = dict(zip(steps, range(len(steps)), strict=True))
+            names |= {k: -1 - n for n, k in enumerate(axes)}
+            free = [k for k in range(len(a.shape)) if k not in names]
+            names |= dict(zip(free, range(at, at + len(free)), strict=True))
+            at += len(free)
+            sides.append(self._spread(a, names, places))
+        (found,) = self.builder.emit(
+            build.traced_op(lax.mul, (((), out.dtype),) * 2), sides,
+            [Value(tuple(map(max, *(s.shape for s in sides))), out.dtype, eqn.space)], eqn.location,
+        )  # fmt: skip
+        if summed[0]:
+            axes = tuple(range(len(summed[0])))
+            found = build.emit_op(self.builder, build.sum_op(axes), [found], eqn.location)
+        (self.turned if _is_turned(out) else self.builder.env)[out] = found
+        return True
+
+    def _spread(self, atom: Atom, names: dict[int, int], places: list[int]) -> Atom:
+        """A value with its axes, called `names`, at their places, and axes of one entry at all
+        others."""
+        axes = tuple(sorted(names, key=lambda k: places.index(names[k])))
+        lengths = {names[k]: atom.shape[k] for k in axes}
+        shape = tuple(lengths.get(name, 1) for name in places)
+        return build.reshape(self.builder, self._as(atom, axes), shape)
 
 
 def _is_even(op: Lax) -> bool:

@@ -15,6 +15,7 @@ from gnnjit.ir.verify import verify
 from gnnjit.passes.contract_with_shared_first import ContractWithSharedFirst
 from gnnjit.passes.drop_dead import DropDead
 from gnnjit.passes.edge_matrices_as_products import EdgeMatricesAsProducts
+from gnnjit.passes.edge_products_as_matrices import EdgeProductsAsMatrices
 from gnnjit.passes.extremes_in_full_precision import ExtremesInFullPrecision
 from gnnjit.passes.factor_out_of_reduce import FactorOutOfReduce
 from gnnjit.passes.fold_constants import FoldConstants
@@ -200,6 +201,7 @@ LOWERING: tuple[Row, ...] = (
     Row(PlaceInSmallestSpace, lambda o: PlaceInSmallestSpace(o.on_edges)),
     Row(SlopesOfSoftplus),
     Row(SingleColumns, when="scale_on_edges"),
+    Row(EdgeProductsAsMatrices, when="scale_on_edges"),
     Row(ShareSubexpressions),
     Row(DropDead),
     Row(SinkVertexWork, lambda o: SinkVertexWork(o.on_edges), "choices.on_edges"),

@@ -18,9 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
-
-from jax import lax
 
 from gnnjit.ir import build
 from gnnjit.ir.program import Atom, Builder, Equation, Lax, Location, Program, rewrite
@@ -47,8 +44,7 @@ class SingleColumns:
             a, b = (build.broadcast(builder, x, (length,), where) for x in sides)
             found: Atom = build.mul(builder, a, b, where)
             if inner > 1:
-                total = build.traced_op(_total, (((length,), out.dtype),))
-                found = build.emit_op(builder, total, [found], where)
+                found = build.emit_op(builder, build.sum_op((0,)), [found], where)
             builder.env[out] = build.reshape(builder, found, tuple(out.shape), where)
             return True
 
@@ -71,7 +67,3 @@ def _inner(eqn: Equation) -> int | None:
 
 def _vector(builder: Builder, a: Atom, where: Location | None) -> Atom:
     return build.reshape(builder, a, (math.prod(a.shape),), where)
-
-
-def _total(x: Any) -> Any:
-    return lax.reduce(x, x.dtype.type(0), lax.add, (0,))

@@ -56,6 +56,9 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "jit": scaled,
     "jit of a matrix": jax.jit(lambda x: MATRIX @ x),
     "jit within jit": twice_nested,
+    "a multiple of the identity": jax.jit(lambda x: jnp.einsum("ij,j->i", 2.5 * np.eye(3), x)),
+    "the identity": jax.jit(lambda x: jnp.einsum("ij,jk->ki", np.eye(3), jnp.outer(x, x))[0]),
+    "an array of one number": jax.jit(lambda x: jnp.einsum("ab,j->j", np.full((1, 1), 3.0), x)),
     "the order of features": jax.jit(lambda x: x[np.array([2, 0, 1])]),
     "vmap of jit": lambda x: jax.vmap(scaled)(jnp.stack([x, jnp.cos(x)])).sum(0),
     "checkpoint": jax.checkpoint(lambda x: jnp.sin(scaled(x) * ROW)),
@@ -144,6 +147,23 @@ def primitives(f: Callable[[Any], Any]) -> set[str]:
 )
 def test_short_loops_and_conditions_are_taken_apart(name):
     assert primitives(FUNCTIONS[name]).isdisjoint({"scan", "cond"})
+
+
+@pytest.mark.parametrize("name", ["a multiple of the identity", "the identity"])
+def test_a_product_with_a_multiple_of_the_identity_is_none(name):
+    assert "dot_general" not in primitives(FUNCTIONS[name])
+
+
+def test_values_of_what_may_be_parameters_are_not_looked_at():
+    identity = jnp.eye(3)
+    assert "dot_general" in primitives(lambda x: identity @ x)
+    assert "dot_general" in primitives(jax.jit(lambda x: MATRIX @ x))
+
+
+def test_a_value_of_edges_stays_one():
+    """Also where it was multiplied with the identity alone."""
+    layer = gnnjit.layer(lambda v, e: np.eye(3, dtype=np.float32) @ e.src)
+    np.testing.assert_array_equal(layer(G, X), X[SRC])
 
 
 @pytest.mark.parametrize(

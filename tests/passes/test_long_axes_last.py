@@ -64,6 +64,52 @@ def test_a_layer_is_turned_around_as_a_whole():
         """)  # fmt: skip
 
 
+def test_products_of_features_side_by_side_multiply_and_sum():
+    fires(step, """\
+        layer f(x: f32[src, 16, 3], y: f32[dst, 16, 3], d: f32[edge, 16])
+          m: f32[edge, 16, 3] = dot_general(d, x[u], dimension_numbers=(((), ()), ((0,), (0,))))
+          n: f32[edge, 16] = dot_general(m, y[v], dimension_numbers=(((1,), (1,)), ((0,), (0,))))
+          z: f32[dst, 16, 3] = sum over (u -> v) of m
+          q: f32[dst, 16] = sum over (u -> v) of n
+          return z, q
+        """, """\
+        layer f(x: f32[src, 16, 3], y: f32[dst, 16, 3], d: f32[edge, 16])
+          a: f32[edge, 1, 16] = reshape(d)
+          t: f32[src, 3, 16] = transpose(x, permutation=(1, 0))
+          m: f32[edge, 3, 16] = a * t[u]
+          r: f32[dst, 3, 16] = transpose(y, permutation=(1, 0))
+          p: f32[edge, 3, 16] = m * r[v]
+          n: f32[edge, 16] = reduce_sum(p, axes=(0,))
+          s: f32[dst, 3, 16] = sum over (u -> v) of m
+          q: f32[dst, 16] = sum over (u -> v) of n
+          z: f32[dst, 16, 3] = transpose(s, permutation=(1, 0))
+          return z, q
+        """)  # fmt: skip
+
+
+def test_features_and_components_of_one_axis_are_joined_behind_the_sum():
+    fires(step, """\
+        layer f(x: f32[src, 16, 3], d: f32[edge, 16])
+          b: f32[edge, 16, 1] = broadcast_in_dim(d, broadcast_dimensions=(0,))
+          m: f32[edge, 16, 3] = x[u] * b
+          a: f32[edge, 48] = reshape(m)
+          j: f32[edge, 64] = concatenate(d, a, dimension=0)
+          y: f32[dst, 64] = sum over (u -> v) of j
+          return y
+        """, """\
+        layer f(x: f32[src, 16, 3], d: f32[edge, 16])
+          b: f32[edge, 1, 16] = broadcast_in_dim(d, broadcast_dimensions=(1,))
+          t: f32[src, 3, 16] = transpose(x, permutation=(1, 0))
+          m: f32[edge, 3, 16] = t[u] * b
+          s: f32[dst, 16] = sum over (u -> v) of d
+          r: f32[dst, 3, 16] = sum over (u -> v) of m
+          q: f32[dst, 16, 3] = transpose(r, permutation=(1, 0))
+          p: f32[dst, 48] = reshape(q)
+          y: f32[dst, 64] = concatenate(s, p, dimension=0)
+          return y
+        """)  # fmt: skip
+
+
 def test_what_it_does_not_know_reads_values_as_written():
     fires(step, """\
         layer f(x: f32[src, 16, 3], y: f32[dst, 16, 3])
@@ -168,6 +214,7 @@ BINARY: dict[str, Any] = {
     "dots": lambda a, b: a * jnp.einsum("fk,fk->f", a, b)[:, None],
     "matrix": lambda a, b: a @ jnp.einsum("fk,fl->kl", a, b),
     "steps": lambda a, b: jnp.einsum("fk,fl->fkl", a, b).sum(1),
+    "each": lambda a, b: jnp.einsum("f,fk->fk", a[:, 0], b),
     "stacked": lambda a, b: jnp.concatenate([a, b])[1 : F + 1],
 }
 
@@ -199,7 +246,7 @@ def test_any_layer_keeps_its_meaning(expression: Any) -> None:
     def f(x: Any, y: Any, d: Any, w: Any, m: Any, t: Any, c: Any) -> Any:
         v, p = {"x": x, "y": y, "d": d}, {"w": w / F, "m": m, "t": t / F, "c": c}
         out = evaluate(expression, v, p) * x
-        return out + y, gnnjit.sum(out)
+        return out + y, gnnjit.sum(out), gnnjit.max(jnp.concatenate([d, out.reshape(-1)]))
 
     old = trace(f, INPUTS, edge_values=True)
     new = step(old)

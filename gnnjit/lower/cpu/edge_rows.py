@@ -4,7 +4,8 @@
     scalars:  [k] -> [k, n]       for each scalar:  store a row of it
     down:     [k, n] -> [n]       for each vector:  for each row: sum += its part
     across:   [k, n] -> [k]       for each row:     store its sum
-    joined:   [k], [n] -> [k + n] for each part:    store its vectors
+    joined:   [k], [n] -> [k + n] for each part:    store its vectors, row by row
+    cut:      [k, n] -> [k, some] for each row:     store some of its vectors
 
 Their code does not grow with the sizes; `edge_products` has products.
 """
@@ -151,10 +152,11 @@ class EdgeRows:
 
 @dataclasses.dataclass(frozen=True)
 class Joined:
-    """A concatenation along the first axis that has more than one element."""
+    """A concatenation: each of `rows` rows of the result has one of each part."""
 
     parts: tuple[Atom, ...]
     out: Value
+    rows: int
 
     @staticmethod
     def of(eqn: Equation, lanes: int) -> Joined | None:
@@ -162,15 +164,43 @@ class Joined:
         if not isinstance(eqn.op, Lax) or eqn.op.name != "concatenate":
             return None
         (out,), axis = eqn.outputs, eqn.op["dimension"]
-        whole = math.prod(out.shape[:axis]) == 1 and is_looped(lanes, out.size)
-        return Joined(eqn.inputs, out) if whole else None
+        rows = math.prod(out.shape[:axis])
+        return Joined(eqn.inputs, out, rows) if is_looped(lanes, out.size) else None
 
     def emit(self, m: Emitter, read: Read) -> Stored:
         result, start = scratch(m, self.out), 0
+        parts = []
         for atom in self.parts:
-            copy(m, read(atom), result.part(m, start))
-            start += math.prod(atom.shape)
+            length, value = math.prod(atom.shape) // self.rows, read(atom)
+            if self.rows > 1:
+                value = in_memory(m, value, result.kind)
+            parts.append((value, start, length))
+            start += length
+        if self.rows == 1:
+            for value, at, _ in parts:
+                copy(m, value, result.part(m, at))
+            return result
+        with m.loop(I64(0), I64(self.rows)) as i:
+            for value, at, length in parts:
+                to = row_of(m, result, i, start, at, length)
+                copy(m, row_of(m, value, i, length, 0, length), to)
         return result
+
+
+def cut(m: Emitter, value: Stored, rows: int, start: int, out: Value) -> Stored:
+    """The scalars from `start` on of each of `rows` rows."""
+    result, length = scratch(m, out), out.size // rows
+    with m.loop(I64(0), I64(rows)) as i:
+        some = row_of(m, value, i, value.size // rows, start, length)
+        copy(m, some, row_of(m, result, i, length, 0, length))
+    return result
+
+
+def row_of(m: Emitter, value: Stored, i: ir.Value, whole: int, start: int, length: int) -> Stored:
+    """`length` scalars from `start` on of the row `i`, each of `whole` scalars."""
+    at = m.b.add(m.b.mul(i, I64(whole)), I64(start))
+    pointer = m.offset(value.pointer, at, value.kind.itemsize)
+    return dataclasses.replace(value, pointer=pointer, size=length)
 
 
 def _repeat(eqn: Equation, axes: tuple[int, ...]) -> EdgeRows | None:

@@ -359,8 +359,8 @@ def _code(spec: Spec) -> str | list[str]:
 
 
 def _emit(spec: Spec) -> str | list[str]:
-    if spec.unrolled > MAX_WORK:
-        return [f"too large to unroll: about {spec.unrolled} vector operations per edge"]
+    if spec.written_out > MAX_WORK:
+        return [f"too large to unroll: about {spec.written_out} vector operations per edge"]
     try:
         return compiler.emit(spec)
     except Unsupported as reason:

@@ -17,6 +17,7 @@ from gnnjit.lower.cpu.edge_tiles import Tiling, tiling
 from gnnjit.lower.cpu.math_rules import ELEMENTWISE
 from gnnjit.lower.cpu.matvec import Matvec, SharedMatrix, matvec_of, table_read
 from gnnjit.lower.cpu.simd import is_float, is_half
+from gnnjit.lower.cpu.stored import has_loop
 
 ONCE, PER_ROW, PER_EDGE = 0, 1, 2
 """Levels: how often a value is computed."""
@@ -385,13 +386,20 @@ class Spec:
 
     @functools.cached_property
     def unrolled(self) -> int:
-        """Roughly the vector operations per edge that are written out."""
-        sizes = [
-            math.prod(self.shape(v))
-            for v in self.body.values()
-            if v in self.used and self.levels[v] == PER_EDGE
-        ]
-        return self._vectors(sizes) + 1
+        """Roughly the vector operations per edge, but for products with shared matrices."""
+        return self._vectors([math.prod(self.shape(v)) for v in self._values]) + 1
+
+    @property
+    def _values(self) -> list[Value]:
+        """What is computed for each edge."""
+        return [v for v in self.body.values() if v in self.used and self.levels[v] == PER_EDGE]
+
+    @functools.cached_property
+    def written_out(self) -> int:
+        """Roughly the vector operations per edge that are in no loop."""
+        names = {v: e.op.name for e in self.equations(PER_EDGE) for v in e.outputs}
+        sizes = [(names.get(v, ""), math.prod(self.shape(v))) for v in self._values]
+        return self._vectors([n for name, n in sizes if not has_loop(name, self.lanes, n)])
 
     @functools.cached_property
     def weight(self) -> int:

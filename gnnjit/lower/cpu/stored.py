@@ -10,6 +10,7 @@ from llvmlite import ir
 
 from gnnjit.ir.program import Atom, Value
 from gnnjit.lower.cpu.control_flow import Emitter
+from gnnjit.lower.cpu.math_rules import ELEMENTWISE
 from gnnjit.lower.cpu.matvec import register_dtype
 from gnnjit.lower.cpu.simd import I64, Vec
 
@@ -52,6 +53,15 @@ Env = dict[Value, Vec | Stored]
 def is_looped(lanes: int, size: int) -> bool:
     """Whether values of so many scalars are computed in loops. `lanes`: of a vector."""
     return size > WRITTEN_OUT * lanes
+
+
+MOVED = frozenset("broadcast_in_dim concatenate expand_dims reshape slice split squeeze".split())
+REDUCED = frozenset(["dot_general", "reduce_max", "reduce_min", "reduce_sum"])
+
+
+def has_loop(name: str, lanes: int, size: int) -> bool:
+    """Whether an operation that makes so many scalars is a loop (`vector_loops`)."""
+    return name in ELEMENTWISE | MOVED | REDUCED and is_looped(lanes, size)
 
 
 def scratch(m: Emitter, value: Atom) -> Stored:

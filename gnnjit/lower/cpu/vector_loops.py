@@ -22,7 +22,7 @@ from llvmlite import ir
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Value
 from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.edge_products import EdgeProduct, without_transposes
-from gnnjit.lower.cpu.edge_rows import REDUCTIONS, EdgeRows, Joined, with_repeats
+from gnnjit.lower.cpu.edge_rows import REDUCTIONS, EdgeRows, Joined, cut, with_repeats
 from gnnjit.lower.cpu.elementwise_rules import RULES, CodeSite
 from gnnjit.lower.cpu.index_rules import combiner, identity
 from gnnjit.lower.cpu.math_rules import ELEMENTWISE
@@ -168,7 +168,8 @@ class VectorLoops:
                 self.env[value] = memory
 
     def _views(self, eqn: Equation) -> list[Stored] | None:
-        """Consecutive scalars of a value in memory."""
+        """Parts of a value in memory: where they lie if their scalars are consecutive, else rows of
+        their own."""
         if not isinstance(eqn.op, Lax) or eqn.op.name not in ("slice", "split"):
             return None
         (source,) = eqn.inputs
@@ -180,16 +181,18 @@ class VectorLoops:
             starts = np.cumsum([0, *eqn.op["sizes"][:-1]])
         else:
             strides = eqn.op["strides"] or (1,) * len(source.shape)
-            cut = [k for k, n in enumerate(eqn.outputs[0].shape) if n != source.shape[k]]
-            axis = cut[0] if cut else 0
+            moved = [k for k, n in enumerate(eqn.outputs[0].shape) if n != source.shape[k]]
+            axis = moved[0] if moved else 0
             starts = np.array(eqn.op["start_indices"])[[axis]]
-            if len(cut) > 1 or strides[axis] != 1:
+            if len(moved) > 1 or strides[axis] != 1:
                 return None
-        if math.prod(source.shape[:axis]) != 1:
+        rows, step = math.prod(source.shape[:axis]), math.prod(source.shape[axis + 1 :])
+        pairs = list(zip((starts * step).tolist(), eqn.outputs, strict=True))
+        if rows == 1:
+            return [found.part(self.m, at, out.size) for at, out in pairs]
+        if not any(is_looped(self.m.lanes, out.size) for out in eqn.outputs):
             return None
-        step = math.prod(source.shape[axis + 1 :])
-        pairs = zip(starts.tolist(), eqn.outputs, strict=True)
-        return [found.part(self.m, k * step, out.size) for k, out in pairs]
+        return [cut(self.m, found, rows, at, out) for at, out in pairs]
 
     def _operand(self, atom: Atom) -> Vec | Stored:
         found = self.env.get(atom) if isinstance(atom, Value) else None

@@ -59,6 +59,32 @@ def test_double_precision():
         check(body, REDUCTIONS, case, quarters(case, body), tol=1e-9)
 
 
+def rows_of_parts(own, other, edge, w):
+    """Rows that are joined, and cut again elsewhere."""
+    n = own.shape[1]
+    rows = jnp.concatenate([own, other * edge[:3, None], edge[0] * own[:, :5]], axis=1)
+    first, second, third = jnp.split(jnp.tanh(rows), [n // 2, n + 3], axis=1)
+    weights = (edge @ w)[: n // 2]
+    total = jnp.concatenate([first * weights, third], axis=1)
+    return second, total, rows.sum(axis=1), rows[1:, 3 : n + 2], rows[:, 1:]
+
+
+@pytest.mark.parametrize("n", [75, *(pytest.param(k, marks=pytest.mark.long) for k in (160, 34))])
+def test_rows_are_joined_and_cut(n):
+    shapes = [(DST, (3, n)), (SRC, (3, n)), (EDGE, (INNER,)), (SHARED, (INNER, 2 * n))]
+    body, case = trace(rows_of_parts, *[(*s, F32) for s in shapes]), graph(300, 20, 30)
+    reductions = (TOTAL, TOTAL, Reduce("max", DST), TOTAL, None)
+    assert spec_of(body, reductions).tiling is not None
+    check(body, reductions, case, quarters(case, body), tol=2e-3)
+
+
+def test_values_in_loops_are_not_written_out():
+    """However wide, they have a kernel."""
+    spec = spec_of(body_of(8192), REDUCTIONS)
+    assert spec.written_out < kernel.MAX_WORK < spec.unrolled
+    assert not kernel.reasons(spec.body, REDUCTIONS, DST)
+
+
 def test_code_does_not_grow_with_the_width():
     lines = [kernel._lines(spec_of(body_of(n), REDUCTIONS)) for n in (256, 512)]
     assert lines[1] < 1.1 * lines[0]
