@@ -24,6 +24,9 @@ from gnnjit.ir.program import Atom, Lax
 MOST = 4096
 """Operations that are remembered."""
 
+MOST_BYTES = 1 << 20
+"""Of arrays that an operation is told by."""
+
 _seen: dict[Hashable, Lax] = {}
 
 
@@ -91,7 +94,15 @@ def _text(fn: Any, avals: Sequence[Any]) -> str | None:
     """The text of a function's jaxpr, with what it closes over; None where that does not show
     everything."""
     jaxpr, arrays = lifted(jax.make_jaxpr(fn)(*avals))
-    if any(map(_compat.is_tracer, arrays)) or any(map(_compat.holds_arrays, jaxpr.eqns)):
+    if any(map(_compat.holds_arrays, jaxpr.eqns)) or not all(map(_is_array, arrays)):
+        return None
+    if sum(x.nbytes for x in arrays) > MOST_BYTES:
         return None
     contents = [hashlib.sha256(np.asarray(x).tobytes()).hexdigest() for x in arrays]
     return f"{jaxpr} {contents}"
+
+
+def _is_array(x: Any) -> bool:
+    """Whether it is an array of numbers that are known."""
+    known = _compat.is_numpy(x) or (isinstance(x, jax.Array) and not _compat.is_tracer(x))
+    return known and isinstance(x.dtype, np.dtype)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -96,7 +96,8 @@ def capture_typed(
         closed = jax.make_jaxpr(fn)(*[_compat.like(v) for v in inputs])
         opened = opened_up(closed, inputs)
         every = (*inputs, *opened.closed_over)
-        walker = TypedWalker(Builder(every), relations(), dst_type)
+        known = zip(opened.closed_over, opened.arrays, strict=True)
+        walker = TypedWalker(Builder(every), relations(), dst_type, known)
         outs = [walker.returned(x) for x in walker.run([opened.jaxpr], [], list(every))]
     atoms = tuple(a for x in outs for a in (x.parts if isinstance(x, Union) else (x,)))
     program = Program(every, tuple(walker.builder.equations), atoms, name)
@@ -118,8 +119,14 @@ _LINEAR = frozenset({"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "t
 class TypedWalker(LayerWalker):
     """Appends the equations of a jaxpr to a program with spaces for each relation."""
 
-    def __init__(self, builder: Builder, relations: Mapping[str, Any], dst_type: str):
-        super().__init__(builder, edge_values=True)
+    def __init__(
+        self,
+        builder: Builder,
+        relations: Mapping[str, Any],
+        dst_type: str,
+        known: Iterable[tuple[Value, Any]] = (),
+    ):
+        super().__init__(builder, edge_values=True, known=known)
         self.relations = tuple(relations)
         self.keys = {**relations, None: dst_type}
         self.owner: dict[Value, str] = {}

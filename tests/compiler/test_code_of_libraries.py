@@ -205,6 +205,20 @@ def test_what_a_derivative_closes_over_tells_functions_apart():
         np.testing.assert_allclose(have, want, rtol=1e-5)
 
 
+def test_a_derivative_may_close_over_a_key():
+    """Which is no array of numbers."""
+    key = jax.random.key(3)
+
+    @jax.custom_jvp
+    def f(x: Any) -> Any:
+        return jnp.sin(x)
+
+    f.defjvp(lambda p, t: (f(*p), t[0] * jax.random.key_data(key).astype(t[0].dtype)[0]))
+    have = jax.grad(lambda x: jnp.sum(of_layer(f)(x)))(X)
+    want = jax.grad(lambda x: jnp.sum(plain(f, x)))(X)
+    np.testing.assert_allclose(have, want, rtol=1e-5)
+
+
 def test_an_array_of_a_library_is_no_array_of_the_graph():
     """A captured array as long as the graph has vertices is told; that of a function that the
     layer calls is its own matter."""
