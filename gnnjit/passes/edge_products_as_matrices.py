@@ -58,6 +58,7 @@ def _is_product(eqn: Equation) -> bool:
         not any(op["dimension_numbers"][1])
         and {str(a.dtype) for a in every} in _DTYPES
         and all(a.space is not Space.SHARED for a in every)
+        and all(math.prod(a.shape) for a in every)
         and max(math.prod(a.shape) for a in every) > SHORT
     )
 

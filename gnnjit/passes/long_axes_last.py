@@ -317,7 +317,8 @@ class _Rewriter:
         few = eqn.space is Space.EDGE and math.prod(x.shape[k] for k in summed) <= FEW
         long = max((x.shape[k] for k in steps), default=0)
         alike = x.dtype == y.dtype == out.dtype and str(out.dtype) in ("float32", "float64")
-        return few and alike and long >= MANY and long == max(out.shape)
+        some = math.prod(x.shape) * math.prod(y.shape) > 0
+        return some and few and alike and long >= MANY and long == max(out.shape)
 
     def _multiply(self, eqn: Equation, op: Lax) -> bool:
         """As a product of entries, and a sum over some axes."""

@@ -214,6 +214,7 @@ BINARY: dict[str, Any] = {
     "dots": lambda a, b: a * jnp.einsum("fk,fk->f", a, b)[:, None],
     "matrix": lambda a, b: a @ jnp.einsum("fk,fl->kl", a, b),
     "steps": lambda a, b: jnp.einsum("fk,fl->fkl", a, b).sum(1),
+    "nothing": lambda a, b: a + b * jnp.einsum("fk,fk->f", a[:, :0], b[:, :0])[:, None],
     "each": lambda a, b: jnp.einsum("f,fk->fk", a[:, 0], b),
     "stacked": lambda a, b: jnp.concatenate([a, b])[1 : F + 1],
 }
