@@ -25,17 +25,8 @@ from common import measure, workloads
 
 LAYERS = ("gcn", "sage", "gin", "gat", "gatv2", "gatedgcn", "resgated", "pna", "transformer")
 NETWORKS = (
-    "gns",
-    "graphcast",
-    "egnn",
-    "forces",
-    "painn",
-    "mace",
-    "gvp",
-    "nequip",
-    "nnconv",
-    "edgeconv",
-)
+    "gns", "graphcast", "egnn", "forces", "painn", "mace", "gvp", "nequip", "nnconv", "edgeconv",
+)  # fmt: skip
 FORMS = ("plain", "first", "second")
 """Plain JAX; gnnjit where no process has kept machine code; gnnjit after one that has."""
 

@@ -25,7 +25,7 @@ MOST = 4096
 """Operations that are remembered."""
 
 MOST_BYTES = 1 << 20
-"""Of arrays that an operation is told by."""
+"""Bytes of closed-over arrays at most, by whose contents an operation is recognised."""
 
 _seen: dict[Hashable, Lax] = {}
 

@@ -1,7 +1,7 @@
-"""Small NumPy arrays in code, of which some are multiples of the identity.
+"""Products with a small NumPy array that is a multiple of the identity are scalings.
 
-Clebsch-Gordan coefficients are such arrays. Those of a scalar and a vector only say how both are
-normalised: what is multiplied by them is scaled.
+Clebsch-Gordan coefficients are small NumPy arrays. Those of a scalar and a vector are a multiple of
+the identity: they only say how both are normalised.
 """
 
 from __future__ import annotations
@@ -45,22 +45,26 @@ class Known:
     def learn(self, op: Any, ins: Sequence[Atom], out: Value) -> None:
         """What an operation of known values makes."""
         found = [self._of(a) for a in ins]
-        if not ins or any(x is None for x in found) or np.prod(out.shape) > MOST:
+        floats = np.issubdtype(out.dtype, np.floating)
+        if not floats or not ins or any(x is None for x in found) or out.size > MOST:
             return
         if op.name in _RULES:
             with np.errstate(all="ignore"):
                 made = _RULES[op.name](*found)
         elif op.name == "convert_element_type":
-            made = np.asarray(found[0])
+            with np.errstate(all="ignore"):
+                made = found[0].astype(out.dtype)
         elif op.name in _SHAPES and len(ins) == 1:
-            made = np.reshape(np.asarray(found[0]), out.shape)
+            made = np.reshape(found[0], out.shape)
         else:
             return
         if np.shape(made) == out.shape:
             self.arrays[out] = np.asarray(made, out.dtype)
 
     def _of(self, atom: Atom) -> Any:
-        return np.asarray(atom.value) if isinstance(atom, Literal) else self.arrays.get(atom)
+        if isinstance(atom, Literal):
+            return np.asarray(atom.value, atom.dtype)
+        return self.arrays.get(atom)
 
     def scaled(
         self, builder: Builder, op: Any, ins: Sequence[Atom], out: Value, where: Location | None

@@ -1,6 +1,7 @@
 """Loops of few steps, and conditions on values of elements, as code without either.
 
-`jnp.polyval`, of which radial functions are made, is a loop; a kernel has no other than over edges.
+`jnp.polyval`, which radial functions are often made of, is a loop, and kernels have no code for the
+loops of a user.
 """
 
 from __future__ import annotations

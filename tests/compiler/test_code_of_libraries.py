@@ -160,6 +160,20 @@ def test_values_of_what_may_be_parameters_are_not_looked_at():
     assert "dot_general" in primitives(jax.jit(lambda x: MATRIX @ x))
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_is_made_of_known_arrays():
+    """Whole numbers are divided as JAX does, and what is not finite warns nobody."""
+    thirds = np.diag(np.array([7, 7, 7], np.int32))
+    strange = np.array([[np.nan, 0, 0], [0, 1, 0], [0, 0, -1]], np.float32)
+
+    def f(x: Any) -> Any:
+        whole = lax.div(thirds, np.full((3, 3), 2, np.int32)).astype(jnp.float32)
+        left_out = jnp.sqrt(jnp.asarray(strange)).astype(jnp.int32)
+        return whole @ x + 0 * left_out[1].astype(jnp.float32)
+
+    np.testing.assert_allclose(of_layer(f)(X), plain(f, X), rtol=1e-5)
+
+
 def test_a_value_of_edges_stays_one():
     """Also where it was multiplied with the identity alone."""
     layer = gnnjit.layer(lambda v, e: np.eye(3, dtype=np.float32) @ e.src)

@@ -385,7 +385,7 @@ class Spec:
         return places[..., : shape[-1]] if shape else places
 
     @functools.cached_property
-    def unrolled(self) -> int:
+    def operations(self) -> int:
         """Roughly the vector operations per edge, but for products with shared matrices."""
         return self._vectors([math.prod(self.shape(v)) for v in self._values]) + 1
 
@@ -408,7 +408,7 @@ class Spec:
         looped = [math.prod(outputs[k].shape) * len(some) for k, some in self.outers.items()]
         looped += [m.multiplications for m in self.matvecs.values()]
         looped += [math.prod(one.update.shape) for some in self.sums.values() for one in some]
-        return self.unrolled + self._vectors(looped)
+        return self.operations + self._vectors(looped)
 
     def _vectors(self, sizes: Sequence[int]) -> int:
         return sum(-(-n // self.lanes) for n in sizes)

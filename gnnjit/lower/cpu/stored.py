@@ -55,13 +55,16 @@ def is_looped(lanes: int, size: int) -> bool:
     return size > WRITTEN_OUT * lanes
 
 
-MOVED = frozenset("broadcast_in_dim concatenate expand_dims reshape slice split squeeze".split())
-REDUCED = frozenset(["dot_general", "reduce_max", "reduce_min", "reduce_sum"])
+_LOOPS = ELEMENTWISE | frozenset(
+    "broadcast_in_dim concatenate dot_general expand_dims reduce_max reduce_min reduce_sum reshape "
+    "slice split squeeze".split()
+)
+"""Operations that are loops where they make many scalars (`vector_loops`)."""
 
 
 def has_loop(name: str, lanes: int, size: int) -> bool:
-    """Whether an operation that makes so many scalars is a loop (`vector_loops`)."""
-    return name in ELEMENTWISE | MOVED | REDUCED and is_looped(lanes, size)
+    """Whether an operation that makes so many scalars is a loop."""
+    return name in _LOOPS and is_looped(lanes, size)
 
 
 def scratch(m: Emitter, value: Atom) -> Stored:

@@ -81,7 +81,7 @@ def test_rows_are_joined_and_cut(n):
 def test_values_in_loops_are_not_written_out():
     """However wide, they have a kernel."""
     spec = spec_of(body_of(8192), REDUCTIONS)
-    assert spec.written_out < kernel.MAX_WORK < spec.unrolled
+    assert spec.written_out < kernel.MAX_WORK < spec.operations
     assert not kernel.reasons(spec.body, REDUCTIONS, DST)
 
 
