@@ -1,13 +1,15 @@
 """`edge-products-as-matrices`: what edges multiply are matrices, the longer one on the right.
 
-before:  p: f32[edge, 64, 3] = dot_general(x[u], a),        p: f32[edge, 3, 64] = b @ y[u]
-            over axes 0 and 2 of a: f32[edge, 5, 3, 1]
+before:  p: f32[edge, 64, 3] =                    after:  b: f32[edge, 3, 5] = reshape(a)
+            dot_general(x[u], a) over axis 0              y: f32[src, 5, 64] = reshape(x)
+            of x: f32[src, 5, 1, 64] and                  q: f32[edge, 3, 64] = b @ y[u]
+            axis 1 of a: f32[edge, 3, 5, 1]
          q: f32[edge, 3, 64] = transpose(p)
 
 Tensor products (`einsum`) and their derivatives multiply arrays of several axes, some of one entry.
-Kernels have loops for outer products, a matrix times a vector and two matrices whose rows are long.
-Where all axes that are summed are long and the result is short, numbers are multiplied side by side
-and then summed.
+Kernels have loops for outer products, for a matrix times a vector, and for two matrices if the rows
+of the right one are long. Where the rows of both are long and summed, their numbers are multiplied
+side by side, and each row of products is summed.
 
 Legal: sums are re-associated. Refuses products with a shared array, which kernels read where it
 lies, products with batch axes, half precision, which a product sums in float32, what is short

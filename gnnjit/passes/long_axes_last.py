@@ -10,7 +10,9 @@ before:  a: f32[edge, 64, 3] = x[u] - y[v]        after:  s: f32[src, 3, 64] = t
 Equivariant networks (e3nn) keep the three components of each vector last. Kernels take the entries
 of the last axis side by side, in lanes of which three would do all the work, and multiply rows with
 matrices. Every value of the layer is turned around, so that transposes are left where values enter
-and leave it, mostly on vertices.
+and leave it, mostly on vertices. Two values whose features go side by side through a product are
+multiplied entry by entry, and summed over the components. What an edge joins to one row before it
+is reduced, as e3nn does with all its irreps, is reduced part by part and joined on the vertex.
 
 Legal: the same numbers are added and multiplied. Leaves alone layers whose edges compute no such
 value; operations that it does not know read and write values as the user wrote them.
