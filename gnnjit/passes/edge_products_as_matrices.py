@@ -1,9 +1,8 @@
 """`edge-products-as-matrices`: what edges multiply are matrices, the longer one on the right.
 
-before:  p: f32[edge, 64, 3] =                    after:  b: f32[edge, 3, 5] = reshape(a)
-            dot_general(x[u], a) over axis 0              y: f32[src, 5, 64] = reshape(x)
-            of x: f32[src, 5, 1, 64] and                  q: f32[edge, 3, 64] = b @ y[u]
-            axis 1 of a: f32[edge, 3, 5, 1]
+before:  p: f32[edge, 64, 3] = dot_general(x[u], a),      after:  q: f32[edge, 3, 64] = a @ x[u]
+            over axis 0 of x: f32[src, 5, 64]
+            and axis 1 of a: f32[edge, 3, 5]
          q: f32[edge, 3, 64] = transpose(p)
 
 Tensor products (`einsum`) and their derivatives multiply arrays of several axes, some of one entry.
