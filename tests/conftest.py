@@ -38,6 +38,14 @@ if jax.__version_info__ < (0, 11):
     ])  # fmt: skip
 
 
+COMPILED = (
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes",
+)
+"""Where JAX keeps compiled programs, and which."""
+
+
 @pytest.fixture
 def loops_stay(monkeypatch):
     """Short loops and conditions stay loops and conditions in layers, as long ones do."""
@@ -47,15 +55,14 @@ def loops_stay(monkeypatch):
 def pytest_configure(config: pytest.Config) -> None:
     """What one test has compiled is not compiled again for another (8 % of all tests' time).
 
-    Only in this process: those that tests start would gain as much, but some are killed, and JAX
-    writes its cache in place.
+    In processes that tests start, too, where the test says so (`shared_compilation`): others are
+    killed, and JAX writes its cache in place.
     """
     # Before JAX compiles anything: it looks once whether there is a cache.
     compiled = tempfile.TemporaryDirectory(prefix="gnnjit-compiled-", ignore_cleanup_errors=True)
     config.add_cleanup(compiled.cleanup)
-    jax.config.update("jax_compilation_cache_dir", compiled.name)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    for name, value in zip(COMPILED, (compiled.name, 0.0, -1), strict=True):
+        jax.config.update(name, value)
     share_contexts_of_mlir()
 
 
@@ -159,6 +166,15 @@ def quick_compilation() -> Iterator[None]:
         jax.config.update(name, True)
         yield
         jax.config.update(name, before)
+
+
+@pytest.fixture(scope="module")
+def shared_compilation() -> Iterator[None]:
+    """What a process has compiled is not compiled again by those that are started after it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in COMPILED:
+            patch.setenv(name.upper(), str(getattr(jax.config, name)))
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("shared_compilation")]
 
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 ROWS = {"growth": 3, "ablation": 6, "plans": 2, "order": 4, "budget": 1}

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("shared_compilation")]
 
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 

@@ -16,7 +16,7 @@ from flax import nnx
 import gnnjit
 from gnnjit.data import SensorDataset
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("shared_compilation")]
 
 REPO = pathlib.Path(__file__).parents[2]
 DATA = pathlib.Path(os.environ.get("GNNJIT_DATA_DIR") or REPO.parent / "shared" / "data")

@@ -10,7 +10,7 @@ import jupytext
 import nbformat
 import pytest
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("shared_compilation")]
 
 FOLDER = pathlib.Path(__file__).parents[2] / "notebooks"
 SCRIPTS = sorted(FOLDER.glob("[0-9]*.py"))

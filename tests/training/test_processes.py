@@ -121,6 +121,7 @@ def killed(tmp_path_factory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.once
 def test_the_numbers_of_one_process(whole, tmp_path):
     assert (whole["sharding"]["devices"], whole["sharding"]["processes"]) == (2, 2)
     assert sum(whole["sharding"]["rows_per_shard"]) == SIZES["num_nodes"]

@@ -11,13 +11,8 @@ from gnnjit.data import communities, karate
 from gnnjit.training import Sampling, TrainConfig, TrainError, train
 from gnnjit.training.config import resolve
 from training.test_processes import launch
-from training.test_sharded import SIZES, child, curve
+from training.test_sharded import SIZES, curve
 
-CODE = """
-import json, sys
-from training import test_sampled_devices as tests
-print(json.dumps(tests.in_child()))
-"""
 ALL = Sampling("neighbor", (-1, -1), batch_size=4)
 
 
@@ -26,7 +21,8 @@ def config(**more: Any) -> TrainConfig:
     return resolve("communities", "vertex", given)
 
 
-def in_child() -> list[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def spread() -> list[dict[str, Any]]:
     """Three devices that have 4 vertices in each batch, two that have 6, and again with dropout."""
     data, plain = communities(**SIZES), config(dropout=0.0)
     six = Sampling("neighbor", (-1, -1), batch_size=6)
@@ -36,13 +32,6 @@ def in_child() -> list[dict[str, Any]]:
         train(data, plain, sampling=six, devices=2).to_dict(),
         *(train(data, config(dropout=0.3), sampling=drops, devices=2).to_dict() for _ in range(2)),
     ]
-
-
-@pytest.fixture(scope="module")
-def spread() -> list[dict[str, Any]]:
-    found = child(CODE, JAX_NUM_CPU_DEVICES="3")
-    assert found.returncode == 0, found.stderr
-    return json.loads(found.stdout)
 
 
 def test_a_step_is_that_of_the_union_of_the_batches(spread: list[dict[str, Any]]) -> None:
