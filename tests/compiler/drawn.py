@@ -52,7 +52,7 @@ def real(graph: gnnjit.Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def assert_same(
     fast: Any, slow: Any, args: Any, rtol: float = 2e-5, *, compiled: bool = True
 ) -> None:
-    """Equal values, alone and with their derivatives, and gradients of a nonlinear function of them.
+    """Equal values, alone and beside derivatives, and gradients of a nonlinear function of them.
     compiled: values and gradients as a whole, since each operation alone takes as long to compile.
     """
 
