@@ -7,8 +7,7 @@ before:  p: f32[edge, 64, 3] = dot_general(x[u], a),      after:  q: f32[edge, 3
 
 Tensor products (`einsum`) and their derivatives multiply arrays of several axes, some of one entry.
 Kernels have loops for outer products, for a matrix times a vector, and for two matrices if the rows
-of the right one are long. Where the rows of both are long and summed, their numbers are multiplied
-side by side, and each row of products is summed.
+of the right one are long, or those of both are long and summed.
 
 Legal: sums are re-associated. Refuses products with a shared array, which kernels read where it
 lies, products with batch axes, half precision, which a product sums in float32, what is short
@@ -101,14 +100,10 @@ def _product(builder: Builder, eqn: Equation, turned: dict[Atom, Atom]) -> bool:
     swapped = left.free > right.free
     if swapped:
         left, right = right, left
-    if inner > 1 and not right.leads and left.free > 1:
-        if inner < right.free:
-            return False
-        found = _summed(builder, left, right, inner, where)
-    else:
-        found = _matrices(builder, eqn.op, left, right, inner, where)
-    if found is None:
+    rows_times_rows = inner > 1 and not right.leads and left.free > 1
+    if rows_times_rows and (left.leads or inner < right.free):
         return False
+    found = _matrices(builder, eqn.op, left, right, inner, where)
     if swapped and left.free > 1:
         turned[out] = found
         order = build.transpose_op((1, 0))
@@ -119,7 +114,7 @@ def _product(builder: Builder, eqn: Equation, turned: dict[Atom, Atom]) -> bool:
 
 def _matrices(
     builder: Builder, op: Lax, left: _Side, right: _Side, inner: int, where: Location | None
-) -> Atom | None:
+) -> Atom:
     """`[left's, right's]`, without axes of one entry."""
     a, b = (side.matrix(builder, inner, where) for side in (left, right))
     if inner == 1:
@@ -130,20 +125,6 @@ def _matrices(
         axes = ((0 if left.leads else len(a.shape) - 1,), (0 if right.leads else len(b.shape) - 1,))
     numbers = (axes, ((), ()))
     return build.emit_op(builder, build.with_params(op, dimension_numbers=numbers), [a, b], where)
-
-
-def _summed(
-    builder: Builder, left: _Side, right: _Side, inner: int, where: Location | None
-) -> Atom | None:
-    """Rows times rows, as products of their numbers that are summed."""
-    if left.leads and left.free > 1:
-        return None
-    a = build.reshape(builder, left.atom, (left.free, 1, inner), where)
-    b = build.reshape(builder, right.atom, (1, right.free, inner), where)
-    products = build.elementwise(builder, lax.mul, [a, b], where)
-    total = build.emit_op(builder, build.sum_op((2,)), [products], where)
-    shape = tuple(n for n in total.shape if n != 1)
-    return build.reshape(builder, total, shape, where)
 
 
 def _moved(builder: Builder, eqn: Equation, turned: dict[Atom, Atom]) -> bool:

@@ -56,19 +56,18 @@ def test_the_longer_factor_is_on_the_right():
         """)  # fmt: skip
 
 
-def test_rows_times_rows_are_multiplied_and_summed():
+def test_rows_times_rows_are_without_axes_of_one_entry():
     fires(STEP, """\
-        layer f(x: f32[src, 3, 64], a: f32[edge, 5, 64])
-          p: f32[edge, 3, 5] = dot_general(x[u], a, dimension_numbers=(((1,), (1,)), ((), ())))
-          y: f32[dst, 3, 5] = sum over (u -> v) of p
+        layer f(x: f32[src, 3, 1, 64], a: f32[edge, 5, 64])
+          p: f32[edge, 3, 1, 5] = dot_general(x[u], a, dimension_numbers=(((2,), (1,)), ((), ())))
+          y: f32[dst, 3, 1, 5] = sum over (u -> v) of p
           return y
         """, """\
-        layer f(x: f32[src, 3, 64], a: f32[edge, 5, 64])
-          b: f32[src, 3, 1, 64] = reshape(x)
-          c: f32[edge, 1, 5, 64] = reshape(a)
-          m: f32[edge, 3, 5, 64] = b[u] * c
-          p: f32[edge, 3, 5] = reduce_sum(m, axes=(2,))
-          y: f32[dst, 3, 5] = sum over (u -> v) of p
+        layer f(x: f32[src, 3, 1, 64], a: f32[edge, 5, 64])
+          b: f32[src, 3, 64] = reshape(x)
+          q: f32[edge, 3, 5] = dot_general(b[u], a, dimension_numbers=(((1,), (1,)), ((), ())))
+          p: f32[edge, 3, 1, 5] = reshape(q)
+          y: f32[dst, 3, 1, 5] = sum over (u -> v) of p
           return y
         """)  # fmt: skip
 

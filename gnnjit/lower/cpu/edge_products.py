@@ -4,6 +4,7 @@
     columns:   vector @ matrix   for each scalar of vector:  row += scalar * matrix's row
     rows:      matrix @ vector   for each row of matrix:     store sum(row * vector)
     matrices:  left @ right      for each row of left:       as columns
+    across:    left @ right^T    for each row of left:       store sum(row * row of right), of some
 
 What was made for one edge is multiplied here, as in NNConv, where an edge has a matrix of its own.
 Products with shared matrices are in `matvec` and `tile_code`.
@@ -81,7 +82,7 @@ class EdgeProduct:
     """`first` and `second` multiplied: see the module; of `columns`, `second` is the matrix, of
     `rows` the vector. `turned`: of `matrices`, the columns of `first` are multiplied."""
 
-    form: Choice["outer", "columns", "rows", "matrices"]
+    form: Choice["outer", "columns", "rows", "matrices", "across"]
     first: Atom
     second: Atom
     out: Value
@@ -104,6 +105,9 @@ class EdgeProduct:
             return None
         if _ranks(eqn) == [2, 2] and contracted[1] == (0,) and is_looped(lanes, out.size):
             return EdgeProduct("matrices", left, right, out, contracted[0] == (0,))
+        if _ranks(eqn) == [2, 2] and contracted == ((1,), (1,)):
+            sizes = [math.prod(a.shape) for a in (left, right, out)]
+            return EdgeProduct("across", left, right, out) if is_looped(lanes, max(sizes)) else None
         if sorted(_ranks(eqn)) != [1, 2]:
             return None
         side = _ranks(eqn).index(2)
@@ -125,6 +129,8 @@ class EdgeProduct:
             _rows(m, first, second, result)
         elif self.form == "matrices":
             _matrices(m, first, second, result, self.second.shape[0], self.turned)
+        elif self.form == "across":
+            _across(m, first, second, result, self.second.shape[1])
         elif result.size > BLOCK * m.lanes:
             _matrices(m, first, second, result, first.size)
         else:
@@ -199,6 +205,43 @@ def _matrices(
             row(i)
 
 
+def _across(m: Emitter, left: Stored, right: Stored, result: Stored, inner: int) -> None:
+    """`left @ right^T`; `inner`: the scalars of a row of each."""
+    columns, rows = right.size // inner, left.size // inner
+    plus, zero = combiner(m, "sum", right.kind), m.literal(right.kind, 0, m.lanes)
+
+    def some(i: ir.Value, first: ir.Value, count: int) -> None:
+        """With so many rows of `right`: each vector of the row `i` is read once for them."""
+        places = [m.variable(zero) for _ in range(count)]
+        rest: list[Vec] = []
+        for place in places:
+            m.assign(place, zero)
+
+        def multiply(at: ir.Value, width: int) -> None:
+            row = left.load(m, m.b.add(m.b.mul(i, I64(inner)), at), width)
+            for k, place in enumerate(places):
+                start = m.b.mul(m.b.add(first, I64(k)), I64(inner))
+                product = _times(m, row, right.load(m, m.b.add(start, at), width))
+                if width == m.lanes:
+                    m.assign(place, plus(m.value_of(place, zero), product))
+                else:
+                    rest.append(product)
+
+        m.each_vector(inner, multiply)
+        sums = [m.value_of(place, zero) for place in places] if inner >= m.lanes else []
+        totals = [_totals(m, vecs) for vecs in (sums, rest) if vecs]
+        total = plus(*totals) if len(totals) > 1 else totals[0]
+        result.store(m, total, m.b.add(m.b.mul(i, I64(columns)), first))
+
+    with m.loop(I64(0), I64(rows)) as i:
+        whole = columns - columns % BLOCK
+        if whole:
+            with m.loop(I64(0), I64(whole), BLOCK) as first:
+                some(i, first, BLOCK)
+        if columns > whole:
+            some(i, I64(whole), columns - whole)
+
+
 def _rows(m: Emitter, matrix: Stored, vector: Stored, result: Stored) -> None:
     held = None if is_looped(m.lanes, vector.size) else vector.whole(m)
     with m.loop(I64(0), I64(result.size)) as i:
@@ -236,4 +279,10 @@ def _times(m: Emitter, a: Vec, b: Vec) -> Vec:
 
 
 def _total(m: Emitter, vec: Vec) -> Vec:
-    return m.fold(combiner(m, "sum", vec.dtype), vec, np.arange(vec.size).reshape(1, -1))
+    return _totals(m, [vec])
+
+
+def _totals(m: Emitter, vecs: Sequence[Vec]) -> Vec:
+    """The sum of each of some vectors of one size."""
+    groups = np.arange(len(vecs) * vecs[0].size).reshape(len(vecs), -1)
+    return m.fold(combiner(m, "sum", vecs[0].dtype), m.take(vecs, groups), groups)
