@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 
@@ -26,8 +27,21 @@ PARTS: dict[str, str] = {}
 """The LLVM IR of each that this process has written, by its name."""
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Block:
+    """Memory on the stack of a function: so many 8-byte words."""
+
+    pointer: ir.Value
+    words: int
+
+
 class Emitter(Codegen):
     """`Codegen` with memory and control flow."""
+
+    def __init__(self, module: ir.Module, builder: ir.IRBuilder, lanes: int):
+        super().__init__(module, builder, lanes)
+        self._free: dict[str, list[Block]] = {}  # of each function
+        self._taken: list[Block] = []
 
     # -- memory -----------------------------------------------------------------------------
 
@@ -222,6 +236,27 @@ class Emitter(Codegen):
             place.align = align
             address = self.b.ptrtoint(place, I64)
             return self.b.inttoptr(address, PTR)
+
+    def take_block(self, words: int) -> Block:
+        """Memory on the stack, until it is given back: what lay there before is overwritten."""
+        free = self._free.setdefault(self.b.function.name, [])
+        fitting = [block for block in free if block.words >= words]
+        if fitting:
+            found = min(fitting, key=lambda block: block.words)
+            free.remove(found)
+        else:
+            found = Block(self.stack(words, align=64), words)
+        self._taken.append(found)
+        return found
+
+    @contextlib.contextmanager
+    def taken_blocks(self) -> Iterator[list[Block]]:
+        """The blocks that are taken inside."""
+        self._taken = taken = []
+        yield taken
+
+    def give_back(self, block: Block) -> None:
+        self._free[self.b.function.name].append(block)
 
     def assign(self, places: tuple[ir.Value, ...], vec: Vec) -> None:
         for place, chunk in zip(places, vec.chunks, strict=True):

@@ -29,7 +29,7 @@ from gnnjit.lower.cpu.index_rules import combiner
 from gnnjit.lower.cpu.math_rules import convert
 from gnnjit.lower.cpu.matvec import VectorMatrix, register_dtype
 from gnnjit.lower.cpu.simd import I64, Vec, is_float
-from gnnjit.lower.cpu.stored import Stored, is_looped, scratch
+from gnnjit.lower.cpu.stored import Stored, is_looped, on_stack, scratch
 
 BLOCK = 8
 """Vectors of sums that grow at a time."""
@@ -143,8 +143,7 @@ def in_memory(m: Emitter, value: Vec | Stored, kind: np.dtype) -> Stored:
     """A value as scalars of `kind` in memory."""
     if isinstance(value, Stored) and value.kind == kind:
         return dataclasses.replace(value, dtype=kind)
-    words = -(-value.size * kind.itemsize // 8)
-    result = Stored(m.stack(words, align=64), kind, kind, value.size)
+    result = on_stack(m, kind, kind, value.size)
     copy(m, value, result)
     return result
 

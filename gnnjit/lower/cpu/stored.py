@@ -9,7 +9,7 @@ import numpy as np
 from llvmlite import ir
 
 from gnnjit.ir.program import Atom, Value
-from gnnjit.lower.cpu.control_flow import Emitter
+from gnnjit.lower.cpu.control_flow import Block, Emitter
 from gnnjit.lower.cpu.math_rules import ELEMENTWISE
 from gnnjit.lower.cpu.matvec import register_dtype
 from gnnjit.lower.cpu.simd import I64, Vec
@@ -20,12 +20,14 @@ WRITTEN_OUT = 4
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """A value in memory, its scalars one after the other, each of the dtype `kind`."""
+    """A value in memory, its scalars one after the other, each of the dtype `kind`. `block`: the
+    memory that it, or what it is a part of, has taken (`scratch`)."""
 
     pointer: ir.Value
     dtype: np.dtype
     kind: np.dtype
     size: int
+    block: Block | None = None
 
     def load(self, m: Emitter, at: ir.Value, width: int) -> Vec:
         """The scalars `at .. at + width`."""
@@ -70,5 +72,9 @@ def has_loop(name: str, lanes: int, size: int) -> bool:
 def scratch(m: Emitter, value: Atom) -> Stored:
     """Memory on the stack for a value as it is in registers."""
     kind, size = register_dtype(value.dtype), math.prod(value.shape)
-    words = -(-size * kind.itemsize // 8)
-    return Stored(m.stack(words, align=64), value.dtype, kind, size)
+    return on_stack(m, value.dtype, kind, size)
+
+
+def on_stack(m: Emitter, dtype: np.dtype, kind: np.dtype, size: int) -> Stored:
+    block = m.take_block(-(-size * kind.itemsize // 8))
+    return Stored(block.pointer, dtype, kind, size, block)

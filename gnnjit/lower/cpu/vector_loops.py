@@ -8,19 +8,22 @@ memory where something else than the loop reads it. A sum over a value's scalars
 is made of it belongs to a later one. Products of two values of the edge, and repeats and sums of
 rows, have loops of their own (`edge_products`, `edge_rows`). All other code ("narrow") is written
 out, vector by vector: values of a few vectors, scalars, and what moves scalars about.
+
+A reshaped value is the value. Memory that nothing reads any more is taken again: what an edge
+computes should fit the first cache.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from llvmlite import ir
 
 from gnnjit.ir.program import Atom, Equation, Lax, Literal, Value
-from gnnjit.lower.cpu.control_flow import Emitter
+from gnnjit.lower.cpu.control_flow import Block, Emitter
 from gnnjit.lower.cpu.edge_products import EdgeProduct, without_transposes
 from gnnjit.lower.cpu.edge_rows import REDUCTIONS, EdgeRows, Joined, cut, with_repeats
 from gnnjit.lower.cpu.elementwise_rules import RULES, CodeSite
@@ -51,6 +54,22 @@ class _Step:
     size: int | None
 
 
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """A loop over so many scalars, or narrow code."""
+
+    size: int | None
+    equations: list[Equation]
+    sinks: list[Sink]
+
+    @property
+    def atoms(self) -> Iterator[Atom]:
+        """What is made and read."""
+        for eqn in self.equations:
+            yield from (*eqn.outputs, *eqn.inputs)
+        yield from (atom for atom, _ in self.sinks)
+
+
 class VectorLoops:
     """Emits some equations of one element.
 
@@ -67,35 +86,113 @@ class VectorLoops:
         apart: Container[Equation] = (),
     ):
         self.m, self.env, self.written_out, self.apart = m, env, written_out, apart
+        self._same: dict[Atom, Atom] = {}  # of reshaped values, what they are made of
+        self._reshaped: dict[Atom, list[Value]] = {}
 
     def run(
         self, equations: Sequence[Equation], kept: Iterable[Atom] = (), sinks: Sequence[Sink] = ()
     ) -> None:
         """kept: values that `env` must have afterwards."""
         kept = set(kept)
-        equations = without_transposes(equations, {*kept, *(atom for atom, _ in sinks)})
-        equations = with_repeats(equations, self.m.lanes)
+        read = {*kept, *(atom for atom, _ in sinks)}
+        equations = with_repeats(without_transposes(equations, read), self.m.lanes)
+        equations = self._without_reshapes(equations)
         steps = self._steps(equations)
         made: dict[Atom, _Step] = {v: steps[e] for e in equations for v in e.outputs}
-        stored = set(kept)
+        stored = {self._made_of(a) for a in kept}
         for eqn in equations:
-            stored.update(a for a in eqn.inputs if a in made and made[a] != steps[eqn])
+            inputs = map(self._made_of, eqn.inputs)
+            stored.update(a for a in inputs if a in made and made[a] != steps[eqn])
         of_step: dict[_Step, list[Sink]] = {}
         for atom, take in sinks:
             of_step.setdefault(self._step_of_sink(atom, made), []).append((atom, take))
         by_step: dict[_Step, list[Equation]] = {}
         for eqn in equations:
             by_step.setdefault(steps[eqn], []).append(eqn)
-        every = sorted({*by_step, *of_step}, key=lambda s: (s.level, s.size or 0))
-        for step in every:
+        parts: list[_Part] = []
+        for step in sorted({*by_step, *of_step}, key=lambda s: (s.level, s.size or 0)):
             some, taken = by_step.get(step, []), of_step.get(step, [])
-            if step.size is None:
-                for eqn in some:
-                    self._write_out(eqn, stored)
-                for atom, take in taken:
-                    self._take(atom, take)
-            else:
-                self._loop(step.size, some, stored, taken)
+            if step.size is not None:
+                parts.append(_Part(step.size, some, taken))
+                continue
+            parts += [_Part(None, [eqn], []) for eqn in some]
+            parts += [_Part(None, [], [sink]) for sink in taken]
+        self._emit(parts, stored, {self._made_of(a) for a in kept})
+
+    def _without_reshapes(self, equations: Sequence[Equation]) -> list[Equation]:
+        found = []
+        for eqn in equations:
+            if eqn.op.name in RESHAPES and eqn not in self.apart and isinstance(eqn.op, Lax):
+                (x,), (out,) = eqn.inputs, eqn.outputs
+                if isinstance(x, Value) and _scalars(x) == out.size:
+                    self._same[out] = self._made_of(x)
+                    self._reshaped.setdefault(self._made_of(x), []).append(out)
+                    continue
+            found.append(eqn)
+        for value in self.env.keys() & self._reshaped.keys():
+            self._set(value, self.env[value])
+        return found
+
+    def _set(self, value: Value, found: Vec | Stored) -> None:
+        for each in self._names(value):
+            self.env[each] = found
+
+    def _names(self, value: Value) -> list[Value]:
+        """It, and what it is called after it was reshaped."""
+        return [value, *self._reshaped.get(value, ())]
+
+    def _made_of(self, atom: Atom) -> Atom:
+        return self._same.get(atom, atom)
+
+    def _emit(self, parts: Sequence[_Part], stored: set[Atom], kept: set[Atom]) -> None:
+        """One part after the other. Memory that no later part reads is free for the next."""
+        last: dict[Atom, int] = {}
+        for k, part in enumerate(parts):
+            last.update((self._made_of(atom), k) for atom in part.atoms)
+        done: list[list[Atom]] = [[] for _ in parts]
+        for atom, k in last.items():
+            if atom not in kept:
+                done[k].append(atom)
+        values: dict[Block, set[Atom]] = {}  # that lie there, and are still read
+        for part, gone in zip(parts, done, strict=True):
+            with self.m.taken_blocks() as taken:
+                self._part(part, stored)
+            values.update((block, set()) for block in taken)
+            for atom in (v for e in part.equations for v in e.outputs):
+                if (block := self._block_of(atom)) in values:
+                    values[block].add(atom)
+            self._give_back(values, taken, gone)
+
+    def _give_back(
+        self, values: dict[Block, set[Atom]], taken: Iterable[Block], gone: Iterable[Atom]
+    ) -> None:
+        """The blocks of values that are gone, and of what was taken for no value."""
+        empty = [block for block in taken if not values[block]]
+        for atom in gone:
+            block = self._block_of(atom)
+            if block not in values or not isinstance(atom, Value):
+                continue
+            for each in self._names(atom):
+                del self.env[each]
+            values[block].discard(atom)
+            if not values[block]:
+                empty.append(block)
+        for block in empty:
+            del values[block]
+            self.m.give_back(block)
+
+    def _block_of(self, atom: Atom) -> Block | None:
+        found = self.env.get(atom) if isinstance(atom, Value) else None
+        return found.block if isinstance(found, Stored) else None
+
+    def _part(self, part: _Part, stored: set[Atom]) -> None:
+        if part.size is not None:
+            self._loop(part.size, part.equations, stored, part.sinks)
+            return
+        for eqn in part.equations:
+            self._write_out(eqn, stored)
+        for atom, take in part.sinks:
+            self._take(atom, take)
 
     # -- what runs where --------------------------------------------------------------------
 
@@ -105,7 +202,7 @@ class VectorLoops:
         for eqn in equations:
             size = self._size(eqn)
             level = 0
-            for atom in eqn.inputs:
+            for atom in map(self._made_of, eqn.inputs):
                 if atom in made:
                     step, at_end = made[atom]
                     waits = step.size is not None and (at_end or step.size != size)
@@ -116,6 +213,7 @@ class VectorLoops:
         return steps
 
     def _step_of_sink(self, atom: Atom, made: Mapping[Atom, _Step]) -> _Step:
+        atom = self._made_of(atom)
         if atom in made and made[atom].size in (None, _scalars(atom)):
             return made[atom]
         if atom in made:  # the result of a reduction
@@ -153,19 +251,20 @@ class VectorLoops:
     def _write_out(self, eqn: Equation, stored: set[Atom]) -> None:
         views = self._views(eqn)
         if views is not None:
-            self.env.update(zip(eqn.outputs, views, strict=True))
+            for value, view in zip(eqn.outputs, views, strict=True):
+                self._set(value, view)
             return
         kinds = () if eqn in self.apart else (EdgeProduct, EdgeRows, Joined)
         looped = next(filter(None, (kind.of(eqn, self.m.lanes) for kind in kinds)), None)
         if looped is not None:
-            self.env[eqn.outputs[0]] = looped.emit(self.m, self._operand)
+            self._set(eqn.outputs[0], looped.emit(self.m, self._operand))
             return
         for value, vec in zip(eqn.outputs, self.written_out(eqn), strict=True):
-            self.env[value] = vec
+            self._set(value, vec)
             if is_looped(self.m.lanes, value.size) and value in stored:
                 memory = scratch(self.m, value)
                 memory.store(self.m, vec, I64(0))
-                self.env[value] = memory
+                self._set(value, memory)
 
     def _views(self, eqn: Equation) -> list[Stored] | None:
         """Parts of a value in memory: where they lie if their scalars are consecutive, else rows of
@@ -233,10 +332,12 @@ class VectorLoops:
             self._vector(equations, memory, sinks, grown, at, width)
 
         m.each_vector(size, vector, count)
-        self.env.update(memory)
+        for value, found in memory.items():
+            self._set(value, found)
         for eqn, places in sums.items():
             pairs = zip(places, parts, strict=True)
-            self.env[eqn.outputs[0]] = self._total(eqn, [self._value(eqn, p, w) for p, w in pairs])
+            total = self._total(eqn, [self._value(eqn, p, w) for p, w in pairs])
+            self._set(eqn.outputs[0], total)
 
     def _vector(
         self, equations: list[Equation], memory: dict[Value, Stored], sinks: list[Sink],
@@ -246,6 +347,7 @@ class VectorLoops:
         m, local = self.m, dict[Atom, Vec]()
 
         def read(atom: Atom) -> Vec:
+            atom = self._made_of(atom)
             if atom not in local:
                 found = self.env[atom] if isinstance(atom, Value) else self.read(atom)
                 local[atom] = found.load(m, at, width) if isinstance(found, Stored) else found

@@ -3,6 +3,8 @@ against the interpreter."""
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 pytest.importorskip("llvmlite", reason="CPU kernels are generated with llvmlite")
 
 from gnnjit.ir.program import Reduce
-from gnnjit.lower.cpu import kernel
+from gnnjit.lower.cpu import compile, kernel
 
 from .test_edge_products import INNER, quarters
 from .test_edge_tiles import spec_of
@@ -88,3 +90,43 @@ def test_values_in_loops_are_not_written_out():
 def test_code_does_not_grow_with_the_width():
     lines = [kernel._lines(spec_of(body_of(n), REDUCTIONS)) for n in (256, 512)]
     assert lines[1] < 1.1 * lines[0]
+
+
+def reshaped(own, other, edge, w):
+    """Values under several shapes, read before and after they are reshaped, and written so."""
+    way, flat = (edge @ w)[:3], own.reshape(-1)
+    bent = jnp.tanh(flat * other.reshape(-1))
+    cube = bent.reshape(3, 1, -1)
+    sums = (way @ bent.reshape(own.shape)) * cube[1, 0]
+    return flat + 1, cube * way[:, None, None], sums[None], bent.sum(), own.reshape(1, 3, -1)
+
+
+@pytest.mark.parametrize("n", [75, *(pytest.param(k, marks=pytest.mark.long) for k in (160, 33))])
+def test_reshaped_values(n):
+    shapes = [(DST, (3, n)), (SRC, (3, n)), (EDGE, (INNER,)), (SHARED, (INNER, 2 * n))]
+    body, case = trace(reshaped, *[(*s, F32) for s in shapes]), graph(300, 20, 30)
+    assert spec_of(body, REDUCTIONS).tiling is not None
+    check(body, REDUCTIONS, case, quarters(case, body), tol=2e-3)
+
+
+def turned_again_and_again(times):
+    def turned(own, edge, w):
+        matrix = (edge @ w).reshape(5, 5)
+        for _ in range(times):
+            own = jnp.tanh(matrix @ own)
+        return own
+
+    return turned
+
+
+def test_memory_is_taken_again():
+    """As much for a long chain of wide values as for a short one."""
+    stacks = []
+    for times in (4, 12):
+        shapes = [(SRC, (5, 64)), (EDGE, (INNER,)), (SHARED, (INNER, 25))]
+        body = trace(turned_again_and_again(times), *[(*s, F32) for s in shapes])
+        text = compile.emit(spec_of(body, (TOTAL,)))
+        stacks.append(sum(int(n) for n in re.findall(r"alloca i64, i32 (\d+), align 64", text)))
+    assert 0 < stacks[0] == stacks[1] < 4 * 5 * 64 * 4 // 8
+    case = graph(300, 20, 30)
+    check(body, (TOTAL,), case, quarters(case, body), tol=2e-3)
