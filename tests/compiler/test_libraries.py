@@ -100,6 +100,53 @@ def test_modules_of_e3nn_for_flax(e3nn, features):
     close(loss(of_layer)(params), loss(of_arrays)(params))
 
 
+@pytest.mark.long
+def test_symmetric_contraction_of_mace(e3nn):
+    """Batatia et al., "MACE" (2022), equation 10, to the second order, with matrices that the
+    species of a vertex picks: it takes what the layer has summed."""
+    irreps, features = e3nn.Irreps("0e + 1o"), 4
+    every = e3nn.reduced_symmetric_tensor_product_basis(irreps, 2, keep_ir="0e + 1o")
+    once = e3nn.reduced_symmetric_tensor_product_basis(irreps, 1, keep_ir="0e + 1o")
+    pairs = [(u, v) for u, v in zip(every.chunks, once.chunks, strict=True)]
+    shapes = [(3, u.shape[-2], features) for both in pairs for u in both]
+    weights = [jnp.asarray(RNG.normal(size=s), jnp.float32) for s in shapes]
+    species = jnp.asarray(RNG.integers(0, 3, 12))
+
+    def contracted(total: Any, kind: Any, w: list[Any]) -> Any:
+        found = []
+        for k, (u, v) in enumerate(pairs):
+            first = jnp.einsum("abki,kc,cb->cai", u, w[2 * k][kind], total)
+            first += jnp.einsum("aki,kc->cai", v, w[2 * k + 1][kind])
+            found.append(jnp.einsum("cai,ca->ci", first, total))
+        return jnp.concatenate(found, -1)
+
+    def message(x: Any, step: Any) -> Any:
+        harmonics = e3nn.spherical_harmonics("0e + 1o", e3nn.IrrepsArray("1o", step), True)
+        return x[:, None] * harmonics.array
+
+    @gnnjit.layer
+    def layer(v: Any, e: Any, w: Any) -> Any:
+        total = gnnjit.sum(message(e.src["x"], v["r"] - e.src["r"]))
+        return contracted(total, v["species"], w)
+
+    def over_arrays(x: Any, r: Any, w: Any) -> Any:
+        messages = jax.vmap(message)(x[SRC], r[DST] - r[SRC])
+        total = jax.ops.segment_sum(messages, DST, 12)
+        return jax.vmap(contracted, (0, 0, None))(total, species, w)
+
+    def in_layer(x: Any, r: Any, w: Any) -> Any:
+        return layer(G, {"x": x, "r": r, "species": species}, w)
+
+    x = jnp.asarray(RNG.normal(size=(12, features)), jnp.float32)
+
+    def loss(f: Any) -> Any:
+        force = jax.grad(lambda r, x, w: jnp.sum(jnp.tanh(f(x, r, w))))
+        return jax.jit(jax.grad(lambda w: jnp.sum(force(POSITIONS, x, w) ** 2)))
+
+    close(jax.jit(in_layer)(x, POSITIONS, weights), over_arrays(x, POSITIONS, weights))
+    close(loss(in_layer)(weights), loss(over_arrays)(weights))
+
+
 def test_a_message_of_e3nn_has_a_kernel(e3nn):
     """Its envelope is a loop of a few steps, its coefficients are arrays under `jit`."""
     layer, n = InLayer(16), 3000
