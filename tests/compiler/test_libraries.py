@@ -91,13 +91,17 @@ def test_modules_of_e3nn_for_flax(e3nn, features):
 
     of_layer = energy(lambda p, r: layer.apply(p, G, {"x": x, "r": r}))
     of_arrays = energy(lambda p, r: arrays.apply(p, x, r))
-    every = [jax.jit(jax.value_and_grad(f, (0, 1))) for f in (of_layer, of_arrays)]
-    close(*(f(params, POSITIONS) for f in every))
 
-    def loss(f: Any) -> Any:
-        return jax.jit(jax.grad(lambda p: jnp.sum(jax.grad(f, 1)(p, POSITIONS) ** 2)))
+    def trained(f: Any) -> Any:
+        """The gradient of a loss of energy and forces, and both."""
 
-    close(loss(of_layer)(params), loss(of_arrays)(params))
+        def loss(p: Any) -> Any:
+            found, forces = jax.value_and_grad(f, 1)(p, POSITIONS)
+            return found + jnp.sum(forces**2), (found, forces)
+
+        return jax.jit(jax.grad(loss, has_aux=True))
+
+    close(trained(of_layer)(params), trained(of_arrays)(params))
 
 
 @pytest.mark.long

@@ -4,7 +4,7 @@
     columns:   vector @ matrix   for each scalar of vector:  row += scalar * matrix's row
     rows:      matrix @ vector   for each row of matrix:     store sum(row * vector)
     matrices:  left @ right      for each row of left:       as columns
-    across:    left @ right^T    for each row of left:       store sum(row * row of right), of some
+    across:    left @ right^T    for each row of left:       store sum(row * other), some at a time
 
 What was made for one edge is multiplied here, as in NNConv, where an edge has a matrix of its own.
 Products with shared matrices are in `matvec` and `tile_code`.

@@ -76,5 +76,6 @@ def scratch(m: Emitter, value: Atom) -> Stored:
 
 
 def on_stack(m: Emitter, dtype: np.dtype, kind: np.dtype, size: int) -> Stored:
+    """Memory on the stack for so many scalars of `dtype`, each held as `kind`."""
     block = m.take_block(-(-size * kind.itemsize // 8))
     return Stored(block.pointer, dtype, kind, size, block)

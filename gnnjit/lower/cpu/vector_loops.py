@@ -92,7 +92,7 @@ class VectorLoops:
     def run(
         self, equations: Sequence[Equation], kept: Iterable[Atom] = (), sinks: Sequence[Sink] = ()
     ) -> None:
-        """kept: values that `env` must have afterwards."""
+        """kept: values that `env` must have afterwards; it may have lost others that were made."""
         kept = set(kept)
         read = {*kept, *(atom for atom, _ in sinks)}
         equations = with_repeats(without_transposes(equations, read), self.m.lanes)
