@@ -1,8 +1,10 @@
 """Values of one edge repeated, reduced over their rows and joined, as loops.
 
     rows:     [n] -> [k, n]       for each row:     store the vector
+              [g, n] -> [g, k, n] for each vector, likewise
     scalars:  [k] -> [k, n]       for each scalar:  store a row of it
     down:     [k, n] -> [n]       for each vector:  for each row: sum += its part
+              [g, k, n] -> [g, n] for each k rows, likewise
     across:   [k, n] -> [k]       for each row:     store its sum
     joined:   [k], [n] -> [k + n] for each part:    store its vectors, row by row
     cut:      [k, n] -> [k, some] for each row:     store some of its vectors
@@ -12,9 +14,11 @@ Their code does not grow with the sizes; `edge_products` has products.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Literal as Choice
 
 import numpy as np
@@ -64,7 +68,7 @@ def _is_repeated(eqn: Equation, atom: Atom, lanes: int) -> bool:
 @dataclasses.dataclass(frozen=True)
 class EdgeRows:
     """`value`, seen as `count` rows of `length` scalars or to be repeated so. `kind`: of a
-    reduction."""
+    reduction. `groups`: of rows, each repeated from, or reduced to, a vector of its own."""
 
     form: Form
     value: Atom
@@ -72,6 +76,7 @@ class EdgeRows:
     count: int
     length: int
     kind: str = ""
+    groups: int = 1
 
     @staticmethod
     def of(eqn: Equation, lanes: int) -> EdgeRows | None:
@@ -95,12 +100,27 @@ class EdgeRows:
         return result if is_looped(m.lanes, result.size) else result.whole(m)
 
     def _rows(self, m: Emitter, value: Stored, result: Stored) -> None:
-        def repeat(at: ir.Value, width: int) -> None:
-            vec = value.load(m, at, width)
-            with m.loop(I64(0), I64(self.count)) as row:
-                result.store(m, vec, m.b.add(m.b.mul(row, I64(self.length)), at))
+        with self._each_group(m) as group:
+            own, rows = self._vector_of(m, value, group), self._rows_of(m, result, group)
 
-        m.each_vector(self.length, repeat, BLOCK)
+            def repeat(at: ir.Value, width: int) -> None:
+                vec = own.load(m, at, width)
+                with m.loop(I64(0), I64(self.count)) as row:
+                    rows.store(m, vec, m.b.add(m.b.mul(row, I64(self.length)), at))
+
+            m.each_vector(self.length, repeat, BLOCK)
+
+    def _each_group(self, m: Emitter) -> contextlib.AbstractContextManager[ir.Value]:
+        if self.groups == 1:
+            return contextlib.nullcontext(I64(0))
+        return m.loop(I64(0), I64(self.groups))
+
+    def _vector_of(self, m: Emitter, value: Stored, group: ir.Value) -> Stored:
+        return row_of(m, value, group, self.length, 0, self.length)
+
+    def _rows_of(self, m: Emitter, value: Stored, group: ir.Value) -> Stored:
+        size = self.count * self.length
+        return row_of(m, value, group, size, 0, size)
 
     def _scalars(self, m: Emitter, value: Stored, result: Stored) -> None:
         with m.loop(I64(0), I64(self.count)) as row:
@@ -112,17 +132,19 @@ class EdgeRows:
 
     def _down(self, m: Emitter, value: Stored, result: Stored) -> None:
         combine = combiner(m, self.kind, value.kind)
+        with self._each_group(m) as group:
+            rows, own = self._rows_of(m, value, group), self._vector_of(m, result, group)
 
-        def total(at: ir.Value, width: int) -> None:
-            nothing = self._nothing(m, value, width)
-            place = m.variable(nothing)
-            m.assign(place, nothing)
-            with m.loop(I64(0), I64(self.count)) as row:
-                part = value.load(m, m.b.add(m.b.mul(row, I64(self.length)), at), width)
-                m.assign(place, combine(m.value_of(place, nothing), part))
-            result.store(m, m.value_of(place, nothing), at)
+            def total(at: ir.Value, width: int) -> None:
+                nothing = self._nothing(m, value, width)
+                place = m.variable(nothing)
+                m.assign(place, nothing)
+                with m.loop(I64(0), I64(self.count)) as row:
+                    part = rows.load(m, m.b.add(m.b.mul(row, I64(self.length)), at), width)
+                    m.assign(place, combine(m.value_of(place, nothing), part))
+                own.store(m, m.value_of(place, nothing), at)
 
-        m.each_vector(self.length, total, BLOCK)
+            m.each_vector(self.length, total, BLOCK)
 
     def _across(self, m: Emitter, value: Stored, result: Stored) -> None:
         with m.loop(I64(0), I64(self.count)) as row:
@@ -208,31 +230,37 @@ def _repeat(eqn: Equation, axes: tuple[int, ...]) -> EdgeRows | None:
     size = math.prod(value.shape)
     if not isinstance(value, Value) or size in (1, out.size):
         return None
-    own = [axis for axis, n in zip(axes, value.shape, strict=True) if n > 1]
-    first, last = min(own), max(own) + 1
-    if math.prod(out.shape[first:last]) != size:
-        return None
-    if math.prod(out.shape[last:]) == 1:
-        return EdgeRows("rows", value, out, out.size // size, size)
-    if math.prod(out.shape[:first]) == 1:
-        return EdgeRows("scalars", value, out, size, out.size // size)
+    own = {axis for axis, n in zip(axes, value.shape, strict=True) if n > 1}
+    match _parts(out.shape, own):
+        case [(False, count), (True, length)]:
+            return EdgeRows("rows", value, out, count, length)
+        case [(True, groups), (False, count), (True, length)]:
+            return EdgeRows("rows", value, out, count, length, groups=groups)
+        case [(True, count), (False, length)]:
+            return EdgeRows("scalars", value, out, count, length)
     return None
 
 
 def _reduction(eqn: Equation, axes: tuple[int, ...]) -> EdgeRows | None:
     (value,), (out,) = eqn.inputs, eqn.outputs
-    shape = value.shape
-    summed = [k for k in axes if shape[k] > 1]
-    kept = [k for k in range(len(shape)) if k not in axes and shape[k] > 1]
-    if not isinstance(value, Value) or not summed or not kept:
+    if not isinstance(value, Value):
         return None
-    total = math.prod(shape[k] for k in summed)
     kind = REDUCTIONS[eqn.op.name]
-    if max(summed) < min(kept):
-        return EdgeRows("down", value, out, total, out.size, kind)
-    if max(kept) < min(summed):
-        return EdgeRows("across", value, out, out.size, total, kind)
+    match _parts(value.shape, axes):
+        case [(True, count), (False, length)]:
+            return EdgeRows("down", value, out, count, length, kind)
+        case [(False, groups), (True, count), (False, length)]:
+            return EdgeRows("down", value, out, count, length, kind, groups)
+        case [(False, count), (True, length)]:
+            return EdgeRows("across", value, out, count, length, kind)
     return None
+
+
+def _parts(shape: Sequence[int], some: Container[int]) -> list[tuple[bool, int]]:
+    """Axes side by side that are all among `some`, or none of them: which, and their scalars."""
+    wide = [(axis in some, n) for axis, n in enumerate(shape) if n > 1]
+    parts = itertools.groupby(wide, key=lambda axis: axis[0])
+    return [(among, math.prod(n for _, n in axes)) for among, axes in parts]
 
 
 def _folded(m: Emitter, combine: Callable[[Vec, Vec], Vec], vec: Vec) -> Vec:

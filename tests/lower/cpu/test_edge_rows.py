@@ -109,6 +109,34 @@ def test_reshaped_values(n):
     check(body, REDUCTIONS, case, quarters(case, body), tol=2e-3)
 
 
+def repeated(own, other, edge, w):
+    """Values that are repeated and reduced before, behind and between their axes."""
+    weights, n = edge @ w, own.shape[1]
+    between = own[:, None] * other[None]
+    behind = between.max(axis=-1)[..., None] + weights[:n]
+    middle = between.sum(axis=1) + behind.min(axis=1)
+    return between, jnp.tanh(behind), middle, weights[n:, None, None] * between
+
+
+def repeated_body(n):
+    shapes = [(DST, (3, n)), (SRC, (5, n)), (EDGE, (INNER,)), (SHARED, (INNER, n + 3))]
+    return trace(repeated, *[(*s, F32) for s in shapes])
+
+
+@pytest.mark.parametrize("n", [75, *(pytest.param(k, marks=pytest.mark.long) for k in (160, 33))])
+def test_repeated_values(n):
+    body, case = repeated_body(n), graph(300, 20, 30)
+    ops = (TOTAL, TOTAL, Reduce("max", DST), TOTAL)
+    assert spec_of(body, ops).tiling is not None
+    check(body, ops, case, quarters(case, body), tol=2e-3)
+
+
+def test_code_does_not_grow_with_the_sizes():
+    ops = (TOTAL, TOTAL, Reduce("max", DST), TOTAL)
+    short, long = (len(compile.emit(spec_of(repeated_body(n), ops))) for n in (240, 496))
+    assert long < 1.1 * short
+
+
 def turned_again_and_again(times):
     def turned(own, edge, w):
         matrix = (edge @ w).reshape(5, 5)
