@@ -68,22 +68,25 @@ def test_products_of_two_values_of_an_edge(f, g):
     check(body, REDUCTIONS, case, quarters(case, body), tol=2e-3)
 
 
-def rows_times_rows(own, other):
+def rows_times_rows(own, other, edge, w):
     """Each row of one with each of the other, where few or many of them are multiplied at once."""
+    own = own * (edge @ w)
     across = jax.lax.dot_general(own, other, (((1,), (1,)), ((), ())))
     back = jax.lax.dot_general(other, own, (((1,), (1,)), ((), ())))
     return across, jnp.tanh(back)
 
 
-# Rows of a part of a vector, of whole vectors, of both, and of less than a vector of doubles.
-@pytest.mark.parametrize("n", [75, *(pytest.param(k, marks=pytest.mark.long) for k in (64, 9, 3))])
+# Rows of whole vectors and a part of one, of whole vectors alone, and of a part alone.
+@pytest.mark.parametrize("n", [75, *(pytest.param(k, marks=pytest.mark.long) for k in (64, 12))])
 @pytest.mark.parametrize("dtype", [F32, np.dtype(np.float64)], ids=str)
 def test_rows_of_two_values_of_an_edge(n, dtype):
     with jax.enable_x64(True):
-        body = trace(rows_times_rows, (DST, (3, n), dtype), (SRC, (21, n), dtype))
-        case = graph(300, 20, 30)
+        shapes = [(DST, (3, n)), (SRC, (21, n)), (EDGE, (60,)), (SHARED, (60, n))]
+        body, case = trace(rows_times_rows, *[(*s, dtype) for s in shapes]), graph(300, 20, 30)
+        ops = (TOTAL, Reduce("max", DST))
+        assert spec_of(body, ops).tiling is not None
         tol = 2e-3 if dtype == F32 else 1e-9
-        check(body, (TOTAL, Reduce("max", DST)), case, quarters(case, body), tol=tol)
+        check(body, ops, case, quarters(case, body), tol=tol)
 
 
 @pytest.mark.long

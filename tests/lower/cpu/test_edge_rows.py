@@ -87,11 +87,6 @@ def test_values_in_loops_are_not_written_out():
     assert not kernel.reasons(spec.body, REDUCTIONS, DST)
 
 
-def test_code_does_not_grow_with_the_width():
-    lines = [kernel._lines(spec_of(body_of(n), REDUCTIONS)) for n in (256, 512)]
-    assert lines[1] < 1.1 * lines[0]
-
-
 def reshaped(own, other, edge, w):
     """Values under several shapes, read before and after they are reshaped, and written so."""
     way, flat = (edge @ w)[:3], own.reshape(-1)
@@ -123,18 +118,20 @@ def repeated_body(n):
     return trace(repeated, *[(*s, F32) for s in shapes])
 
 
+REPEATED = (TOTAL, TOTAL, Reduce("max", DST), TOTAL)
+
+
 @pytest.mark.parametrize("n", [75, *(pytest.param(k, marks=pytest.mark.long) for k in (160, 33))])
 def test_repeated_values(n):
     body, case = repeated_body(n), graph(300, 20, 30)
-    ops = (TOTAL, TOTAL, Reduce("max", DST), TOTAL)
-    assert spec_of(body, ops).tiling is not None
-    check(body, ops, case, quarters(case, body), tol=2e-3)
+    assert spec_of(body, REPEATED).tiling is not None
+    check(body, REPEATED, case, quarters(case, body), tol=2e-3)
 
 
-def test_code_does_not_grow_with_the_sizes():
-    ops = (TOTAL, TOTAL, Reduce("max", DST), TOTAL)
-    short, long = (len(compile.emit(spec_of(repeated_body(n), ops))) for n in (240, 496))
-    assert long < 1.1 * short
+@pytest.mark.parametrize(("body", "reductions"), [(body_of, REDUCTIONS), (repeated_body, REPEATED)])
+def test_code_does_not_grow_with_the_width(body, reductions):
+    lines = [kernel._lines(spec_of(body(n), reductions)) for n in (256, 512)]
+    assert lines[1] < 1.1 * lines[0]
 
 
 def turned_again_and_again(times):
