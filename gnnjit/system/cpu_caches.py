@@ -9,11 +9,15 @@ from pathlib import Path
 
 _CPUS = Path("/sys/devices/system/cpu")
 
+MOST_OF_LAST = 16 << 20
+"""Bytes of the last cache that are counted for each core that shares it. A virtual machine is often
+told of the cache of the whole chip (480 MiB, of 2 cores), where other machines use it too."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Caches:
     """Bytes of the largest cache that a core has before the last, its share of it; bytes of the
-    last, and how many cores share that."""
+    last, `MOST_OF_LAST` a core at most, and how many cores share that."""
 
     near: int
     last: int
@@ -37,7 +41,8 @@ def read_caches(folder: Path) -> Caches | None:
     if len(found) < 2:
         return None
     *before, (_, last, sharing) = found
-    return Caches(max(size // cores for _, size, cores in before), last, sharing)
+    near = max(size // cores for _, size, cores in before)
+    return Caches(near, min(last, MOST_OF_LAST * sharing), sharing)
 
 
 def _holds_data(index: Path) -> bool:

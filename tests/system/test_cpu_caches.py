@@ -26,6 +26,11 @@ def test_the_share_of_a_core_and_the_last_cache(tmp_path):
     assert read_caches(found) == Caches(512 << 10, 32 << 20, 8)
 
 
+def test_a_virtual_machine_that_is_told_of_a_whole_chip(tmp_path):
+    found = write(tmp_path, *L1, (2, "Unified", "2048K", "0"), (3, "Unified", "491520K", "0-1"))
+    assert read_caches(found) == Caches(2 << 20, 32 << 20, 2)
+
+
 def test_two_levels(tmp_path):
     assert read_caches(write(tmp_path, *L1, (2, "Unified", "2M", "0-1"))) == Caches(
         32 << 10, 2 << 20, 2
