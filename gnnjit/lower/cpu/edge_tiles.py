@@ -26,7 +26,7 @@ from gnnjit.ir.program import Atom, Equation, Value
 from gnnjit.ir.space import Space
 from gnnjit.ir.tables import TableRows
 from gnnjit.lower.cpu.matvec import Matvec, register_dtype
-from gnnjit.lower.cpu.simd import is_half
+from gnnjit.lower.cpu.simd import LINE, is_half
 
 if TYPE_CHECKING:
     from gnnjit.lower.cpu.spec import Spec
@@ -46,9 +46,9 @@ MOST_SORTED, MOST_SORTED_BYTES = 4096, 24 << 20
 MOST_ROWS = 2 * MOST_SORTED
 """Rows of a table that edges are sorted by at most: each tile looks at all of them."""
 
-LINE, COLLIDING = 64, 512
-"""Bytes of a cache line, and of a distance that edges in a tile must not have a multiple of: lines
-so far apart share few places of the first cache, and products read a line of each edge."""
+COLLIDING = 512
+"""Bytes of a distance that edges in a tile must not have a multiple of: lines so far apart share
+few places of the first cache, and products read a line of each edge."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,8 +22,7 @@ from llvmlite import ir
 
 from gnnjit.ir.program import Value
 from gnnjit.lower.cpu.job import Word
-from gnnjit.lower.cpu.simd import I64, PTR
-from gnnjit.lower.cpu.spec import LINE
+from gnnjit.lower.cpu.simd import I64, LINE, PTR
 from gnnjit.lower.cpu.traversal import TraversalCode
 
 AHEAD = 16

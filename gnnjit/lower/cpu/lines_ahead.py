@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from gnnjit.lower.cpu.control_flow import Emitter
-from gnnjit.lower.cpu.simd import PTR
-from gnnjit.lower.cpu.spec import LINE
+from gnnjit.lower.cpu.simd import LINE, PTR
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,8 @@ from gnnjit.ir.tables import TableRows, read_of
 from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.index_rules import combiner
 from gnnjit.lower.cpu.math_rules import convert
-from gnnjit.lower.cpu.simd import I64, Vec, is_float, is_half, register_type
+from gnnjit.lower.cpu.register_blocks import grown, scalar
+from gnnjit.lower.cpu.simd import I64, Vec, is_float, is_half
 
 UNROLLED = MATRIX - 1
 """Multiplications of a product that is written out at most."""
@@ -253,12 +254,9 @@ class VectorMatrix:
             m.assign(place, zero)
 
         def grow(place: tuple[ir.Value, ...], k: ir.Value) -> None:
-            one = ir.VectorType(register_type(kind), 1)
-            scalar = m.b.load(m.offset(given, k, step), align=step, typ=one)
+            left = scalar(m, m.offset(given, k, step), kind)
             row = m.load(m.offset(matrix, k, self.columns * step), kind, np.arange(size))
-            pairs = zip(row.chunks, m.value_of(place, zero).chunks, strict=True)
-            new = [m.intrinsic("fma", m.splat(scalar, 0, r.type.count), r, t) for r, t in pairs]
-            m.assign(place, Vec(kind, size, tuple(new)))
+            m.assign(place, grown(m, m.value_of(place, zero), left, row))
 
         rest = inner % chains
         with m.loop(I64(0), I64(inner - rest), chains) as k:

@@ -17,7 +17,8 @@ from llvmlite import ir
 from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.index_rules import combiner
 from gnnjit.lower.cpu.lines_ahead import Ahead, LinesAhead
-from gnnjit.lower.cpu.simd import I64, PTR, Vec, register_type
+from gnnjit.lower.cpu.register_blocks import ask_for_lines, grown, scalar
+from gnnjit.lower.cpu.simd import I64, PTR, Vec
 
 COLLECTED_BYTES = 16384
 """Bytes of collected factors: they stay in the nearest cache."""
@@ -114,7 +115,7 @@ class Products:
 
     def _columns(self, arrays: Arrays, span: tuple[ir.Value, ir.Value]) -> None:
         m = self.m
-        side = math.isqrt(self.registers)  # as many rows as vectors: the least is loaded then
+        side = math.isqrt(self.registers)  # nearly as many rows as vectors: little is loaded then
         wide = side * m.lanes
         full = self.num_right - self.num_right % wide
         if full:
@@ -153,6 +154,8 @@ class Products:
         kept = [m.variable(zero) for _ in rows]
         for place in kept:
             m.assign(place, zero)
+        for pointer in at:
+            ask_for_lines(m, pointer, zero)
         with m.loop(*span) as element:
             left, right = (
                 m.offset(array, element, step)
@@ -160,22 +163,12 @@ class Products:
             )
             factor = m.load(m.offset(right, column, size), self.dtype, places)
             for row, place in zip(rows, kept, strict=True):
-                sums = self._grown(m.value_of(place, factor), m.offset(left, row, size), factor)
-                m.assign(place, sums)
+                other = scalar(m, m.offset(left, row, size), self.dtype)
+                m.assign(place, grown(m, m.value_of(place, factor), other, factor))
         for place, pointer in zip(kept, at, strict=True):
             before = m.load(pointer, self.dtype, places)
             sums = combiner(m, "sum", self.dtype)(before, m.value_of(place, zero))
             m.store(sums, pointer, places)
-
-    def _grown(self, total: Vec, pointer: ir.Value, right: Vec) -> Vec:
-        """`total + left * right`, with the scalar `left` at `pointer`."""
-        kind = ir.VectorType(register_type(right.dtype), 1)
-        scalar = self.m.b.load(pointer, align=right.dtype.itemsize, typ=kind)
-        pairs = zip(right.chunks, total.chunks, strict=True)
-        chunks = [
-            self.m.intrinsic("fma", self.m.splat(scalar, 0, r.type.count), r, t) for r, t in pairs
-        ]
-        return Vec(total.dtype, total.size, tuple(chunks))
 
 
 def _near(step: int) -> int:

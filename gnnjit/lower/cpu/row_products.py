@@ -27,7 +27,8 @@ from gnnjit.lower.cpu.index_rules import combiner
 from gnnjit.lower.cpu.job import Word
 from gnnjit.lower.cpu.matvec import SharedMatrix
 from gnnjit.lower.cpu.outer_products import Products
-from gnnjit.lower.cpu.simd import I64, PTR, Vec, register_type
+from gnnjit.lower.cpu.register_blocks import add_product, grown, scalar
+from gnnjit.lower.cpu.simd import I64, PTR, Vec
 from gnnjit.lower.cpu.spec import INT32, CodeConfig, Spec
 from gnnjit.lower.row_results import Neighbours, RowProduct, RowResult, Source, TallResult
 
@@ -88,7 +89,7 @@ class RowProducts(Handler):
     def __init__(self, sums: RowSums, spec: Spec, module: ir.Module):
         super().__init__(spec, module)
         self.sums, self.dtype = sums, sums.dtype
-        self.block = 24 if spec.config.lanes_bytes == 64 else 12
+        self.block = spec.block_registers
         self.turned: dict[int, tuple[int, SharedMatrix]] = {}
         at = 0
         for k, shape in sums.turned.items():
@@ -149,7 +150,7 @@ class RowProducts(Handler):
         """The sums of outer products of a task."""
         record, m = self.m.offset(self.partial, task, self.record), self.m
         return [
-            Products(m, acc.dtype, *tall.shape, m.offset(record, acc.leading, 1), 16)
+            Products(m, acc.dtype, *tall.shape, m.offset(record, acc.leading, 1), self.block)
             for acc, tall in zip(self.of_all, self.sums.talls, strict=True)
         ]
 
@@ -221,16 +222,11 @@ class RowProducts(Handler):
         sums: Sequence[tuple[ir.Value, ...]], column: ir.Value, like: Vec,
     ) -> None:  # fmt: skip
         """Add the product of some rows to their sums."""
-        m, item = self.m, self.dtype.itemsize
         matrix = self.operand(product.w)
         if product.turned:
-            matrix = m.offset(self.copies, self.turned[product.w][0], 1)
-        strip = m.offset(matrix, column, item)
-        with m.loop(I64(0), I64(product.inner)) as k:
-            right = m.load(m.offset(strip, k, columns * item), self.dtype, np.arange(like.size))
-            for row, place in zip(rows, sums, strict=True):
-                left = _scalar(m, m.offset(row, k, item), self.dtype)
-                m.assign(place, _grown(m, m.value_of(place, like), left, right))
+            matrix = self.m.offset(self.copies, self.turned[product.w][0], 1)
+        strip = self.m.offset(matrix, column, self.dtype.itemsize)
+        add_product(self.m, rows, strip, (product.inner, columns), sums, like)
 
     def _plus(
         self, total: Vec, pointer: ir.Value, divisor: int | None = None, row: ir.Value | None = None
@@ -240,7 +236,7 @@ class RowProducts(Handler):
         if divisor is not None:
             assert row is not None
             below = m.offset(self.operand(divisor), row, self.dtype.itemsize)
-            more = _divided(m, more, _scalar(m, below, self.dtype))
+            more = _divided(m, more, scalar(m, below, self.dtype))
         return combiner(m, "sum", self.dtype)(total, more)
 
 
@@ -272,7 +268,7 @@ class _Gather:
                 m.assign(sums, self._edge(source, slot, last, m.value_of(sums, zero)))
             total = m.value_of(sums, zero)
             if source.divisor is not None:
-                total = _divided(m, total, _scalar(m, m.offset(divisor, row, item), self.dtype))
+                total = _divided(m, total, scalar(m, m.offset(divisor, row, item), self.dtype))
             m.store(total, m.offset(target, b.sub(row, span[0]), self.width * item), places)
 
     def _edge(self, source: Neighbours, slot: ir.Value, last: ir.Value, total: Vec) -> Vec:
@@ -286,21 +282,10 @@ class _Gather:
         row = m.load(m.offset(table, end, self.width * item), self.dtype, np.arange(self.width))
         if source.factor is None:
             return combiner(m, "sum", self.dtype)(total, row)
-        return _grown(m, total, _scalar(m, m.offset(factor, end, item), self.dtype), row)
-
-
-def _scalar(m: Emitter, pointer: ir.Value, dtype: np.dtype) -> ir.Value:
-    return m.b.load(pointer, align=dtype.itemsize, typ=ir.VectorType(register_type(dtype), 1))
+        return grown(m, total, scalar(m, m.offset(factor, end, item), self.dtype), row)
 
 
 def _divided(m: Emitter, above: Vec, below: ir.Value) -> Vec:
     """`above / below`, with a scalar `below`."""
     chunks = [m.b.fdiv(c, m.splat(below, 0, c.type.count)) for c in above.chunks]
     return Vec(above.dtype, above.size, tuple(chunks))
-
-
-def _grown(m: Emitter, total: Vec, left: ir.Value, right: Vec) -> Vec:
-    """`total + left * right`, with a scalar `left`."""
-    pairs = zip(right.chunks, total.chunks, strict=True)
-    chunks = [m.intrinsic("fma", m.splat(left, 0, r.type.count), r, t) for r, t in pairs]
-    return Vec(total.dtype, total.size, tuple(chunks))

@@ -24,6 +24,10 @@ I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 F16, F32, F64, PTR = ir.HalfType(), ir.FloatType(), ir.DoubleType(), ir.PointerType()
 BF16 = np.dtype(ml_dtypes.bfloat16)
 CONTRACT = ("contract",)
+
+LINE = 64
+"""Bytes of a cache line."""
+
 Chunk = Callable[..., ir.Value]
 """A function of chunks of one width."""
 

@@ -16,7 +16,7 @@ from gnnjit.ir.tables import RowSum, TableRows, row_sums
 from gnnjit.lower.cpu.edge_tiles import Tiling, tiling
 from gnnjit.lower.cpu.math_rules import ELEMENTWISE
 from gnnjit.lower.cpu.matvec import Matvec, SharedMatrix, matvec_of, table_read
-from gnnjit.lower.cpu.simd import is_float, is_half
+from gnnjit.lower.cpu.simd import LINE, is_float, is_half
 from gnnjit.lower.cpu.stored import has_loop
 
 ONCE, PER_ROW, PER_EDGE = 0, 1, 2
@@ -46,9 +46,6 @@ MAX_OUTER = 1 << 19
 
 WIDE, BLOCK = 512, 256
 """Scalars of a value above which features are cut, and about how many one block then has."""
-
-LINE = 64
-"""Bytes of a cache line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +131,8 @@ class Spec:
 
     @property
     def block_registers(self) -> int:
-        """Vectors of a block of a tile's product with a matrix: its loop needs few others."""
+        """Vectors of a block of a product with a matrix, or of outer products: its loop needs few
+        others."""
         return 24 if self.config.lanes_bytes == 64 else 12
 
     @functools.cached_property

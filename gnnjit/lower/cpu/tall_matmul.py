@@ -61,7 +61,7 @@ class TallProduct(Handler):
         (acc,) = self.of_all
         left, right = (v.shape[0] for v in self.spec.body.inputs)
         own = m.offset(m.offset(self.partial, task, self.record), acc.leading, 1)
-        products = Products(m, acc.dtype, left, right, own, self.spec.registers)
+        products = Products(m, acc.dtype, left, right, own, self.spec.block_registers)
         products.clear()
         arrays = self.operand(0), self.operand(1)
         products.add_many(arrays, since, until)

@@ -15,7 +15,8 @@ from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.edge_tiles import TileArray, TileFactor, TileProduct
 from gnnjit.lower.cpu.lines_ahead import Ahead, LinesAhead
 from gnnjit.lower.cpu.matvec import register_dtype
-from gnnjit.lower.cpu.simd import I64, Vec, register_type
+from gnnjit.lower.cpu.register_blocks import add_product
+from gnnjit.lower.cpu.simd import I64
 from gnnjit.lower.cpu.stored import Stored
 
 INT32 = np.dtype(np.int32)
@@ -207,14 +208,7 @@ class TileMatmul:
             m.assign(place, zero)
         rows = [m.offset(left, n, self.steps[0]) for n in each]
         strip = m.offset(matrix, column, item)
-        one = ir.VectorType(register_type(self.dtype), 1)
-        with m.loop(I64(0), I64(self.inner)) as k:
-            right = m.load(m.offset(strip, k, self.columns * item), self.dtype, places)
-            for row, place in zip(rows, sums, strict=True):
-                scalar = b.load(m.offset(row, k, item), align=item, typ=one)
-                pairs = zip(right.chunks, m.value_of(place, zero).chunks, strict=True)
-                new = [m.intrinsic("fma", m.splat(scalar, 0, r.type.count), r, t) for r, t in pairs]
-                m.assign(place, Vec(self.dtype, size, tuple(new)))
+        add_product(m, rows, strip, (self.inner, self.columns), sums, zero)
         for n, place in zip(each, sums, strict=True):
             row, found = m.offset(result, n, self.steps[1]), m.value_of(place, zero)
             m.store(found, m.offset(row, column, item), places)

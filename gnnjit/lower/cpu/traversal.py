@@ -377,7 +377,8 @@ class TraversalCode(EdgesInLanes, TiledEdges, RowRanges):
 
     def _products(self, acc: Accumulator, pair: Factors) -> Products:
         total = self.m.offset(self.task_record, acc.leading, 1)
-        return Products(self.m, acc.dtype, *pair.shape, total, self.spec.registers, pair.batch)
+        registers = self.spec.block_registers
+        return Products(self.m, acc.dtype, *pair.shape, total, registers, pair.batch)
 
     def _factors(self, acc: Accumulator, pair: Factors) -> tuple[Vec, Vec]:
         dtype = acc.value.dtype
