@@ -95,7 +95,7 @@ def bench(some: Sequence[Task], setting: Setting, folder: pathlib.Path) -> list[
                 records[task] |= facts
             except Failed as error:
                 records[task] |= {"status": "failed", "reason": str(error)}
-        for task, error in _errors(cases).items():
+        for task, error in _errors(cases, records).items():
             allowed = NETWORKS[task.network].tolerance
             records[task] |= {"error": error, "tolerance": allowed}
             if not error < allowed:
@@ -139,12 +139,29 @@ def _start(task: Task, setting: Setting, caches: pathlib.Path) -> tuple[Case, Re
     return case, seconds | known
 
 
-def _errors(cases: dict[Task, Case]) -> dict[Task, float]:
+def _errors(cases: dict[Task, Case], records: dict[Task, Record]) -> dict[Task, float]:
     """Of each form in JAX: the largest difference from plain in one array, relative in the 2-norm;
     empty without plain."""
-    values = {task: case.ask("values") for task, case in cases.items() if task.form != "pyg"}
+    some = [task for task in cases if task.form != "pyg"]
+    values = _asked(some, cases, records, "values")
     plain = next((v for task, v in values.items() if task.form == "plain"), None)
     return {task: error(found, plain) for task, found in values.items()} if plain else {}
+
+
+def _asked(
+    some: Sequence[Task], cases: dict[Task, Case], records: dict[Task, Record],
+    method: str, *args: float,
+) -> dict[Task, Any]:  # fmt: skip
+    """What some forms answer. One that fails, as where the system ends it for its memory, is no
+    longer among the cases; its record says why."""
+    answers = {}
+    for task in some:
+        try:
+            answers[task] = cases[task].ask(method, *args)
+        except Failed as failed:
+            records[task] |= {"status": "failed", "reason": str(failed)}
+            del cases[task]
+    return answers
 
 
 def error(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
@@ -160,14 +177,14 @@ def _times(
     cases: dict[Task, Case], records: dict[Task, Record], setting: Setting
 ) -> dict[Task, list[float]]:
     """Seconds of the steps of all turns, of what is right."""
-    right = {task: case for task, case in cases.items() if records[task]["status"] == "ok"}
+    right = [task for task in cases if records[task]["status"] == "ok"]
     times: dict[Task, list[float]] = {task: [] for task in right}
-    for case in right.values():
-        case.ask("run", 0.0)
-    for _ in range(setting.rounds):
-        for task, case in right.items():
-            times[task] += case.ask("run", setting.fill)
-    return times
+    for turn in range(1 + setting.rounds):
+        some = [task for task in right if task in cases]
+        fill = setting.fill if turn else 0.0
+        for task, seconds in _asked(some, cases, records, "run", fill).items():
+            times[task] += seconds if turn else []  # the first is not counted
+    return {task: times[task] for task in right if task in cases}
 
 
 def shares(records: Sequence[Record], rate: float) -> None:

@@ -162,7 +162,8 @@ class Remote:
             raise
 
     def ask(self, method: str, *args: Any) -> Any:
-        self._pipe.send((method, args))
+        with contextlib.suppress(BrokenPipeError):  # it has ended, as its answer says
+            self._pipe.send((method, args))
         return self._answer()
 
     def _answer(self) -> Any:

@@ -113,5 +113,42 @@ def test_wrong_numbers_are_not_timed(bench: Any, monkeypatch: Any, tmp_path: pat
     assert (plain["status"], plain["least_seconds"], plain["steps"]) == ("ok", 1.0, 2)
 
 
+class Ends(Answers):
+    """A case whose process the system ends when it is asked for something."""
+
+    def __init__(self, asked: str, failed: type[Exception]):
+        super().__init__(1.0)
+        self._asked, self._failed = asked, failed
+
+    def ask(self, method: str, *args: Any) -> Any:
+        if method == self._asked:
+            raise self._failed("the process ended with -9")
+        return super().ask(method, *args)
+
+
+@pytest.mark.parametrize("method", ["values", "run"])
+def test_a_process_that_ends_leaves_the_others_alone(
+    bench: Any, method: str, monkeypatch: Any, tmp_path: pathlib.Path
+) -> None:
+    setting = bench.Setting(("egnn",), ("layer", "plain", "split"), ((5, 6, 4),), rounds=2)
+    cases = {"layer": Answers(1.0), "plain": Answers(1.0), "split": Ends(method, bench.Failed)}
+    monkeypatch.setattr(bench, "_start", lambda task, *_: (cases[task.form], {}))
+    some = list(bench.tasks(setting, "egnn", (5, 6, 4)))
+    *others, split = bench.bench(some, setting, tmp_path)
+    assert [(r["status"], r["error"], r["steps"]) for r in others] == [("ok", 0.0, 2)] * 2
+    assert (split["status"], split["reason"]) == ("failed", "the process ended with -9")
+    assert "least_seconds" not in split
+
+
+def test_a_process_that_has_ended_fails_however_often_it_is_asked(bench: Any) -> None:
+    child = importlib.import_module("edge_networks.child")
+    case = child.Remote(64, {})
+    case._process.kill()
+    for _ in range(2):
+        with pytest.raises(bench.Failed, match="the process ended with -9"):
+            case.ask("measure")
+    case.close()
+
+
 def test_values_that_are_not_finite_are_wrong(bench: Any) -> None:
     assert bench.error([np.array([np.nan])], [np.ones(1)]) == np.inf

@@ -206,20 +206,23 @@ def _search(
     their probes. Raises StreamError where no further is of a reasonable size."""
     probe, compiled = _probed(executables, graph, options)
     parts, failed, least = _fewest(graph), 0, math.inf
+    capacity = _least_capacity(graph, options) - compiled
     while (
         failed <= MOST_FAILURES
         and (parts - 1) * LEAST_ROWS <= graph.num_nodes
         and (len(executables.sweeps) * parts**2 <= MOST_STEPS)
     ):
-        capacity = _least_capacity(graph, options) - compiled
         slices, need = slices_of(probe, graph, options.slices, parts, capacity)
-        if need <= capacity:
+        tried = need <= capacity
+        if tried:
             yield parts, slices
             failed += 1
             need = math.ceil((1 + failed / 4) * capacity)
         least = min(least, need - capacity + options.budget)
         lacking = need / capacity - 1 if capacity > 0 else 1.0
         parts += max(1, int(parts * min(1.0, lacking) / 2))
+        if tried:  # it left something behind
+            capacity = _least_capacity(graph, options) - compiled
     raise StreamError(
         f"no grid of a reasonable size fits the memory budget of {human(options.budget)}: about "
         f"{human(least)} are needed{' by this process' if options.process else ''}; give more"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gnnjit.ir.program import Reduce
 from gnnjit.lower.cpu import compile, kernel
-from gnnjit.lower.cpu.control_flow import PART
+from gnnjit.lower.cpu.control_flow import PART, PARTS
 from gnnjit.lower.cpu.edge_tiles import FEWEST
 from gnnjit.lower.cpu.spec import INT32, Spec
 from gnnjit.system.cpu_caches import Caches
@@ -441,3 +441,18 @@ def test_code_does_not_grow_with_the_widths():
         return compile.with_parts(code).count("\n")
 
     assert lines(512) < 1.25 * lines(128)  # what is done for a row is written out
+
+
+def test_rows_of_large_matrices_are_asked_for_ahead():
+    """Of small ones, the nearest cache has all."""
+
+    def asked(width):
+        body = trace(lambda x, a: x @ a, (EDGE, (width,), F32), (SHARED, (width, width), F32))
+        code = kernel._code(spec_of(body, (Reduce("sum", DST),)))
+        assert isinstance(code, str)
+        (product,) = [name for name in compile.parts_of(code) if "matmul" in name]
+        calls = [line for line in PARTS[product].splitlines() if "call" in line]
+        return sum("llvm.prefetch" in line and "i32 3, i32 1" in line for line in calls)
+
+    assert asked(64) == 0
+    assert asked(128) > 0
