@@ -3,8 +3,9 @@
     python benchmarks/bench_compile.py --smoke
     python benchmarks/bench_compile.py --json benchmarks/results/compile.jsonl
 
-Value and gradient, of one block of each edge network and of the layers of `bench_layers.py`, until
-all of the program's machine code is there. Nothing runs. See benchmarks/README.md.
+Value and gradient, of one block of each edge network, of the layers of `bench_layers.py` and of the
+other layers of `gnnjit.nn` for vertices of one type, until all of the program's machine code is
+there. Nothing runs. See benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 from common import measure, workloads
 
 LAYERS = ("gcn", "sage", "gin", "gat", "gatv2", "gatedgcn", "resgated", "pna", "transformer")
+MODULES = ("appnp", "cheb", "commnet", "ggnn", "gine", "graphnet", "lightgcn", "ngcf")
 NETWORKS = (
     "gns", "graphcast", "egnn", "forces", "painn", "mace", "gvp", "nequip", "nnconv", "edgeconv",
 )  # fmt: skip
@@ -61,6 +63,13 @@ def compilation(name: str, form: str, width: int, size: Size) -> Callable[[], An
         work = workloads.make(sizes)
         case = module.build(name, "default", work, Execution(threads=measure.usable_cpus()))
         return lambda: case.compile(["both"])
+    if name in MODULES:
+        from layers import modules
+
+        step, given = modules.step(
+            name, form, workloads.make(workloads.Sizes(size.vertices, size.edges, width))
+        )
+        return lambda: jax.jit(step).lower(*given).compile()
     from edge_networks import network
     from edge_networks.table import NETWORKS as networks
 
@@ -140,7 +149,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     top.add_argument("--smoke", action="store_true", help="tiny sizes, seconds; times mean nothing")
-    every = ",".join((*NETWORKS, *LAYERS))
+    every = ",".join((*NETWORKS, *LAYERS, *MODULES))
     top.add_argument("--layers", default=every, help="comma-separated (default: all)")
     top.add_argument("--widths", default=",".join(map(str, WIDTHS)), help="comma-separated")
     top.add_argument("--vertices", type=int, default=10_000)
@@ -154,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run it."""
     args = parser().parse_args(argv)
     names = [name.strip() for name in args.layers.split(",")]
-    known = [*NETWORKS, *LAYERS]
+    known = [*NETWORKS, *LAYERS, *MODULES]
     if unknown := sorted(set(names) - set(known)):
         raise SystemExit(f"--layers: unknown {unknown}, expected some of {known}")
     widths, size = [int(w) for w in args.widths.split(",")], Size(args.vertices, args.edges)
