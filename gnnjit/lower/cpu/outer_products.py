@@ -163,8 +163,8 @@ class Products:
             )
             factor = m.load(m.offset(right, column, size), self.dtype, places)
             for row, place in zip(rows, kept, strict=True):
-                other = scalar(m, m.offset(left, row, size), self.dtype)
-                m.assign(place, grown(m, m.value_of(place, factor), other, factor))
+                multiple = scalar(m, m.offset(left, row, size), self.dtype)
+                m.assign(place, grown(m, m.value_of(place, factor), multiple, factor))
         for place, pointer in zip(kept, at, strict=True):
             before = m.load(pointer, self.dtype, places)
             sums = combiner(m, "sum", self.dtype)(before, m.value_of(place, zero))

@@ -14,10 +14,18 @@ from llvmlite import ir
 from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.simd import I64, LINE, Vec, register_type
 
+WIDE, MOST_ROWS = 4, 8
+"""Vectors of a block of a result, and its rows, at most."""
+
 AHEAD, NEAR_BYTES = 8, 1 << 14
 """Rows of a matrix ahead that are asked for, and bytes of a matrix that stays in the nearest cache.
-Of a larger one, a strip of columns lies in lines far from each other, of which few have places of
-their own there: they leave before the next block of rows needs them."""
+A strip of columns of a larger one lies in lines far apart, which share few places of that cache and
+leave it before the next block of rows needs them."""
+
+
+def rows_of_block(registers: int, vectors: int) -> int:
+    """Rows of a block, each of so many vectors."""
+    return min(MOST_ROWS, registers // vectors)
 
 
 def scalar(m: Emitter, pointer: ir.Value, dtype: np.dtype) -> ir.Value:
@@ -43,7 +51,6 @@ def add_product(
     """
     inner, columns = sizes
     item = like.dtype.itemsize
-
     with m.loop(I64(0), I64(inner)) as k:
         start = m.offset(strip, k, columns * item)
         right = m.load(start, like.dtype, np.arange(like.size))

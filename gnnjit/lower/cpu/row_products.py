@@ -27,7 +27,7 @@ from gnnjit.lower.cpu.index_rules import combiner
 from gnnjit.lower.cpu.job import Word
 from gnnjit.lower.cpu.matvec import SharedMatrix
 from gnnjit.lower.cpu.outer_products import Products
-from gnnjit.lower.cpu.register_blocks import add_product, grown, scalar
+from gnnjit.lower.cpu.register_blocks import WIDE, add_product, grown, rows_of_block, scalar
 from gnnjit.lower.cpu.simd import I64, PTR, Vec
 from gnnjit.lower.cpu.spec import INT32, CodeConfig, Spec
 from gnnjit.lower.row_results import Neighbours, RowProduct, RowResult, Source, TallResult
@@ -37,12 +37,6 @@ PIECE, TALL_PIECE = 480, 1920
 
 NEAR = 48
 """Rows that all results are computed of before the next rows are: what they read stays near."""
-
-WIDE = 4
-"""Vectors of a block of a result at most; its rows take the other registers."""
-
-MOST_ROWS = 8
-"""Rows of a block at most."""
 
 AHEAD = 16
 """Edges ahead whose rows are asked for."""
@@ -194,7 +188,7 @@ class RowProducts(Handler):
     ) -> None:  # fmt: skip
         """Some columns of rows, block by block. Beyond the last row it is taken again."""
         m, b, item = self.m, self.m.b, self.dtype.itemsize
-        tall = min(MOST_ROWS, self.block // len(widths))
+        tall = rows_of_block(self.block, len(widths))
         last, size = b.sub(span[1], I64(1)), sum(widths)
         with m.loop(*span, tall) as first:
             each = [m.smaller(b.add(first, I64(k)), last) for k in range(tall)]

@@ -15,16 +15,13 @@ from gnnjit.lower.cpu.control_flow import Emitter
 from gnnjit.lower.cpu.edge_tiles import TileArray, TileFactor, TileProduct
 from gnnjit.lower.cpu.lines_ahead import Ahead, LinesAhead
 from gnnjit.lower.cpu.matvec import register_dtype
-from gnnjit.lower.cpu.register_blocks import add_product
+from gnnjit.lower.cpu.register_blocks import MOST_ROWS, WIDE, add_product, rows_of_block
 from gnnjit.lower.cpu.simd import I64
 from gnnjit.lower.cpu.stored import Stored
 
 INT32 = np.dtype(np.int32)
 
-WIDE = 4
-"""Vectors of a block of a product's result at most; its rows take the other registers."""
-
-ROOM = 8
+ROOM = MOST_ROWS
 """Edges that a tile's memory has room for beyond the tile: a block of rows may end there."""
 
 
@@ -191,7 +188,7 @@ class TileMatmul:
 
     def tall(self, widths: Sequence[int]) -> int:
         """Rows of a block."""
-        return min(ROOM, self.registers // len(widths))
+        return rows_of_block(self.registers, len(widths))
 
     def _block(
         self, arrays: tuple[ir.Value, ...], each: Sequence[ir.Value],
